@@ -13,9 +13,7 @@ from page_parts import bracketed, table
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import write_bytes, write_text
 from nfd.questions.finding import Axes
-from nfd.report.charts import points
-from nfd.report.series import styled
-from nfd.report.stills import beside
+from nfd.report.charts import beside, points, styled
 
 Row = Mapping[str, Any]
 

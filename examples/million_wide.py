@@ -16,9 +16,7 @@ import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.data.digits import digits
 from nfd.questions.finding import Axes
-from nfd.report.charts import curves
-from nfd.report.series import styled
-from nfd.report.stills import still
+from nfd.report.charts import curves, still, styled
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 

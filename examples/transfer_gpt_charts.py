@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from nfd.report.series import ORDERED
+from nfd.report.charts import ORDERED
 
 Row = Mapping[str, Any]
 

@@ -24,9 +24,7 @@ from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.core.statistics import interval
 from nfd.data.digits import digits
 from nfd.questions.finding import Axes
-from nfd.report.charts import points
-from nfd.report.series import styled
-from nfd.report.stills import beside
+from nfd.report.charts import beside, points, styled
 
 
 class Block(nn.Module):

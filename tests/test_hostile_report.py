@@ -16,7 +16,7 @@ from nfd.core.files import write_csv
 from nfd.core.tables import visible
 from nfd.paper.claims.page import claims_markdown
 from nfd.questions.finding import Axes, Finding
-from nfd.report.thinning import MOST_ROWS, MOST_SERIES, left_out, thinned
+from nfd.report.charts import MOST_ROWS, MOST_SERIES, left_out, thinned
 
 EVIL = (
     "</script><script>document.title='ran'</script>",
@@ -65,16 +65,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_only_markup_of_a_page_is_its_own(page: str) -> None:
-    assert page.count("<script>") == page.count("</script>") == 2
-    markup, _, data = page.split("<script>")
-    assert not re.search(r"<(img|iframe|object|embed|base|form|link|title[^>]*>[^<]*<meta)", markup + data)
-    assert not re.search(r"<[^>]* on\w+=", re.sub(r'"[^"]*"', '""', markup))
-    assert "default-src 'none'" in markup.split("<title>")[0]
+    assert not re.search(r"<(script|img|iframe|object|embed|base|form|link|title[^>]*>[^<]*<meta)", page)
+    assert not re.search(r"<[^>]* on\w+=", re.sub(r'"[^"]*"', '""', page))
+    assert "default-src 'none'" in page.split("<title>")[0]
 
 
 def test_what_cannot_be_seen_is_shown_by_its_number(page: str) -> None:
     assert not re.search(r"[\u202a-\u202e\u2066-\u2069\u2028\u2029\0\x1b]", page)
-    assert "⟨U+202E⟩" in page.split("<script>")[0]
+    assert "⟨U+202E⟩" in page
     assert visible("a\u200cb ü\u00a0😀\n") == "a\u200cb ü\u00a0😀\n"  # what belongs to words stays
     assert visible("\u061c\x7f") == "⟨U+061C⟩⟨U+007F⟩"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,8 @@ from nfd.cli.main import main
 from nfd.core.files import write_json
 from nfd.paper.claims.page import claims_markdown, claims_section
 from nfd.questions.finding import Axes, Finding, plain
-from nfd.report.charts import chart_of
-from nfd.report.figure import figure_section, finding_section
-from nfd.report.page import Section, page
-from nfd.report.stills import still
+from nfd.report.charts import chart_of, still
+from nfd.report.page import Section, figure_section, finding_section, page
 
 KINDS = ("curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map")
 HOSTILE = (
@@ -35,7 +31,6 @@ HOSTILE = (
     "{{constructor}}.a[b]\\",
     "\ud800",
     "title",
-    "constructor",
     "",
 )
 
@@ -108,11 +103,9 @@ def test_hostile_names_stay_text(evil: str) -> None:
     found = Finding(evil, evil, evil, rows, axes, evil, [evil], table=[{evil: evil}])
     text = page(evil, [finding_section(found), figure_section(evil, evil, [found])])
     assert text.encode()
-    assert text.count("</script>") == 2
-    markup, bundle, data = text.split("<script>")
-    assert "<img" not in markup + data
-    assert "\u2028" not in data
-    assert "vegaEmbed" in bundle
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "\u2028" not in text
 
 
 CLAIM: dict[str, Any] = {
@@ -179,13 +172,6 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
     assert [one["folder"] for one in found["results"]] == ["claims", "facts", "odd", "old", "study"]
 
 
-def test_a_pipe_among_the_results_is_not_waited_for(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (results / "pipe").mkdir()
-    os.mkfifo(results / "pipe/result.json")
-    assert main(["report", str(results), "--out", str(results / "report")]) == 0
-    assert "pipe/result.json: is not a regular file." in capsys.readouterr().err
-
-
 # ---- a browser ---------------------------------------------------------------------------------------------------
 
 FRAMES = {"light": (0, 1200, 1200), "dark": (1200, 1200, 1200), "phone": (2400, 380, 1600)}
@@ -215,26 +201,15 @@ def test_charts_are_drawn_without_a_complaint(shown: Seen) -> None:
         assert min(said["marks"]) >= 2
 
 
-def test_buttons_hide_series_and_turn_axes(shown: Seen) -> None:
-    said = shown.said["light"]
-    assert all(after < before for before, after in zip(said["marks"], said["hidden"], strict=True))
-    assert said["turned"] == said["marks"]
-
-
-def test_pointing_at_a_place_says_what_is_there(shown: Seen) -> None:
-    for text in shown.said["light"]["tooltips"]:
-        assert re.search(r"series\s+.+", text)
-        assert re.search(r"\d \[[\d.]+, [\d.]+\]", text), text
-
-
 @pytest.mark.parametrize("mode", FRAMES)
 def test_no_page_is_wider_than_its_window(shown: Seen, mode: str) -> None:
     assert shown.said[mode]["width"] == FRAMES[mode][1]
     assert shown.said[mode]["overflow"] <= 0
 
 
-def test_a_page_that_breaks_is_noticed(shown: Seen, tmp_path: Path) -> None:
-    broken = page("Broken", [finding_section(finding("map"))]).replace('"mark"', '"murk"')
+def test_a_page_that_breaks_is_noticed(tmp_path: Path) -> None:
+    if browser() is None:
+        pytest.skip("needs chromium, chromium-browser or google-chrome on the PATH; make browser installs one")
+    broken = page("Broken", [finding_section(finding("map"))]).replace("role-mark", "role-murk")
     found = seen(broken, {"light": (0, 600, 400)}, tmp_path)
-    assert found.console
-    assert min(found.said.get("light", {"marks": [0]})["marks"]) == 0
+    assert min(found.said["light"]["marks"]) == 0

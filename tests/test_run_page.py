@@ -17,8 +17,7 @@ from tests.models import Residual
 from tests.test_watch import DEPTH, WIDTH, X, planned, train
 
 import nfd
-from nfd.report.plot import BOTTOM, HEIGHT, TOP, Place, Plot
-from nfd.report.run import page_of
+from nfd.report.run import BOTTOM, HEIGHT, TOP, Place, Plot, page_of
 from nfd.watch import WatchRow
 from nfd.watch.bands import Band
 

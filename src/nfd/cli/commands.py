@@ -136,7 +136,7 @@ class Check(Sized):
         from nfd.meters.check import check
         from nfd.questions.check_findings import check_findings
         from nfd.questions.late_findings import late_findings
-        from nfd.report.check import check_report
+        from nfd.report.report import check_report
 
         setup, directory = self.read(), self.directory()
         task = setup.task
@@ -422,8 +422,7 @@ class ReportOf:
         from nfd.core.files import expanded
         from nfd.paper.claims.page import claims_sections
         from nfd.paper.pages import warning_sections
-        from nfd.report.overview import write_report
-        from nfd.report.results import read_results, replaceable
+        from nfd.report.overview import read_results, replaceable, write_report
 
         if not self.directory:
             raise InputError("report needs a directory with results, such as out. See nfd report --help.")

@@ -1,36 +1,45 @@
-"""Charts of the reports: one Altair object gives the interactive page, the PDF and the PNG."""
+"""Charts of the reports: Altair draws a finding once, for the page (SVG), for papers (PDF) and for slides (PNG)."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import altair as alt
+import vl_convert
 
 from nfd.core.files import write_csv
 from nfd.core.tables import Row, visible
-from nfd.questions.finding import Axes, Finding
-from nfd.report.labels import end_labels
-from nfd.report.series import Series, references, styled
-from nfd.report.stills import still
-from nfd.report.thinning import thinned
-from nfd.report.tidy import LOG_X, LOG_Y, Point, across_span, linear_span, log_span, series_of, tidy
+from nfd.questions.finding import Axes, Finding, SeriesRole
 
 Chart = alt.LayerChart
+Point = dict[str, Any]
+Span = tuple[float, float]
 
-_HEIGHT = 360
+WIDE, NARROW = 640, 270  # pixels across: of a page, and of a phone or of one of several panels
+_HEIGHT = 300
 _LONGEST = 100  # characters of a name of files
 _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
-_TRIPS = ("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toString", "valueOf")
-_BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
+_CHARACTER = 6.5  # pixels of a title, on average
+_LOG_X = ("logarithmic", "semilogarithmic", "map")
+_LOG_Y = ("logarithmic", "logcurves", "map")
+_MARGIN = 1.15  # of logarithmic axes, as a factor
+_PAD = 0.03  # of linear axes, as a share
+_DEEPEST = 20  # a bar ends at the axis if it reaches below this share of the lowest point
+MOST_ROWS, MOST_SERIES = 5000, 100  # a chart of a hundred thousand points takes minutes to make and to open
+
+
+# ---- a chart of a finding
 
 
 def chart_of(finding: Finding) -> Chart:
@@ -44,102 +53,76 @@ def chart_of(finding: Finding) -> Chart:
 def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """Lines in bands from ``low`` to ``high``."""
     drawing = _Drawing(rows, series, axes, compared)
-    band = drawing.bars(drawing.base.mark_area(fillOpacity=_BAND, clip=True))
+    band = drawing.bars(drawing.base.mark_area(fillOpacity=0.16, clip=drawing.cut))
     band.encoding.strokeDash = alt.Undefined  # areas have none
-    line = drawing.base.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up())
-    return drawing.finished([band, line, drawing.touched(drawing.base)])
+    return drawing.finished([band, drawing.line()])
 
 
 def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """Points with bars from ``low`` to ``high``, joined by lines, on the axes that ``axes.kind`` says."""
     drawing = _Drawing(rows, series, axes, compared)
-    clip = drawing.cut
-    line = drawing.base.mark_line(strokeWidth=_STROKE, clip=clip).encode(y=drawing.up())
-    bars = drawing.bars(drawing.base.mark_rule(strokeWidth=1.5, clip=clip)).encode(strokeDash=alt.value([1, 0]))
-    dot = drawing.base.mark_point(filled=True, size=55, opacity=1, clip=clip)
-    dots = dot.encode(y=drawing.up(), tooltip=drawing.tooltip())
-    return drawing.finished([line, bars, dots])
+    bars = drawing.bars(drawing.base.mark_rule(strokeWidth=1.5, clip=drawing.cut))
+    dots = drawing.base.mark_point(filled=True, size=55, opacity=1, clip=drawing.cut).encode(y=drawing.up())
+    return drawing.finished([drawing.line(), bars.encode(strokeDash=alt.value([1, 0])), dots])
 
 
 def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
-    """A map with two logarithmic axes: a line for each series, a large point where it has one row."""
+    """A map with two logarithmic axes: a line for each series, a large point for a series of one row."""
     drawing = _Drawing(rows, series, axes, compared)
-    together = drawing.base.transform_filter("!datum.alone")
-    drawn = together.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up(), order="x:Q")
     alone = drawing.base.transform_filter("datum.alone").mark_point(filled=True, size=160, opacity=1)
-    dots = alone.encode(y=drawing.up(), tooltip=drawing.tooltip())
-    return drawing.finished([drawn, dots, drawing.touched(together)])
+    return drawing.finished([drawing.line().encode(order="x:Q"), alone.encode(y=drawing.up())])
 
 
 class _Drawing:
-    """What the layers of one chart share: rows, colours, axes and the series that a reader has hidden."""
+    """What the layers of one chart share: points, colours, and the ranges of the axes."""
 
     def __init__(self, rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row]) -> None:
         self.axes = axes
         self.points, self.compared = tidy(rows, axes), tidy(compared, axes)
-        counts = Counter(p["series"] for p in self.points)
-        own = [s for s in series if s.name in counts]
-        self.series = [*own, *references([n for n in _distinct(self.compared) if n not in counts])]
-        self.spans = self._spans(complete=len(self.points) == len(tidy(rows, _linear(axes))))
-        for point in self.points if axes.kind == "map" else ():
-            point["alone"] = counts[point["series"]] == 1
-        bottom = self.spans.get("log", (0.0,))[0]
+        counts = Counter(point["series"] for point in self.points)
+        own = [one for one in series if one.name in counts]
+        others = dict.fromkeys(point["series"] for point in self.compared if point["series"] not in counts)
+        self.series = [*own, *references([*others])]
+        self.log = axes.kind in _LOG_Y
+        self.span = self._span()
         for point in self.points:
-            if "low" in point and "log" in self.spans:
-                point["cut"] = max(point["low"], bottom)
+            point["alone"] = counts[point["series"]] == 1
+            if self.log and "low" in point:
+                point["low"] = max(point["low"], self.span[0])
+        top = math.inf if axes.top is None else axes.top
+        self.cut = any(max(p["y"], p.get("high", p["y"])) > top for p in [*self.points, *self.compared])
         self.base = self._layer(self.points)
 
-    @property
-    def cut(self) -> bool:
-        """Whether something lies above the top of the y axis."""
-        return any(max(p["y"], p.get("high", p["y"])) > self.top for p in [*self.points, *self.compared])
-
-    @property
-    def top(self) -> float:
-        """The largest value that the y axis may show."""
-        return math.inf if self.axes.top is None else self.axes.top
-
-    @property
-    def _log(self) -> bool:
-        return self.axes.kind in LOG_Y
-
-    def _spans(self, complete: bool) -> dict[str, tuple[float, float]]:
-        """The ranges of the y axis by its type: both where a reader may switch, which takes values above zero only."""
-        top, points = self.top, [*self.points, *self.compared]
-        in_range = [p for p in points if p["y"] <= top] or points
+    def _span(self) -> Span:
+        """The range of the y axis."""
+        top = math.inf if self.axes.top is None else self.axes.top
+        everything = [*self.points, *self.compared]
+        shown = [point for point in everything if point["y"] <= top] or everything
+        if self.axes.kind == "map" and len(ys := {point["y"] for point in shown}) > 1:
+            return min(ys), max(ys)
         zero = self.axes.zero and self.axes.kind in ("named", "semilogarithmic", "linear")
-        if self.axes.kind == "map":
-            ys = [p["y"] for p in in_range]
-            return {"log": (min(ys), max(ys)) if len(set(ys)) > 1 else log_span(in_range)}
-        spans = {"linear": linear_span(in_range, zero=zero)}
-        positive = bool(in_range) and complete and all(p["y"] > 0 for p in in_range)
-        both = spans | ({"log": log_span(in_range)} if positive or self._log else {})
-        cut = {kind: (low, min(high, top)) for kind, (low, high) in both.items() if low < top} or both
-        return cut if complete or not self._log else {"log": cut["log"]}
+        low, high = log_span(shown) if self.log else linear_span(shown, zero=zero)
+        return (low, min(high, top)) if low < top else (low, high)
 
     def _layer(self, rows: Sequence[Point]) -> alt.Chart:
-        """Series on their colours and dashes across the x axis, without those that are hidden."""
-        names = [s.name for s in self.series]
-        colours = alt.Scale(domain=names, range=[s.colour for s in self.series])
-        dashes = alt.Scale(domain=names, range=[list(s.dash) for s in self.series])
-        legend = _legend(len(names))
-        return (
-            alt.Chart(alt.InlineData(values=list(rows)))
-            .transform_filter("indexof(hidden, datum.series) < 0")
-            .encode(
-                x=self.across(),
-                color=alt.Color("series:N", scale=colours, legend=legend),
-                strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=legend),
-            )
+        """Series on their colours and dashes across the x axis."""
+        names = [one.name for one in self.series]
+        colours = alt.Scale(domain=names, range=[one.colour for one in self.series])
+        dashes = alt.Scale(domain=names, range=[list(one.dash) for one in self.series])
+        legend = None if len(names) < 2 else alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
+        return alt.Chart(alt.InlineData(values=list(rows))).encode(
+            x=self.across(),
+            color=alt.Color("series:N", scale=colours, legend=legend),
+            strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=legend),
         )
 
     def across(self) -> alt.X:
-        """The x axis: named places, or numbers with a tick at every value, or at a few round ones where many."""
+        """The x axis: named places, or numbers with a tick at every value, or at a few round ones of many."""
         title, kind = _wrapped(self.axes.x_title), self.axes.kind
         if kind == "named":
             places = list(dict.fromkeys(p["x"] for p in [*self.points, *self.compared]))
             return alt.X("x:N", title=title, sort=places, axis=alt.Axis(labelAngle=0))
-        log, tight = kind in LOG_X, kind in ("curves", "logcurves", "map")
+        log, tight = kind in _LOG_X, kind in ("curves", "logcurves", "map")
         values = sorted({p["x"] for p in self.points or self.compared})
         span = across_span(self.points or self.compared, log=log, tight=tight)
         scale = alt.Scale(type="log" if log else "linear", nice=False, domain=list(span))
@@ -148,52 +131,56 @@ class _Drawing:
         return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
     def up(self, column: str = "y") -> alt.Y:
-        """The y axis."""
-        axis = alt.Axis(grid=False, tickCount=_TICKS) if self.axes.kind == "map" else alt.Undefined
-        scale = _scale(self.spans, "log" if self._log else "linear")
-        return alt.Y(f"{column}:Q", title=self._up_title, scale=alt.Scale(**scale), axis=axis)
-
-    @property
-    def _up_title(self) -> list[str]:
-        """The title of the y axis, and below it what bands and bars reach over, where there are any."""
+        """The y axis; its title ends with what bands and bars reach over, if there are any."""
         banded = self.axes.interval and any("low" in point for point in self.points)
-        return [*_wrapped(self.axes.y_title), *([f"({self.axes.interval})"] if banded else [])]
+        title = [*_wrapped(self.axes.y_title), *([f"({self.axes.interval})"] if banded else [])]
+        axis = alt.Axis(grid=False, tickCount=_TICKS) if self.axes.kind == "map" else alt.Undefined
+        scale = alt.Scale(type="log" if self.log else "linear", domain=list(self.span), nice=False)
+        return alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
+
+    def line(self) -> alt.Chart:
+        """The points joined."""
+        return cast(alt.Chart, self.base.mark_line(strokeWidth=2, clip=self.cut).encode(y=self.up()))
 
     def bars(self, chart: alt.Chart) -> alt.Chart:
         """What reaches from ``low`` to ``high``, of the rows that have them."""
-        ends = chart.transform_filter("isValid(datum.low)")
-        return ends.encode(y=self.up("cut" if self._log else "low"), y2="high:Q")
-
-    def touched(self, chart: alt.Chart) -> alt.Chart:
-        """The places of a line, unseen, at which a pointer finds what is there."""
-        unseen = chart.mark_point(size=90, opacity=0, clip=True)
-        return cast(alt.Chart, unseen.encode(y=self.up(), tooltip=self.tooltip()))
-
-    def tooltip(self) -> list[Any]:
-        """The series, where, and how much."""
-        x, y = (_column_title(name) for name in (self.axes.x, self.axes.y))
-        named = self.axes.kind == "named"
-        where = alt.Tooltip("x:N", title=x) if named else alt.Tooltip("x:Q", title=x, format=".6~g")
-        return [alt.Tooltip("series:N", title="series"), where, alt.Tooltip("text:N", title=y)]
+        return chart.transform_filter("isValid(datum.low)").encode(y=self.up("low"), y2="high:Q")
 
     def finished(self, layers: Sequence[alt.Chart]) -> Chart:
-        """The layers over the references; ``usermeta`` holds the series, both kinds of y axis, and whether it cuts."""
-        behind = [self._layer(self.compared).mark_line(strokeWidth=_THIN, clip=True).encode(y=self.up())]
-        scales = {kind: _scale(self.spans, kind) for kind in self.spans}
-        usermeta = {
-            "series": [{**vars(s), "dash": list(s.dash)} for s in self.series],
-            "scales": scales if len(scales) > 1 else {},
-            "cut": self.cut,
-            "ends": self._ends(),
-        }
-        chart = alt.layer(*(behind if self.compared else []), *layers).add_params(alt.param(name="hidden", value=[]))
-        return cast(Chart, chart.properties(width="container", height=_HEIGHT, usermeta=usermeta))
+        """The layers over the references."""
+        behind = [self._layer(self.compared).mark_line(strokeWidth=1.2, clip=self.cut).encode(y=self.up())]
+        chart = alt.layer(*(behind if self.compared else []), *layers)
+        return cast(Chart, chart.properties(width=WIDE, height=_HEIGHT))
 
-    def _ends(self) -> list[dict[str, Any]]:
-        """Names for the ends of the lines; those cut off by the top of the axis end there."""
-        points = [p for p in [*self.points, *self.compared] if p["y"] <= self.top]
-        names = [s.name for s in self.series]
-        return end_labels(points, names, self.spans, log=self._log, height=_HEIGHT)
+
+def _wrapped(title: str) -> list[str]:
+    """The lines of a title; Vega trips over names that JavaScript's objects have, unless a space follows."""
+    return [f"{line} " for line in textwrap.wrap(visible(title), _TITLE_WIDTH)] or [""]
+
+
+# ---- pictures
+
+Pictures = tuple[bytes, bytes]  # PDF and PNG
+
+
+def svg_of(chart: Chart, width: int = WIDE, title: str = "") -> str:
+    """The chart as SVG, so many pixels wide."""
+    return vl_convert.vegalite_to_svg(_text(_spec(chart, title, width)))
+
+
+def still(chart: Chart, title: str = "") -> Pictures:
+    """The chart as PDF and PNG, under its title."""
+    return _drawn(_spec(chart, title, WIDE))
+
+
+def beside(charts: Mapping[str, Chart]) -> Pictures:
+    """Charts side by side, each under its title and with colours and axes of its own, as PDF and PNG."""
+    panels = [_spec(chart, title, NARROW) for title, chart in charts.items()]
+    shared = {name: panels[0][name] for name in ("$schema", "config")}
+    kept = [{name: value for name, value in panel.items() if name not in (*shared, "datasets")} for panel in panels]
+    data = {name: values for panel in panels for name, values in panel.get("datasets", {}).items()}
+    own = dict.fromkeys(("color", "strokeDash"), "independent")
+    return _drawn(shared | {"datasets": data, "hconcat": kept, "spacing": 30, "resolve": {"scale": own, "legend": own}})
 
 
 def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
@@ -218,34 +205,230 @@ def _file_name(name: str, taken: set[str]) -> str:
     return chosen
 
 
-def _scale(spans: dict[str, tuple[float, float]], kind: str) -> dict[str, Any]:
-    return {"type": kind, "domain": list(spans[kind]), "nice": False}
+def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
+    """What Vega-Lite draws, with as many columns in the legend as there is room for."""
+    spec: dict[str, Any] = chart.properties(width=width).to_dict(validate=False)  # the tests check every kind
+    for layer in spec["layer"]:
+        if "tickCount" in (axis := layer["encoding"]["x"].get("axis") or {}):
+            axis["tickCount"] = width // 55
+    spec["config"] = {
+        **spec.get("config", {}),
+        "background": None,
+        "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": "greedy"},
+        "legend": {"columns": 1 if width < WIDE else 2, "labelFontSize": 12, "symbolOpacity": 1, "symbolSize": 300},
+    }
+    if title:
+        text = textwrap.wrap(visible(title), int(width / _CHARACTER))
+        spec["title"] = {"text": text, "anchor": "start", "fontWeight": "normal"}
+    return spec
 
 
-def _linear(axes: Axes) -> Axes:
-    """The same axes without a logarithm up."""
-    kinds: dict[str, Any] = {"logarithmic": "semilogarithmic", "logcurves": "curves"}
-    return replace(axes, kind=kinds.get(axes.kind, axes.kind))
+def _text(spec: Mapping[str, Any]) -> str:
+    return json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
 
 
-def _legend(count: int) -> alt.Legend | None:
-    if count < 2:
-        return None
-    return alt.Legend(
-        title=None, orient="top", columns=2 if count < 7 else 3, labelLimit=300, labelFontSize=12, symbolOpacity=1,
-        symbolType="stroke", symbolSize=300,
-    )  # fmt: skip
+def _drawn(spec: Mapping[str, Any]) -> Pictures:
+    drawn = vl_convert.vegalite_to_svg(_text(spec))
+    return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2)
 
 
-def _column_title(name: str) -> str:
-    """A name of a column in a tooltip, where ``title`` and ``image`` mean something else, and controls break Vega."""
-    return f"{name}:" if name in ("title", "image", "series") else " ".join(visible(name).split())
+# ---- how series differ
+
+_SOLID = (1, 0)
+_BROKEN = ((6, 4), (2, 3), (12, 3))
+_DASHES = (_SOLID, *_BROKEN[:2])
+
+# Okabe & Ito's colours, told apart by colour-blind readers too; then purple and brown, and dashes from there on.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7b5cc4", "#8c6239")
+# Ordered families: viridis without its ends, from its dark side to its light one.
+ORDERED = (
+    "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#6cc04a", "#95b92c", "#bba818",
+)  # fmt: skip
+SHADES = ("#bebebe", "#a8a8a8", "#929292", "#7e7e7e", "#666666", "#4f4f4f")
+INK = "#000000"
+REFERENCE = "#858585"
+
+# What is hard to see on a dark page, and what stands for it there.
+DARK = {
+    INK: "#ffffff",
+    **dict(zip(SHADES, ("#5e5e5e", "#717171", "#868686", "#9b9b9b", "#b4b4b4", "#cbcbcb"), strict=True)),
+    **dict(
+        zip(
+            ORDERED,
+            ("#8f7cf0", "#6f8ff5", "#4ba3ef", "#34b5df", "#2cc4c4", "#38d1a3", "#5fdb80", "#8fe35f", "#c3e645",
+             "#f2e442"),
+            strict=True,
+        )
+    ),
+    "#0072B2": "#3d8fe6", "#56B4E9": "#a3dcff", "#D55E00": "#f07c28", "#009E73": "#22b88c", "#7b5cc4": "#a58bf0",
+    "#8c6239": "#c08a55",
+}  # fmt: skip
 
 
-def _wrapped(title: str) -> list[str]:
-    """The lines of a title; Vega trips over the names that JavaScript's objects have, unless a space follows."""
-    return textwrap.wrap(visible(title), _TITLE_WIDTH) or [""] if title not in _TRIPS else [f"{title} "]
+@dataclass(frozen=True)
+class Series:
+    """How the rows of one series are drawn: as a line of this colour and dash."""
+
+    name: str
+    colour: str
+    dash: tuple[int, int] = _SOLID
 
 
-def _distinct(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(map(series_of, rows)))
+def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
+    """How the series of these rows are drawn: by their role; those without one by the columns that ``axes`` names."""
+    firsts: dict[str, Row] = {}
+    for row in rows:
+        firsts.setdefault(series_of(row), row)
+    names: dict[Any, list[str]] = {
+        role: [name for name, row in firsts.items() if row.get("role") == role] for role in SeriesRole
+    }
+    equals = {name: row for name, row in firsts.items() if not any(name in own for own in names.values())}
+    predictions = names[SeriesRole.PREDICTION]
+    return [
+        *_greys(names[SeriesRole.LEVEL]),
+        *_greys(predictions[:-1]),
+        *(Series(name, INK) for name in predictions[-1:]),
+        *map(Series, names[SeriesRole.REAL], cycle(COLOURS), cycle(_BROKEN)),
+        *_equals(equals, axes),
+    ]
+
+
+def references(names: Sequence[str]) -> list[Series]:
+    """Lines to compare with: grey, their dashes shorter from one to the next."""
+    dashes = ((4, 3), (2, 2), (8, 3))
+    return [Series(name, REFERENCE, dashes[k % len(dashes)]) for k, name in enumerate(names)]
+
+
+def _greys(names: Sequence[str]) -> list[Series]:
+    return [Series(name, SHADES[k * len(SHADES) // len(names)]) for k, name in enumerate(names)]
+
+
+def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
+    """Series by name and first row, in the colour and the dash of what their columns hold."""
+    if len(rows) == 1:
+        return [Series(name, INK) for name in rows]
+    values = {name: row.get(axes.colour, name) for name, row in rows.items()}
+    hues = {name: float(value) if drawable(value) else str(value) for name, value in values.items()}
+    drawn = _coloured(list(dict.fromkeys(hues.values())))
+    series = [Series(name, *drawn[hues[name]]) for name in rows]
+    if axes.dash is None:
+        return series
+    groups = [str(row.get(axes.dash)) for row in rows.values()]
+    places = {group: k for k, group in enumerate(dict.fromkeys(groups))}
+    return [replace(s, dash=_DASHES[places[g] % len(_DASHES)]) for s, g in zip(series, groups, strict=True)]
+
+
+def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, int]]]:
+    """A colour and a dash for every hue: growing colours for numbers, black for the few that are none.
+
+    Names differ in their dashes too, as their colours are alike in grey.
+    """
+    numbers = sorted(hue for hue in hues if isinstance(hue, float))
+    others = [hue for hue in hues if isinstance(hue, str)]
+    if len(numbers) > 1 and len(others) <= len(_DASHES):
+        steps = (len(ORDERED) - 1) / (len(numbers) - 1)
+        growing = {hue: (ORDERED[round(k * steps)], _SOLID) for k, hue in enumerate(numbers)}
+        return growing | {hue: (INK, _DASHES[k]) for k, hue in enumerate(others)}
+    return {hue: (COLOURS[k % len(COLOURS)], _DASHES[k % len(_DASHES)]) for k, hue in enumerate(hues)}
+
+
+# ---- rows as charts need them
+
+
+def tidy(rows: Sequence[Row], axes: Axes) -> list[Point]:
+    """The rows that the axes can show, as series, x, y, and low and high if both are known.
+
+    A run that diverged ends; what is not above zero has no place on a logarithmic axis.
+    """
+    kept = []
+    for row in rows:
+        x, y, low, high = (row.get(name) for name in (axes.x, axes.y, "low", "high"))
+        if axes.kind == "named":
+            x = named(x)
+        elif not drawable(x, above_zero=axes.kind in _LOG_X):
+            continue
+        if drawable(y, above_zero=axes.kind in _LOG_Y):
+            bar = {"low": low, "high": high} if drawable(low) and drawable(high) else {}
+            kept.append({"series": series_of(row), "x": x, "y": y, **bar})
+    return kept
+
+
+def series_of(row: Row) -> str:
+    """The name of a row's series."""
+    return visible(str(row.get("series", "")))
+
+
+def drawable(value: Any, *, above_zero: bool = False) -> TypeGuard[float]:
+    """Whether an axis has a place for it."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
+        return False
+    return value > 0 or not above_zero
+
+
+def named(value: Any) -> str:
+    """A value as the name of its place on a named axis."""
+    return "infinite" if value == math.inf else f"{value:g}" if isinstance(value, float) else visible(str(value))
+
+
+def linear_span(points: Sequence[Point], *, zero: bool) -> Span:
+    """From the lowest to the highest of points and bars, and zero if asked for."""
+    values = [v for p in points for v in (p["y"], p.get("low"), p.get("high")) if v is not None] + [0.0] * zero
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if low == high:
+        pad = abs(low) or 1.0
+        return low - pad, high + pad
+    pad = _PAD * (high - low)
+    return low - pad * (low != 0 or not zero), high + pad * (high != 0 or not zero)
+
+
+def log_span(points: Sequence[Point]) -> Span:
+    """The same above zero; a bar may end far below its point, or below zero, and ends at the axis then."""
+    lowest = min((p["y"] for p in points), default=1.0)
+    bottom = min((p["low"] for p in points if p.get("low", 0) > lowest / _DEEPEST), default=lowest)
+    top = max((max(p["y"], p.get("high", 0)) for p in points), default=2.0)
+    return min(lowest, bottom) / _MARGIN, top * _MARGIN
+
+
+def across_span(points: Sequence[Point], *, log: bool, tight: bool) -> Span:
+    """From the first to the last x; ``tight`` if lines may touch the sides."""
+    low, high = (f((p["x"] for p in points), default=1.0) for f in (min, max))
+    if log:
+        return (low, high) if tight and low < high else (low / _MARGIN, high * _MARGIN)
+    pad = (0 if tight else _PAD * (high - low)) if low < high else 0.5
+    return low - pad, high + pad
+
+
+def thinned(rows: Sequence[Row], axes: Axes) -> list[Row]:
+    """The rows themselves if they are few; else the outline of each of the first hundred series."""
+    series: dict[str, list[Row]] = {}
+    for row in rows:
+        series.setdefault(series_of(row), []).append(row)
+    if len(rows) <= MOST_ROWS and len(series) <= MOST_SERIES:
+        return list(rows)
+    kept = list(series.values())[:MOST_SERIES]
+    return [row for own_rows in kept for row in _outline(own_rows, axes.y, MOST_ROWS // len(kept))]
+
+
+def left_out(finding: Finding) -> str:
+    """What a chart of the finding does not draw, in words; empty if it draws everything."""
+    drawn, total = len(thinned(finding.rows, finding.axes)), len(finding.rows)
+    if drawn == total:
+        return ""
+    names = len(set(map(series_of, finding.rows)))
+    few = f" of the first {MOST_SERIES} of {names:,} series" if names > MOST_SERIES else ""
+    along = "the lowest and the highest of equal stretches of each series"
+    return f"Drawn are {drawn:,} of {total:,} rows{few}, {along}; result.json and the CSV hold all."
+
+
+def _outline(rows: Sequence[Row], y: str, most: int) -> list[Row]:
+    """Both ends, and the lowest and the highest of each of equal stretches between them: no spike is left out."""
+    if len(rows) <= most:
+        return list(rows)
+    stretches, last = most // 2 - 1, len(rows) - 1
+    kept = {0, last}
+    for k in range(stretches):
+        stretch = range(1 + k * (last - 1) // stretches, 1 + (k + 1) * (last - 1) // stretches)
+        heights = {i: value for i in stretch if drawable(value := rows[i].get(y))}
+        kept |= {min(heights, key=heights.__getitem__, default=stretch[0])}
+        kept |= {max(reversed(heights), key=heights.__getitem__, default=stretch[0])}
+    return [rows[i] for i in sorted(kept)]
