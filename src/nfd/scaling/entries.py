@@ -19,22 +19,19 @@ from nfd.scaling.model import (
     Blocks,
     Kind,
     TensorInfo,
-    Where,
     block_of,
-    blocks_of,
     check_not_complex,
     container_of,
+    counterpart,
     groups,
     in_any_block,
     in_base,
     listed,
-    modules,
-    numberless,
     ratio,
     stacks_of,
     tensors,
 )
-from nfd.scaling.roles import Anatomy, Scaling, anatomy
+from nfd.scaling.roles import Anatomy, Scaling
 from nfd.scaling.rules import INPUT_LIKE, Power, Role, Rule, is_spectral
 
 # ---- ``Entry``: what a plan holds of one tensor
@@ -172,21 +169,7 @@ class Base:
 
     def of(self, t: TensorInfo, blocks: Blocks) -> TensorInfo:
         """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
-        name = in_base(t.name, blocks, self.blocks, self.tensors)
-        if name is None:
-            raise InputError(
-                f"The base model has no block of the kind that {t.name!r} is in. Give it a depth, by "
-                "base=(width, depth), at which it has blocks of every kind."
-            )
-        if name not in self.tensors:
-            raise InputError(
-                f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike but for width and "
-                "depth; blocks, where given, must name those of which the deeper model has more."
-            )
-        other = self.tensors[name]
-        if len(other.shape) != len(t.shape):
-            raise InputError(f"{t.name!r} is {list(t.shape)} in the model and {list(other.shape)} in the base.")
-        return other
+        return counterpart(t, blocks, self.tensors, self.blocks)
 
     def differing(self, of: Mapping[str, TensorInfo], blocks: Blocks) -> dict[str, tuple[bool, ...]]:
         """Which dimensions of a model's tensors are others here; none of a tensor that is not here."""
@@ -358,19 +341,6 @@ def entries_of_ratio(structure: Anatomy, settled: Settled, m: float) -> dict[str
             begins = replace(begins, std=begins.std * grown.fan_in**0.5)
         entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins)
     return entries
-
-
-def stream_width(structure: Anatomy, settled: Settled) -> int:
-    """The size of the stream, as fan-out of what writes it."""
-    for wanted in ("outer", "embedding", "tied", "input"):
-        writers = [t for name, t in structure.tensors.items() if settled[name][0] == wanted and not t.is_vector]
-        sizes = {t.shape[axis] for t in writers for axis in (t.outs or ())[:1]}
-        if len(sizes) == 1:
-            return sizes.pop()
-    raise InputError(
-        "The width of the model could not be found, to compare with that of the base. Pass make_model=, or the tuned "
-        "model itself as base=."
-    )
 
 
 def widest(entries: Mapping[str, Entry]) -> float:
@@ -564,51 +534,3 @@ def _is_fused(name: str, entry: Entry) -> bool:
 
 def _generic(names: Iterable[str], blocks: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(in_any_block(name, blocks) for name in names))
-
-
-# ---- Roles of a model on the meta device, which has shapes and no numbers: they are those of its base
-
-
-def is_unbuilt(model: nn.Module) -> bool:
-    """Whether tensors of a model are on the meta device."""
-    return any(p.is_meta for p in model.parameters())
-
-
-def anatomy_by_base(
-    model: nn.Module,
-    base: nn.Module | None,
-    *,
-    blocks: Where,
-    roles: Mapping[str, str],
-    sample: Any,
-    scaling: Scaling | None,
-) -> Anatomy:
-    """What ``anatomy`` finds, traced on the base where the model is on the meta device.
-
-    Raises:
-        ValueError: as by ``anatomy``, and for a model on the meta device without a base.
-    """
-    if not is_unbuilt(model):
-        return anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
-    if base is None:
-        raise InputError(
-            "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base=(width, "
-            "depth), or the tuned model as base=: roles and starts are then found there."
-        )
-    names, ours, theirs = blocks_of(model, blocks), tensors(model), tensors(base)
-    at_base = Base(theirs, blocks_of(base, blocks))
-    others = {name: at_base.of(t, names).name for name, t in ours.items()}
-    grows = {name: (False,) * len(t.shape) for name, t in theirs.items()}
-    grows |= {other: scaling[name] for name, other in others.items() if scaling is not None}
-    small = anatomy(base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
-    decisions = {name: small.decisions[other] for name, other in others.items()}
-    fans = {name: small.tensors[other] for name, other in others.items()}
-    with_fans = {name: replace(t, ins=fans[name].ins, outs=fans[name].outs) for name, t in ours.items()}
-    alike = set(map(numberless, small.unscaled))
-    unscaled = tuple(name for name in modules(model) if numberless(name) in alike)
-    back = {other: name for name, other in others.items()}
-    outside = {head: norm for head, norm in small.norms.items() if back.keys() >= {head, *norm}}
-    norms = {back[head]: frozenset(back[n] for n in norm) for head, norm in outside.items()}
-    return Anatomy(
-        with_fans, decisions, names, small.interrupted, unscaled, norms, small.attends, small.followed, small.factors
-    )

@@ -173,11 +173,6 @@ class TensorInfo:
         return tuple(self.parameter.shape)
 
     @property
-    def owner_name(self) -> str:
-        """The name of the module that holds it."""
-        return self.name.rpartition(".")[0]
-
-    @property
     def is_vector(self) -> bool:
         """Whether it is a bias, a gain, or anything with one dimension or none."""
         return self.parameter.dim() < 2
@@ -437,6 +432,24 @@ def in_base(name: str, blocks: Blocks, base: Blocks, names: Container[str]) -> s
             return None
     alike = [b for b in theirs if b + rest in names]
     return name if block in alike or not alike else alike[min(1, len(alike) - 1)] + rest
+
+
+def counterpart(t: TensorInfo, blocks: Blocks, base: Mapping[str, TensorInfo], base_blocks: Blocks) -> TensorInfo:
+    """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
+    name = in_base(t.name, blocks, base_blocks, base)
+    if name is None:
+        raise InputError(
+            f"The base model has no block of the kind that {t.name!r} is in. Give it a depth, by "
+            "base=(width, depth), at which it has blocks of every kind."
+        )
+    if name not in base:
+        raise InputError(
+            f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike but for width and "
+            "depth; blocks, where given, must name those of which the deeper model has more."
+        )
+    if len(base[name].shape) != len(t.shape):
+        raise InputError(f"{t.name!r} is {list(t.shape)} in the model and {list(base[name].shape)} in the base.")
+    return base[name]
 
 
 def _beside(name: str, blocks: Blocks, base: Blocks) -> str:

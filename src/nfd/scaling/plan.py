@@ -51,15 +51,12 @@ from nfd.scaling.entries import (
     Parts,
     Positive,
     acts_inside,
-    anatomy_by_base,
     depths_of,
     entries_of_base,
     entries_of_ratio,
-    is_unbuilt,
     multipliers,
     note_on_kept,
     notes_on_matrices,
-    stream_width,
     widest,
     with_layouts,
     with_own_constants,
@@ -90,7 +87,7 @@ from nfd.scaling.model import (
     whole,
 )
 from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
-from nfd.scaling.roles import settled_roles
+from nfd.scaling.roles import anatomy, is_unbuilt, settled_roles, stream_width
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, ROLES, Power, Powers, Role, Rule, rule_named
 from nfd.scaling.run import (
     ADAM_BETAS,
@@ -962,7 +959,7 @@ def _parts_of_any(
     if blocks is None and base is not None:
         blocks = _shown_blocks(model, base, given, chosen)
     grows = None if base is None else given.growing(model, base, blocks)
-    structure = anatomy_by_base(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
+    structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
     settled = settled_roles(structure, chosen, rule, model)
     if not chosen.scales_width:  # the model's own start is that of the rule
         entries = with_layouts(entries_of_ratio(structure, settled, 1.0), structure, grows)
@@ -993,7 +990,10 @@ def _parts_of_any(
         entries, of_own = with_own_factors(entries, found, structure.blocks)
         notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
     else:
-        m = 1.0 if given.width is None else stream_width(structure, settled) / given.width
+        width = stream_width(structure.tensors, {name: role for name, (role, _) in settled.items()})
+        if width is None and given.width is not None:
+            raise InputError("The width of the model could not be found, to compare with base=. Pass make_model=.")
+        m = 1.0 if width is None or given.width is None else width / given.width
         depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
         entries = entries_of_ratio(structure, settled, m)
         notes = [] if m == 1 and depth == 1 else [_LAW]
