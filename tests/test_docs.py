@@ -242,7 +242,7 @@ def test_the_example_of_a_docstring_runs(name: str, monkeypatch: pytest.MonkeyPa
     reader = {"nfd": nfd, "torch": torch, "math": math, "make_model": residual, "inputs": inputs, "targets": targets}
     reader |= {"x": inputs[0], "y": targets[0], "batches": list(zip(inputs, targets, strict=True))}
     exec(example_of(name), reader | {"model": model, "plan": plan, "optimizer": plan.make_optimizer(model, lr=1e-3)})
-    laws._TABLE.pop("my-adamw", None)
+    laws.LAWS.pop("my-adamw", None)
 
 
 @pytest.mark.slow

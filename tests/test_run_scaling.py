@@ -142,8 +142,8 @@ def test_the_table_names_law_label_source_and_what_stays() -> None:
     ):
         assert wanted in text
     assert "Run:" not in planned()[1].explain()
-    for law in RUN_LAWS:
-        assert all([law.source, law.scope, law.error])
+    assert all(law.source for law in RUN_LAWS)
+    assert all(law.note for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {Label.ASSUMPTION}
 
 

@@ -26,7 +26,7 @@ from nfd.families.paper import member_of
 from nfd.scaling.base import defaults_of, told_by
 from nfd.scaling.entries import MakeModel, check_constructor, instance
 from nfd.scaling.model import blocks_named, on_device, tensors
-from nfd.scaling.optimizers import OptimizerLaw, law_of, laws_where, register_optimizer
+from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
 from nfd.scaling.plan import Plan, checked_roles, plan
 from nfd.scaling.rules import RULES
 from nfd.wide.defer import defer, meta_matrices
@@ -97,7 +97,7 @@ class Family:
         return {**self.__dict__, "_law": self.law}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if (law := state.pop("_law")).name not in laws_where(lambda law: True):
+        if (law := state.pop("_law")).name not in LAWS:
             register_optimizer(law)
         self.__dict__.update(state)
 

@@ -81,7 +81,7 @@ def scaling_law(
     family.check_sizes(widths, depths)
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
-    rate = check_real("lr", family.law.check_rate if lr is None else lr, above=0.0, below=MAX_RATE)
+    rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     tasks, sizes = _of_lengths(task, lengths), [(n, L) for n in widths for L in depths]
     if len(tasks) == 1:
         check_sizes(sizes)  # before hours of training

@@ -105,7 +105,7 @@ def predict(
     family = as_family(family, (64, 4 if depth == math.inf else int(depth)), sample=task.sample)
     weights = weights or ("structured" if family.law.equivariant else "dense")
     _check_limits(family, depth, check_choice("weights", weights, get_args(NetworkWeights)))
-    rate = check_real("lr", family.law.check_rate if lr is None else lr, least=0.0, below=MAX_RATE)
+    rate = check_real("lr", family.law.default_lr if lr is None else lr, least=0.0, below=MAX_RATE)
     count = check_count("replicates", replicates, minimum=2, maximum=MOST)
     wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
     wide, narrow = _widths(family, width)

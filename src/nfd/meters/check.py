@@ -114,7 +114,7 @@ def check(
     task = as_task(task)
     family = as_family(family, (sizes["width"][0], sizes["depth"][0]), rule, optimizer, task.sample)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
-    rate = check_real("lr", family.law.check_rate if lr is None else lr, above=0.0, below=MAX_RATE)
+    rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     if at is not None:
         at = _looks(at, task.steps)
         task = task.first(at[-1])

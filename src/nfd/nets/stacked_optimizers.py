@@ -7,7 +7,7 @@ accumulate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from weakref import ReferenceType, ref
@@ -162,6 +162,10 @@ def _column(settings: Tensor, p: Tensor) -> Tensor:
     return settings.to(p).view(-1, *[1] * (p.dim() - 1))
 
 
-def stacked_muon_of_adamws_size(groups: Sequence[dict[str, Any]], **options: Any) -> StackedMuon:
-    """Muon with updates as large as those of AdamW."""
-    return StackedMuon(groups, adjust_lr_fn="match_rms_adamw", **options)
+STACKED: dict[str, Callable[..., StackedOptimizer]] = {  # by the name of the law
+    "sgd": StackedSGD,
+    "adam": StackedAdam,
+    "adamw": StackedAdamW,
+    "muon": StackedMuon,
+    "muon-match-rms-adamw": partial(StackedMuon, adjust_lr_fn="match_rms_adamw"),
+}

@@ -136,7 +136,7 @@ def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
 
 
 def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
-    given = [law.check_rate * 2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)] if lr is None else lr
+    given = [law.default_lr * 2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)] if lr is None else lr
     rates = sorted(check_real("lr", rate, above=0.0, below=MAX_RATE) for rate in check_several("lr", given, "rates"))
     if len(rates) < 3:
         raise InputError(f"lr must be three or more rates; got {list(given)}.")

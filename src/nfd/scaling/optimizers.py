@@ -1,44 +1,43 @@
-"""What scaling knows of optimizers: the law of each, one made of several, and whether it keeps a plan's rates."""
+"""What scaling knows of optimizers: the law of each, one made of several, and whether it keeps a plan's rates.
+
+An update at rate 1 is ``unit |gradient|^degree`` in its entries, where ``unit`` follows the size of the tensor:
+
+==================================  ======  =====================
+optimizer                           degree  unit
+==================================  ======  =====================
+SGD                                 1       1
+Adam, Lion, the sign of a momentum  0       1, entry by entry
+Muon, SGD over a norm               0       (in out)^-1/2
+==================================  ======  =====================
+
+The rates of a rule are those of updates with entries of order one (Adam's column in ``nfd.scaling.rules``), so every
+other rate is that one over ``unit |gradient|^degree``. ``register_optimizer`` adds another law.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import math
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    StateError,
-    check_callable,
-    check_choice,
-    check_count,
-    check_flag,
-    check_real,
-    first_line,
-)
+from nfd.core.errors import InputError, InputTypeError, StateError, check_choice, check_flag, check_real, first_line
 from nfd.scaling.rules import MAX_RATE, Power, rule_named
 
-# ---- ``OptimizerLaw``: what scaling has to know of an optimizer, and the table of laws by name
+EACH_ENTRY = Power()  # entries of an update of order one
+WHOLE_MATRIX = Power(fan_in=-0.5, fan_out=-0.5)  # entries of an update whose largest singular value is 1
 
 
 def any_shape(rows: float, columns: float) -> float:
     """The spectral norm of updates that do not follow the shape of a matrix beyond ``unit``."""
     return 1.0
-
-
-EACH_ENTRY = Power()  # entries of an update of order one
-WHOLE_MATRIX = Power(fan_in=-0.5, fan_out=-0.5)  # entries of an update whose largest singular value is 1
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,7 @@ class OptimizerLaw:
         rest: if the optimizer trains only the matrices in blocks, the name of the law for all other tensors.
         equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact for deferred layers.
         options: names of the options that ``make`` accepts beside the settings of groups.
-        check_rate: the default rate of ``nfd.check``.
-        make_stacked: as ``make``, for a stack of R networks, with rates ``[R, 1, 1]``; None if there is none.
+        default_lr: the rate of questions that are given none.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -90,53 +88,33 @@ class OptimizerLaw:
     rest: str | None = None
     equivariant: bool = False
     options: frozenset[str] = frozenset()
-    check_rate: float = 1e-3
-    make_stacked: Callable[..., Any] | str | None = None
+    default_lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InputTypeError(f"name of an OptimizerLaw must be a text; got {self.name!r}.")
-        check_callable("shape_norm", self.shape_norm, "a function of rows and columns")
-        for name in ("make", "make_stacked"):
-            if not isinstance(getattr(self, name), str | None):
-                check_callable(name, getattr(self, name), "a function of parameter groups")
-        for name in ("epsilon", "decoupled", "equivariant"):
-            check_flag(name, getattr(self, name))
+        kinds = {"name": str, "unit": Power, "classes": tuple, "options": frozenset}
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise InputTypeError(f"{name} of an OptimizerLaw must be a {kind.__name__}; got {value!r}.")
         check_real("degree", self.degree)
-        check_real("check_rate", self.check_rate, above=0.0)
-        check_count("states", self.states, minimum=0)
-        if not isinstance(self.unit, Power):
-            raise InputTypeError(f"unit must be a Power, such as WHOLE_MATRIX; got {self.unit!r}.")
-        if not isinstance(self.classes, tuple):
-            raise InputTypeError(f"classes must be a tuple of names; got {self.classes!r}.")
-        if not isinstance(self.options, frozenset):
-            raise InputTypeError(f"options must be a frozenset of names; got {self.options!r}.")
-        if not isinstance(self.rest, str | None):
-            raise InputTypeError(f"rest must be the name of a law; got {self.rest!r}.")
+        check_real("default_lr", self.default_lr, above=0.0)
 
     @property
     def is_linear(self) -> bool:
         """Whether updates are proportional to gradients."""
         return self.degree == 1
 
-    def states_with(self, momentum: float) -> int:
-        """Numbers stored per parameter at this momentum: none by plain SGD, one by SGD with momentum."""
-        return self.states + (1 if momentum and self.is_linear else 0)
-
-    def check_made(self) -> Callable[..., torch.optim.Optimizer]:
-        """``make``; ValueError if there is none, with what to pass instead."""
+    def made(self, groups: Sequence[dict[str, Any]], options: Mapping[str, Any]) -> torch.optim.Optimizer:
+        """What ``make`` returns; ValueError if there is none, with what to pass instead."""
         if self.make is None:
             raise InputError(
                 f"optimizer={self.name!r} is not built here. Pass a function that makes it from parameter groups: "
                 "make_optimizer= of nfd.Task, or make= of plan.make_optimizer."
             )
-        return _loaded(self.make)
-
-    def check_stacked(self) -> Callable[..., Any]:
-        """``make_stacked``; ValueError if there is none."""
-        if self.make_stacked is None:
-            raise InputError(f"optimizer={self.name!r} has no form for a stack of networks. Train them one by one.")
-        return _loaded(self.make_stacked)
+        make: Any = self.make
+        if isinstance(make, str):  # imported only now, as layers and their optimizers stand above the laws
+            module, _, name = make.partition(":")
+            make = getattr(importlib.import_module(module), name)
+        return cast("torch.optim.Optimizer", make(groups, **options))
 
     def check_decay(self, weight_decay: float) -> None:
         """ValueError if the decay goes through a normalised update, since no rate keeps its strength at every size."""
@@ -149,36 +127,27 @@ class OptimizerLaw:
 
     def check_rest_rate(self, rate: float | None, *, above: float | None = None) -> float | None:
         """``adamw_lr`` as a checked number, or None; ValueError if AdamW trains no tensor beside this optimizer."""
-        if rate is None:
-            return None
-        if self.rest is None:
+        if rate is not None and self.rest is None:
             with_rest = names_where(lambda other: other.rest is not None)
             raise InputError(
                 f"adamw_lr is for tensors that Muon leaves to AdamW, optimizer={with_rest}; got {self.name!r}. Drop it."
             )
-        return check_real("adamw_lr", rate, least=0.0, above=above, below=MAX_RATE)
+        return None if rate is None else check_real("adamw_lr", rate, least=0.0, above=above, below=MAX_RATE)
 
-    def check_deferred(self, name: str) -> None:
-        """ValueError if this optimizer acts on single entries, which a tensor without stored weights does not have."""
+    def check_unstored(self, what: str) -> None:
+        """ValueError if this optimizer acts on single entries, which a matrix without stored weights does not have."""
         if not self.equivariant:
             raise InputError(
-                f"{name!r} is to have no stored weights, and optimizer={self.name!r} acts on every entry of a matrix "
-                f"by itself. Plan with optimizer={names_where(lambda other: other.equivariant)}, or keep this tensor "
-                "dense."
+                f"{what} asks for weights that are not stored, and optimizer={self.name!r} acts on every entry of a "
+                f"matrix by itself. Use {names_where(lambda other: other.equivariant)}, or dense weights."
             )
 
 
-def _loaded(make: Callable[..., Any] | str) -> Callable[..., Any]:
-    """What a text names; it is imported when an optimizer is made, as layers stand above their laws."""
-    if not isinstance(make, str):
-        return make
-    module, _, name = make.partition(":")
-    return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
-
+# ---- the laws, by name --------------------------------------------------------------------------------------------
 
 _OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
 _OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
-_STACKED = "nfd.nets.stacked_optimizers"
+_ADAMW = OptimizerLaw("adamw", "torch.optim:AdamW", classes=("AdamW",), epsilon=True, states=2, options=_OF_ADAM)
 _MUON = OptimizerLaw(
     "muon",
     "nfd.wide.optimizers:make_muon",
@@ -189,54 +158,24 @@ _MUON = OptimizerLaw(
     rest="adamw",
     equivariant=True,
     options=frozenset({"momentum", "nesterov", "ns_coefficients", "ns_steps"}),
-    make_stacked=f"{_STACKED}:StackedMuon",
 )
-_NOT_MADE = dataclasses.replace(_MUON, make=None, make_stacked=None)
-_OF_THE_LIBRARY = (
+_LAWS = (
     OptimizerLaw(
-        "sgd",
-        "nfd.wide.optimizers:SGD",
-        degree=1.0,
-        classes=("SGD",),
-        decoupled=False,
-        equivariant=True,
-        options=_OF_SGD,
-        check_rate=0.1,
-        make_stacked=f"{_STACKED}:StackedSGD",
+        "sgd", "nfd.wide.optimizers:SGD", degree=1.0, classes=("SGD",), decoupled=False, equivariant=True,
+        options=_OF_SGD, default_lr=0.1,
     ),
-    OptimizerLaw(
-        "adam",
-        "torch.optim:Adam",
-        classes=("Adam",),
-        epsilon=True,
-        decoupled=False,
-        states=2,
-        options=_OF_ADAM,
-        make_stacked=f"{_STACKED}:StackedAdam",
-    ),
-    OptimizerLaw(
-        "adamw",
-        "torch.optim:AdamW",
-        classes=("AdamW",),
-        epsilon=True,
-        states=2,
-        options=_OF_ADAM,
-        make_stacked=f"{_STACKED}:StackedAdamW",
-    ),
+    replace(_ADAMW, name="adam", make="torch.optim:Adam", classes=("Adam",), decoupled=False),
+    _ADAMW,
     OptimizerLaw("lion", classes=("Lion",), states=1, options=frozenset({"betas"})),
     _MUON,
-    dataclasses.replace(
-        _MUON,
-        name="muon-match-rms-adamw",
-        make="nfd.wide.optimizers:make_muon_of_adamws_size",
-        make_stacked=f"{_STACKED}:stacked_muon_of_adamws_size",
+    replace(
+        _MUON, name="muon-match-rms-adamw", make="nfd.wide.optimizers:make_muon_of_adamws_size",
         shape_norm=lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),  # PyTorch's, and Moonlight's
     ),
-    dataclasses.replace(_NOT_MADE, name="muon-spectral", shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
-    dataclasses.replace(_NOT_MADE, name="muon-unit", shape_norm=any_shape),
-)
-_TABLE = {law.name: law for law in _OF_THE_LIBRARY}
-LAWS: Mapping[str, OptimizerLaw] = MappingProxyType(_TABLE)  # by name
+    replace(_MUON, name="muon-spectral", make=None, shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
+    replace(_MUON, name="muon-unit", make=None, shape_norm=any_shape),
+)  # fmt: skip
+LAWS: dict[str, OptimizerLaw] = {law.name: law for law in _LAWS}
 
 
 def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
@@ -263,10 +202,10 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
     if law.rest is not None:
-        check_choice("rest", law.rest, _TABLE)
-    if not check_flag("replace", replace) and _TABLE.get(law.name, law) != law:
+        check_choice("rest", law.rest, LAWS)
+    if not check_flag("replace", replace) and LAWS.get(law.name, law) != law:
         raise InputError(f"An optimizer called {law.name!r} is registered already. Pass replace=True or rename yours.")
-    _TABLE[law.name] = law
+    LAWS[law.name] = law
     return law
 
 
@@ -275,8 +214,13 @@ def law_of(optimizer: object) -> OptimizerLaw:
     if isinstance(optimizer, OptimizerLaw):
         return register_optimizer(optimizer)
     if hasattr(optimizer, "param_groups"):
-        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(_TABLE.values()))
-    return _TABLE[check_choice("optimizer", optimizer, _TABLE)]
+        return _law_of_object(cast("torch.optim.Optimizer", optimizer))
+    return LAWS[check_choice("optimizer", optimizer, LAWS)]
+
+
+def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:
+    """The names of the laws that fit, for a message."""
+    return " or ".join(repr(law.name) for law in LAWS.values() if fits(law))
 
 
 def check_optimizer(
@@ -292,74 +236,63 @@ def check_optimizer(
         ValueError: naming the option and the optimizers that take it.
     """
     law = law_of(optimizer)
-    if rule is not None and rule_named(rule).regime == "kernel" and not law.is_linear:
-        raise InputError(
-            f"rule={rule!r} has no rates for optimizer={law.name!r}; use "
-            f"{names_where(lambda other: other.is_linear)} or another rule."
-        )
+    if rule_named(rule).regime == "kernel" and not law.is_linear:
+        raise InputError(f"rule={rule!r} has rates for SGD alone; got optimizer={law.name!r}. Use another rule.")
     if momentum and "momentum" not in law.options:
         fitting = names_where(lambda other: "momentum" in other.options)
         raise InputError(f"momentum is for optimizer={fitting}; got optimizer={law.name!r}. Drop it.")
-    if weights != "dense" and not law.equivariant:
-        raise InputError(
-            f"weights={weights!r} is for optimizer={names_where(lambda other: other.equivariant)}; got "
-            f"optimizer={law.name!r}, which acts on every entry of a matrix by itself. Use one of these, or dense "
-            "weights."
-        )
+    if weights != "dense":
+        law.check_unstored(f"weights={weights!r}")
     law.check_decay(weight_decay)
 
 
-def laws_where(fits: Callable[[OptimizerLaw], bool]) -> list[str]:
-    """The names of the registered laws that fit."""
-    return [law.name for law in _TABLE.values() if fits(law)]
-
-
-def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:
-    """The same in a message."""
-    return " or ".join(map(repr, laws_where(fits)))
-
-
-# ---- the law of an optimizer object ------------------------------------------------------------------------------
+# ---- the law of an optimizer object -------------------------------------------------------------------------------
 #
 # It is found by its class, and by measurement where classes of one name scale shapes differently. Muon's updates have
 # one spectral norm for matrices of every shape, times a factor of the shape that each implementation chooses. One step
 # on four small matrices with gradients of rank one tells which.
 
-
 SHAPES = ((8, 8), (32, 8), (8, 32), (32, 32))
-_ALIKE = 0.1  # of a norm; bfloat16 leaves 1 %, and conventions differ by factors of 2
+_ALIKE_NORMS = math.log(1.1)  # bfloat16 leaves 1 % of a norm, and conventions differ by factors of 2
 
 
-def law_of_object(optimizer: torch.optim.Optimizer, laws: Sequence[OptimizerLaw]) -> OptimizerLaw:
-    """The law that names the class of an optimizer, or the nearest class that it derives from.
-
-    Raises:
-        ValueError: where no law does, or its updates follow none of those that do.
-    """
+def _law_of_object(optimizer: torch.optim.Optimizer) -> OptimizerLaw:
+    """The law that names the class of an optimizer, or the nearest class that it derives from."""
     kind = type(optimizer).__name__
-    for name in (parent.__name__ for parent in type(optimizer).__mro__):
-        fitting = [law for law in laws if name in law.classes]
+    for parent in type(optimizer).__mro__:
+        fitting = [law for law in LAWS.values() if parent.__name__ in law.classes]
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
-            norms = update_norms(optimizer)
-            return _nearest(fitting, norms, kind)
-    raise InputError(
-        f"optimizer is a {kind}, of which no law is registered. Pass a name, or nfd.OptimizerLaw(..., "
-        f"classes=({kind!r},)) to nfd.register_optimizer."
-    )
+            break
+    else:
+        raise InputError(
+            f"optimizer is a {kind}, of which no law is registered. Pass a name, or nfd.OptimizerLaw(..., "
+            f"classes=({kind!r},)) to nfd.register_optimizer."
+        )
+    norms = update_norms(optimizer)
+
+    def distance(law: OptimizerLaw) -> float:
+        expected = [law.shape_norm(*shape) / law.shape_norm(*SHAPES[0]) for shape in SHAPES]
+        return max(abs(math.log(max(norm, 1e-30) / e)) for norm, e in zip(norms, expected, strict=True))
+
+    nearest = min(fitting, key=distance)
+    if not distance(nearest) < _ALIKE_NORMS:
+        shown = ", ".join(f"{r}x{c}: {norm:.3g}" for (r, c), norm in zip(SHAPES, norms, strict=True))
+        raise InputError(
+            f"optimizer is a {kind} whose updates follow none of {', '.join(law.name for law in fitting)}; their norms "
+            f"over the first are {shown}. Register an nfd.OptimizerLaw with its shape_norm."
+        )
+    return nearest
 
 
 def update_norms(optimizer: torch.optim.Optimizer) -> list[float]:
     """Largest singular values of the updates of matrices of ``SHAPES``, over that of the first, without decay.
 
-    The optimizer itself, its parameters and its state stay as they are.
-
-    Raises:
-        ValueError: where it cannot step a single matrix.
+    The optimizer itself, its parameters and its state stay as they are. ValueError where it cannot step one matrix.
     """
     try:
-        norms = [_update_norm(optimizer, rows, columns) for rows, columns in SHAPES]
+        norms = [_update_norm(optimizer, *shape) for shape in SHAPES]
     except Exception as error:  # whatever the user's optimizer raises: one that needs processes, or other groups
         raise InputError(
             f"optimizer is a {type(optimizer).__name__} that could not step a small matrix, to see how its updates "
@@ -368,57 +301,63 @@ def update_norms(optimizer: torch.optim.Optimizer) -> list[float]:
     return [norm / norms[0] for norm in norms]
 
 
-def step_others(
-    optimizer: torch.optim.Optimizer,
-    group: Mapping[str, Any],
-    params: Sequence[Tensor],
-    state: Mapping[Tensor, Mapping[str, Any]],
-) -> None:
-    """One step of other parameters with the settings of a group; the optimizer, its parameters and states stay.
-
-    Args:
-        optimizer: whose rule is applied, without its hooks.
-        group: settings; what it has as ``params`` does not count.
-        params: with gradients, to be stepped.
-        state: of these parameters, to be moved.
-    """
-    twin = object.__new__(type(optimizer))
-    twin.__dict__ = optimizer.__dict__ | {
-        "param_groups": [{**group, "params": list(params)}],
-        "state": state,
-        "_optimizer_step_pre_hooks": OrderedDict(),
-        "_optimizer_step_post_hooks": OrderedDict(),
-    }
-    type(optimizer).step(twin)  # not what a scheduler put in its place
-
-
 def _update_norm(optimizer: torch.optim.Optimizer, rows: int, columns: int) -> float:
     group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
     matrix = nn.Parameter(torch.zeros(rows, columns))  # zero, so that decay does nothing
     matrix.grad = torch.ones(rows, columns)
     flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
-    step_others(optimizer, {**group, "lr": 1.0}, [matrix], defaultdict(dict, {matrix: flags}))
-    update: Tensor = torch.linalg.matrix_norm(matrix.detach(), 2)
-    return float(update)
+    twin = object.__new__(type(optimizer))
+    twin.__dict__ = optimizer.__dict__ | {
+        "param_groups": [{**group, "lr": 1.0, "params": [matrix]}],
+        "state": defaultdict(dict, {matrix: flags}),
+        "_optimizer_step_pre_hooks": OrderedDict(),
+        "_optimizer_step_post_hooks": OrderedDict(),
+    }
+    type(optimizer).step(twin)  # not what a scheduler put in its place
+    return float(torch.linalg.matrix_norm(matrix.detach(), 2))
 
 
-def _nearest(laws: Sequence[OptimizerLaw], norms: Sequence[float], kind: str) -> OptimizerLaw:
-    def distance(law: OptimizerLaw) -> float:
-        first = law.shape_norm(*SHAPES[0])
-        expected = [law.shape_norm(rows, columns) / first for rows, columns in SHAPES]
-        return max(abs(math.log(norm / e)) if norm > 0 else math.inf for norm, e in zip(norms, expected, strict=True))
+# ---- one optimizer made of several, each with parameters of its own: Muon for matrices, AdamW for the rest --------
 
-    law = min(laws, key=distance)
-    if not distance(law) < _ALIKE:
-        shapes = ", ".join(f"{r}x{c}: {norm:.3g}" for (r, c), norm in zip(SHAPES, norms, strict=True))
+
+def optimizer_of(
+    law: OptimizerLaw,
+    groups: Sequence[dict[str, Any]],
+    options: Mapping[str, Any],
+    make: Callable[..., torch.optim.Optimizer] | None = None,
+) -> torch.optim.Optimizer:
+    """What steps these groups: the optimizer of the law, and as one with it that of its rest where groups say so.
+
+    Args:
+        law: of groups that have no ``use_muon``, or have it true; its rest steps the others.
+        groups: of parameters.
+        options: each goes to the optimizer that accepts it.
+        make: in place of the law's; it takes all options.
+
+    Raises:
+        ValueError: naming the options that neither accepts.
+    """
+    known = law.options | (law if law.rest is None else law_of(law.rest)).options
+    if make is None and (unknown := sorted(options.keys() - known)):
         raise InputError(
-            f"optimizer is a {kind} whose updates follow none of {', '.join(law.name for law in laws)}; their norms "
-            f"over the first are {shapes}. Register an nfd.OptimizerLaw with its shape_norm."
+            f"optimizer={law.name!r} has no {', '.join(map(repr, unknown))}; its options are "
+            f"{', '.join(sorted(known)) or 'none'}."
         )
-    return law
+    own = {name: value for name, value in options.items() if make is not None or name in law.options}
+    rest = {name: value for name, value in options.items() if name not in own}
+    parts = [
+        part.made(theirs, rest) if part is not law else law.made(theirs, own) if make is None else make(theirs, **own)
+        for part, theirs in by_law(law, groups)
+    ]
+    return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
 
 
-# ---- One optimizer made of several, each with parameters of its own: Muon for matrices, AdamW for the rest
+def by_law(law: OptimizerLaw, groups: Sequence[dict[str, Any]]) -> list[tuple[OptimizerLaw, list[dict[str, Any]]]]:
+    """The laws that step these groups, each with its own: the first is ``law``, unless it has none of them."""
+    own = [group for group in groups if group.get("use_muon", True)]
+    others = [group for group in groups if not group.get("use_muon", True)]
+    parts = [(law, own), (law if law.rest is None else law_of(law.rest), others)]
+    return [(part, theirs) for part, theirs in parts if theirs]
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
@@ -428,11 +367,11 @@ class CombinedOptimizer(torch.optim.Optimizer):
         parts: optimizers of different parameters.
     """
 
+    parts: tuple[torch.optim.Optimizer, ...] = ()
+
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
-        self.parts = tuple(parts)
-        self._complete = False
         super().__init__([group for part in parts for group in part.param_groups], {})
-        self._complete = True
+        self.parts = tuple(parts)
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -463,108 +402,37 @@ class CombinedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused once the parts are made: a group would belong to none of them."""
-        if self._complete:
-            self._refuse_group()
+        if self.parts:
+            raise StateError("Parameters cannot join a combined optimizer later. Plan the whole model, make it again.")
         super().add_param_group(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "parts": self.parts, "_complete": True}
-
-    def _refuse_group(self) -> NoReturn:
-        raise StateError("Parameters cannot join a combined optimizer later. Plan the whole model, and make it again.")
+        return {**super().__getstate__(), "parts": self.parts}
 
     def _share(self) -> None:
         """Let the parts and the whole have the same groups and the same state."""
         state: defaultdict[Tensor, Any] = defaultdict(dict)
         for part in self.parts:
             state.update(part.state)
-        for part in self.parts:
+        for part in (*self.parts, self):
             part.state = state
-        self.state = state
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
-def optimizer_of(
-    law: OptimizerLaw,
-    groups: Sequence[dict[str, Any]],
-    options: Mapping[str, Any],
-    make: Callable[..., torch.optim.Optimizer] | None = None,
-) -> torch.optim.Optimizer:
-    """What steps these groups: the optimizer of the law, and as one with it that of its rest where groups say so.
-
-    Args:
-        law: of groups that have no ``use_muon``, or have it true; its rest steps the others.
-        groups: of parameters.
-        options: each goes to the optimizer that accepts it.
-        make: in place of the law's; it takes all options.
-
-    Raises:
-        ValueError: naming the options that neither accepts.
-    """
-    rest = law if law.rest is None else law_of(law.rest)
-    if make is None and (unknown := sorted(options.keys() - law.options - rest.options)):
-        known = ", ".join(sorted(law.options | rest.options)) or "none"
-        raise InputError(f"optimizer={law.name!r} has no {', '.join(map(repr, unknown))}; its options are {known}.")
-    main_options = {name: value for name, value in options.items() if make is not None or name in law.options}
-    rest_options = {name: value for name, value in options.items() if name not in main_options}
-    parts = []
-    for part, own in by_law(law, groups):
-        if part is law:
-            parts.append((make or law.check_made())(own, **main_options))
-        else:
-            parts.append(part.check_made()(own, **rest_options))
-    return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
-
-
-def by_law(law: OptimizerLaw, groups: Sequence[dict[str, Any]]) -> list[tuple[OptimizerLaw, list[dict[str, Any]]]]:
-    """The laws that step these groups, each with its own: the first is ``law``, unless it has none of them."""
-    own = [group for group in groups if group.get("use_muon", True)]
-    others = [group for group in groups if not group.get("use_muon", True)]
-    parts = [(law, own), (law if law.rest is None else law_of(law.rest), others)]
-    return [(part, theirs) for part, theirs in parts if theirs]
-
-
-# ---- Whether an optimizer still has the ratios of rates that a plan gave it
-
+# ---- whether an optimizer still has the ratios of rates that a plan gave it ---------------------------------------
+#
+# A group of a plan has ``lr_scale``, its rate over the tuned one. Schedulers that multiply rates keep the ratios; what
+# sets one rate for all groups (``OneCycleLR(max_lr=0.1)``, a loop with ``group["lr"] = lr``) or adds to them
+# (``eta_min``) does not.
 
 SCALE = "lr_scale"
 ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
-
 REMEDY = (
     'Set group["lr"] = lr * group["lr_scale"] in your own loop, pass '
     'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min at 0; LambdaLR and '
     "other schedulers that multiply keep the ratios."
 )
-
-
-class LostRatio(NamedTuple):
-    """Two groups whose rates have another ratio than the plan's: indices, rates, and the plan's scales."""
-
-    groups: tuple[int, int]
-    rates: tuple[float, float]
-    scales: tuple[float, float]
-
-    def __str__(self) -> str:
-        (a, b), (rate_a, rate_b), (scale_a, scale_b) = self
-        return (
-            f"groups {a} and {b} of the optimizer have rates {rate_a:.4g} and {rate_b:.4g}, in a ratio of "
-            f"{rate_b / rate_a:.4g}; the plan's is {scale_b / scale_a:.4g}. {REMEDY}"
-        )
-
-
-def lost_ratio(groups: Sequence[Mapping[str, Any]]) -> LostRatio | None:
-    """The first two groups whose ratio of rates is no longer the plan's; None where all are.
-
-    Muon and the AdamW beside it have tuned rates of their own. Rates of zero, as before a warm-up, tell nothing.
-    """
-    for of_muon in (True, False):
-        own = [k for k, group in enumerate(groups) if group.get("use_muon", True) == of_muon and float(group["lr"])]
-        for k in own[1:]:
-            pair = own[0], k
-            rates, scales = (tuple(float(groups[i][key]) for i in pair) for key in ("lr", SCALE))
-            if not math.isclose(rates[1] * scales[0], rates[0] * scales[1], rel_tol=ALIKE):
-                return LostRatio(pair, (rates[0], rates[1]), (scales[0], scales[1]))
-    return None
+_warning: WeakSet[torch.optim.Optimizer] = WeakSet()
 
 
 def check_rates(optimizer: torch.optim.Optimizer) -> None:
@@ -581,11 +449,8 @@ def check_rates(optimizer: torch.optim.Optimizer) -> None:
             f"The {type(optimizer).__name__} does not have the groups of a plan, so that every tensor has one rate. "
             "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...)."
         )
-    if lost := lost_ratio(optimizer.param_groups):
-        raise InputError(f"The rates are no longer the plan's: {lost}")
-
-
-_warning: WeakSet[torch.optim.Optimizer] = WeakSet()
+    if lost := _lost_ratio(optimizer.param_groups):
+        raise InputError(lost)
 
 
 def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
@@ -593,11 +458,28 @@ def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
     if optimizer in _warning:
         return
     _warning.add(optimizer)
-    remove: list[Callable[[], None]] = []
 
     def look(stepped: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
-        if lost := lost_ratio(stepped.param_groups):
-            remove.pop()()
-            warnings.warn(f"The rates are no longer the plan's: {lost}", RuntimeWarning, stacklevel=3)
+        if lost := _lost_ratio(stepped.param_groups):
+            hook.remove()
+            warnings.warn(lost, RuntimeWarning, stacklevel=3)
 
-    remove.append(optimizer.register_step_pre_hook(look).remove)
+    hook = optimizer.register_step_pre_hook(look)
+
+
+def _lost_ratio(groups: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first two groups whose ratio of rates is no longer the plan's, in words; None where all are.
+
+    Muon and the AdamW beside it have tuned rates of their own. Rates of zero, as before a warm-up, tell nothing.
+    """
+    for of_muon in (True, False):
+        own = [k for k, group in enumerate(groups) if group.get("use_muon", True) == of_muon and float(group["lr"])]
+        for a, b in ((own[0], k) for k in own[1:]):
+            (rate_a, rate_b), (scale_a, scale_b) = ([float(groups[k][key]) for k in (a, b)] for key in ("lr", SCALE))
+            if not math.isclose(rate_b * scale_a, rate_a * scale_b, rel_tol=ALIKE):
+                return (
+                    f"The rates are no longer the plan's: groups {a} and {b} of the optimizer have rates {rate_a:.4g} "
+                    f"and {rate_b:.4g}, in a ratio of {rate_b / rate_a:.4g}; the plan's is {scale_b / scale_a:.4g}. "
+                    f"{REMEDY}"
+                )
+    return None

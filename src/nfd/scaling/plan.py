@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -90,13 +90,9 @@ from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, opt
 from nfd.scaling.roles import anatomy, is_unbuilt, settled_roles, stream_width
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, ROLES, Power, Powers, Role, Rule, rule_named
 from nfd.scaling.run import (
-    ADAM_BETAS,
     Quantity,
     RateSchedule,
     RunScaling,
-    check_betas,
-    explained_run,
-    large_schedule,
     run_scaling,
 )
 
@@ -276,7 +272,7 @@ class Plan:
             check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
             eps,
             lr if rest_rate is None else rest_rate,
-            ADAM_BETAS if betas is None and self.run is not None else check_betas(betas),
+            ADAM_BETAS if betas is None and self.run is not None else betas and _checked_betas(betas),
         )
         if self.decay != "raw":
             law.check_decay(tuned.weight_decay)
@@ -400,7 +396,9 @@ class Plan:
         Raises:
             ValueError: if the plan has no schedule (``for_run``).
         """
-        return large_schedule(self.run, optimizer)
+        if self.run is None or self.run.schedule is None or self.run.steps is None:
+            raise InputError("The plan has no schedule. Pass schedule=, batch= and tokens= to plan.for_run.")
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(self.run.schedule, steps=self.run.steps))
 
     @staticmethod
     def check_rates(optimizer: torch.optim.Optimizer) -> None:
@@ -447,6 +445,16 @@ class Plan:
 
 Groups = list[dict[str, Any]]
 
+ADAM_BETAS = (0.9, 0.999)  # PyTorch's
+
+
+def _checked_betas(betas: Sequence[float]) -> tuple[float, float]:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise InputTypeError(f"betas must be two numbers from 0 to below 1; got {betas!r}.")
+    first, second = (check_real("betas", beta, least=0.0, below=1.0) for beta in betas)
+    return first, second
+
+
 VECTORS = "vectors"  # a word of no_decay
 
 
@@ -473,7 +481,7 @@ def groups_of(plan: Plan, named: Mapping[str, Held], tuned: Tuned, no_decay: Seq
         if not held.is_trained:
             continue
         if not held.is_stored:
-            plan.law_for(name).check_deferred(name)
+            plan.law_for(name).check_unstored(repr(name))
         is_spared_vector = spare_vectors and plan.entries[name].is_vector
         spared = is_spared_vector or any(matches(name, pattern) for pattern in no_decay)
         settings = _settings(plan, name, tuned._replace(weight_decay=0.0) if spared else tuned)
@@ -718,7 +726,7 @@ def explained(plan: Plan) -> str:
     table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in _COLUMNS))
     for name, count, row in _rows(plan):
         table.add_row(name if count == 1 else f"{name} x{count}", *row)
-    run = [] if plan.run is None else explained_run(plan.run)
+    run = [] if plan.run is None else ["", plan.run.explain()]
     return "\n".join([_title(plan), _legend(plan), as_text(table, 200), *_ends(plan), *run])
 
 

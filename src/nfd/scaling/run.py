@@ -1,15 +1,18 @@
-"""How the settings of a run follow its batch and its length: a table of laws, and the factors that a plan takes."""
+"""How the settings of a run follow its batch and its length: a table of laws, and the factors that a plan takes.
+
+``b`` is the batch over that of the small run, ``d`` the number of tokens (or samples) over that of the small run. A law
+says by which factor one quantity changes: ``b^batch d^tokens``. docs/mathematics/recipe.md has the derivations, the
+sources as they were read, and what was measured on a small GPT.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import Field
 from rich.table import Column
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_flag, check_real
@@ -18,11 +21,7 @@ from nfd.core.tables import as_text, table_of
 from nfd.scaling.entries import Positive
 from nfd.scaling.optimizers import OptimizerLaw, law_of
 
-if TYPE_CHECKING:
-    import torch
-
-
-# ---- The laws: a table, one row for each law and optimizer
+_FURTHEST = 1e12  # of two runs, in batch or tokens
 
 
 class Label(StrEnum):
@@ -50,7 +49,9 @@ class Quantity(StrEnum):
     LIMIT = "batch limit"
 
 
-SHARED = (Quantity.WARMUP, Quantity.LIMIT)  # one for all optimizers
+# ---- the laws ------------------------------------------------------------------------------------------------------
+
+Kind = Literal["sgd", "adam", "other"]  # Adam and AdamW have an epsilon; Muon and Lion normalise in another way
 
 
 @dataclass(frozen=True)
@@ -59,185 +60,66 @@ class RunLaw:
 
     Attributes:
         name: by which it is switched off. Rows of one name are one law for several optimizers.
-        formula: in the letters of the table.
         batch, tokens: the powers of b and d.
-        spread: the lowest and highest power of d (of b where there is none) among published fits; None where there is
-            one value.
-        label, source, scope, error: where it comes from, the range of the fit or the assumptions, and what is known of
-            its error.
-        takes: which optimizers it is for.
+        kinds: of optimizers that it is for; none where the quantity is one of the run.
+        label, source, note: where it comes from, its range or assumptions, and what is known of its error.
+        spread: the lowest and highest power of d among published fits; None where there is one value.
     """
 
     name: str
     quantity: Quantity
-    formula: str
+    batch: float
+    tokens: float
+    kinds: tuple[Kind, ...]
     label: Label
     source: str
-    scope: str
-    error: str
-    takes: Callable[[OptimizerLaw], bool]
-    batch: float = 0.0
-    tokens: float = 0.0
+    note: str
     spread: tuple[float, float] | None = None
 
 
-def is_linear(law: OptimizerLaw) -> bool:
-    """SGD."""
-    return law.is_linear
-
-
-def is_adam(law: OptimizerLaw) -> bool:
-    """Adam and AdamW: normalised entry by entry, with an epsilon."""
-    return law.epsilon
-
-
-def is_other(law: OptimizerLaw) -> bool:
-    """Muon, Lion: normalised in another way."""
-    return not law.is_linear and not law.epsilon
-
-
-def is_any(law: OptimizerLaw) -> bool:
-    """Every optimizer."""
-    return True
-
-
-def is_not_adam(law: OptimizerLaw) -> bool:
-    """Every other one."""
-    return not law.epsilon
-
-
-BATCH_RATE, SATURATION, TOKENS_RATE, TIME_SCALE = "batch-rate", "batch-saturation", "tokens-rate", "decay-time-scale"
-
-_SMALL_STEPS = "same number of samples; rates so small that training follows a stochastic differential equation"
-_NOISY = f"{_SMALL_STEPS}; the noise of a step exceeds its gradient (batches below the critical one)"
+SATURATION = "batch-saturation"
 _MALLADI = "Malladi et al. 2022 (arXiv 2205.10287)"
-_FIRST_ORDER = "first order in the rate; not bounded for a given run"
-_SCALE_SOURCE = "Wang & Aitchison 2024 (2405.13698); Bergsma et al. 2025 (2505.13738)"
-_TOKENS_SOURCE = "Bjorck et al. 2025 (2409.19913), AdamW; Ren et al. 2026 (2603.28743), MuonH"
-_TOKENS_SCOPE = "language models, billions of tokens, one batch size"
-_TOKENS_ERROR = "others fit -0.395 (MuonH, marin #5951) and -0.56 (Scion, 2510.03871); curvature (2606.29158)"
-
+_STEPS = "same number of samples, rates so small that training follows a stochastic differential equation"
+_NOISY = f"{_STEPS}, batches below the critical one; first order in the rate"
+_SCALE = "Wang & Aitchison 2024 (2405.13698); Bergsma et al. 2025 (2505.13738)"
+_SHARE = "1/(rate decay) stays a share of the steps; "
+_TOKENS = "Bjorck et al. 2025 (2409.19913), AdamW; Ren et al. 2026 (2603.28743), MuonH"
+_FITS = (
+    "language models, billions of tokens, one batch size; others fit -0.395 (MuonH, marin #5951) and -0.56 (Scion, "
+    "2510.03871); curvature (2606.29158)"
+)
+_Q, _L = Quantity, Label
 RUN_LAWS: tuple[RunLaw, ...] = (
-    RunLaw(
-        BATCH_RATE, Quantity.RATE, "b", Label.THEOREM, "Jastrzebski et al. 2017; Goyal et al. 2017", _SMALL_STEPS,
-        _FIRST_ORDER, is_linear, batch=1.0,
-    ),
-    RunLaw(
-        BATCH_RATE, Quantity.RATE, "b^1/2", Label.THEOREM, _MALLADI, _NOISY,
-        _FIRST_ORDER, is_adam, batch=0.5,
-    ),
-    RunLaw(
-        BATCH_RATE, Quantity.RATE, "b^1/2", Label.ASSUMPTION, "as for Adam; nanochat assumes it for Muon", _NOISY,
-        "Scion: b^0.62 beside d^-0.56 (2510.03871)", is_other, batch=0.5,
-    ),
-    RunLaw(
-        TOKENS_RATE, Quantity.RATE, "d^-0.32", Label.EMPIRICAL, _TOKENS_SOURCE, _TOKENS_SCOPE, _TOKENS_ERROR, is_adam,
-        tokens=-0.32, spread=(-0.56, -0.32),
-    ),
-    RunLaw(
-        TOKENS_RATE, Quantity.RATE, "d^-0.32", Label.ASSUMPTION, f"as for AdamW: {_TOKENS_SOURCE}", _TOKENS_SCOPE,
-        _TOKENS_ERROR, is_not_adam, tokens=-0.32, spread=(-0.56, -0.32),
-    ),
-    RunLaw(
-        TIME_SCALE, Quantity.DECAY, "b / (d x rate)", Label.EMPIRICAL, _SCALE_SOURCE,
-        "ResNet-18, ViT, NanoGPT; GPTs of 0.1 to 3.3 billion parameters: 1/(rate decay) stays a share of the steps",
-        "linear in b confirmed; with tokens per parameter the best share falls (power -0.53, not applied)", is_adam,
-        batch=1.0, tokens=-1.0,
-    ),
-    RunLaw(
-        TIME_SCALE, Quantity.DECAY, "b / (d x rate)", Label.ASSUMPTION, f"as for AdamW: {_SCALE_SOURCE}",
-        "1/(rate decay) stays a share of the steps", "not fitted for this optimizer", is_not_adam, batch=1.0,
-        tokens=-1.0,
-    ),
-    RunLaw(
-        "beta1-half-life", Quantity.BETA1, "1/b: beta1^b", Label.THEOREM, _MALLADI, _NOISY,
-        "first order in 1 - beta; the time scale of momentum may matter little", is_adam, batch=-1.0,
-    ),
-    RunLaw(
-        "beta2-half-life", Quantity.BETA2, "1/b: beta2^b", Label.THEOREM,
-        f"{_MALLADI}; Marek et al. 2025 (2507.07101) measure it", _NOISY,
-        "first order in 1 - beta; held in language models at batches of 1 to 4,096 sequences", is_adam, batch=-1.0,
-    ),
-    RunLaw(
-        "batch-epsilon", Quantity.EPSILON, "b^-1/2", Label.THEOREM, _MALLADI, _NOISY, _FIRST_ORDER, is_adam, batch=-0.5,
-    ),
-    RunLaw(
-        "warmup-tokens", Quantity.WARMUP, "1/b", Label.ASSUMPTION, "as many tokens as in the small run",
-        "follows from beta2's half-life where warm-up waits for beta2", "not fitted", is_any, batch=-1.0,
-    ),
-    RunLaw(
-        "batch-limit", Quantity.LIMIT, "d^0.462", Label.EMPIRICAL,
-        "Bergsma et al. 2025 (2505.13738); Zhang et al. 2024 (2410.21676): 0.47, hardly of model size",
-        "GPTs of 0.1 to 3.3 billion parameters, AdamW; both runs as far from their limits",
-        "within a run it levels off (2505.23971); the best batch grows as d^0.383", is_any,
-        tokens=0.462, spread=(0.462, 0.47),
-    ),
+    RunLaw("batch-rate", _Q.RATE, 1.0, 0, ("sgd",), _L.THEOREM, "Jastrzebski et al. 2017; Goyal et al. 2017",
+           f"{_STEPS}; first order in the rate"),
+    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("adam",), _L.THEOREM, _MALLADI, _NOISY),
+    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("other",), _L.ASSUMPTION, "as for Adam; nanochat assumes it for Muon",
+           f"{_NOISY}; Scion: b^0.62 beside d^-0.56 (2510.03871)"),
+    RunLaw("tokens-rate", _Q.RATE, 0, -0.32, ("adam",), _L.EMPIRICAL, _TOKENS, _FITS, (-0.56, -0.32)),
+    RunLaw("tokens-rate", _Q.RATE, 0, -0.32, ("sgd", "other"), _L.ASSUMPTION, f"as for AdamW: {_TOKENS}", _FITS,
+           (-0.56, -0.32)),
+    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("adam",), _L.EMPIRICAL, _SCALE,
+           f"{_SHARE}ResNet-18, ViT, GPTs of 0.1 to 3.3 billion parameters; linear in b confirmed; with tokens per "
+           "parameter the best share falls (power -0.53, not applied)"),
+    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("sgd", "other"), _L.ASSUMPTION, f"as for AdamW: {_SCALE}",
+           f"{_SHARE}not fitted for this optimizer"),
+    RunLaw("beta1-half-life", _Q.BETA1, -1.0, 0, ("adam",), _L.THEOREM, _MALLADI,
+           f"{_NOISY}; the time scale of momentum may matter little"),
+    RunLaw("beta2-half-life", _Q.BETA2, -1.0, 0, ("adam",), _L.THEOREM,
+           f"{_MALLADI}; Marek et al. 2025 (2507.07101) measure it",
+           f"{_NOISY}; held in language models at batches of 1 to 4,096 sequences"),
+    RunLaw("batch-epsilon", _Q.EPSILON, -0.5, 0, ("adam",), _L.THEOREM, _MALLADI, _NOISY),
+    RunLaw("warmup-tokens", _Q.WARMUP, -1.0, 0, (), _L.ASSUMPTION, "as many tokens as in the small run",
+           "follows from beta2's half-life where warm-up waits for beta2; not fitted"),
+    RunLaw("batch-limit", _Q.LIMIT, 0, 0.462, (), _L.EMPIRICAL,
+           "Bergsma et al. 2025 (2505.13738); Zhang et al. 2024 (2410.21676): 0.47, hardly of model size",
+           "GPTs of 0.1 to 3.3 billion parameters, AdamW, both runs as far from their limits; within a run it levels "
+           "off (2505.23971); the best batch grows as d^0.383", (0.462, 0.47)),
 )  # fmt: skip
 NAMES: tuple[str, ...] = tuple(dict.fromkeys([*(law.name for law in RUN_LAWS), SATURATION]))
 
 
-# ---- ``RateSchedule``: a linear warm-up and a decay of the learning rate, as a share of the full rate at every step
-
-
-Fall = Literal["constant", "linear", "cosine"]
-
-
-@dataclass(frozen=True)
-class RateSchedule:
-    """A schedule of warm-up and decay: ``schedule(step, steps)`` is the share of the full rate at a step, from 0.
-
-    It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library takes one.
-
-    Args:
-        warmup: steps before the full rate: step t of them has the share ``(t + 1) / (warmup + 1)``.
-        fall: how the rate falls at the end: ``"constant"`` (it does not), ``"linear"`` or ``"cosine"``.
-        share: of the steps, the last ones, over which it falls, above 0 and at most 1.
-        final: the share that would be reached after the last step, from 0 to 1.
-
-    Raises:
-        ValueError: naming the argument.
-
-    Example::
-
-        schedule = nfd.RateSchedule(warmup=10, fall="cosine", share=0.5)
-        schedule(0, 100), schedule(50, 100)  # 1/11, 1
-    """
-
-    warmup: Annotated[int, Field(ge=0)] = 0
-    fall: Fall = "constant"
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-    def __post_init__(self) -> None:
-        check_choice("fall", self.fall, get_args(Fall))
-        share, final = check_real("share", self.share, above=0.0), check_real("final", self.final, least=0.0)
-        if max(share, final) > 1:
-            raise InputError(f"share and final must be at most 1; got {share:g} and {final:g}.")
-        checked = {"warmup": check_count("warmup", self.warmup, minimum=0), "share": share, "final": final}
-        for name, number in checked.items():  # as plain numbers
-            object.__setattr__(self, name, number)
-
-    def __call__(self, step: int, steps: int) -> float:
-        """The share of the full rate at a step."""
-        return ramp(step, self.warmup) * self._fallen(step, steps)
-
-    def _fallen(self, step: int, steps: int) -> float:
-        falling = self.share * steps
-        progress = min(max((step - (steps - falling)) / falling, 0.0), 1.0)
-        left = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}[self.fall]
-        return left if self.fall == "constant" else self.final + (1 - self.final) * left
-
-
-def ramp(step: int, warmup: int) -> float:
-    """The share of the full rate at a step of a linear warm-up, 1 after it."""
-    return min(1.0, (step + 1) / (warmup + 1))
-
-
-# ---- ``RunScaling``: by which factors the settings of a larger run differ from those of the small one that was tuned
-
-
-ADAM_BETAS = (0.9, 0.999)  # PyTorch's
-_FURTHEST = 1e12  # of two runs, in batch or tokens
+# ---- the factors of a run ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -249,7 +131,7 @@ class Factor:
         quantity, optimizer: the setting that it scales, and the optimizer that has this setting.
         value: the setting of the large run as a multiple of that of the small one. low, high: the range of published
             fits, or the interval of a measurement; None if there is one value only.
-        label, formula, source, scope, error: as in ``nfd.scaling.run.RunLaw``.
+        label, formula, source, note: as in ``nfd.scaling.run.RunLaw``.
         applied: whether the plan uses it.
     """
 
@@ -257,14 +139,13 @@ class Factor:
     quantity: Quantity
     optimizer: str
     value: Positive
-    low: float | None
-    high: float | None
     label: Label
     formula: str
     source: str
-    scope: str
-    error: str
-    applied: bool
+    note: str
+    applied: bool = True
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -294,14 +175,32 @@ class RunScaling:
 
     def factor(self, quantity: Quantity, optimizer: str) -> float:
         """The product of all applied factors of a quantity, such as the rate, for an optimizer."""
-        fitting = (f for f in self.factors if f.quantity == quantity and f.optimizer == optimizer and f.applied)
-        return math.prod(f.value for f in fitting)
+        return _product(f for f in self.factors if f.quantity == quantity and f.optimizer == optimizer)
 
     def betas(self, betas: tuple[float, float], optimizer: str) -> tuple[float, float]:
         """Adam's betas, their half-lives multiplied by the factors."""
         halves = (self.factor(quantity, optimizer) for quantity in (Quantity.BETA1, Quantity.BETA2))
         first, second = (math.pow(beta, 1 / half) for beta, half in zip(betas, halves, strict=True))
         return first, second
+
+    def explain(self) -> str:
+        """A line per factor with its label and source, then what stays, and what is known of every law."""
+        known = [f"{name} {pair[0]:g} to {pair[1]:g}" for name in ("batch", "tokens") if (pair := getattr(self, name))]
+        known += [f"{self.steps} steps"] if self.steps is not None else []
+        known += [f"{self.schedule.warmup} of warm-up"] if self.schedule is not None else []
+        if self.critical_batch is not None and self.batch is not None:
+            beyond = " (exceeded: larger batches gain little)" if self.batch[1] > self.critical_batch else ""
+            known.append(f"critical batch about {self.critical_batch:.3g}{beyond}")
+        columns = ("quantity", "factor", "law", "label", "formula", "source")
+        table = table_of(*(Column(name, no_wrap=name != "source") for name in columns))
+        for f in self.factors:
+            ends = "" if f.low is None or f.high is None else f" [{f.low:.3g}, {f.high:.3g}]"
+            value = f"{f.value:.4g}{ends}" if f.applied else f"off ({f.value:.4g}{ends})"
+            quantity = f"{f.quantity} ({f.optimizer})" if f.optimizer else f"{f.quantity}"
+            table.add_row(quantity, value, f.law, f.label, f.formula, f.source)
+        notes = dict.fromkeys(f"law  {f.law}: {f.note}" for f in self.factors)
+        title = f"Run: {', '.join(known)}; b, d: batch and tokens over the small run's"
+        return "\n".join([title, as_text(table, 200), "", f"not scaled  {'; '.join(self.unscaled)}", *notes])
 
 
 def run_scaling(
@@ -324,131 +223,79 @@ def run_scaling(
         ValueError, TypeError: naming the argument; unknown laws with the names of all.
     """
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
-    _check_laws(laws)
     if batch is None and tokens is None:
-        _check_unused(schedule=schedule, critical_batch=critical_batch, laws=laws)
+        for name, value in (("schedule", schedule), ("critical_batch", critical_batch), ("laws", laws)):
+            if value is not None:
+                raise InputError(f"{name} is for a run of another batch or length. Pass batch= or tokens=.")
         return None
-    if schedule is not None and not isinstance(schedule, RateSchedule):
+    if not isinstance(schedule, RateSchedule | None):
         raise InputTypeError(f"schedule must be an nfd.RateSchedule; got {type(schedule).__name__}.")
     if schedule is not None and (batch is None or tokens is None):
         raise InputError("schedule needs the steps of the run. Pass batch= and tokens=, each (small, large).")
-    b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
-    switched = {} if scales_decay else {TIME_SCALE: False}
-    switched |= dict(laws or {})
     if critical_batch is not None and batch is None:
         raise InputError("critical_batch limits the batch. Pass batch=(small, large) in the same unit.")
-    limit = [] if critical_batch is None else _limit_rows(critical_batch, d, switched)
-    critical = math.prod(row.value for row in limit if row.applied) if limit else None
+    b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
+    switched = {"decay-time-scale": scales_decay} | _switched(laws)
+
+    def row(law: RunLaw, name: str) -> Factor:
+        ends = (None, None) if law.spread is None or d == 1 else sorted(d**power for power in law.spread)
+        powers = [f"{x}^{p:g}" if p != 1 else x for x, p in (("b", law.batch), ("d", law.tokens)) if p]
+        formula = " ".join(powers) + (" / rate" if law.quantity is Quantity.DECAY else "")
+        value, on = b**law.batch * d**law.tokens, switched.get(law.name, True)
+        return Factor(law.name, law.quantity, name, value, law.label, formula, law.source, law.note, on, *ends)
+
+    of_run = {law.quantity: row(law, "") for law in RUN_LAWS if not law.kinds}
+    limit = [] if critical_batch is None else [_measured(critical_batch), of_run[Quantity.LIMIT]]
+    critical = _product(limit) if limit else None
     rows: list[Factor] = []
-    for law in [optimizer, *([] if optimizer.rest is None else [law_of(optimizer.rest)])]:
-        own = [
-            _power_row(row, law.name, b, d, switched)
-            for row in RUN_LAWS
-            if row.quantity not in SHARED and row.takes(law)
-        ]
+    for law in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
+        kind: Kind = "sgd" if law.is_linear else "adam" if law.epsilon else "other"
+        own = [row(known, law.name) for known in RUN_LAWS if kind in known.kinds]
         if critical is not None and batch is not None:
-            own.append(_saturation(law, batch, limit[0].value, critical, switched))
-        rows += _with_decay(own)
-    large = None
+            saturated = _saturation(law, batch, limit[0].value, critical)
+            own.append(replace(saturated, applied=switched.get(SATURATION, True)))
+        rate = _product(f for f in own if f.quantity is Quantity.RATE)  # 1/(rate decay) stays a share of the steps
+        rows += [replace(f, value=f.value / rate) if f.quantity is Quantity.DECAY else f for f in own]
     if schedule is not None:
-        warmup = _shared_row(Quantity.WARMUP, b, d, switched)
+        warmup = of_run[Quantity.WARMUP]
         rows.append(warmup)
-        large = replace(schedule, warmup=math.ceil(schedule.warmup * (warmup.value if warmup.applied else 1.0)))
-    return RunScaling(
-        batch, tokens, (*rows, *limit), critical, large, tuple(_unscaled(optimizer, [*rows, *limit], large, critical))
-    )
+        schedule = replace(schedule, warmup=math.ceil(schedule.warmup * _product([warmup])))
+    rows += limit
+    unscaled = [
+        f"{f.quantity}{f' of {f.optimizer}' * bool(f.optimizer)} ({f.law} is off)" for f in rows if not f.applied
+    ]
+    unscaled += [] if optimizer.epsilon else [f"momentum of {optimizer.name}"]
+    unscaled += [] if schedule is not None else ["warm-up and decay of the rate (no schedule=)"]
+    unscaled += [] if limit else ["batch limit (no critical_batch=; nfd check --noise estimates it)"]
+    unscaled += ["clipping of gradients, dropout, averages of weights"]
+    return RunScaling(batch, tokens, tuple(rows), critical, schedule, tuple(unscaled))
 
 
-def large_schedule(run: RunScaling | None, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
-    """A scheduler of the large run for an optimizer; ValueError where the plan has no schedule."""
-    if run is None or run.schedule is None or run.steps is None:
-        raise InputError("The plan has no schedule. Pass schedule=, batch= and tokens= to plan.for_run.")
-    import torch
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(run.schedule, steps=run.steps))
+def _product(factors: Iterable[Factor]) -> float:
+    return math.prod(factor.value for factor in factors if factor.applied)
 
 
-def check_betas(betas: Sequence[float] | None) -> tuple[float, float] | None:
-    """Adam's betas as numbers; ValueError or TypeError where they are no two numbers from 0 to below 1."""
-    if betas is None:
-        return None
-    if isinstance(betas, str) or not isinstance(betas, Sequence) or len(betas) != 2:
-        raise InputTypeError(f"betas must be two numbers from 0 to below 1; got {betas!r}.")
-    first, second = (check_real("betas", beta, least=0.0, below=1.0) for beta in betas)
-    return first, second
-
-
-# ---- rows -----------------------------------------------------------------------------------------------------
-
-
-def _power_row(law: RunLaw, optimizer: str, b: float, d: float, switched: Mapping[str, bool]) -> Factor:
-    value, spread = b**law.batch * d**law.tokens, None
-    if law.spread is not None:
-        spread = sorted((d if law.tokens else b) ** power for power in law.spread)
-    low, high = (None, None) if spread is None or spread[0] == spread[1] else spread
-    return Factor(
-        law.name, law.quantity, optimizer, value, low, high, law.label, law.formula, law.source, law.scope, law.error,
-        switched.get(law.name, True),
-    )  # fmt: skip
-
-
-def _saturation(
-    law: OptimizerLaw, batch: tuple[float, float], before: float, after: float, switched: Mapping[str, bool]
-) -> Factor:
+def _saturation(law: OptimizerLaw, batch: tuple[float, float], before: float, after: float) -> Factor:
     """What ``((1 + C/B) / (1 + C0/B0))^-p`` lacks to ``b^p``: rates stop growing at the critical batch C."""
     power = 1.0 if law.is_linear else 0.5
     full = ((1 + after / batch[1]) / (1 + before / batch[0])) ** -power
+    label = Label.EMPIRICAL if law.is_linear or law.epsilon else Label.ASSUMPTION
     return Factor(
-        SATURATION, Quantity.RATE, law.name, full / (batch[1] / batch[0]) ** power, None, None,
-        Label.EMPIRICAL if law.is_linear or law.epsilon else Label.ASSUMPTION,
+        SATURATION, Quantity.RATE, law.name, full / (batch[1] / batch[0]) ** power, label,
         f"((1 + C/B) / (1 + C0/B0))^-{power:g} / b^{power:g}", "McCandlish et al. 2018 (1812.06162)",
-        "SGD on a quadratic loss; Adam by its fits (powers 1/2 to 1)", "C is an estimate: see its interval",
-        switched.get(SATURATION, True),
+        "SGD on a quadratic loss; Adam by its fits (powers 1/2 to 1); C is an estimate: see its interval",
     )  # fmt: skip
 
 
-def _limit_rows(critical_batch: float | Interval, d: float, switched: Mapping[str, bool]) -> list[Factor]:
-    """The critical batch as it was measured in the small run, and how it grows with length."""
-    known = critical_batch if isinstance(critical_batch, Interval) else None
-    value = check_real("critical_batch", critical_batch if known is None else known.value, above=0.0)
-    ends = (None, None) if known is None else (known.low, known.high)
-    low, high = (end if end is not None and math.isfinite(end) else None for end in ends)
-    measured = Factor(
-        "measured", Quantity.LIMIT, "", value, low, high, Label.MEASURED, "C0", "critical_batch=", "the small run",
-        "its interval; gradient noise stands for the critical batch", True,
-    )  # fmt: skip
-    return [measured, _shared_row(Quantity.LIMIT, 1.0, d, switched)]
-
-
-def _shared_row(quantity: Quantity, b: float, d: float, switched: Mapping[str, bool]) -> Factor:
-    """The row of a quantity that is one for all optimizers."""
-    (law,) = (law for law in RUN_LAWS if law.quantity is quantity)
-    return _power_row(law, "", b, d, switched)
-
-
-def _with_decay(rows: Sequence[Factor]) -> list[Factor]:
-    """Rows whose weight decay makes up for the factors of the rate: 1/(rate decay) stays a share of the steps."""
-    rate = math.prod(row.value for row in rows if row.quantity is Quantity.RATE and row.applied)
-    return [replace(row, value=row.value / rate) if row.quantity is Quantity.DECAY else row for row in rows]
-
-
-def _unscaled(
-    optimizer: OptimizerLaw, rows: Sequence[Factor], schedule: RateSchedule | None, critical: float | None
-) -> Iterable[str]:
-    """What stays as it is, in words."""
-    for row in rows:
-        if not row.applied:
-            yield f"{row.quantity}{f' of {row.optimizer}' if row.optimizer else ''} ({row.law} is off)"
-    if not optimizer.epsilon:
-        yield f"momentum of {optimizer.name}"
-    if schedule is None:
-        yield "warm-up and decay of the rate (no schedule=)"
-    if critical is None:
-        yield "batch limit (no critical_batch=; nfd check --noise estimates it)"
-    yield "clipping of gradients, dropout, averages of weights"
-
-
-# ---- what users pass --------------------------------------------------------------------------------------------
+def _measured(critical_batch: float | Interval) -> Factor:
+    """The critical batch as it was measured in the small run."""
+    ends: tuple[float, float] | tuple[()] = ()
+    if isinstance(critical_batch, Interval):
+        ends, critical_batch = (critical_batch.low, critical_batch.high), critical_batch.value
+    low, high = (end if math.isfinite(end) else None for end in ends) if ends else (None, None)
+    value = check_real("critical_batch", critical_batch, above=0.0)
+    note = "the small run; gradient noise stands for the critical batch"
+    return Factor("measured", Quantity.LIMIT, "", value, Label.MEASURED, "C0", "critical_batch=", note, True, low, high)
 
 
 def _pair(argument: str, pair: Sequence[float] | None) -> tuple[float, float] | None:
@@ -462,55 +309,62 @@ def _pair(argument: str, pair: Sequence[float] | None) -> tuple[float, float] | 
     return small, large
 
 
-def _check_laws(laws: Mapping[str, bool] | None) -> None:
-    if laws is None:
-        return
-    if not isinstance(laws, Mapping):
+def _switched(laws: Mapping[str, bool] | None) -> dict[str, bool]:
+    if not isinstance(laws, Mapping | None):
         raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
-    for name, is_on in laws.items():
-        check_choice("a name in laws", name, NAMES)
-        check_flag(f"laws[{name!r}]", is_on)
+    return {
+        check_choice("a name in laws", name, NAMES): check_flag(f"laws[{name!r}]", on)
+        for name, on in (laws or {}).items()
+    }
 
 
-def _check_unused(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(f"{name} is for a run of another batch or length. Pass batch= or tokens=, (small, large).")
+# ---- the schedule of a run -----------------------------------------------------------------------------------------
+
+Fall = Literal["constant", "linear", "cosine"]
 
 
-# ---- The factors of a run as a table that a person reads
+@dataclass(frozen=True)
+class RateSchedule:
+    """A schedule of warm-up and decay: ``schedule(step, steps)`` is the share of the full rate at a step, from 0.
+
+    It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library takes one.
+
+    Args:
+        warmup: steps before the full rate: step t of them has the share ``(t + 1) / (warmup + 1)``.
+        fall: how the rate falls at the end: ``"constant"`` (it does not), ``"linear"`` or ``"cosine"``.
+        share: of the steps, the last ones, over which it falls, above 0 and at most 1.
+        final: the share that would be reached after the last step, from 0 to 1.
+
+    Raises:
+        ValueError: naming the argument.
+
+    Example::
+
+        schedule = nfd.RateSchedule(warmup=10, fall="cosine", share=0.5)
+        schedule(0, 100), schedule(50, 100)  # 1/11, 1
+    """
+
+    warmup: int = 0
+    fall: Fall = "constant"
+    share: float = 1.0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("fall", self.fall, get_args(Fall))
+        check_count("warmup", self.warmup, minimum=0)
+        check_real("share", self.share, above=0.0)
+        check_real("final", self.final, least=0.0)
+        if max(self.share, self.final) > 1:
+            raise InputError(f"share and final must be at most 1; got {self.share:g} and {self.final:g}.")
+
+    def __call__(self, step: int, steps: int) -> float:
+        """The share of the full rate at a step."""
+        falling = self.share * steps
+        progress = min(max((step - (steps - falling)) / falling, 0.0), 1.0)
+        left = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}[self.fall]
+        return ramp(step, self.warmup) * (1.0 if self.fall == "constant" else self.final + (1 - self.final) * left)
 
 
-_COLUMNS = ("quantity", "factor", "law", "label", "formula", "source")
-
-
-def explained_run(run: RunScaling) -> list[str]:
-    """One line per factor: what it is of, its value, its law with label and source; then what stays, and the range and
-    error of every law."""
-    table = table_of(*(Column(name, no_wrap=name != "source") for name in _COLUMNS))
-    for factor in run.factors:
-        table.add_row(*_row(factor))
-    ranges = dict.fromkeys(f"law  {factor.law}: {factor.scope}; {factor.error}" for factor in run.factors)
-    return ["", _title(run), as_text(table, 200), "", f"not scaled  {'; '.join(run.unscaled)}", *ranges]
-
-
-def _title(run: RunScaling) -> str:
-    pairs = {"batch": run.batch, "tokens": run.tokens}
-    known = [f"{name} {pair[0]:g} to {pair[1]:g}" for name, pair in pairs.items() if pair is not None]
-    steps = [] if run.steps is None else [f"{run.steps} steps"]
-    warmup = [] if run.schedule is None else [f"{run.schedule.warmup} of warm-up"]
-    return f"Run: {', '.join([*known, *steps, *warmup, *_limit(run)])}; b, d: batch and tokens over the small run's"
-
-
-def _limit(run: RunScaling) -> list[str]:
-    if run.critical_batch is None or run.batch is None:
-        return []
-    beyond = " (exceeded: larger batches gain little)" if run.batch[1] > run.critical_batch else ""
-    return [f"critical batch about {run.critical_batch:.3g}{beyond}"]
-
-
-def _row(factor: Factor) -> tuple[str, ...]:
-    ends = "" if factor.low is None or factor.high is None else f" [{factor.low:.3g}, {factor.high:.3g}]"
-    value = f"{factor.value:.4g}{ends}" if factor.applied else f"off ({factor.value:.4g}{ends})"
-    quantity = f"{factor.quantity} ({factor.optimizer})" if factor.optimizer else str(factor.quantity)
-    return quantity, value, factor.law, factor.label, factor.formula, factor.source
+def ramp(step: int, warmup: int) -> float:
+    """The share of the full rate at a step of a linear warm-up, 1 after it."""
+    return min(1.0, (step + 1) / (warmup + 1))

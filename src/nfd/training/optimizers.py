@@ -49,12 +49,12 @@ def stacked_optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0,
 
     ``more``: as ``stacked_options`` has them.
     """
-    from nfd.nets.stacked_optimizers import StackedParts
+    from nfd.nets.stacked_optimizers import STACKED, StackedParts
     from nfd.scaling.optimizers import by_law
 
     check_optimizer(name, momentum=momentum)
     options = more | ({"momentum": momentum} if momentum else {})
-    parts = [law.check_stacked()(own, **options) for law, own in by_law(law_of(name), groups)]
+    parts = [STACKED[law.name](own, **options) for law, own in by_law(law_of(name), groups)]
     return parts[0] if len(parts) == 1 else StackedParts(parts)
 
 

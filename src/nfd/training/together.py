@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from nfd.core.random import global_state, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member, StackedMembers
+from nfd.nets.stacked_optimizers import STACKED
 from nfd.scaling.model import batch_size
 from nfd.scaling.optimizers import law_of
 from nfd.training import driver
@@ -39,7 +40,7 @@ def most_together(family: Family, task: Task, width: int, depth: int) -> int:
     """
     name = str(family.identity), str(task.identity), width, depth
     if name not in _DECIDED:
-        small = width <= _WIDEST and family.law.make_stacked is not None
+        small = width <= _WIDEST and family.optimizer in STACKED
         agree = small and _agree(family, task.on(torch.device("cpu")), width, depth)
         _DECIDED[name] = _TOGETHER if agree else 1
     return _DECIDED[name]
@@ -77,11 +78,11 @@ def _agree(family: Family, task: Task, width: int, depth: int) -> bool:
 def _losses(members: list[Member], task: Task) -> tuple[Tensor, Tensor]:
     """Losses ``[steps + 1, R]`` before each step and after the last, of members that are trained alone and as one."""
     stack, law = StackedMembers(members), law_of(members[0].optimizer)
-    groups = [member.groups(law.check_rate) for member in members]
+    groups = [member.groups(law.default_lr) for member in members]
     alone = []
     for member in members:
         member.module.train()
-        rows = [row.losses for row in driver.rows(member, task, law.check_rate)]
+        rows = [row.losses for row in driver.rows(member, task, law.default_lr)]
         alone.append(torch.stack([*rows, torch.tensor(driver.judged(member, task)[0][0])]))
     together = [row.losses for row in driver.rows_together(stack, law.name, task, groups, None)]
     together.append(torch.tensor([loss for loss, _ in driver.judged_together(stack, task)]))

@@ -608,7 +608,7 @@ def replaceable(chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequen
     obstacles = {own.name: own for own in chosen if own.reason is not None and own.reason.is_obstacle}
     for name, own in obstacles.items():
         if plan is not None and own.reason is Reason.ELEMENTWISE:
-            plan.law_for(name).check_deferred(name)
+            plan.law_for(name).check_unstored(repr(name))
     if obstacles:
         several = "; ".join(": ".join([repr(name), str(own.reason), *own.hooks]) for name, own in obstacles.items())
         raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
