@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from nfd.core.estimates import Interval
 from nfd.forecasts.law import fit_law
-from nfd.questions.optimum import Scores, rounded
-from nfd.questions.rule_transfer import Regret, drift
+from nfd.rates.optimum import Scores, rounded
+from nfd.rates.transfer import Regret, drift
 
 Row = dict[str, str | int | float]
 Array = NDArray[np.float64]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.coverage_case import Draw, Outcome, Row, normal, repeated
+from nfd.core.findings import INFINITE, Finding
 from nfd.core.names import Feedback
 from nfd.core.statistics import rms
 from nfd.paper.findings.distances import by_depth, by_width
@@ -21,7 +22,6 @@ from nfd.paper.findings.gap import gap
 from nfd.paper.findings.losses import losses
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import LIMITS, Study
-from nfd.questions.finding import INFINITE, Finding
 
 _DEPTHS, _WIDTHS, _DIRECTIONS = (2, 4, 8), (16, 64), 36
 _COMMON, _OWN, _SCATTER = 0.2, 0.02, 4.0  # noise of replicates at all depths, at one, of networks times sqrt(width)

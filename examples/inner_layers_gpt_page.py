@@ -12,7 +12,7 @@ from page_parts import bracketed, table
 
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import write_bytes, write_text
-from nfd.questions.finding import Axes
+from nfd.core.findings import Axes
 from nfd.report.charts import beside, points, styled
 
 Row = Mapping[str, Any]

@@ -23,6 +23,7 @@ from tests.handmade import (
     figure_6,
 )
 
+from nfd.core.findings import Finding
 from nfd.data.digits import digits
 from nfd.paper.claims.extra_runs import RUNS
 from nfd.paper.config import FigureConfig, Preset
@@ -32,7 +33,6 @@ from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.pages import rows_in_markdown
 from nfd.paper.runs import RunConfig
-from nfd.questions.finding import Finding
 from nfd.runs.sweep import Sweep
 from nfd.store import Record
 

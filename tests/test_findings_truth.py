@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from nfd.core.findings import INFINITE
 from nfd.paper.findings import Finding, findings
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import BLOCK_RULES, NARROW, Study
-from nfd.questions.finding import INFINITE
 
 DEPTHS, WIDTHS, STEPS = (2, 4, 8, 16), (64, 256), 2
 Margin = Callable[[str, float], float]  # of the right output over the others, by feedback and depth

@@ -13,9 +13,9 @@ from tests.browser import browser, seen
 
 from nfd.cli.main import main
 from nfd.core.files import write_csv
+from nfd.core.findings import Axes, Finding
 from nfd.core.tables import visible
 from nfd.paper.claims.page import claims_markdown
-from nfd.questions.finding import Axes, Finding
 from nfd.report.charts import MOST_ROWS, MOST_SERIES, left_out, thinned
 
 EVIL = (

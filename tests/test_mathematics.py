@@ -25,9 +25,9 @@ from nfd.core.statistics import rms
 from nfd.forecasts.budget import Cost, Costs, best_size, returns
 from nfd.forecasts.law import fit_law
 from nfd.limits.extrapolate import Ensemble, extrapolated, to_infinity
-from nfd.meters.verdict import verdict
+from nfd.meters.verdict import verdict_of
 from nfd.nets.network import Network
-from nfd.questions.rule_transfer import TOLERANCE
+from nfd.rates.transfer import TOLERANCE
 from nfd.scaling.optimizers import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 
@@ -260,10 +260,10 @@ def test_the_best_size_and_the_size_that_is_enough() -> None:
 
 
 def test_rules_of_verdicts_are_those_of_the_page() -> None:
-    assert verdict(student(0.2, 0.01, 30)) == "STABLE"
-    assert verdict(student(-0.26, 0.05, 30)) == "COLLAPSES"
-    assert verdict(student(0.26, 0.05, 30)) == "GROWS"
-    assert verdict(student(0.24, 0.05, 30)) == "UNCERTAIN"
+    assert verdict_of(student(0.2, 0.01, 30)) == "STABLE"
+    assert verdict_of(student(-0.26, 0.05, 30)) == "COLLAPSES"
+    assert verdict_of(student(0.26, 0.05, 30)) == "GROWS"
+    assert verdict_of(student(0.24, 0.05, 30)) == "UNCERTAIN"
     bounds = {
         float(v) for row in rows("mathematics/statistics", "| verdict | rule |") for v in re.findall("0[.]1", row[1])
     }

@@ -13,7 +13,7 @@ from scipy import stats
 from nfd.core.estimates import Interval
 from nfd.core.statistics import interval, log_slope, squared_size, stderr
 from nfd.meters.updates import ALIGNMENT, FIRST
-from nfd.meters.verdict import METERS, cause, change, rows, seeds_needed, since, verdict
+from nfd.meters.verdict import METERS, cause, change, rows, seeds_needed, since, verdict_of
 from nfd.scaling.rules import RULES
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ from nfd.scaling.rules import RULES
     ],
 )
 def test_verdicts(value: float, low: float, high: float, span: float, word: str) -> None:
-    assert verdict(Interval(value, 0.0, low, high), span) == word
+    assert verdict_of(Interval(value, 0.0, low, high), span) == word
 
 
 def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:

@@ -16,8 +16,8 @@ from tests.browser import Seen, browser, seen
 
 from nfd.cli.main import main
 from nfd.core.files import write_json
+from nfd.core.findings import Axes, Finding, plain
 from nfd.paper.claims.page import claims_markdown, claims_section
-from nfd.questions.finding import Axes, Finding, plain
 from nfd.report.charts import chart_of, still
 from nfd.report.page import Section, figure_section, finding_section, page
 

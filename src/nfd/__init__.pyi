@@ -14,9 +14,9 @@ from .meters.check import Check as Check
 from .meters.check import check as check
 from .nets.mlp import MLP as MLP
 from .nets.resnet import ResNet as ResNet
-from .questions.transfer import Transfer as Transfer
-from .questions.transfer_logs import fit_transfer as fit_transfer
-from .questions.transfer_model import transfer as transfer
+from .rates.sweep import transfer as transfer
+from .rates.transfer import Transfer as Transfer
+from .rates.transfer import fit_transfer as fit_transfer
 from .report.run import run_page as run_page
 from .runs.sweep import Sweep as Sweep
 from .runs.trial import Observation as Observation

@@ -194,9 +194,9 @@ class Transfer(Logged):
         """Answer; returns the exit code."""
         if self.log:
             return self._from_log(command)
-        from nfd.questions.transfer import recommended
-        from nfd.questions.transfer_findings import advice, sentence
-        from nfd.questions.transfer_model import transfer
+        from nfd.rates.findings import advice, sentence
+        from nfd.rates.sweep import transfer
+        from nfd.rates.transfer import recommended
 
         setup, directory = self.read(), self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
@@ -219,7 +219,7 @@ class Transfer(Logged):
         return 0
 
     def _report(self, answer: Any, command: str, more: Sequence[str], content: Mapping[str, Any]) -> Report:
-        from nfd.questions.transfer_findings import result, sentence, table, transfer_findings
+        from nfd.rates.findings import result, sentence, table, transfer_findings
         from nfd.report.report import Report, made_by
 
         lines = table(answer.rules)
@@ -236,8 +236,8 @@ class Transfer(Logged):
         )
 
     def _from_log(self, command: str) -> int:
-        from nfd.questions.transfer_findings import sentence
-        from nfd.questions.transfer_logs import fit_transfer
+        from nfd.rates.findings import sentence
+        from nfd.rates.transfer import fit_transfer
 
         directory = self.directory()
         answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)

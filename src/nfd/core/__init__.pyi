@@ -17,6 +17,14 @@ from .files import prepare_directory as prepare_directory
 from .files import prepare_results as prepare_results
 from .files import replace_file as replace_file
 from .files import staged as staged
+from .findings import INFINITE as INFINITE
+from .findings import Axes as Axes
+from .findings import Finding as Finding
+from .findings import SeriesRole as SeriesRole
+from .findings import columns as columns
+from .findings import depth_name as depth_name
+from .findings import listed as listed
+from .findings import plain as plain
 from .machine import peak_memory as peak_memory
 from .machine import undisturbed as undisturbed
 from .names import Activation as Activation

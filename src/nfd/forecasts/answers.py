@@ -9,10 +9,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from nfd.core.errors import InputError
+from nfd.core.findings import Axes, Finding, SeriesRole, columns, numbers
 from nfd.core.tables import Row
 from nfd.forecasts.budget import BestSize, BestSplit, Cost, Costs, Resource, Returns, SizeLaw, check_resource, returns
 from nfd.forecasts.scaling_law import Capacity, mean_of
-from nfd.questions.finding import Axes, Finding, SeriesRole, columns, numbers
 
 # ---- What a capacity sweep answers about a network and about budgets: as numbers, and in sentences
 

@@ -21,7 +21,7 @@ from nfd.core.tables import rows_as_text
 from nfd.forecasts.budget import BestSize, BestSplit, Costs, Resource, best_size, best_split, counted
 from nfd.forecasts.law import Law, Losses, fit_law
 from nfd.forecasts.power_law import PowerLaw, Sizes, fit_power_law, without_smallest
-from nfd.questions.logs import Field, Log, LoggedRun, at_rate, read_log
+from nfd.logs import Field, Log, LoggedRun, at_rate, read_log
 
 
 @dataclass(frozen=True)

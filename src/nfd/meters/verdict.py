@@ -53,7 +53,7 @@ Reason = Literal[
 ]
 
 
-def verdict(slope: Interval, span: float = math.inf) -> Verdict:
+def verdict_of(slope: Interval, span: float = math.inf) -> Verdict:
     """``STABLE``: the 95 % interval lies within +-0.25. ``COLLAPSES``, ``GROWS``: it lies beyond -0.15 or +0.15, and
     beyond a factor of 1.2 over sizes that span this factor, and the slope beyond -0.25 or +0.25. Otherwise
     ``UNCERTAIN``."""
@@ -79,7 +79,7 @@ def judged(meter: str, axis: Axis, slope: Interval, span: float = math.inf) -> t
     Small networks have the larger b, so that sound ones show exponents down to -1/2. A collapse of this update alone
     would look alike over the sizes of a check; where features stop moving, ``inner_update`` tells.
     """
-    word = verdict(slope, span)
+    word = verdict_of(slope, span)
     if word == "STABLE":
         return word, "flat" if slope.low <= 0 <= slope.high else "little"
     if word == "COLLAPSES" and meter in _OF_THE_FUNCTION and axis == "width" and slope.high >= _ROOT:
@@ -366,7 +366,7 @@ def _judged(
         word == "GROWS"
         and before is not None
         and bool(before.usable.all())
-        and verdict(before.slope(), span) != "GROWS"
+        and verdict_of(before.slope(), span) != "GROWS"
     ):
         reason = "training"
     start = None

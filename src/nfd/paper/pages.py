@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nfd.core import staged
+from nfd.core import Finding, Row, plain, staged
 from nfd.paper.claims.claim import only_of
 from nfd.paper.claims.page import claims_markdown, claims_section, in_markdown
 from nfd.paper.config import FigureConfig, warnings_of
 from nfd.paper.figures.figure import Figure
-from nfd.questions import Finding, Row, plain
 from nfd.report import Report, Result, Section, figure_section, made_by, write_charts, write_page
 
 Drawn = Sequence[tuple[Sequence[Finding], Section]]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
+from nfd.core.findings import Axes, Finding, columns
 from nfd.core.names import AXES, Axis
 from nfd.core.statistics import interval
 from nfd.core.tables import Row
 from nfd.meters.check import Check, meaning_of, slope_of
 from nfd.meters.updates import meter_of
 from nfd.meters.verdict import LIMITS, THRESHOLDS, of_stack
-from nfd.questions.finding import Axes, Finding, columns
 
 _CAPTION = (
     "Geometric means over networks, over that of the smallest; bars: 95 % intervals. Rule {rule!r}, {optimizer}, "

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 
 from nfd.core.estimates import Interval, mean
+from nfd.core.findings import Axes, Finding, columns, listed
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
 from nfd.meters.check import Check, meaning_of, slope_of
 from nfd.meters.updates import ALIGNMENT
 from nfd.meters.verdict import after, of_stack
 from nfd.questions.check_findings import meter_name
-from nfd.questions.finding import Axes, Finding, columns, listed
 
 _NONE = "no alignment, n^-1/2"
 

@@ -18,8 +18,8 @@ import altair as alt
 import vl_convert
 
 from nfd.core.files import write_csv
+from nfd.core.findings import Axes, Finding, SeriesRole
 from nfd.core.tables import Row, visible
-from nfd.questions.finding import Axes, Finding, SeriesRole
 
 Chart = alt.LayerChart
 Point = dict[str, Any]

@@ -11,8 +11,8 @@ from typing import Any
 
 from nfd.core.errors import InputError
 from nfd.core.files import staged, write_json, write_text
+from nfd.core.findings import Finding
 from nfd.core.tables import short
-from nfd.questions.finding import Finding
 from nfd.report.page import Section, finding_section, page
 
 FILE = "result.json"

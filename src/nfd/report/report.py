@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_csv, write_json, write_text
+from nfd.core.findings import Finding, plain
 from nfd.core.tables import Row
 from nfd.meters.check import MEANINGS, Check
 from nfd.meters.updates import meter_of
-from nfd.questions.finding import Finding, plain
 from nfd.report.charts import Chart, write_charts
 from nfd.report.page import Section, finding_section, page
 

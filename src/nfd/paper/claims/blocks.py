@@ -24,7 +24,7 @@ from nfd.paper.claims.rules import (
 from nfd.paper.figures import figure5
 from nfd.paper.figures.panels import apart_said
 from nfd.paper.figures.selection import Runs
-from nfd.questions import Scores, drift
+from nfd.rates import Scores, drift
 
 _UNIFORM, _EQ8 = figure5.RULES
 _TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drift within is none

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, TypeGuard
 
-from nfd.core import visible
+from nfd.core import Row, visible
 from nfd.paper.claims.claim import ClaimVerdict, figure_of
 from nfd.paper.claims.significance import ONE_SIDE, discovery_rates, expected_wrong
-from nfd.questions import Row
 from nfd.report import Label, Result, Section
 
 _LEAST_Q = 1e-4  # smaller ones are not told apart

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nfd.core import Row
 from nfd.paper.figures.panels import shown
 from nfd.paper.figures.selection import Runs
-from nfd.questions import Row
 
 _NAMES = {
     "width": "width",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nfd.core import listed
 from nfd.paper.figures.panels import shown
 from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.questions import listed
 
 _FORMS = {
     "activation": "{}",

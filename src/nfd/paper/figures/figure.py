@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nfd.core import Finding
 from nfd.data import Dataset
 from nfd.paper.config import Preset
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.runs import RunConfig, grid, initial_seed, steps_of
-from nfd.questions import Finding
 
 Settings = Mapping[str, Any]
 Parts = Mapping[str, Settings]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from scipy import stats
 
-from nfd.core import Interval
+from nfd.core import Axes, Finding, Interval, Row
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, everywhere
 from nfd.paper.figures.panels import (
@@ -29,7 +29,6 @@ from nfd.paper.figures.panels import (
     tested,
 )
 from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.questions import Axes, Finding, Row
 
 _NAMES = {"pre": "pre-activation", "post": "post-activation"}
 

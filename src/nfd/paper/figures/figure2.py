@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from nfd.core import Interval
+from nfd.core import Axes, Finding, Interval, Row
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, everywhere
 from nfd.paper.figures.panels import (
@@ -23,7 +23,6 @@ from nfd.paper.figures.panels import (
     tested,
 )
 from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.questions import Axes, Finding, Row
 
 _HORIZONS = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 

@@ -14,7 +14,18 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from nfd.core import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
+from nfd.core import (
+    UNKNOWN,
+    Axes,
+    Finding,
+    Interval,
+    Row,
+    columns,
+    interval,
+    log_slope,
+    squared_distances,
+    systematic_squares,
+)
 from nfd.limits import extrapolated
 from nfd.paper.config import Preset
 from nfd.paper.figures.captions import caption
@@ -30,7 +41,7 @@ from nfd.paper.figures.panels import (
     slopes_said,
 )
 from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.questions import Axes, Finding, Row, columns, slope_row
+from nfd.paper.slopes import slope_row
 
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
 _START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}

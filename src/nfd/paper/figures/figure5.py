@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfd.core import Interval, interval
+from nfd.core import Axes, Finding, Interval, Row, interval
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, everywhere
 from nfd.paper.figures.panels import (
@@ -31,7 +31,7 @@ from nfd.paper.figures.panels import (
     tested,
 )
 from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.questions import Axes, Finding, Row, Scores
+from nfd.rates import Scores
 from nfd.runs import upset_in
 
 RULES = {"depth-mup": "uniform rates", "depth-mup-inner": "rates of Eq. 8"}

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core import UNKNOWN, Interval, interval, log_slope, margin, mean
+from nfd.core import UNKNOWN, Finding, Interval, Row, columns, interval, listed, log_slope, margin, mean
 from nfd.paper.figures.selection import Runs
-from nfd.questions import Finding, Row, columns, fitted, listed, power, slope_row
+from nfd.paper.slopes import fitted, power, slope_row
 
 BANDS = "Bands: 95 % intervals of the mean over seeds."
 BARS = "Bars: 95 % intervals of the mean over seeds."

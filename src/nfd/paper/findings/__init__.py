@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from nfd.core import Finding
 from nfd.paper.findings.blocks import blocks
 from nfd.paper.findings.distances import by_depth, by_width
 from nfd.paper.findings.gap import gap
 from nfd.paper.findings.losses import losses
 from nfd.paper.study import Study
-from nfd.questions import Finding
 
 NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates-first", "updates-last")
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nfd.core import Row, RuleName, log_slope, mean
+from nfd.core import Axes, Finding, Row, RuleName, columns, listed, log_slope, mean
 from nfd.meters import THRESHOLDS
+from nfd.paper.slopes import fitted, power, slope_table
 from nfd.paper.study import BLOCK_RULES, Study
-from nfd.questions import Axes, Finding, columns, fitted, listed, power, slope_table
 
 _RULES: dict[RuleName, str] = {"depth-mup": "uniform rates", "depth-mup-inner": "Eq. 8"}
 _METERS = {

@@ -13,21 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core import UNKNOWN, Row, intervals, log_slope, squared_distances, systematic_squares
-from nfd.paper.findings.outputs import divergence, real, wide
-from nfd.paper.study import Study
-from nfd.questions import (
+from nfd.core import (
     INFINITE,
+    UNKNOWN,
     Axes,
     Finding,
+    Row,
     SeriesRole,
     columns,
-    fitted,
+    intervals,
     listed,
-    power,
-    slope_row,
-    slope_table,
+    log_slope,
+    squared_distances,
+    systematic_squares,
 )
+from nfd.paper.findings.outputs import divergence, real, wide
+from nfd.paper.slopes import fitted, power, slope_row, slope_table
+from nfd.paper.study import Study
 
 _WIDE = "infinitely wide"
 _TITLE = "RMS distance of outputs to the limit"

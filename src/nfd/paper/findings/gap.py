@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nfd.core import Interval, Row, interval
+from nfd.core import Axes, Finding, Interval, Row, columns, depth_name, interval
 from nfd.paper.findings.outputs import mean_loss, progress, whole, wide
 from nfd.paper.study import NARROW, Study
-from nfd.questions import Axes, Finding, columns, depth_name
 
 _AXES = Axes("depth", "gap", "depth", "loss of independent minus shared feedback (nats)", "named")
 

@@ -7,7 +7,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nfd.core import Feedback, Row, interval, jackknife, standard_errors, stderr, student
+from nfd.core import (
+    INFINITE,
+    Axes,
+    Feedback,
+    Finding,
+    Row,
+    SeriesRole,
+    depth_name,
+    interval,
+    jackknife,
+    standard_errors,
+    stderr,
+    student,
+)
 from nfd.limits import extrapolated
 from nfd.paper.findings.outputs import (
     divergence,
@@ -19,7 +32,6 @@ from nfd.paper.findings.outputs import (
     width_bias,
 )
 from nfd.paper.study import Study
-from nfd.questions import INFINITE, Axes, Finding, SeriesRole, depth_name
 
 _AXES = Axes(
     "step", "loss", "step", "training loss before the step (nats)", "curves",

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from nfd.core import Feedback, Interval, interval, mean
+from nfd.core import INFINITE, Feedback, Interval, interval, mean
 from nfd.limits import extrapolated
 from nfd.paper.study import NARROW, Study
-from nfd.questions import INFINITE
 
 
 def wide(study: Study, feedback: Feedback) -> dict[float, Tensor]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval
-from nfd.core.statistics import interval
 from nfd.core.tables import Row as Row
-from nfd.meters.verdict import verdict
 
 
 class SeriesRole(StrEnum):
@@ -138,35 +135,6 @@ def numbers(number: Interval | None) -> dict[str, float] | None:
 def depth_name(depth: float) -> str:
     """``depth 8`` or ``infinite depth``."""
     return "infinite depth" if depth == INFINITE else f"depth {depth:g}"
-
-
-def slope_row(series: str, exponent: Interval) -> Row:
-    """The row of an exponent, with its verdict."""
-    return {"series": series} | columns("slope", exponent) | {"verdict": verdict(exponent)}
-
-
-def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
-    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number if it cannot be fitted."""
-    return slope_row(series, interval(f, *samples))
-
-
-def power(letter: str, row: Row) -> str:
-    """``L^-0.46 [-0.51, -0.41]``."""
-    if not math.isfinite(row["stderr"]):
-        return "no exponent"
-    return f"{letter}^{row['slope']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-
-
-def slope_table(slopes: Iterable[Row], *, verdicts: bool) -> list[dict[str, str]]:
-    """Exponents for people; those that noise hides are said to be."""
-    table = []
-    for row in slopes:
-        known = math.isfinite(row["stderr"])
-        limits = f"[{row['low']:.2f}, {row['high']:.2f}]"
-        shown = f"{row['slope']:.2f} {limits} ± {row['stderr']:.3f}" if known else "not resolved"
-        line = {"": row["series"], "exponent [95 % interval] ± standard error": shown}
-        table.append(line | {"verdict": row["verdict"] if known else ""} if verdicts else line)
-    return table
 
 
 def listed(values: Sequence[Any], form: str = "") -> str:

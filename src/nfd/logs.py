@@ -21,14 +21,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, get_args
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    check_choice,
-    check_real,
-    check_several,
-    nearest,
-)
+from nfd.core.errors import InputError, InputTypeError, check_choice, check_real, check_several, nearest
 
 Field = Literal["width", "depth", "parameters", "tokens", "lr", "rule", "seed", "loss", "step", "run", "state"]
 FIELDS: tuple[Field, ...] = get_args(Field)
