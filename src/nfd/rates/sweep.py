@@ -30,13 +30,13 @@ from nfd.families.family import Family, as_family
 from nfd.rates.optimum import LEARNT, Array, Scores, Size, rounded
 from nfd.rates.transfer import (
     TOLERANCE,
+    Assumed,
     RateAgainst,
     Regret,
     RuleTransfer,
     SettingAxis,
     Transfer,
     Variation,
-    assumed_of,
 )
 from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.trial import Trial
@@ -196,6 +196,37 @@ def _axes(axes: Mapping[str, Sequence[float]] | None, family: Family, task: Task
             raise InputError(f"axes[{name!r}] must be one or more ascending numbers; got {values}.")
         checked.append(SettingAxis(name, tuple(values), assumed_of(name, family.law)))
     return checked
+
+
+_LINEAR = Assumed(1.0, "linear scaling", "empirical law", "Goyal et al. 2017, arXiv 1706.02677, up to a critical batch")
+_ROOT = Assumed(0.5, "square-root scaling", "theorem", "Malladi et al. 2022, arXiv 2205.10287, where noise dominates")
+_ROOT_TOO = Assumed(0.5, "square-root scaling", "assumption", "as for Adam, whose updates are normalised too")
+_HORIZON = Assumed(
+    -0.32,
+    "token horizon",
+    "empirical law",
+    "Bjorck et al. 2025, arXiv 2409.19913, language models of up to 2.7 billion parameters under AdamW",
+)
+_PRODUCT = Assumed(
+    -1.0,
+    "constant product",
+    "assumption",
+    "weights remember 1/(rate x decay) steps, Wang & Aitchison 2025, arXiv 2405.13698",
+)
+
+
+def assumed_of(setting: str, law: OptimizerLaw) -> Assumed | None:
+    """What is usually assumed of the best rate along a setting under an optimizer; None where nothing is.
+
+    The rules of the batch are those of a fixed number of samples.
+    """
+    if setting == "weight_decay":
+        return _PRODUCT
+    if setting == "steps":
+        return None if law.degree else _HORIZON
+    if setting == "batch_size":
+        return _LINEAR if law.is_linear else None if law.degree else _ROOT if law.epsilon else _ROOT_TOO
+    return None
 
 
 def _varied(task: Task, variation: Variation, family: Family) -> Task:
