@@ -3,41 +3,56 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from nfd.core.errors import InputError, InputTypeError, check_count, check_takes
 from nfd.core.random import global_streams
 from nfd.scaling.forward import Own, head_sizes
 from nfd.scaling.model import (
     Blocks,
-    Kind,
     TensorInfo,
     block_of,
     check_not_complex,
     container_of,
     counterpart,
-    groups,
     in_any_block,
     in_base,
     listed,
-    ratio,
     stacks_of,
     tensors,
 )
 from nfd.scaling.roles import Anatomy, Scaling
 from nfd.scaling.rules import INPUT_LIKE, Power, Role, Rule, is_spectral
 
-# ---- ``Entry``: what a plan holds of one tensor
-
-
+MakeModel = Callable[[int, int], nn.Module]
 Layout = Literal["out-in", "in-out"]
+Positive = Annotated[float, Field(gt=0)]  # checked where a plan is read from a file
+Whole = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or as its constructor
+    makes it, which is kept and scaled at most. ``std`` is the RMS; 0 of what is never scaled."""
+
+    std: Annotated[float, Field(ge=0)]
+    constant: float | None
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of fan-in and fan-out to those of the base."""
+
+    fan_in: Positive
+    fan_out: Positive
 
 
 @dataclass(frozen=True)
@@ -82,35 +97,56 @@ class Entry:
         return len(self.shape) < 2
 
 
-# ---- How much larger than its base a model is, tensor by tensor, and what the base looks like at the start
+@dataclass(frozen=True)
+class Parts:
+    """What a plan is made of beside its choices."""
 
+    entries: dict[str, Entry]
+    width: float
+    depth: float
+    blocks: list[str]
+    multipliers: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+# ---- Instances of the user's constructor.
+
+
+def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
+    """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
+    width, depth = check_count("width", width), check_count("depth", depth)
+    check_takes("make_model", make_model, "width", "depth")
+    with global_streams(seed):
+        made: Any = make_model(width, depth)
+    if not isinstance(made, nn.Module):
+        raise InputTypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
+    check_not_complex(made)
+    return made
+
+
+def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequence[int]) -> None:
+    """Raise ValueError unless width changes shapes, and depth adds parameters without changing any; by the first two
+    of each."""
+    small = tensors(instance(make_model, widths[0], depths[0]))
+    for width, depth in [(width, depths[0]) for width in widths[1:2]] + [(widths[0], depth) for depth in depths[1:2]]:
+        other = tensors(instance(make_model, width, depth))
+        grows = any(name in other and other[name].shape != t.shape for name, t in small.items())
+        if width != widths[0] and not grows:
+            raise InputError(
+                f"make_model({widths[0]}, {depth}) and make_model({width}, {depth}) have the same shapes: does it use "
+                "its first argument, width, or are they (depth, width)?"
+            )
+        if depth != depths[0] and (grows or len(small) == len(other)):
+            raise InputError(
+                f"make_model({width}, {depth}) must have more blocks than make_model({width}, {depths[0]}) and the "
+                "same shapes in those they share: are its arguments (width, depth), in this order?"
+            )
+
+
+# ---- How tensors begin.
 
 _MEANT, _MANY = 6.0, 30  # standard errors beyond which the mean of so many numbers is not chance
 _ALIKE = 1.5  # ratio of standard deviations that still are one law, measured in small tensors
-
-MakeModel = Callable[[int, int], nn.Module]
-
-
-Positive = Annotated[float, Field(gt=0)]  # checked where a plan is read from a file
-Whole = Annotated[int, Field(ge=0)]
-
-
-@dataclass(frozen=True)
-class Start:
-    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or as its constructor
-    makes it, which is kept and scaled at most. ``std`` is the RMS; 0 of what is never scaled."""
-
-    std: Annotated[float, Field(ge=0)]
-    constant: float | None
-    kept: bool = False
-
-
-@dataclass(frozen=True)
-class Ratios:
-    """Of fan-in and fan-out to those of the base."""
-
-    fan_in: Positive
-    fan_out: Positive
 
 
 def start_of(values: Sequence[Tensor]) -> Start:
@@ -131,7 +167,8 @@ def start_of(values: Sequence[Tensor]) -> Start:
 def start_by(t: TensorInfo, again: Tensor | None) -> Start:
     """How a tensor begins: by its numbers, and by those that the constructor makes of another seed.
 
-    Kept is what both seeds share, and every vector but the biases that layers of PyTorch draw, whose law is known.
+    Kept is what both seeds share, equal or correlated beyond chance, and every vector but the biases that layers of
+    PyTorch draw, whose law is known.
     """
     values = t.drawn()
     own = start_of([values])
@@ -139,15 +176,12 @@ def start_by(t: TensorInfo, again: Tensor | None) -> Start:
         own = start_of([values, again])  # one number looks constant
     if own.constant is not None:
         return own
-    structured = again is not None and _share(values, again)
-    return replace(own, kept=own.kept or structured or (t.is_vector and not t.is_bias_of_pytorch))
-
-
-def _share(a: Tensor, b: Tensor) -> bool:
-    """Whether two draws are equal, or correlated beyond chance."""
-    a, b = (x.flatten().double() for x in (a, b))
-    bound = _MEANT / math.sqrt(max(len(a), 1)) * a.norm() * b.norm()
-    return torch.equal(a, b) or bool((a @ b).abs() > bound)
+    is_shared = False
+    if again is not None:
+        a, b = (x.flatten().double() for x in (values, again))
+        bound = _MEANT / math.sqrt(max(len(a), 1)) * a.norm() * b.norm()
+        is_shared = torch.equal(a, b) or bool((a @ b).abs() > bound)
+    return replace(own, kept=own.kept or is_shared or (t.is_vector and not t.is_bias_of_pytorch))
 
 
 def made_again(first: Mapping[str, TensorInfo], second: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
@@ -165,7 +199,6 @@ class Base:
     blocks: Blocks
     again: Mapping[str, Tensor] = field(default_factory=dict)
     _starts: dict[str, Start] = field(default_factory=dict)
-    _alike: dict[tuple[str, Kind, str], Start | None] = field(default_factory=dict)
 
     def of(self, t: TensorInfo, blocks: Blocks) -> TensorInfo:
         """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
@@ -188,18 +221,15 @@ class Base:
             return own if t.is_bias_of_pytorch else replace(own, constant=None, kept=True)  # one number shows no law
         if block is None or own.constant is not None or own.kept:
             return own
-        container, rest = container_of(block), name[len(block) :]
-        kind = self.blocks[block]
-        if (container, kind, rest) not in self._alike:
-            alike = [b for b in self.blocks if container_of(b) == container and self.blocks[b] == kind]
-            names = [b + rest for b in alike if b + rest in self.tensors]
-            names = [n for n in names if not self._own(n).kept]
-            starts = [self._own(n) for n in names]
-            low, high = min(s.std for s in starts), max(s.std for s in starts)
-            same = low > 0 and high <= _ALIKE * low
-            pooled = start_of([self.tensors[n].drawn() for n in names]) if same else None
-            self._alike[container, kind, rest] = pooled
-        return self._alike[container, kind, rest] or own
+        kind = container_of(block), self.blocks[block]
+        names = [b + name[len(block) :] for b in self.blocks if (container_of(b), self.blocks[b]) == kind]
+        alike = {n: self._own(n) for n in names if n in self.tensors and not self._own(n).kept}
+        low, high = min(s.std for s in alike.values()), max(s.std for s in alike.values())
+        if not 0 < high <= _ALIKE * low:
+            return own
+        sizes = {n: self.tensors[n].parameter.numel() for n in alike}
+        square = sum(size * alike[n].std ** 2 for n, size in sizes.items()) / sum(sizes.values())
+        return replace(own, std=math.sqrt(square))
 
     def _own(self, name: str) -> Start:
         if name not in self._starts:
@@ -207,128 +237,51 @@ class Base:
         return self._starts[name]
 
 
+# ---- How much larger tensors are.
+
+
 def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:
     """From the shapes of a tensor and of its counterpart."""
-    if t.ins is not None and t.outs is not None and role not in INPUT_LIKE:
-        split = groups(t) / groups(other)
-        return Ratios(ratio(t.shape, other.shape, t.ins) / split, ratio(t.shape, other.shape, t.outs) * split)
-    whole = ratio(t.shape, other.shape, range(len(t.shape)))
+    grown = [a / b for a, b in zip(t.shape, other.shape, strict=True)]
+    outs = math.prod(grown if t.outs is None else (grown[k] for k in t.outs))
     if role in INPUT_LIKE:
-        grown = whole if t.outs is None else ratio(t.shape, other.shape, t.outs)
-        return Ratios(1.0, grown)
+        return Ratios(1.0, outs)
+    if t.ins is not None and t.outs is not None:
+        split = 1.0
+        if isinstance(t.owner, _ConvTransposeNd) and not t.is_vector:  # its weight is [in, out / groups, ...]
+            split = int(t.owner.groups) / int(cast(_ConvTransposeNd, other.owner).groups)
+        return Ratios(math.prod(grown[k] for k in t.ins) / split, outs * split)
     if role == "readout":
-        return Ratios(whole, 1.0)
-    if len(t.shape) == 2:  # a bare matrix is taken to be [out, in], as everywhere in PyTorch
-        return Ratios(ratio(t.shape, other.shape, (1,)), ratio(t.shape, other.shape, (0,)))
-    last = [t.shape[k] / other.shape[k] for k in (-2, -1)]
-    if last[0] != last[1] or whole != last[0] * last[1]:
+        return Ratios(math.prod(grown), 1.0)
+    if len(grown) == 2:  # a bare matrix is taken to be [out, in], as everywhere in PyTorch
+        return Ratios(grown[1], grown[0])
+    if grown[-2] != grown[-1] or math.prod(grown) != grown[-2] * grown[-1]:
         raise InputError(
             f"{t.name!r} grew from {list(other.shape)} to {list(t.shape)}: which of its dimensions are inputs? Pass "
             f"roles={{{t.name!r}: 'vector'}} if it adds up none of them, or make it an nn.Linear."
         )
-    return Ratios(*last)
+    return Ratios(grown[-2], grown[-1])
 
 
 def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
     """Where only the ratio ``m`` of widths is known: what the role says grows."""
     if t.is_vector or role in INPUT_LIKE:
         return Ratios(1.0, 1.0 if role == "readout" or t.parameter.numel() == 1 else m)
-    if t.ins is not None and t.parameter.dim() > 2 and t.shape[1] == 1:  # a depthwise convolution adds up no channels
-        return Ratios(1.0, m)
-    return Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
+    is_depthwise = t.ins is not None and t.parameter.dim() > 2 and t.shape[1] == 1  # it adds up no channels
+    return Ratios(1.0 if is_depthwise else m, 1.0 if role == "readout" and not is_depthwise else m)
 
-
-def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
-    """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
-    width, depth = check_count("width", width), check_count("depth", depth)
-    if isinstance(make_model, nn.Module):
-        raise InputTypeError(
-            f"make_model must be the function that builds the model, of width and depth, not a model; got a "
-            f"{type(make_model).__name__}."
-        )
-    check_takes("make_model", make_model, "width", "depth")
-    with global_streams(seed):
-        made: Any = make_model(width, depth)
-    if not isinstance(made, nn.Module):
-        raise InputTypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
-    check_not_complex(made)
-    return made
-
-
-def growing(small: nn.Module, large: nn.Module) -> dict[str, tuple[bool, ...]]:
-    """Which dimensions of the tensors that two instances share differ."""
-    first, second = tensors(small), tensors(large)
-    return {
-        name: tuple(a != b for a, b in zip(t.shape, second[name].shape, strict=True))
-        for name, t in first.items()
-        if name in second and len(t.shape) == len(second[name].shape)
-    }
-
-
-def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequence[int]) -> None:
-    """Raise ValueError unless width changes shapes, and depth adds parameters without changing any; by the first two
-    of each."""
-    small = instance(make_model, widths[0], depths[0])
-    if len(widths) > 1:
-        wide = instance(make_model, widths[1], depths[0])
-        if not any(any(grown) for grown in growing(small, wide).values()):
-            raise InputError(
-                f"make_model({widths[0]}, {depths[0]}) and make_model({widths[1]}, {depths[0]}) have the same shapes: "
-                "does it use its first argument, width, or are they (depth, width)?"
-            )
-    if len(depths) > 1:
-        deep = instance(make_model, widths[0], depths[1])
-        same = len(list(small.parameters())) == len(list(deep.parameters()))
-        if same or any(any(grown) for grown in growing(small, deep).values()):
-            raise InputError(
-                f"make_model({widths[0]}, {depths[1]}) must have more blocks than make_model({widths[0]}, {depths[0]}) "
-                "and the same shapes in those they share: are its arguments (width, depth), in this order?"
-            )
-
-
-# ---- The entries of a plan: every tensor's ratios to the base and how it begins, from what is known of the base
-
-
-_SHOWN = 4  # tensors, by name
-_ROUNDED = 0.01  # of a constant that is stored in 16 bits
-_NO_NORM = {  # whether an input was followed
-    True: "no affine norm feeds it alone",
-    False: "without sample= it is not known whether an affine norm feeds it alone",
-}
 
 Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a plan is made of beside its choices."""
-
-    entries: dict[str, Entry]
-    width: float
-    depth: float
-    blocks: list[str]
-    multipliers: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
 def entries_of_base(structure: Anatomy, settled: Settled, base: Base) -> dict[str, Entry]:
     """Ratios from the shapes of the base's tensors, and their scale."""
-    entries, depths = {}, depths_of(structure.blocks, base.blocks)
+    entries, blocks, depths = {}, structure.blocks, depths_of(structure.blocks, base.blocks)
     for name, t in structure.tensors.items():
         role, why = settled[name]
-        grown, depth = ratios(t, base.of(t, structure.blocks), role), depths.get(block_of(name, structure.blocks) or "")
-        begins = base.start(t, structure.blocks)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins, depth=depth)
+        grown, depth = ratios(t, base.of(t, blocks), role), depths.get(block_of(name, blocks) or "")
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, base.start(t, blocks), depth=depth)
     return entries
-
-
-def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:
-    """How much deeper than in the base the stack of every block is, where stacks grow by different factors; else
-    none."""
-    tuned, depths = stacks_of(base), dict[str, float]()
-    for stack, own in stacks_of(blocks).items():
-        depths |= dict.fromkeys(own, len(own) / len(tuned[stack]) if tuned.get(stack) else 1.0)
-    return depths if len(set(depths.values())) > 1 else {}
 
 
 def entries_of_ratio(structure: Anatomy, settled: Settled, m: float) -> dict[str, Entry]:
@@ -343,96 +296,96 @@ def entries_of_ratio(structure: Anatomy, settled: Settled, m: float) -> dict[str
     return entries
 
 
+def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:
+    """How much deeper than in the base the stack of every block is, where stacks grow by different factors; else
+    none."""
+    tuned, depths = stacks_of(base), dict[str, float]()
+    for stack, own in stacks_of(blocks).items():
+        depths |= dict.fromkeys(own, len(own) / len(tuned[stack]) if tuned.get(stack) else 1.0)
+    return depths if len(set(depths.values())) > 1 else {}
+
+
 def widest(entries: Mapping[str, Entry]) -> float:
     """The ratio of widths that a plan reports: the one furthest from 1."""
     grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
     return max(grown, default=1.0, key=lambda r: abs(r - 1))
 
 
+# ---- What the model does itself: factors in its forward pass, heads that are embeddings, constants of its own.
+
+_SHOWN = 4  # tensors, by name
+_ROUNDED = 0.01  # of a constant that is stored in 16 bits
+
+
 def with_own_factors(
     entries: Mapping[str, Entry], own: Mapping[str, Own | None], blocks: Collection[str]
 ) -> tuple[dict[str, Entry], list[str]]:
     """Entries that know the model's own factors; and what to say of them."""
-    made, left = dict[str, Entry](), dict[str, None]()
+    made, left = dict(entries), dict[str, None]()
     said: dict[tuple[str, float], dict[str, None]] = {}
     for name, factors in own.items():
         generic = in_any_block(name, blocks)
         if factors is None:
             left[generic] = None
             continue
-        places = [("", factors.looked_up), (" as the head", factors.applied)]
+        places = {"": factors.looked_up, " as the head": factors.applied}
         if entries[name].role != "tied":
-            places = [("", factors.looked_up if factors.looked_up != 1 else factors.applied)]
-        made[name] = replace(entries[name], own_factor=places[0][1])
-        for place, factor in places:
-            if factor != 1:
-                said.setdefault((place, round(factor, 6)), {})[generic] = None
+            places = {"": factors.looked_up if factors.looked_up != 1 else factors.applied}
+        made[name] = replace(entries[name], own_factor=places[""])
+        for place, factor in places.items():
+            said.setdefault((place, round(factor, 6)), {})[generic] = None
     notes = [
         f"The model's own forward pass multiplies {listed([*names])}{place} by {factor:.4g} times the factor that it "
         "has in the base: starts and rates make up for that."
         for (place, factor), names in said.items()
+        if factor != 1
     ]
     if left:
         notes.append(
             f"The forward pass multiplies {listed([*left])} by factors that change with size in more than one way; "
             "the plan does not make up for them. Give each one factor, and pass make_model=."
         )
-    return {**entries, **made}, notes
+    return made, notes
 
 
-def with_tied_heads(
-    structure: Anatomy, entries: Mapping[str, Entry], own: Mapping[str, Own | None]
-) -> tuple[dict[str, Entry], list[str]]:
-    """Gains and biases of norms take the factor of the tied heads that they alone feed; and what to say of it."""
-    folded, notes = dict(entries), []
-    for name, factor in _grown_heads(entries, own).items():
-        if norm := _folding(structure, entries, name):
-            more = (own.get(name) or Own()).applied / entries[name].own_factor
-            folded |= {n: replace(entries[n], multiplier=Power(fan_out=1.0), own_factor=more) for n in norm}
-            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor {factor:.4g}.")
-    return folded, notes
-
-
-def with_own_constants(
-    structure: Anatomy, entries: Mapping[str, Entry], chosen: Rule
-) -> tuple[dict[str, Entry], list[str]]:
-    """Constants as the model has them where the rule does not scale them, as its constructor may let them depend on
-    width, depth or place; and what to say of it."""
-    own, said = {}, []
-    for name, t in structure.tensors.items():
-        entry = entries[name]
-        planned, power = entry.start.constant, chosen.std(entry.role) * entry.multiplier**-1
-        power = power.of_vector() if t.is_vector else power
-        scales = power != Power() or entry.own_factor != 1
-        if planned is None or scales or t.parameter.is_meta or not t.parameter.requires_grad:
-            continue
-        begins = start_of([t.drawn()])
-        if begins.constant is not None and not math.isclose(begins.constant, planned, rel_tol=_ROUNDED):
-            own[name] = replace(entry, start=begins)
-            said.append(f"{name} at {begins.constant:.4g} ({planned:.4g})")
-    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
-    note = f"Constants that begin as the model has them, not as in the base: {', '.join(said[:_SHOWN])}{more}."
-    return {**entries, **own}, [note] if own else []
-
-
-def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[str]:
-    """What is not drawn anew, as its constructor builds it with a structure, or by a law that is not known."""
-    kept = list(dict.fromkeys(in_any_block(name, blocks) for name, e in entries.items() if e.start.kept))
-    if not kept:
-        return []
-    return [f"Kept as the constructor makes them, and not drawn anew: {listed(kept, _SHOWN)}."]
-
-
-def multipliers(
+def with_multipliers(
     model: nn.Module,
     structure: Anatomy,
     entries: Mapping[str, Entry],
     own: Mapping[str, Own | None],
     base: nn.Module | None,
-) -> tuple[dict[str, float], list[str]]:
-    """Forward factors that no initialisation can stand for, by module name, and what to say of them."""
-    tied, notes = _wrapped_heads(structure, entries, own)
-    before = next(iter(head_sizes(base).values()), None) if base is not None else None
+) -> tuple[dict[str, Entry], dict[str, float], list[str]]:
+    """Forward factors that no start can stand for, by module name, and what to say of them: of heads of attention that
+    grow, and the 1/m of an embedding that is the head as well.
+
+    Gain and bias of the norm that alone feeds such a head take its factor, where they can: then nothing is wrapped.
+    """
+    made, factors, notes = dict(entries), dict[str, float](), list[str]()
+    for name, head in entries.items():
+        applied = (own.get(name) or Own()).applied  # what the model multiplies the head by is in it already
+        factor = head.own_factor / (head.ratios.fan_out * applied)
+        if head.role != "tied" or math.isclose(factor, 1, rel_tol=1e-4):
+            continue
+        norm = structure.norms.get(name, frozenset())
+        if norm and all(
+            entries[n].ratios == head.ratios
+            and entries[n].start.constant is not None
+            and structure.tensors[n].parameter.requires_grad
+            for n in norm
+        ):
+            more = applied / head.own_factor
+            made |= {n: replace(entries[n], multiplier=Power(fan_out=1.0), own_factor=more) for n in norm}
+            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor {factor:.4g}.")
+            continue
+        heads = [container_of(n) for n in structure.tensors[name].readers]
+        factors |= dict.fromkeys(heads, factor)
+        known = "" if structure.followed else "without sample= it is not known whether an affine norm feeds it alone"
+        notes.append(
+            f"{name} is the head as well, and {known or 'no affine norm feeds it alone'}: plan.apply_ wraps "
+            f"{', '.join(heads)} in nfd.Scaled, which renames its entries of the state_dict; the factor is in "
+            "plan.multipliers."
+        )
+    before = None if base is None else next(iter(head_sizes(base).values()), None)
     grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in head_sizes(model).items() if d != before}
     if grown:
         notes.append(
@@ -440,52 +393,37 @@ def multipliers(
             "nfd.Scaled, by the factor in plan.multipliers: do not scale the logits again. Heads of a fixed size, and "
             "more of them, need no factor."
         )
-    return tied | grown, notes
+    return made, factors | grown, notes
 
 
-def _grown_heads(entries: Mapping[str, Entry], own: Mapping[str, Own | None]) -> dict[str, float]:
-    """Embeddings that are heads as well, and the factor 1/m that each lacks as a head: what the model multiplies the
-    head by is in it already, and its start makes up for what the model multiplies the embedding by."""
-    factors = {
-        name: entry.own_factor / (entry.ratios.fan_out * (own.get(name) or Own()).applied)
-        for name, entry in entries.items()
-        if entry.role == "tied"
-    }
-    return {name: factor for name, factor in factors.items() if not math.isclose(factor, 1, rel_tol=1e-4)}
+def with_own_constants(
+    structure: Anatomy, entries: Mapping[str, Entry], chosen: Rule
+) -> tuple[dict[str, Entry], list[str]]:
+    """Constants as the model has them where the rule does not scale them, as its constructor may let them depend on
+    width, depth or place; and what to say of it."""
+    made, said = dict(entries), []
+    for name, t in structure.tensors.items():
+        entry, planned = entries[name], entries[name].start.constant
+        power = chosen.std(entry.role) * entry.multiplier**-1
+        scales = (power.of_vector() if t.is_vector else power) != Power() or entry.own_factor != 1
+        if planned is None or scales or t.parameter.is_meta or not t.parameter.requires_grad:
+            continue
+        begins = start_of([t.drawn()])
+        if begins.constant is not None and not math.isclose(begins.constant, planned, rel_tol=_ROUNDED):
+            made[name] = replace(entry, start=begins)
+            said.append(f"{name} at {begins.constant:.4g} ({planned:.4g})")
+    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+    note = f"Constants that begin as the model has them, not as in the base: {', '.join(said[:_SHOWN])}{more}."
+    return made, [note] if said else []
 
 
-def _folding(structure: Anatomy, entries: Mapping[str, Entry], head: str) -> frozenset[str]:
-    """The parameters of a norm that can stand for the factor of a tied head; none where the head must be wrapped."""
-    norm = structure.norms.get(head, frozenset())
-    can = (
-        entries[n].ratios == entries[head].ratios
-        and entries[n].start.constant is not None
-        and structure.tensors[n].parameter.requires_grad
-        for n in norm
-    )
-    return norm if all(can) else frozenset()
+def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[str]:
+    """What is not drawn anew, as its constructor builds it with a structure, or by a law that is not known."""
+    kept = list(dict.fromkeys(in_any_block(name, blocks) for name, e in entries.items() if e.start.kept))
+    return [f"Kept as the constructor makes them, and not drawn anew: {listed(kept, _SHOWN)}."] if kept else []
 
 
-def _wrapped_heads(
-    structure: Anatomy, entries: Mapping[str, Entry], own: Mapping[str, Own | None]
-) -> tuple[dict[str, float], list[str]]:
-    factors: dict[str, float] = {}
-    notes = []
-    for name, factor in _grown_heads(entries, own).items():
-        if not _folding(structure, entries, name):
-            heads = [n.rpartition(".")[0] for n in structure.tensors[name].readers]
-            factors |= dict.fromkeys(heads, factor)
-            notes.append(
-                f"{name} is the head as well, and {_NO_NORM[structure.followed]}: plan.apply_ wraps {', '.join(heads)} "
-                "in nfd.Scaled, which renames its entries of the state_dict; the factor is in plan.multipliers."
-            )
-    return factors, notes
-
-
-# ---- Which tensors are matrices that a spectral optimizer may take, and what it does to those that hold several maps
-
-
-_SEVERAL = re.compile(r"qkv|c_attn|in_proj|query_key_value|gate_up", re.IGNORECASE)  # names of fused projections
+# ---- Which tensors are matrices that a spectral optimizer may take.
 
 
 def layout_of(t: TensorInfo) -> Layout | None:
@@ -497,13 +435,11 @@ def layout_of(t: TensorInfo) -> Layout | None:
 
 def with_layouts(entries: Mapping[str, Entry], structure: Anatomy, scaling: Scaling | None) -> dict[str, Entry]:
     """The entries with their layouts: None for matrices with a side that does not grow with width, such as routers."""
-    grows = scaling or {}
-    one_sided = {in_any_block(name, structure.blocks) for name, dims in grows.items() if any(dims) and not all(dims)}
+    blocks = structure.blocks
+    one_sided = {in_any_block(n, blocks) for n, grows in (scaling or {}).items() if any(grows) and not all(grows)}
     return {
-        name: entry
-        if in_any_block(name, structure.blocks) in one_sided
-        else replace(entry, matrix=layout_of(structure.tensors[name]))
-        for name, entry in entries.items()
+        name: entry if in_any_block(name, blocks) in one_sided else replace(entry, matrix=layout_of(t))
+        for (name, entry), t in zip(entries.items(), structure.tensors.values(), strict=True)
     }
 
 
@@ -515,22 +451,15 @@ def acts_inside(name: str, entry: Entry, blocks: Sequence[str]) -> bool:
 
 def notes_on_matrices(entries: Mapping[str, Entry], blocks: Sequence[str], rest: str) -> list[str]:
     """What the reader should know of an optimizer that normalises matrices in blocks and leaves others to ``rest``."""
-    inside = {name: entry for name, entry in entries.items() if len(entry.shape) > 1 and is_spectral(entry.role)}
-    taken = {name: e for name, e in inside.items() if e.matrix is not None and acts_inside(name, e, blocks)}
-    left = _generic((name for name in inside if name not in taken), blocks)
-    fused = _generic((name for name, entry in taken.items() if _is_fused(name, entry)), blocks)
-    together = "Each matrix is orthogonalised as a whole, the heads of one projection together"
-    notes = [f"{together}; so are the several maps in {', '.join(fused)}." if fused else f"{together}."]
+    notes = ["Each matrix is orthogonalised as a whole, also one of several heads or maps, such as fused queries."]
+    left = [
+        in_any_block(name, blocks)
+        for name, entry in entries.items()
+        if len(entry.shape) > 1
+        and is_spectral(entry.role)
+        and (entry.matrix is None or not acts_inside(name, entry, blocks))
+    ]
     if left:
         kinds = "Convolutions, stacks, and matrices with a fixed side or outside of blocks"
-        notes.append(f"{kinds} go to {rest}: {', '.join(left)}.")
+        notes.append(f"{kinds} go to {rest}: {', '.join(dict.fromkeys(left))}.")
     return notes
-
-
-def _is_fused(name: str, entry: Entry) -> bool:
-    rows, columns = entry.shape
-    return bool(_SEVERAL.search(name)) or 3 * min(rows, columns) == max(rows, columns)
-
-
-def _generic(names: Iterable[str], blocks: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(in_any_block(name, blocks) for name in names))

@@ -275,16 +275,6 @@ def _kinds(kind: type) -> tuple[str, ...]:
     return tuple(base.__name__ for base in kind.mro())
 
 
-def groups(t: TensorInfo) -> int:
-    """Into how many parts a transposed convolution splits its inputs: its weight is [in, out / groups, ...]."""
-    return int(t.owner.groups) if isinstance(t.owner, _ConvTransposeNd) and not t.is_vector else 1
-
-
-def ratio(shape: Sequence[int], base: Sequence[int], axes: Sequence[int]) -> float:
-    """How much larger than the base these dimensions are together."""
-    return math.prod(shape[k] / base[k] for k in axes)
-
-
 # ---- Residual blocks: by a pattern, or as children of one kind in containers
 
 

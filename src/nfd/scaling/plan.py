@@ -54,14 +54,13 @@ from nfd.scaling.entries import (
     depths_of,
     entries_of_base,
     entries_of_ratio,
-    multipliers,
     note_on_kept,
     notes_on_matrices,
     widest,
     with_layouts,
+    with_multipliers,
     with_own_constants,
     with_own_factors,
-    with_tied_heads,
 )
 from nfd.scaling.forward import Own, Scaled, head_sizes
 from nfd.scaling.model import (
@@ -1006,8 +1005,7 @@ def _parts_of_any(
         entries = entries_of_ratio(structure, settled, m)
         notes = [] if m == 1 and depth == 1 else [_LAW]
     entries = with_layouts(entries, structure, grows)
-    factors, of_factors = multipliers(model, structure, entries, found, base)
-    entries, of_heads = with_tied_heads(structure, entries, found)
+    entries, factors, of_factors = with_multipliers(model, structure, entries, found, base)
     entries, of_constants = with_own_constants(structure, entries, chosen)
     depths = {} if base is None else depths_of(structure.blocks, tuned.blocks)
     own = {name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth) for name in structure.unscaled}
@@ -1016,7 +1014,7 @@ def _parts_of_any(
         factors |= branches
         notes.append(_UNSCALED)
     knows_heads = base is not None and bool(head_sizes(model))
-    notes += [*of_heads, *of_factors, *of_constants, *note_on_kept(entries, structure.blocks)]
+    notes += [*of_factors, *of_constants, *note_on_kept(entries, structure.blocks)]
     notes += [*([] if knows_heads or not structure.attends else [_HEADS])]
     return Parts(entries, m, depth, [*structure.blocks], factors, notes)
 
