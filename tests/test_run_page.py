@@ -27,7 +27,7 @@ FROZEN = "blocks.2.up"
 class Limits:
     """Expects that the named layer changes by at least ``least``; says so of it alone."""
 
-    def __init__(self, least: float, last_step: int | None = None) -> None:
+    def __init__(self, least: float, last_step: float = math.inf) -> None:
         self.least, self.last_step = least, last_step
 
     def band(self, row: WatchRow) -> Band | None:
@@ -40,7 +40,7 @@ class Limits:
         return [f"{row.layer} does <not> train" for row in judged]
 
 
-def watched(least: float | None, page: Path | None = None, last_step: int | None = None) -> nfd.Watch:
+def watched(least: float | None, page: Path | None = None, last_step: float = math.inf) -> nfd.Watch:
     model, plan = planned(Residual(WIDTH, DEPTH))
     watch = nfd.Watch(model, plan, X, every=2, expected=None if least is None else Limits(least, last_step))
     if page is not None:

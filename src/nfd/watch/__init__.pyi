@@ -1,10 +1,6 @@
 from .bands import Band as Band
-from .bands import Kept as Kept
-from .bands import LeftOut as LeftOut
 from .bands import WatchRow as WatchRow
 from .causes import Alert as Alert
 from .causes import Cause as Cause
-from .causes import OtherRate as OtherRate
-from .causes import OtherStart as OtherStart
-from .causes import RateAlert as RateAlert
-from .causes import StartAlert as StartAlert
+from .causes import Deviation as Deviation
+from .watch import LeftOut as LeftOut

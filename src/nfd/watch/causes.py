@@ -1,26 +1,23 @@
-"""What deviates in a training, as alerts that name layer, cause and remedy.
+"""Alerts: what deviates in a training, since when, the likely cause and the remedy.
 
-A cause is read from which meters left their bands, where, and since when:
+Two comparisons need the plan alone: ``init_check`` of the initial weights and ``RateCheck`` of the rates. ``Alarm``
+reads a cause from which meters left their bands, where, and since when; ``CAUSES`` has the evidence for each.
 
-- ``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and, where steps have
-  a fixed size, little else: it names the layer. What that layer does to the stream shows in other layers too. Under
-  Muon, which fixes the largest singular value of a step alone, ``update_to_weight`` of inner layers takes its place.
-- Where ``change`` is off by a factor and ``update``, the size of (W - W(0)) z, is not, the start is wrong; else the
-  rate.
-- ``added``, what a block adds to the stream, out of its band while ``change`` is within: what multiplies the branch.
-- Half of all layers leaning to one side: one cause for all of them; with smaller weights it is decay.
+``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and, where steps have a
+fixed size, little else: it names the layer. What that layer does to the stream shows in other layers too. Under Muon,
+which fixes the largest singular value of a step alone, ``update_to_weight`` of inner layers takes its place.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakMethod, finalize
 
 import torch
@@ -31,92 +28,62 @@ from nfd.core.errors import InputError, check_callable
 from nfd.core.files import expanded
 from nfd.core.statistics import rms
 from nfd.meters.check import Check
-from nfd.scaling.model import TensorInfo, block_of, listed, numberless, stacks_of, whole
+from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
 from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, by_law, law_of, warn_of_lost_ratios
-from nfd.scaling.plan import Plan, held_as_planned, start_of
-from nfd.scaling.rules import INPUT_LIKE, rule_named
-from nfd.watch.bands import CHANGE, Band, Bands, Expected, Ladder, WatchRow, kinds_of, series_of
+from nfd.scaling.plan import Plan, held_as_planned
+from nfd.scaling.rules import rule_named
+from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow, kinds_of, series_of
 
-# ---- Alerts: which layer left its band, since when, the likely cause and the remedy
-
-
-STANDS = 0.01  # of what was expected: a layer that changes less does not train
+_STANDS = 0.01  # of what was expected: a layer that changes less does not train
 _PATIENCE = 4  # looks: so long a pattern without a known cause waits for one
 _UPDATE, _ADDED, _WEIGHT, _SPECTRAL = "update", "added", "weight", "update_to_weight"
-_TELLING = CHANGE, _UPDATE, _ADDED, _WEIGHT
+_LEAST, _ERRORS = 0.25, 4.0  # of a logarithm: what matters little, and standard errors that chance does not reach
+_SHOWN = 4  # kinds of tensors, by name
+_FILE = "result.json"  # of nfd check, in its folder
 
 
 class Cause(StrEnum):
-    """Why a meter left its band."""
+    """Why a training deviates."""
 
     BROKEN = "broken"
-    FROZEN = "frozen"
     OPTIMIZER = "optimizer"
-    RATE = "rate"
-    START = "start"
-    MULTIPLIER = "multiplier"
-    LATE_RATE = "late-rate"
+    DECAY = "decay"
     ALL_RATES = "all-rates"
     SCHEDULE = "schedule"
-    DECAY = "decay"
+    FROZEN = "frozen"
+    LATE_RATE = "late-rate"
+    START = "start"
+    RATE = "rate"
+    MULTIPLIER = "multiplier"
     UNKNOWN = "unknown"
 
 
-_TEXTS = {
-    Cause.BROKEN: ("the network is no longer finite", "Lower the rate, or go back to a checkpoint before this step."),
-    Cause.FROZEN: (
-        "the layer does not train",
-        "Check that the optimizer has its parameters, that their rate is above 0, and that they require gradients.",
-    ),
-    Cause.OPTIMIZER: (
-        "the optimizer does not have the groups of the plan",
-        "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...).",
-    ),
-    Cause.RATE: (
-        "the rate of the layer is not the plan's",
-        "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates.",
-    ),
-    Cause.START: (
-        "the initial weights of the layer are not the plan's",
-        "Call plan.apply_(model) after everything that initialises the model, and before training.",
-    ),
-    Cause.MULTIPLIER: (
-        "the output of the block has another scale than in the small networks",
-        "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks.",
-    ),
-    Cause.LATE_RATE: (
-        "the rate of the layer changed on the way",
-        "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out.",
-    ),
-    Cause.ALL_RATES: (
-        "all rates differ from those of the small networks",
-        "Pass plan.make_optimizer the lr of the base, and compare the warm-up with that of the check.",
-    ),
-    Cause.SCHEDULE: (
-        "all layers left their bands on the way",
-        "Compare the schedule of the rates, the loss and the data with those of the check.",
-    ),
-    Cause.DECAY: (
-        "weight decay shrinks the weights faster than training renews them",
-        "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so.",
-    ),
-    Cause.UNKNOWN: (
-        "no cause is known for this pattern",
-        "Compare model, data, batch and schedule with those of the check.",
-    ),
-}
+@dataclass(frozen=True)
+class Deviation:
+    """A tensor whose initial standard deviation or rate is not the plan's: what it has, and what was planned.
+
+    ``planned`` is 0 where another kind of optimizer steps it, at whose rates no number of the plan can be compared.
+    """
+
+    tensor: str
+    value: float
+    planned: float
 
 
 @dataclass(frozen=True)
 class Alert:
-    """A deviation from the expectation: a meter that left its band. Print it for the sentence with its remedy.
+    """A training that is not what it should be. Print it for the sentence with its remedy.
 
     Attributes:
         step: the step of this alert.
         since: the first look at which the meter was outside of its band.
-        meter, layer: names of the meter and of the layer; layer is None for the whole network.
-        value, band: the value and the band at ``step``.
+        meter, layer: names of the meter, ``"std"`` of initial weights or ``"rate"``, and of the layer; layer is None
+            for the whole network.
+        value, band: the value and the band at ``step``; None where it was compared with the plan.
         cause: the likely cause.
+        reason, remedy: the cause in words, and what to do.
+        tensors: all those that deviate from the plan, the largest deviation first; ``layer`` and ``value`` are those
+            of the first.
     """
 
     step: int
@@ -126,21 +93,34 @@ class Alert:
     value: float
     band: Band | None
     cause: Cause
+    reason: str
+    remedy: str
+    tensors: tuple[Deviation, ...] = ()
 
-    @property
-    def remedy(self) -> str:
-        """What to do."""
-        return _TEXTS[self.cause][1]
+    @classmethod
+    def of_plan(
+        cls, cause: Cause, meter: str, tensors: Sequence[Deviation], reason: str, remedy: str, step: int
+    ) -> Self:
+        """One alert for all tensors that deviate from the plan."""
+        layer = tensors[0].tensor.rpartition(".")[0] or tensors[0].tensor
+        return cls(step, step, meter, layer, tensors[0].value, None, cause, reason, remedy, tuple(tensors))
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Self:
+        """That of which ``asdict`` gave the state."""
+        tensors = tuple(Deviation(**deviation) for deviation in state["tensors"])
+        return cls(**dict(state) | {"cause": Cause(state["cause"]), "tensors": tensors})
 
     def __str__(self) -> str:
-        where = self.layer or "the network"
+        if self.tensors:
+            return f"step {self.step}: {self.reason}. {self.remedy}"
         expected = f", expected {self.band.value:.3g} [{self.band.low:.3g}, {self.band.high:.3g}]" if self.band else ""
         since = f" since step {self.since}" if self.since < self.step else ""
-        reason, remedy = _TEXTS[self.cause]
-        return f"step {self.step}: {where}: {self.meter} is {self.value:.3g}{expected}{since}: {reason}. {remedy}"
+        what = f"{self.layer or 'the network'}: {self.meter} is {self.value:.3g}{expected}{since}"
+        return f"step {self.step}: {what}: {self.reason}. {self.remedy}"
 
 
-_Where = tuple[str, str | None]  # meter and layer
+# ---- Meters that left their bands
 
 
 @dataclass(frozen=True)
@@ -156,23 +136,122 @@ class _Judged:
     row: WatchRow
     band: Band
     since: int
-    looks: int
-    at_once: bool
-
-    @property
-    def lasts(self) -> bool:
-        """Whether it was outside at the look before, too."""
-        return self.looks > 1
+    looks: int = 0
+    at_once: bool = False
 
     @property
     def factor(self) -> float:
-        """The logarithm of the value over what was expected; infinite for zero."""
-        return math.log(self.row.value / self.band.value) if self.row.value > 0 else -math.inf
+        """The distance of the value from what was expected, in logarithms; infinite for zero."""
+        return abs(math.log(self.row.value / self.band.value)) if self.row.value > 0 else math.inf
 
-    def alert(self, cause: Cause, *, of_all: bool = False) -> Alert:
-        """This row as an alert, of its layer or of the whole network."""
-        row = self.row
-        return Alert(row.step, self.since, row.meter, None if of_all else row.layer, row.value, self.band, cause)
+
+class _Look:
+    """The judged rows of one look, the furthest from its band first, and what they show."""
+
+    def __init__(self, judged: Iterable[_Judged], limit: float) -> None:
+        self.all, self.limit = sorted(judged, key=lambda j: -abs(j.band.deviation)), limit
+        changed = {None, *(j.row.layer for j in self.all if j.row.meter == CHANGE)}
+        self.rows: dict[str, list[_Judged]] = {CHANGE: [], _UPDATE: [], _ADDED: [], _WEIGHT: []}
+        for j in self.all:
+            in_place = j.row.meter == _SPECTRAL and j.row.layer not in changed
+            self.rows.setdefault(CHANGE if in_place else j.row.meter, []).append(j)
+
+    def outside(self, meter: str) -> list[_Judged]:
+        """The layers that are outside of their bands at the second look."""
+        return [j for j in self.rows[meter] if j.looks > 1 and j.row.layer is not None]
+
+    def leans(self, meter: str, sign: int) -> bool:
+        """Whether more than half of several layers lean to one side."""
+        layers = [j for j in self.rows[meter] if j.row.layer is not None]
+        return 2 * sum(sign * j.band.deviation > self.limit / 2 for j in layers) > len(layers) > 2
+
+    def shrunk(self) -> list[_Judged]:
+        """The weight furthest from its band, where most weights are too small."""
+        moved = self.outside(_WEIGHT) or self.outside(CHANGE)
+        return self.rows[_WEIGHT][:1] if moved and self.leans(_WEIGHT, -1) else []
+
+    def together(self) -> list[_Judged]:
+        """The layer furthest from its band, where most layers change too much, or most too little."""
+        return self.outside(CHANGE)[:1] if self.leans(CHANGE, 1) or self.leans(CHANGE, -1) else []
+
+    def started_otherwise(self) -> list[_Judged]:
+        """The layers whose change is off relative to their start, and right in what it does to their outputs."""
+        updates = {j.row.layer: j.factor for j in self.rows[_UPDATE]}
+        return [j for j in self.outside(CHANGE) if updates.get(j.row.layer, math.inf) < j.factor / 2]
+
+    def multiplied(self) -> list[_Judged]:
+        """The blocks that add another amount to the stream while their matrices change as they should."""
+        places = {j.row.depth for j in self.outside(CHANGE)}
+        return [j for j in self.outside(_ADDED) if j.row.depth not in places]
+
+
+class _Known(NamedTuple):
+    """A cause: the rows of a look that show it, why, and what to do."""
+
+    evidence: Callable[[_Look], list[_Judged]]
+    reason: str
+    remedy: str
+
+
+# In the order in which they are tried: a layer has the first cause that its rows show.
+CAUSES: dict[Cause, _Known] = {
+    Cause.BROKEN: _Known(
+        lambda look: [],  # it is told of rows that are not finite, which no band judges
+        "the network is no longer finite",
+        "Lower the rate, or go back to a checkpoint before this step.",
+    ),
+    Cause.OPTIMIZER: _Known(
+        lambda look: [],  # it is told by RateCheck
+        "the optimizer does not have the groups of the plan",
+        "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...).",
+    ),
+    Cause.DECAY: _Known(
+        _Look.shrunk,
+        "weight decay shrinks the weights faster than training renews them",
+        "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so.",
+    ),
+    Cause.ALL_RATES: _Known(
+        lambda look: [j for j in look.together() if j.at_once],
+        "all rates differ from those of the small networks",
+        "Pass plan.make_optimizer the lr of the base, and compare the warm-up with that of the check.",
+    ),
+    Cause.SCHEDULE: _Known(
+        _Look.together,
+        "all layers left their bands on the way",
+        "Compare the schedule of the rates, the loss and the data with those of the check.",
+    ),
+    Cause.FROZEN: _Known(
+        lambda look: [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value],
+        "the layer does not train",
+        "Check that the optimizer has its parameters, that their rate is above 0, and that they require gradients.",
+    ),
+    Cause.LATE_RATE: _Known(
+        lambda look: [j for j in look.outside(CHANGE) if not j.at_once],
+        "the rate of the layer changed on the way",
+        "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out.",
+    ),
+    Cause.START: _Known(
+        _Look.started_otherwise,
+        "the initial weights of the layer are not the plan's",
+        "Call plan.apply_(model) after everything that initialises the model, and before training.",
+    ),
+    Cause.RATE: _Known(
+        lambda look: look.outside(CHANGE),
+        "the rate of the layer is not the plan's",
+        "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates.",
+    ),
+    Cause.MULTIPLIER: _Known(
+        _Look.multiplied,
+        "the output of the block has another scale than in the small networks",
+        "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks.",
+    ),
+    Cause.UNKNOWN: _Known(
+        lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1],
+        "no cause is known for this pattern",
+        "Compare model, data, batch and schedule with those of the check.",
+    ),
+}
+_OF_ALL = {Cause.DECAY, Cause.ALL_RATES, Cause.SCHEDULE}  # layers
 
 
 class Alarm:
@@ -180,33 +259,33 @@ class Alarm:
 
     Args:
         bands: of this network.
+
+    Attributes:
+        last_step: the last one that the ladder was looked at after: there are no bands beyond it.
+        is_of_sound: whether the check of the ladder found no fault.
     """
 
     def __init__(self, bands: Bands) -> None:
-        self.bands = bands
+        self.bands, self.last_step, self.is_of_sound = bands, bands.ladder.steps[-1], bands.ladder.ok
         self._kinds: dict[str, str] = {}
-        self._before: dict[_Where, _Judged] = {}
+        self._before: dict[tuple[str, str | None], _Judged] = {}
         self._raised: set[tuple[Cause, str | None]] = set()
 
     def alerts(self, rows: Sequence[WatchRow]) -> list[Alert]:
         """What the rows of one look say against the training; a cause is raised once for a layer."""
         self._kinds |= kinds_of(rows)
+        judged = [j for row in rows if (j := self._judged(row)) is not None]
+        self._before |= {(j.row.meter, j.row.layer): j for j in judged}
         broken = [row for row in rows if not math.isfinite(row.value)]
-        self._before |= {(j.row.meter, j.row.layer): j for row in rows if (j := self._judged(row))}
-        judged = [self._before[where] for row in rows if (where := (row.meter, row.layer)) in self._before]
-        raised = [Alert(r.step, r.step, r.meter, r.layer, r.value, None, Cause.BROKEN) for r in broken[:1]]
-        raised = raised or _named(_Look(judged, self.bands.limit), known=bool(self._raised)) or self._unknown(judged)
-        return [alert for alert in raised if self._is_new(alert)]
-
-    @property
-    def last_step(self) -> int:
-        """The last one that the ladder was looked at after: there are no bands beyond it."""
-        return self.bands.ladder.steps[-1]
-
-    @property
-    def is_of_sound(self) -> bool:
-        """Whether the check of the ladder found no fault."""
-        return self.bands.ladder.ok
+        found = self._named(_Look(judged, self.bands.limit))
+        if broken:
+            found = [_alert(broken[0], Cause.BROKEN, None, broken[0].step, broken[0].layer)]
+        # a part of what was raised of all layers is not new
+        part = any(layer is None for _, layer in self._raised)
+        new = [a for a in found if (a.cause, a.layer) not in self._raised
+               and not (part and a.layer is not None and a.cause is not Cause.FROZEN)]  # fmt: skip
+        self._raised |= {(alert.cause, alert.layer) for alert in new}
+        return new
 
     def band(self, row: WatchRow) -> Band | None:
         """The band of a row; None where the ladder does not know the meter, the layer or the step."""
@@ -218,83 +297,224 @@ class Alarm:
             return None
         before = self._before.get((row.meter, row.layer))
         if abs(band.deviation) <= self.bands.limit:
-            return _Judged(row, band, row.step, 0, False)
+            return _Judged(row, band, row.step)
         if before is None or not before.looks or before.band.deviation * band.deviation < 0:
             return _Judged(row, band, row.step, 1, before is None)
         return _Judged(row, band, before.since, before.looks + 1, before.at_once)
 
-    def _unknown(self, judged: Sequence[_Judged]) -> list[Alert]:
-        """The row furthest from its band, where no cause was ever named and none shows for several looks."""
-        lasting = [] if self._raised else [j for j in judged if j.looks >= _PATIENCE]
-        return [_furthest(lasting)[0].alert(Cause.UNKNOWN)] if lasting else []
-
-    def _is_new(self, alert: Alert) -> bool:
-        """Whether it was not raised before, and is no part of what was raised of all layers."""
-        told = (alert.cause, alert.layer)
-        part = alert.layer is not None and any(layer is None for _, layer in self._raised)
-        if told in self._raised or (part and alert.cause is not Cause.FROZEN):
-            return False
-        self._raised.add(told)
-        return True
-
-
-class _Look:
-    """The judged rows of one look, by meter, the furthest from its band first."""
-
-    def __init__(self, judged: Sequence[_Judged], limit: float) -> None:
-        self.limit = limit
-        changed = {j.row.layer for j in judged if j.row.meter == CHANGE}
-        rows = {meter: [j for j in judged if j.row.meter == meter] for meter in _TELLING}
-        rows[CHANGE] += [j for j in judged if j.row.meter == _SPECTRAL and j.row.layer not in {None, *changed}]
-        self.rows = {meter: _furthest(own) for meter, own in rows.items()}
-
-    def outside(self, meter: str) -> list[_Judged]:
-        """The layers that stay outside of their bands."""
-        return [j for j in self.rows[meter] if j.lasts and j.row.layer is not None]
-
-    def together(self, meter: str, sign: int) -> bool:
-        """Whether more than half of several layers lean to one side."""
-        layers = [j for j in self.rows[meter] if j.row.layer is not None]
-        return 2 * sum(sign * j.band.deviation > self.limit / 2 for j in layers) > len(layers) > 2
-
-    def beside(self, judged: _Judged, meter: str) -> _Judged | None:
-        """Another meter of the same layer."""
-        return next((j for j in self.rows[meter] if j.row.layer == judged.row.layer), None)
+    def _named(self, look: _Look) -> list[Alert]:
+        """The alerts of the causes that a look shows: one of all layers, else one of every layer, else unknown."""
+        named: dict[str | None, tuple[_Judged, Cause]] = {}
+        for cause, known in CAUSES.items():
+            found = known.evidence(look)
+            if found and cause in _OF_ALL:
+                # what all layers do after a cause was named follows from it
+                told = bool(self._raised) and cause is not Cause.DECAY
+                return [] if told else [_alert(found[0].row, cause, found[0].band, found[0].since, None)]
+            if cause is not Cause.UNKNOWN or not (named or self._raised):
+                named = {j.row.layer: (j, cause) for j in found} | named
+        ordered = sorted(named.values(), key=lambda of: (of[1] is Cause.MULTIPLIER, -abs(of[0].band.deviation)))
+        return [_alert(j.row, cause, j.band, j.since, j.row.layer) for j, cause in ordered]
 
 
-def _furthest(judged: Sequence[_Judged]) -> list[_Judged]:
-    return sorted(judged, key=lambda j: -abs(j.band.deviation))
+def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
+    known = CAUSES[cause]
+    return Alert(row.step, since, row.meter, layer, row.value, band, cause, known.reason, known.remedy)
 
 
-def _named(look: _Look, *, known: bool) -> list[Alert]:
-    """The alerts whose cause the pattern tells. What all layers do after a cause is ``known`` follows from it."""
-    shrunk, changed = look.outside(_WEIGHT), look.outside(CHANGE)
-    if (shrunk or changed) and look.together(_WEIGHT, -1):
-        return [look.rows[_WEIGHT][0].alert(Cause.DECAY, of_all=True)]
-    if changed and any(look.together(CHANGE, sign) for sign in (-1, 1)):
-        cause = Cause.ALL_RATES if changed[0].at_once else Cause.SCHEDULE
-        return [] if known else [changed[0].alert(cause, of_all=True)]
-    places = {j.row.depth for j in changed}
-    added = [j for j in look.outside(_ADDED) if j.row.depth not in places]
-    return [*(j.alert(_of_layer(j, look)) for j in changed), *(j.alert(Cause.MULTIPLIER) for j in added)]
+# ---- Initial weights that are not the plan's
 
 
-def _of_layer(changed: _Judged, look: _Look) -> Cause:
-    """The cause of a layer that has not changed as it should have."""
-    if changed.row.value < STANDS * changed.band.value:
-        return Cause.FROZEN
-    if not changed.at_once:
-        return Cause.LATE_RATE
-    update = look.beside(changed, _UPDATE)
-    if update is not None and abs(update.factor) < abs(changed.factor) / 2:
-        return Cause.START
-    return Cause.RATE
+def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, TensorInfo]) -> list[Alert]:
+    """The alert of tensors whose initial weights are not those of the plan; none where all are.
+
+    The RMS of a tensor of N random numbers has a relative error of ``1 / sqrt(2 N)``. The plan took its own number
+    from the tensor of the base, of N' numbers. A start is another one where
+
+        |log(std / planned)| > max(1/4, 4 sqrt(1/(2 N) + 1/(2 N')))
+
+    Args:
+        plan: of the model.
+        starts: its matrices as they are, without those that the plan drew with a known seed, which need no comparison.
+        infos: its tensors.
+    """
+    others = dict[Deviation, float]()
+    for name, start in starts.items() if rule_named(plan.rule).scales_width else ():
+        info, entry, planned = infos[name], plan.entries[name], plan.std(name)
+        if entry.start.kept or planned == 0 or not info.parameter.requires_grad:
+            continue
+        values = info.drawn(start)
+        grown = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
+        std = rms(values.double())
+        distance = abs(math.log(std / planned)) if std > 0 else math.inf
+        if distance > max(_LEAST, _ERRORS * math.sqrt((1 + grown) / (2 * values.numel()))):
+            others[Deviation(name, std, planned)] = distance
+    if not others:
+        return []
+    tensors = sorted(others, key=lambda other: (-others[other], other.tensor))
+    reason = f"{_counted(tensors)} did not start as planned: {_in_words(tensors, 'standard deviation')}"
+    remedy = (
+        f"{CAUSES[Cause.START].remedy} If the model is meant to start from other weights, as from a checkpoint, pass "
+        "own_start=True to nfd.Watch."
+    )
+    return [Alert.of_plan(Cause.START, "std", tensors, reason, remedy, 0)]
 
 
-# ---- ``expected=`` of a watch: a check, where it was stored, or anything that judges rows
+def _counted(deviations: Sequence[Deviation]) -> str:
+    return f"{len(deviations)} tensors" if len(deviations) > 1 else "a tensor"
 
 
-_FILE = "result.json"  # of nfd check, in its folder
+def _in_words(deviations: Sequence[Deviation], what: str) -> str:
+    """The first tensors with what they have; those that correspond in several blocks together."""
+    kinds: dict[tuple[str, str], list[Deviation]] = {}
+    for deviation in deviations:
+        kinds.setdefault((numberless(deviation.tensor), f"{deviation.planned:.1g}"), []).append(deviation)
+    texts = [
+        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} {first.value:.4g}, "
+        f"planned {first.planned:.4g}"
+        for (name, _), (first, *more) in kinds.items()
+    ]
+    return "; ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
+
+
+# ---- Rates that are not the plan's
+
+
+class _Stepped(NamedTuple):
+    """A tensor that an optimizer steps: its rate, that of the plan as a multiple of the tuned one, and the laws."""
+
+    name: str
+    rate: float
+    scale: float
+    optimizer: torch.optim.Optimizer
+    law: OptimizerLaw | None  # None where it is unknown
+    planned: OptimizerLaw
+
+
+class RateCheck:
+    """The rates by which a model is stepped, compared with those of its plan.
+
+    PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show themselves at
+    their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan, as a multiple of the tuned one,
+    every ``rate / scale`` is the tuned rate times the factor of the schedule, the same for all tensors. A tensor where
+    it is not that of the median tensor has another rate than planned. Where all tensors have one rate, it is taken for
+    the tuned one.
+
+    Args:
+        plan: of the model.
+        model: before its first step.
+    """
+
+    def __init__(self, plan: Plan, model: nn.Module) -> None:
+        self.plan, self.model = plan, model
+        self._optimizers: list[torch.optim.Optimizer] = []
+        note = WeakMethod(self._note)  # the hook keeps nothing alive
+
+        def hook(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
+            if (alive := note()) is not None:
+                alive(optimizer)
+
+        self._remove = finalize(self, register_optimizer_step_post_hook(hook).remove)
+
+    def alerts(self, step: int) -> list[Alert]:
+        """The alert of the first step whose rates are above 0: of an optimizer of another kind than the plan's, or
+        else of other rates. None at other steps."""
+        tensors = self._stepped() if self._optimizers else []
+        if not tensors:
+            return []
+        self._remove()
+        for optimizer in self._optimizers:
+            if _has_groups(optimizer):
+                warn_of_lost_ratios(optimizer)
+        self._optimizers = []
+        scales = rule_named(self.plan.rule).scales_width
+        others = [t for t in tensors if scales and t.law is not None and _rates_of(t.law) != _rates_of(t.planned)]
+        if not others:
+            return _of_rates(tensors, step)
+        first, names = others[0], listed([t.name for t in others])
+        reason = f"the plan is for {first.planned.name}; the optimizer of {names} is {type(first.optimizer).__name__}"
+        remedy = f"{CAUSES[Cause.OPTIMIZER].remedy} Or plan for {first.law.name if first.law else ''!r}."
+        deviations = [Deviation(t.name, t.rate, 0.0) for t in others]
+        return [Alert.of_plan(Cause.OPTIMIZER, "rate", deviations, reason, remedy, step)]
+
+    def _note(self, optimizer: torch.optim.Optimizer) -> None:
+        own = {id(p) for p in self.model.parameters()}
+        is_new = all(optimizer is not known for known in self._optimizers)
+        if is_new and any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            self._optimizers.append(optimizer)
+
+    def _stepped(self) -> list[_Stepped]:
+        """The tensors whose rates are above 0."""
+        plan, tensors = self.plan, dict[str, _Stepped]()
+        names = {id(held.parameters[0]): name for name, held in held_as_planned(self.model, plan.entries).items()}
+        scales = {id(p): float(g[SCALE]) for g in plan.param_groups(self.model, lr=1.0) for p in g["params"]}
+        for optimizer in self._optimizers:
+            laws: Sequence[tuple[OptimizerLaw | None, list[dict[str, Any]]]]
+            try:
+                laws = by_law(law_of(optimizer), optimizer.param_groups)
+            except InputError:  # of an optimizer that is not known
+                laws = [(None, optimizer.param_groups)]
+            for law, group in ((law, group) for law, groups in laws for group in groups):
+                rate = float(group.get("lr") or 0.0)
+                for key in [id(p) for p in group["params"] if rate and id(p) in scales]:
+                    name = names[key]
+                    tensors.setdefault(name, _Stepped(name, rate, scales[key], optimizer, law, plan.law_for(name)))
+        return list(tensors.values())
+
+
+def _of_rates(tensors: Sequence[_Stepped], step: int) -> list[Alert]:
+    """One alert for all tensors that have another rate than planned."""
+    others = list[Deviation]()
+    for law in dict.fromkeys(tensor.planned.name for tensor in tensors):  # each has a tuned rate of its own
+        own = [tensor for tensor in tensors if tensor.planned.name == law]
+        tuned = median_low([tensor.rate / tensor.scale for tensor in own])
+        if not all(_alike(t.rate, tuned * t.scale) for t in own) and all(_alike(t.rate, own[0].rate) for t in own):
+            tuned = own[0].rate
+        others += [Deviation(t.name, t.rate, tuned * t.scale) for t in own if not _alike(t.rate, tuned * t.scale)]
+    if not others:
+        return []
+    others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
+    optimizer = next(tensor.optimizer for tensor in tensors if tensor.name == others[0].tensor)
+    cause, remedy, lacks = Cause.RATE, REMEDY, ""
+    if not _has_groups(optimizer):
+        lacks = "does not have the groups of the plan and "
+        cause, remedy = Cause.OPTIMIZER, CAUSES[Cause.OPTIMIZER].remedy
+    what = f"{lacks}steps {_counted(others)} at another rate than planned: {_in_words(others, 'rate')}"
+    return [Alert.of_plan(cause, "rate", others, f"the {type(optimizer).__name__} {what}", remedy, step)]
+
+
+def _has_groups(optimizer: torch.optim.Optimizer) -> bool:
+    return all(SCALE in group for group in optimizer.param_groups)
+
+
+def _rates_of(law: OptimizerLaw) -> tuple[Any, ...]:
+    """What rates follow from: laws with the same have the same rates."""
+    return law.degree, law.unit, law.shape_norm
+
+
+def _alike(rate: float, planned: float) -> bool:
+    return math.isclose(rate, planned, rel_tol=ALIKE)
+
+
+def follows(alert: Any, known: Alert, plan: Plan) -> bool:
+    """Whether an alert by a meter names as its cause what follows from a deviation from the plan, which is known: then
+    ``change`` is off by its factor, and blocks behind the layer add another amount to the stream."""
+    if not isinstance(alert, Alert) or alert.cause in (Cause.BROKEN, Cause.FROZEN):
+        return False
+    every = law_of(plan.optimizer).degree > 0  # updates follow the size of gradients, which every weight enters
+    if alert.cause in (Cause.RATE, Cause.START, Cause.LATE_RATE):
+        return every or any(alert.layer in (own.tensor, own.tensor.rpartition(".")[0]) for own in known.tensors)
+    return alert.cause not in _OF_ALL or every or 2 * len(known.tensors) > len(plan.entries)
+
+
+# ---- ``expected=`` of a watch
+
+
+class Expected(Protocol):
+    """What knows how large the meters of a sound training are."""
+
+    def alerts(self, rows: Sequence[WatchRow]) -> Sequence[Any]:
+        """What the rows of one look say against the training."""
 
 
 def expectation(expected: Check | Expected | str | Path, plan: Plan, layers: Mapping[str, str]) -> Expected:
@@ -314,41 +534,28 @@ def expectation(expected: Check | Expected | str | Path, plan: Plan, layers: Map
         check_callable("expected.alerts", getattr(expected, "alerts", None), "a function of rows")
         return expected
     ladder = Ladder.of(expected.ladder if isinstance(expected, Check) else _stored(expanded(expected)))
-    for setting, own, planned in (
+    for setting, checked, planned in (
         ("rule", ladder.rule, plan.rule),
         ("optimizer", ladder.optimizer, plan.optimizer),
     ):
-        if own != planned:
+        if checked != planned:
             raise InputError(
-                f"expected was checked with {setting}={own!r}; the plan has {setting}={planned!r}. Check with the "
+                f"expected was checked with {setting}={checked!r}; the plan has {setting}={planned!r}. Check with the "
                 "plan's."
             )
-    base = plan.base or ladder.base
-    _check_base(ladder, plan, base)
-    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, stacks_of(plan.blocks).values())])
-    _check_layers(ladder, plan, layers)
-    return Alarm(bands)
-
-
-def _check_base(ladder: Ladder, plan: Plan, base: tuple[float, float]) -> None:
-    """ValueError where the ladder's networks have another base than the plan, in a size that the rule scales with."""
-    rule, (width, depth) = rule_named(plan.rule), ladder.base
+    (width, depth), base, rule = ladder.base, plan.base or ladder.base, rule_named(plan.rule)
     if (rule.scales_width and width != base[0]) or (rule.scales_depth and depth != base[1]):
         raise InputError(
             f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} (width x depth of "
             "the base), so that one lr means other rates. Check with the base of the plan as the smallest width and "
             "depth, or plan with that of the check."
         )
-
-
-def _check_layers(ladder: Ladder, plan: Plan, layers: Mapping[str, str]) -> None:
-    """ValueError where the ladder's networks and the model have different layers, as with a tied and an untied head.
-    Names that have nothing in common, as those of a wrapped model, tell nothing."""
+    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, stacks_of(plan.blocks).values())])
+    # names that have nothing in common, as those of a wrapped model, tell nothing
     own = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
-    kinds = [run.layers for run in ladder.runs]
-    known = set[str]().union(*kinds)
-    lacking, more = known.intersection(*kinds) - own, drawn - known
+    known = {layer for run in ladder.runs for layer in run.layers}
+    lacking, more = {layer for layer in known - own if all(layer in run.layers for run in ladder.runs)}, drawn - known
     if (lacking or more) and own & known:
         parts = (("its networks alone have", lacking), ("the model alone has", more))
         texts = [f"{owner} {listed(sorted(names))}" for owner, names in parts if names]
@@ -356,6 +563,7 @@ def _check_layers(ladder: Ladder, plan: Plan, layers: Mapping[str, str]) -> None
             f"expected is a check of networks with other layers: {', and '.join(texts)}. Check networks of the "
             "model's own kind, with the same options."
         )
+    return Alarm(bands)
 
 
 def _stored(path: Path) -> object:
@@ -367,499 +575,3 @@ def _stored(path: Path) -> object:
             f"expected={str(path)!r} holds no check ({type(error).__name__}: {error}). Give a Check, a file of "
             "Check.save, or the folder of nfd check."
         ) from None
-
-
-# ---- Tensors that deviate from their plan, in words, and what follows from them
-
-
-_SHOWN = 4  # kinds of tensors, by name
-_LITTLE = 0.25  # of a planned number: tensors of several blocks differ by less
-
-
-class Deviation(Protocol):
-    """A tensor that deviates from its plan. As text: what it has and what was planned."""
-
-    @property
-    def tensor(self) -> str:
-        """Its name."""
-
-    @property
-    def planned(self) -> float:
-        """The number that the plan has for it."""
-
-    @property
-    def change(self) -> float:
-        """By which factor its ``change`` is off; 0 where it is off by any."""
-
-
-def counted(deviations: Sequence[Deviation]) -> str:
-    """How many tensors these are."""
-    return f"{len(deviations)} tensors" if len(deviations) > 1 else "a tensor"
-
-
-def in_words(deviations: Sequence[Deviation]) -> str:
-    """The first tensors with what they have; those that correspond in several blocks together."""
-    kinds: list[list[Deviation]] = []
-    for deviation in deviations:
-        alike = next((kind for kind in kinds if _are_alike(kind[0], deviation)), None)
-        if alike is None:
-            kinds.append([deviation])
-        else:
-            alike.append(deviation)
-    texts = [_text(kind) for kind in kinds]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"{'; '.join(texts[:_SHOWN])}{more}"
-
-
-def _are_alike(one: Deviation, other: Deviation) -> bool:
-    """Whether two tensors correspond in two blocks, and the plan has about the same number for them."""
-    same_name = numberless(one.tensor) == numberless(other.tensor)
-    return same_name and math.isclose(one.planned, other.planned, rel_tol=_LITTLE)
-
-
-def _text(alike: Sequence[Deviation]) -> str:
-    first = alike[0]
-    several = f"{numberless(first.tensor)} ({len(alike)} tensors)"
-    return f"{several if len(alike) > 1 else first.tensor} {first}"
-
-
-@dataclass(frozen=True)
-class Consequences:
-    """What follows from tensors that deviate.
-
-    Attributes:
-        plan: of the model.
-        deviations: those tensors.
-        of: how many matrices were compared.
-    """
-
-    plan: Plan
-    deviations: Sequence[Deviation]
-    of: int
-
-    def explain(self, alert: Any) -> bool:
-        """Whether an alert follows from these tensors; False for those of somebody else's ``expected``."""
-        if not self.deviations or not isinstance(alert, Alert):
-            return False
-        own = [deviation for deviation in self.deviations if alert.layer and _is_of(deviation.tensor, alert.layer)]
-        match alert.cause:
-            case Cause.UNKNOWN:
-                return True
-            case Cause.MULTIPLIER:
-                return any(self._is_before(deviation.tensor, alert.layer) for deviation in self.deviations)
-            case Cause.FROZEN:
-                return any(alert.band and alert.value > STANDS * alert.band.value * of.change for of in own)
-            case Cause.RATE | Cause.START | Cause.LATE_RATE:
-                return bool(own) or self._changes_all_updates
-            case Cause.ALL_RATES | Cause.SCHEDULE:
-                return self._is_of_most or self._changes_all_updates
-            case Cause.DECAY:
-                return self._is_of_most
-            case Cause.BROKEN | Cause.OPTIMIZER:
-                return False
-
-    @property
-    def _is_of_most(self) -> bool:
-        matrices = [of.tensor for of in self.deviations if not self.plan.entries[of.tensor].is_vector]
-        return 2 * len(matrices) > self.of
-
-    @property
-    def _changes_all_updates(self) -> bool:
-        """Whether updates follow the size of gradients, which every weight enters."""
-        return law_of(self.plan.optimizer).degree > 0
-
-    def _is_before(self, tensor: str, block: str | None) -> bool:
-        """Whether the stream has passed a tensor when it leaves a block."""
-        blocks, own = self.plan.blocks, block_of(tensor, self.plan.blocks)
-        if block not in blocks:
-            return False
-        return self.plan.roles[tensor] in INPUT_LIKE if own is None else blocks.index(own) <= blocks.index(block)
-
-
-def _is_of(tensor: str, layer: str) -> bool:
-    """Whether ``layer`` is the name of a tensor or of the module that has it."""
-    return layer in (tensor, tensor.rpartition(".")[0])
-
-
-# ---- Tensors as they were before training: drawn again from the streams of their plan, or kept where that fails
-
-
-class Starts(Mapping[str, Tensor]):
-    """The starts of tensors by name, on their device and in their type.
-
-    A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit for bit. Others, such
-    as those that a rule leaves as the model begins them or that were loaded, are copied to the CPU.
-
-    Args:
-        plan: of the model.
-        seed: that of ``plan.apply_``.
-        infos: the tensors, before training.
-    """
-
-    def __init__(self, plan: Plan, seed: int, infos: Mapping[str, TensorInfo]) -> None:
-        self.plan, self.seed, self.infos = plan, seed, infos
-        self.kept = {
-            name: whole(t.parameter.detach()).to("cpu", copy=True) for name, t in infos.items() if not self._is_drawn(t)
-        }
-
-    def __getitem__(self, name: str) -> Tensor:
-        parameter = self.infos[name].parameter
-        start = self.kept.get(name)
-        if start is None:
-            start = start_of(self.plan, self.infos[name], self.seed)
-        assert start is not None
-        return start.to(parameter.device, parameter.dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.infos)
-
-    def __len__(self) -> int:
-        return len(self.infos)
-
-    def _is_drawn(self, t: TensorInfo) -> bool:
-        start = start_of(self.plan, t, self.seed)
-        now = whole(t.parameter.detach())
-        return start is not None and torch.equal(start.to(now), now)
-
-
-# ---- How a training began: initial weights against those of the plan
-
-
-_LEAST, _ERRORS = 0.25, 4.0  # of a logarithm: what matters little, and standard errors that chance does not reach
-_OTHERWISE = (
-    " If the model is meant to start from other weights, as from a checkpoint, pass own_start=True to nfd.Watch."
-)
-
-
-@dataclass(frozen=True)
-class OtherStart:
-    """A tensor whose initial weights differ from the plan: its standard deviation, and the planned one."""
-
-    tensor: str
-    std: float
-    planned: float
-
-    @property
-    def change(self) -> float:
-        """The planned standard deviation over this one."""
-        return self.planned / self.std if self.std else 0.0
-
-    def __str__(self) -> str:
-        return f"has standard deviation {self.std:.3g}, planned {self.planned:.3g}"
-
-
-@dataclass(frozen=True)
-class StartAlert(Alert):
-    """Tensors whose initial weights differ from the plan, all in one alert at step 0.
-
-    Attributes:
-        tensors: the one with the largest deviation first; ``layer`` and ``value`` are those of the first.
-    """
-
-    tensors: tuple[OtherStart, ...] = ()
-
-    @property
-    def remedy(self) -> str:
-        """What to do."""
-        return super().remedy + _OTHERWISE
-
-    def __str__(self) -> str:
-        others = f"{counted(self.tensors)} did not start as planned: {in_words(self.tensors)}"
-        return f"step 0: {others}. {self.remedy}"
-
-
-class Beginning:
-    """The tensors of a training that began otherwise than planned.
-
-    Args:
-        plan: of the model.
-        others: those tensors.
-        of: how many matrices were compared.
-    """
-
-    def __init__(self, plan: Plan, others: Sequence[OtherStart], of: int) -> None:
-        self.plan, self.of = plan, of
-        self.others = sorted(others, key=lambda start: (-_distance(start.std, start.planned), start.tensor))
-
-    @classmethod
-    def seen(cls, plan: Plan, starts: Starts) -> Beginning:
-        """By the tensors as they are now, before training."""
-        return cls(plan, _other_starts(plan, starts) if rule_named(plan.rule).scales_width else [], len(starts))
-
-    @property
-    def alerts(self) -> list[StartAlert]:
-        """One alert for all of them; none where all began as planned."""
-        if not self.others:
-            return []
-        first = self.others[0]
-        layer = first.tensor.rpartition(".")[0] or first.tensor
-        return [StartAlert(0, 0, "std", layer, first.std, None, Cause.START, tuple(self.others))]
-
-    def explains(self, alert: Any) -> bool:
-        """Whether an alert follows from these starts."""
-        return Consequences(self.plan, self.others, self.of).explain(alert)
-
-    def state(self) -> list[list[Any]]:
-        """For a checkpoint, as plain data."""
-        return [[start.tensor, start.std, start.planned] for start in self.others]
-
-    def restored(self, state: Sequence[Sequence[Any]]) -> Beginning:
-        """That of the training that a checkpoint is of."""
-        return Beginning(self.plan, [OtherStart(*start) for start in state], self.of)
-
-
-def _other_starts(plan: Plan, starts: Starts) -> list[OtherStart]:
-    """Of the matrices that the plan draws and did not draw by the seed of the watch."""
-    others = []
-    for name, start in starts.kept.items():
-        info, entry = starts.infos[name], plan.entries[name]
-        if entry.start.kept or plan.std(name) == 0 or not info.parameter.requires_grad:
-            continue
-        values = info.drawn(start)
-        grown = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
-        error = math.sqrt((1 + grown) / (2 * values.numel()))
-        std = rms(values.double())
-        if _distance(std, plan.std(name)) > max(_LEAST, _ERRORS * error):
-            others.append(OtherStart(name, std, plan.std(name)))
-    return others
-
-
-def _distance(std: float, planned: float) -> float:
-    """Of the logarithms; infinite for zero."""
-    return abs(math.log(std / planned)) if std > 0 else math.inf if std == 0 else math.nan
-
-
-# ---- The rates by which a model is stepped, compared with those of its plan
-
-
-@dataclass(frozen=True)
-class OtherRate:
-    """A tensor whose rate differs from the plan: the rate, and the planned one.
-
-    ``planned`` is 0 where another kind of optimizer steps it, at whose rates no number of the plan can be compared.
-    """
-
-    tensor: str
-    rate: float
-    planned: float
-
-    @property
-    def change(self) -> float:
-        """The rate over the planned one; 0 where nothing is known."""
-        return self.rate / self.planned if self.planned else 0.0
-
-    def __str__(self) -> str:
-        return f"has rate {self.rate:.4g}, planned {self.planned:.4g}"
-
-
-@dataclass(frozen=True)
-class RateAlert(Alert):
-    """Tensors whose rates differ from the plan, or which another kind of optimizer steps, all in one alert.
-
-    Attributes:
-        tensors: the one with the largest deviation first; ``layer`` and ``value`` are those of the first.
-        of: how many matrices were compared.
-        optimizer: the class of the optimizer.
-        kind, planned_kind: its law and that of the plan, by their names.
-    """
-
-    tensors: tuple[OtherRate, ...] = ()
-    of: int = 0
-    optimizer: str = ""
-    kind: str = ""
-    planned_kind: str = ""
-
-    @property
-    def names(self) -> list[str]:
-        """Those of the tensors."""
-        return [other.tensor for other in self.tensors]
-
-    @property
-    def remedy(self) -> str:
-        """What to do."""
-        if self.cause is not Cause.OPTIMIZER:
-            return REMEDY
-        return super().remedy if self.kind == self.planned_kind else f"{super().remedy} Or plan for {self.kind!r}."
-
-    def __str__(self) -> str:
-        if self.kind != self.planned_kind:
-            reason = f"the plan is for {self.planned_kind}; the optimizer of {listed(self.names)} is {self.optimizer}"
-        else:
-            lacks = "does not have the groups of the plan and " if self.cause is Cause.OPTIMIZER else ""
-            others = f"steps {counted(self.tensors)} at another rate than planned: {in_words(self.tensors)}"
-            reason = f"the {self.optimizer} {lacks}{others}"
-        return f"step {self.step}: {reason}. {self.remedy}"
-
-
-class Stepping:
-    """How a training is stepped, against its plan.
-
-    Args:
-        plan: of the model.
-        model: before its first step.
-
-    Attributes:
-        alerts: those of optimizers of another kind than the plan's; where there are none, one for all other rates.
-    """
-
-    def __init__(self, plan: Plan, model: nn.Module) -> None:
-        self.plan, self.model = plan, model
-        self.alerts: list[RateAlert] = []
-        self._seen = _Optimizers(model)
-
-    def judged(self, step: int) -> list[RateAlert]:
-        """The alerts of the first step whose rates are above 0; none at other steps."""
-        optimizers = self._seen.optimizers
-        tensors = _stepped(self.plan, self.model, optimizers) if optimizers else {}
-        if not tensors:
-            return []
-        self._seen.close()
-        for optimizer in optimizers:
-            if _has_groups(optimizer):
-                warn_of_lost_ratios(optimizer)
-        alerts = _of_other_kinds(self.plan, tensors, step) or _of_other_rates(self.plan, tensors, step)
-        raised = [alert for alert in alerts if alert.names not in [earlier.names for earlier in self.alerts]]
-        self.alerts += raised
-        return raised
-
-    def explains(self, alert: Any) -> bool:
-        """Whether an alert follows from these rates."""
-        return any(Consequences(self.plan, own.tensors, own.of).explain(alert) for own in self.alerts)
-
-    def state(self) -> list[dict[str, Any]]:
-        """For a checkpoint, as plain data."""
-        return [asdict(alert) | {"cause": alert.cause.value} for alert in self.alerts]
-
-    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Know the alerts of the training that a checkpoint is of. Its next step is judged again."""
-        self.alerts = [
-            RateAlert(
-                **dict(stored)
-                | {"cause": Cause(stored["cause"]), "tensors": tuple(OtherRate(**other) for other in stored["tensors"])}
-            )
-            for stored in state
-        ]
-
-
-class _Optimizers:
-    """The optimizers that step parameters of a model, from now on until this is closed or gone."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.optimizers: list[torch.optim.Optimizer] = []
-        note = WeakMethod(self._note)  # the hook keeps nothing alive
-
-        def hook(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
-            if (alive := note()) is not None:
-                alive(optimizer)
-
-        self._remove = finalize(self, register_optimizer_step_post_hook(hook).remove)
-
-    def close(self) -> None:
-        """See no further steps."""
-        self._remove()
-        self.optimizers = []
-
-    def _note(self, optimizer: torch.optim.Optimizer) -> None:
-        own = {id(p) for p in self.model.parameters()}
-        is_new = all(optimizer is not known for known in self.optimizers)
-        if is_new and any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-            self.optimizers.append(optimizer)
-
-
-class _Stepped(NamedTuple):
-    """A tensor with its rate, the rate that the plan gives it as a multiple of the tuned one, and its optimizer.
-
-    ``law`` is that of the optimizer, None where it is unknown; ``planned`` that of the plan.
-    """
-
-    name: str
-    rate: float
-    scale: float
-    optimizer: torch.optim.Optimizer
-    law: OptimizerLaw | None
-    planned: OptimizerLaw
-
-    def alert(self, step: int, cause: Cause, others: Sequence[OtherRate], of: int) -> RateAlert:
-        """One of several tensors, at the first of them."""
-        first, kind = others[0], (self.law or self.planned).name
-        layer = first.tensor.rpartition(".")[0] or first.tensor
-        made = type(self.optimizer).__name__, kind, self.planned.name
-        return RateAlert(step, step, "rate", layer, first.rate, None, cause, tuple(others), of, *made)
-
-
-def _stepped(plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, _Stepped]:
-    """The tensors whose rates are above 0, by name."""
-    names = {id(held.parameters[0]): name for name, held in held_as_planned(model, plan.entries).items()}
-    scales = {id(p): float(group[SCALE]) for group in plan.param_groups(model, lr=1.0) for p in group["params"]}
-    tensors: dict[str, _Stepped] = {}
-    for optimizer in optimizers:
-        for law, groups in _laws(optimizer):
-            for group in groups:
-                rate = float(group.get("lr") or 0.0)
-                for key in [id(p) for p in group["params"] if rate and id(p) in scales]:
-                    name = names[key]
-                    tensors.setdefault(name, _Stepped(name, rate, scales[key], optimizer, law, plan.law_for(name)))
-    return tensors
-
-
-def _laws(optimizer: torch.optim.Optimizer) -> Sequence[tuple[OptimizerLaw | None, list[dict[str, Any]]]]:
-    """The groups of an optimizer by what steps them."""
-    try:
-        return by_law(law_of(optimizer), optimizer.param_groups)
-    except InputError:
-        return [(None, optimizer.param_groups)]
-
-
-def _has_groups(optimizer: torch.optim.Optimizer) -> bool:
-    return all(SCALE in group for group in optimizer.param_groups)
-
-
-def _of_other_kinds(plan: Plan, tensors: Mapping[str, _Stepped], step: int) -> list[RateAlert]:
-    """An alert for every kind of optimizer that the plan has other rates for."""
-    kinds: dict[tuple[str, str], list[_Stepped]] = {}
-    for tensor in tensors.values() if rule_named(plan.rule).scales_width else ():
-        if tensor.law is not None and _rates_of(tensor.law) != _rates_of(tensor.planned):
-            kinds.setdefault((tensor.law.name, tensor.planned.name), []).append(tensor)
-    matrices = _matrices(plan, tensors)
-    return [
-        own[0].alert(step, Cause.OPTIMIZER, [OtherRate(tensor.name, tensor.rate, 0.0) for tensor in own], matrices)
-        for own in kinds.values()
-    ]
-
-
-def _matrices(plan: Plan, names: Iterable[str]) -> int:
-    """How many of these tensors are matrices."""
-    return sum(not plan.entries[name].is_vector for name in names)
-
-
-def _rates_of(law: OptimizerLaw) -> tuple[Any, ...]:
-    """What rates follow from: laws with the same have the same rates."""
-    return law.degree, law.unit, law.shape_norm
-
-
-def _of_other_rates(plan: Plan, tensors: Mapping[str, _Stepped], step: int) -> list[RateAlert]:
-    """One alert for all tensors that have another rate than planned."""
-    others = [other for law in {t.planned.name for t in tensors.values()} for other in _other_rates(tensors, law)]
-    if not others:
-        return []
-    others.sort(key=lambda other: (-abs(math.log(other.change)), other.tensor))
-    first = tensors[others[0].tensor]
-    cause = Cause.RATE if _has_groups(first.optimizer) else Cause.OPTIMIZER
-    return [first._replace(law=None).alert(step, cause, others, _matrices(plan, tensors))]
-
-
-def _other_rates(tensors: Mapping[str, _Stepped], law: str) -> list[OtherRate]:
-    """Of the tensors that the plan steps by one law, which have one tuned rate."""
-    own = [tensor for tensor in tensors.values() if tensor.planned.name == law]
-    tuned = median_low([tensor.rate / tensor.scale for tensor in own])
-    if all(_alike(tensor.rate, tuned * tensor.scale) for tensor in own):
-        return []
-    if all(_alike(tensor.rate, own[0].rate) for tensor in own):
-        tuned = own[0].rate
-    planned = {tensor.name: tuned * tensor.scale for tensor in own}
-    return [OtherRate(t.name, t.rate, planned[t.name]) for t in own if not _alike(t.rate, planned[t.name])]
-
-
-def _alike(rate: float, planned: float) -> bool:
-    return math.isclose(rate, planned, rel_tol=ALIKE)
