@@ -21,7 +21,6 @@ from nfd.paper.settings import StudyConfig
 from nfd.paper.study import Study
 from nfd.paper.study_report import study_report
 from nfd.report.charts import chart_of
-from nfd.runs.trial import groups
 
 # ---- the study ------------------------------------------------------------------------------------------------
 
@@ -180,7 +179,7 @@ def checking(turn: Round) -> list[Row]:
 
 
 def sweeps(turn: Round) -> list[Row]:
-    """Many short runs: what storing, naming and handing them out adds to training the same groups in a loop."""
+    """Many short runs: what storing, naming and handing them out adds to training the same in a loop."""
     x, y = digits().batches(16, 20, 0)
     task, family = nfd.Task(list(zip(x, y, strict=True))), nfd.resnets(64, 10)
     depths = range(1, 1 + (4 if turn.quick else 16))
@@ -189,16 +188,14 @@ def sweeps(turn: Round) -> list[Row]:
 
 
 def _sweep(trials: list[nfd.Trial], executor: str) -> Row:
-    tasks = groups(trials)
     with threads(1):
-        tasks[0].train("cpu")
-        alone = seconds(lambda: [task.train("cpu") for task in tasks])
+        trials[0].train("cpu")
+        alone = seconds(lambda: [trial.train("cpu") for trial in trials])
     with tempfile.TemporaryDirectory() as folder, nfd.Sweep(folder, executor=executor, progress=False) as sweep:
         took = seconds(lambda: sweep.run(trials))
     return {
         "executor": executor,
         "runs": len(trials),
-        "groups": len(tasks),
         "sweep, s": took,
         "training alone, s": alone,
         "overhead per run, ms": 1e3 * (took - alone) / len(trials),

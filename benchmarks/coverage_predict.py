@@ -13,7 +13,7 @@ from typing import Any
 import nfd
 from nfd.core.random import derive
 from nfd.data.digits import digits
-from nfd.families.paper import PaperMember
+from nfd.families.member import PaperMember
 from nfd.families.resnets import RULE, NetworkFamily, Networks
 
 Row = dict[str, Any]

@@ -104,21 +104,6 @@ SECTIONS = (
         "It becomes quadratic in the number of samples once the products cost more than the fixed part of a query.",
     ),
     Section(
-        "Networks trained together",
-        ("modules",),
-        "One step of several networks of the same size, computed together by `torch.func`, against a loop over them, "
-        "as sweeps train them alone. Both include the optimizer; times are CPU times on one thread. The networks "
-        "have four residual blocks of widths n, 2 n, n; in the Transformer each follows causal attention with heads "
-        "of 16.",
-        "Training together saves calls of operations, not arithmetic. If a product has few operations, most of the "
-        "time goes into calls, and the gain grows with the number of networks. If it has millions, there is no gain. "
-        "A Transformer of width 32 on 256 tokens a step is already there: even hand-written operations on all "
-        "networks, without `vmap`, are at most 1.4 times as fast as a loop. Sweeps train up to 16 networks together "
-        "if a product has at most a million operations, or five million under Muon, counted on the first batch "
-        "(`nfd.training.together`). Muon gains most, since its Newton-Schulz iteration makes 15 small products per "
-        "matrix.",
-    ),
-    Section(
         "Kernels",
         ("grams", "horizons"),
         "Gram matrices of inputs in R^64 of different norms, T = 1, each in a fresh process, with the time of the "

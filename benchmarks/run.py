@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import against, commands, gpu, kernels, modules, networks, particles, structured
+from benchmarks import against, commands, gpu, kernels, networks, particles, structured
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from benchmarks.show import terminal
@@ -47,7 +47,6 @@ PARTS = (
     Part("large", networks.large, 2),
     Part("reference", networks.reference_problem, 3),
     Part("growth", networks.growth, 3),
-    Part("modules", modules.together, 2),
     Part("grams", kernels.grams, 2),
     Part("horizons", kernels.long_horizons, 1),
     Part("recursion", kernels.against_recursion),

@@ -153,7 +153,7 @@ class Case:
 
     @property
     def of_paper(self) -> bool:
-        """Whether it is a network of ``nfd.nets``."""
+        """Whether it is a network of the paper."""
         return self.model.startswith("resnet")
 
     @property

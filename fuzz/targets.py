@@ -180,7 +180,7 @@ def _cifar_seeds() -> list[bytes]:
 
 def _plan_seeds() -> list[bytes]:
     def model(width: int, depth: int) -> torch.nn.Module:
-        from nfd.nets.resnet import ResNet
+        from nfd.families.resnet import ResNet
 
         return ResNet(4, 2, width, depth, block="two-layer")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.nets.network import Network
+from nfd.families.network import Network
 from nfd.wide.layers import DeferredLinear
 
 Program = Callable[[nn.Module, torch.optim.Optimizer], list[Tensor]]

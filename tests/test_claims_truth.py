@@ -23,8 +23,8 @@ from nfd.core import activations
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import Interval, mean
 from nfd.data.digits import digits
+from nfd.families.resnet import ResNet
 from nfd.limits.kernels import kernel
-from nfd.nets.resnet import ResNet
 from nfd.paper import distances, two_limits
 from nfd.paper.claims import (
     backward,

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import nfd
-from nfd.nets.network import Network
+from nfd.families.network import Network
 from replay import gap
 
 F64 = torch.float64

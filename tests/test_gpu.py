@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.nets.network import Network
+from nfd.families.network import Network
 from nfd.wide.lazy_gaussian import RevealedMatrix
 from pretend import pretended_cuda
 from replay import gap

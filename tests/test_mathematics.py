@@ -22,11 +22,11 @@ from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
 from nfd.core.names import RuleName
 from nfd.core.statistics import rms
+from nfd.families.network import Network
 from nfd.forecasts.budget import Cost, Costs, best_size, returns
 from nfd.forecasts.law import fit_law
 from nfd.limits.extrapolate import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict_of
-from nfd.nets.network import Network
 from nfd.rates.transfer import TOLERANCE
 from nfd.scaling.optimizers import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES

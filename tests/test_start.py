@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import nfd
-from nfd.nets.resnet import ResNet
+from nfd.families.resnet import ResNet
 from nfd.paper.runs import PROBES, RunConfig, dataset_of, run_all, trial_of
 from nfd.paper.spectra import Spectra
 from nfd.paper.start import at_start
@@ -27,7 +27,7 @@ def test_streams_before_training_are_features_and_gradients_of_the_first_output(
     n, L, x = 6, 3, inputs()
     net = ResNet(5, 2, n, L, horizon=2.0, activation="tanh", dtype=torch.float64, **form)
     _, vectors = at_start(net, x)
-    layers, _ = net.run(net, x)
+    layers, _ = net.run(x)
     gradients = []
     for layer in layers:
         rows = [torch.autograd.grad(net.read(layers[-1])[p, 0], layer, retain_graph=True)[0][p] for p in range(3)]
@@ -45,7 +45,7 @@ def test_streams_before_training_are_features_and_gradients_of_the_first_output(
 def test_gradients_before_training_are_equation_3() -> None:
     n, L, T = 6, 3, 2.0
     net = ResNet(5, 2, n, L, horizon=T, activation="tanh", dtype=torch.float64)
-    layers, _ = net.run(net, inputs())
+    layers, _ = net.run(inputs())
     g = net.V[0].expand(3, n)
     for index in reversed(range(L)):
         slope = 1 - torch.tanh(layers[index]) ** 2
@@ -138,11 +138,11 @@ def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) ->
     assert record.status == "done"
     assert record.curves["measured_after"].tolist() == [3, 6]
     dataset = dataset_of(config)
-    net = trial_of(config).build().network()
+    net = trial_of(config).build().module
     optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule))
     phis, firsts, deltas = [], [], []
     for step, (x, y) in enumerate(zip(*dataset.batches(1, 6, 0), strict=True), start=1):
-        layers, _ = net.run(net, x)
+        layers, _ = net.run(x)
         loss = torch.nn.functional.cross_entropy(net.read(layers[-1]), y)
         gradients = torch.autograd.grad(loss, layers, retain_graph=True)
         first = torch.autograd.grad(net.read(layers[-1])[0, 0], layers, retain_graph=True)
@@ -190,7 +190,7 @@ def test_the_meter_of_updates_compares_with_the_start() -> None:
     with nfd.Sweep(progress=False) as sweep:
         (record,) = run_all(sweep, {0: [config]}, "updates")[0]
     dataset, member = dataset_of(config), trial_of(config).build()
-    net, start = member.network(), copy.deepcopy(member.network())
+    net, start = member.module, copy.deepcopy(member.module)
     probes, n = dataset.test_inputs[:PROBES], config.width
     optimizer, moved = nfd.SGD(net.param_groups(config.eta_c, config.rule)), []
     assert net.inner is not None

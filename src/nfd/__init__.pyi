@@ -1,5 +1,7 @@
 from . import integrations as integrations
 from .families.family import Family as Family
+from .families.resnet import MLP as MLP
+from .families.resnet import ResNet as ResNet
 from .families.resnets import resnets as resnets
 from .forecasts.scaling_law import Capacity as Capacity
 from .forecasts.scaling_law import fit_scaling_law as fit_scaling_law
@@ -12,8 +14,6 @@ from .limits.predict import predict as predict
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import Check as Check
 from .meters.check import check as check
-from .nets.mlp import MLP as MLP
-from .nets.resnet import ResNet as ResNet
 from .rates.sweep import transfer as transfer
 from .rates.transfer import Transfer as Transfer
 from .rates.transfer import fit_transfer as fit_transfer

@@ -6,8 +6,8 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,24 +102,15 @@ class Store:
             self.path.with_name(_DRIVER).unlink(missing_ok=True)
         self._database.close()
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Add records, all or none: when this returns they are on the disk."""
+    def add(self, record: Record) -> None:
+        """Add a record: when this returns it is on the disk."""
         from safetensors.numpy import save
 
-        rows = []
-        for r in records:
-            texts = [json.dumps(part) for part in (r.config, r.metrics, r.observed)]
-            curves = {name: np.array(x, order="C") for name, x in r.curves.items()}  # ``save`` reads no strides
-            rows.append((r.key, r.status, *texts, r.seconds, save(curves)))
+        curves = {name: np.array(x, order="C") for name, x in record.curves.items()}  # ``save`` reads no strides
+        texts = [json.dumps(part) for part in (record.config, record.metrics, record.observed)]
+        row = (record.key, record.status, *texts, record.seconds, save(curves))
         with self._in_words():
-            self._database.execute("BEGIN")
-            try:
-                self._database.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-                self._database.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):  # where the disk is full it has rolled back already
-                    self._database.execute("ROLLBACK")
-                raise
+            self._database.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def keys(self) -> set[str]:
         """The keys of all records."""

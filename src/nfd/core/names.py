@@ -28,6 +28,6 @@ ExecutorName = Literal["processes", "inline", "ray"]
 
 BASE = 64, 4  # width and depth at which rates are tuned
 RULE: RuleName = "complete-p"  # of your own models, in plans and in every question about them
-OPTIMIZER = "adamw"  # the same; networks of nfd.nets have theirs
+OPTIMIZER = "adamw"  # the same; networks of the paper have theirs
 RESOLUTION = 0.1  # of structured layers
 SEEDS = 3  # of each network of a check

@@ -21,8 +21,7 @@ from nfd.core.errors import (
 )
 from nfd.core.names import BASE, RESOLUTION, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
-from nfd.families.member import Member
-from nfd.families.paper import member_of
+from nfd.families.member import Member, member_of
 from nfd.scaling.base import defaults_of, told_by
 from nfd.scaling.entries import MakeModel, check_constructor, instance
 from nfd.scaling.model import blocks_named, on_device, tensors
@@ -40,7 +39,7 @@ class Family:
 
     ``nfd.check``, ``nfd.transfer``, ``nfd.scaling_law`` and ``nfd.predict`` take a family, or a plain function
     ``make_model(width, depth)``, for which they make one whose base is the smallest network they train (for networks of
-    ``nfd.nets`` that of width 1 and depth 1, so that the rate is the paper's).
+    the paper that of width 1 and depth 1, so that the rate is the paper's).
 
     Args:
         make_model: ``make_model(width, depth)``; it returns a new module.

@@ -13,9 +13,9 @@ from torch import nn
 from nfd.core.errors import InputTypeError
 from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.family import Family
-from nfd.families.paper import PaperMember
-from nfd.nets.network import Network
-from nfd.nets.resnet import ResNet
+from nfd.families.member import PaperMember
+from nfd.families.network import Network
+from nfd.families.resnet import ResNet
 from nfd.scaling.plan import Plan
 
 RULE: RuleName = "depth-mup"  # the paper's own
@@ -24,7 +24,7 @@ OPTIMIZER = "sgd"
 
 @dataclass(frozen=True)
 class Networks:
-    """The constructor of a class of ``nfd.nets`` as a function of width and depth that can be sent to other processes.
+    """A class of the paper's networks as a function of width and depth that can be sent to other processes.
 
     Args:
         kind: ``nfd.ResNet``, ``nfd.MLP`` or a subclass with the same arguments.
@@ -45,7 +45,7 @@ class Networks:
 
 
 class NetworkFamily(Family):
-    """A family of networks of ``nfd.nets``: the rule decides their residual multiplier and regime too."""
+    """A family of networks of the paper: the rule decides their residual multiplier and regime too."""
 
     make_model: Networks
 
@@ -98,7 +98,7 @@ def networks(
     version: str | None = None,
     **settings: Any,
 ) -> NetworkFamily:
-    """The family of a class of ``nfd.nets``; ``settings`` are further arguments of the class."""
+    """The family of a class of the paper's networks; ``settings`` are further arguments of the class."""
     if not (isinstance(kind, type) and issubclass(kind, Network)):
         raise InputTypeError(f"kind must be nfd.ResNet, nfd.MLP or a subclass; got {kind!r}.")
     if unknown := settings.keys() - signature(kind).parameters.keys():

@@ -44,8 +44,7 @@ from nfd.scaling.model import listed, outputs_of
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.store import Record
-from nfd.training import driver
-from nfd.training.loop import Step
+from nfd.training.loop import Step, optimizer_of
 from nfd.training.task import COPIES, Batch, Task, as_task
 
 # ---- ``nfd.check``: train a family's networks for a few steps over widths and depths, and say what scales wrongly
@@ -169,7 +168,7 @@ def _check_seeds(runs: Sequence[Row]) -> None:
 def _class_of_optimizer(family: Family, task: Task, lr: float) -> str:
     member = family.member(*family.base, device=task.device)
     groups = member.groups(lr, task.weight_decay, task.adamw_lr)
-    return type(driver.optimizer_of(task, family.optimizer, groups)).__name__
+    return type(optimizer_of(task, family.optimizer, groups)).__name__
 
 
 def _table(

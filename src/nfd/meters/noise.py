@@ -31,8 +31,7 @@ from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.statistics import ratio_of_means
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.model import batch_size
-from nfd.training.batches import cut
-from nfd.training.task import Pair, check_labels
+from nfd.training.task import Pair, check_labels, cut
 
 # ---- Gradient noise: how large a batch must be for its gradient to be more signal than noise
 

@@ -53,7 +53,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.statistics import rms
 from nfd.families.member import Member
-from nfd.nets.dense import DenseLinear
+from nfd.families.network import DenseLinear
 from nfd.scaling.model import (
     TensorInfo,
     block_of,

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from nfd import MLP, SGD, Family, Observation, Observer, ResNet, Sweep, Task, Trial
 from nfd.data import Dataset
-from nfd.families import Member, networks
+from nfd.families import Member, Network, networks
 from nfd.meters import Baseline
 from nfd.paper.data.load import load
 from nfd.paper.settings import DataConfig
@@ -215,12 +215,16 @@ class Metered(Observation):
         return {}, vectors | {"measured_after": torch.tensor(steps, dtype=torch.float32)}, None
 
 
+def _network(member: Member) -> Network:
+    return cast(Network, member.module)
+
+
 class Start(Metered):
     """Streams before training."""
 
     def __init__(self, meter: Meter, member: Member, task: Task) -> None:
         super().__init__(meter, member, task)
-        self.started = at_start(member.network(), self.inputs[:PROBES][:STARTS])
+        self.started = at_start(_network(member), self.inputs[:PROBES][:STARTS])
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
         metrics, curves = self.started
@@ -243,7 +247,7 @@ class SmallestEigenvalues(Metered):
     """Smallest eigenvalues of the covariances of all steps."""
 
     def __init__(self, meter: Meter, member: Member, task: Task) -> None:
-        self.spectra = Spectra(member.network())
+        self.spectra = Spectra(_network(member))
         super().__init__(meter, member, task)
 
     def around(self, step: int) -> AbstractContextManager[object]:

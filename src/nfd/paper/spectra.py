@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.nets import Network, Streams
+from nfd.families import Network, Streams
 
 
 @dataclass

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from nfd import ResNet
 from nfd.core import rms, stream_variances
-from nfd.nets import Network
+from nfd.families import Network
 from nfd.paper.spectra import first_gradient
 
 
@@ -39,17 +39,17 @@ def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tenso
         "h_end": h[-1].flatten(),
         "g_start": g[0].flatten(),
     }
-    if not net.follows_eq_1:
+    if not (isinstance(net, ResNet) and net.order == "pre" and net.inner is None):
         return {}, vectors
     q, P = stream_variances(net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth)
-    forward = _forward_particles(cast(ResNet, net), h, q)
-    backward = _backward_particles(cast(ResNet, net), g, forward, P)
+    forward = _forward_particles(net, h, q)
+    backward = _backward_particles(net, g, forward, P)
     return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors
 
 
 def _streams(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
     """h and g, ``[L+1, P, n]``, of the first output."""
-    layers, _ = net.run(net, x)
+    layers, _ = net.run(x)
     return torch.stack([h.detach() for h in layers]), first_gradient(net, layers, net.read(layers[-1]))
 
 

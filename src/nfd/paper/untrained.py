@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nfd import ResNet, kernel
 from nfd.core import Activation, activation, generator
-from nfd.nets import Network, Streams
+from nfd.families import Network, Streams
 
 
 def flows(net: Network, x: Tensor) -> Streams:

@@ -1,6 +1,6 @@
-"""``Sweep``: what is missing is trained, group by group, and stored as it comes; a sweep can stop at any time.
+"""``Sweep``: what is missing is trained, and stored as it comes; a sweep can stop at any time.
 
-The driver is the only writer of its store. A group is committed whole, so that a sweep that was stopped, by any
+The driver is the only writer of its store. A trial is committed whole, so that a sweep that was stopped, by any
 cause, and started again holds what an uninterrupted one holds.
 """
 
@@ -21,7 +21,7 @@ from nfd.core.errors import InputError, InputTypeError, StateError, check_count,
 from nfd.core.machine import undisturbed
 from nfd.core.tables import Bar, bar
 from nfd.runs.executors import Executor, Inline, executor_named
-from nfd.runs.trial import Group, Trial, groups
+from nfd.runs.trial import Trial
 from nfd.store import Record, Store
 
 K = TypeVar("K")
@@ -112,10 +112,12 @@ class Sweep:
             held = [record.config for record in self.store.records() if record.key in self.held]
             own = trials[0].experiment.items()
             self.differing = [name for name, value in own if all(config.get(name) != value for config in held)]
-        missing = groups(trials, self.store.keys())
+        done = self.store.keys()
+        missing = {trial.key: trial for trial in trials if trial.key not in done}
         if missing:
             with bar(label, enabled=self.progress) as shown:
-                self._train(missing, len(keys), label, shown)
+                costliest_first = sorted(missing.values(), key=lambda trial: -trial.cost)
+                self._train(costliest_first, len(keys), label, shown)
         records = {key: self.store.record(key) for key in keys}
         return [records[trial.key] for trial in trials]
 
@@ -142,38 +144,34 @@ class Sweep:
         """All curves of a trial, by name."""
         return self.store.curves(trial.key)
 
-    def _train(self, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
-        done = total - sum(len(group.keys) for group in missing)
-        diverged = 0
-        shown.plan(sum(group.cost for group in missing), f"{label}: {done} of {total} runs")
-        with closing(self.executor.run([partial(group.train, self.device) for group in missing])) as ended:
+    def _train(self, missing: Sequence[Trial], total: int, label: str, shown: Bar) -> None:
+        done, diverged = total - len(missing), 0
+        shown.plan(sum(trial.cost for trial in missing), f"{label}: {done} of {total} runs")
+        with closing(self.executor.run([partial(trial.train, self.device) for trial in missing])) as ended:
             for index, trained, error in ended:
-                group = missing[index]
-                records: list[Record] = group.failed(error) if error is not None else trained
-                broken = [record for record in records if record.status == "failed"]
-                self.store.add(record for record in records if record not in broken)
-                if broken:
-                    raise failure(broken)  # the others would fail alike
-                done += len(records)
-                diverged += sum(record.status == "diverged" for record in records)
+                record: Record = trained if error is None else missing[index].failed(error)
+                if record.status == "failed":
+                    raise failure(record)  # the others would fail alike
+                self.store.add(record)
+                done += 1
+                diverged += record.status == "diverged"
                 also = f", {diverged} diverged" if diverged else ""
                 shown.plan(0.0, f"{label}: {done} of {total} runs{also}")
-                shown.advance(group.cost)
+                shown.advance(missing[index].cost)
 
 
-def failure(broken: Sequence[Record]) -> Exception:
-    """The error for runs that failed: of input where it was, but where one failed by a mistake of ours, that one's."""
-    mistake = next((record for record in broken if record.trace is not None), None)
-    lines = ((mistake or broken[0]).error or "no result").splitlines()
-    kind, _, said = lines[0].partition(": ")
-    if mistake is None and kind in _OF_INPUT:
-        return _OF_INPUT[kind](said)
-    outcome = f"A run could not be trained, so the sweep ended: {lines[0].rstrip('.')}."
-    message = f"{outcome} The rest is kept; start again to try them again."
-    if mistake is None:
+def failure(broken: Record) -> Exception:
+    """The error for a run that failed: of input where it was, otherwise what went wrong where it was trained."""
+    said, *lines = (broken.error or "no result").splitlines()
+    kind, _, words = said.partition(": ")
+    if broken.trace is None and kind in _OF_INPUT:
+        return _OF_INPUT[kind](words)
+    message = f"A run could not be trained, so the sweep ended: {said.rstrip('.')}."
+    message += " The rest is kept; start again to try it again."
+    if broken.trace is None:
         return StateError(message)
     error = RuntimeError(message)
-    error.add_note("\n".join(["In the process that trained it:", *lines[1:], mistake.trace or ""]))
+    error.add_note("\n".join(["In the process that trained it:", *lines, broken.trace]))
     return error
 
 

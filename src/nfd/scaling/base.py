@@ -329,7 +329,7 @@ def told_by(model: nn.Module) -> TellsMultipliers | None:
     for name, module in modules(model).items():
         if isinstance(module, TellsMultipliers):
             if name:
-                raise InputError(f"A network of nfd.nets must be the whole model; got one inside, as {name!r}.")
+                raise InputError(f"A network of the paper must be the whole model; got one inside, as {name!r}.")
             return module
     return None
 
@@ -344,13 +344,13 @@ def check_nothing_said(blocks: str | Sequence[str] | None, roles: Mapping[str, s
     for name, value in (("blocks", blocks), ("roles", roles)):
         if value:
             raise InputError(
-                f"{name} are for other models: a network of nfd.nets knows its own; got {name}={value!r}. Drop it, or "
+                f"{name} are for other models: a network of the paper knows its own; got {name}={value!r}. Drop it, or "
                 "override named_roles() in a subclass."
             )
 
 
 def told_parts(model: nn.Module, net: TellsMultipliers, rule: str, given: GivenBase) -> Parts:
-    """The parts of the plan of a network of nfd.nets: it knows its roles, its size and its multipliers."""
+    """The parts of the plan of a network of the paper: it knows its roles, its size and its multipliers."""
     net.check_rule(rule)
     width, depth = given.width, given.depth
     if given.make_model is not None:
@@ -375,7 +375,7 @@ def _told_base(base: nn.Module, who: str) -> TellsMultipliers:
     net = told_by(base)
     if net is None:
         raise InputError(
-            f"{who} a {type(base).__name__}, whose scales are others than those of the model, a network of nfd.nets. "
+            f"{who} a {type(base).__name__}, whose scales are others than those of the model, a network of the paper. "
             "Build both alike."
         )
     return net

@@ -117,7 +117,7 @@ class Plan:
         notes: warnings and remarks, in words.
         run: factors for batch size and length of the run; None if neither ``batch`` nor ``tokens`` was given.
         base: width and depth of the base, as arguments of ``make_model``; None without it, and for networks of
-            ``nfd.nets``.
+            the paper.
 
     Example::
 

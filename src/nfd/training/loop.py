@@ -1,20 +1,83 @@
-"""The one training loop, of one module or of a stack: one pass over batches, one row per step."""
+"""One network of a family, trained on a task by the one loop: one pass over batches, one row per step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-Rates = Sequence[float] | Callable[[int], float | Tensor]
+from nfd.core.errors import InputTypeError, first_line
+from nfd.families.member import Member
+from nfd.scaling.model import evaluating
+from nfd.scaling.optimizers import check_optimizer, law_of
+from nfd.scaling.optimizers import optimizer_of as optimizer_by
+from nfd.training.losses import classes_last
+from nfd.training.task import FROM_GROUPS, Task
+from nfd.wide.optimizers import is_factored
+
 Around = Callable[[int], AbstractContextManager[object]]
 
 
+def rows(
+    member: Member, task: Task, lr: float, rates: Sequence[float] | None = None, around: Around | None = None
+) -> Iterator[Step]:
+    """Train a member on a task, one row per step.
+
+    Args:
+        lr: of the base. rates: factors on every rate, one per step. around: as in ``train``.
+    """
+    groups = member.groups(lr, task.weight_decay, task.adamw_lr)
+    optimizer = optimizer_of(task, member.optimizer, groups)
+    return train(member, optimizer, task.batches, task.value, rates=rates, around=around)
+
+
+def optimizer_of(task: Task, name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The optimizer of parameter groups: the one of this name, or what the task's ``make_optimizer`` makes.
+
+    Raises:
+        TypeError: where ``make_optimizer`` does not take groups, or makes no optimizer.
+    """
+    if task.make_optimizer is None:
+        check_optimizer(name, weights="deferred" if is_factored(groups) else "dense")
+        # The loop of Adam over tensors takes longer than the passes of a small network: fused it takes a sixth.
+        law = law_of(name)
+        adam = law if law.rest is None else law_of(law.rest)
+        options = {"fused": True} if adam.options >= {"betas", "fused"} else {}
+        return optimizer_by(law, [{"weight_decay": 0.0} | group for group in groups], options)
+    try:
+        made = task.make_optimizer(groups)
+    except (TypeError, AttributeError) as error:
+        message = f"make_optimizer raised {type(error).__name__}: {first_line(error)}. {FROM_GROUPS}"
+        raise InputTypeError(message) from error
+    if not hasattr(made, "param_groups"):
+        raise InputTypeError(f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}")
+    return made
+
+
+@torch.no_grad()
+def judged(member: Member, task: Task) -> tuple[float, float]:
+    """Mean loss and accuracy on the evaluation batches, on the last training batch without them.
+
+    The accuracy is not a number where there is none.
+    """
+    pairs = task.eval_batches or task.batches[-1:]
+    losses, right = list[float](), list[Tensor]()
+    with evaluating(member.module):
+        for x, y in pairs:
+            outputs = member(x)
+            losses.append(float(task.value(outputs, y)))
+            if task.loss == "cross-entropy" and task.eval_batches:
+                right.append((classes_last(outputs, y).argmax(-1) == y).flatten())
+    return math.fsum(losses) / len(pairs), float(torch.cat(right).float().mean()) if right else math.nan
+
+
 class Optimizer(Protocol):
-    """What the loop asks of an optimizer, of one network or of a stack."""
+    """What the loop asks of an optimizer."""
 
     param_groups: list[dict[str, Any]]
 
@@ -22,25 +85,21 @@ class Optimizer(Protocol):
         """Forget the gradients of the step before."""
 
     def step(self) -> Any:
-        """Update the weights, unless the backward pass has done so."""
+        """Update the weights."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step saw before its update: the outputs and the batch-mean loss, ``[b, C]`` and ``[]``.
-
-    Those of a stack of R networks are ``[R, b, C]`` and ``[R]``.
-    """
+    """What one step saw before its update: the outputs ``[b, C]`` and the batch-mean loss, a number or not one."""
 
     step: int
     losses: Tensor
     outputs: Any = field(repr=False)
     diverged: bool
-    """Whether the loss left the range of floating-point numbers, in a stack that of every network."""
 
     @property
     def loss(self) -> float:
-        """The loss of a single network."""
+        """The loss as a float."""
         return float(self.losses)
 
 
@@ -50,59 +109,36 @@ def train(
     batches: Iterable[tuple[Any, Any]],
     loss: Callable[[Any, Any], Tensor],
     *,
-    rates: Rates | None = None,
+    rates: Sequence[float] | None = None,
     around: Around | None = None,
-    updates: int | None = None,
 ) -> Iterator[Step]:
     """Train on one batch after the other, and yield a ``Step`` after every update. A divergence ends the training.
 
-    The caller's code runs between two updates. If one network of a stack diverges, its losses are not-a-number from
-    then on, and the others continue.
+    The caller's code runs between two updates.
 
     Args:
         net: a module, or any function, from the inputs of a batch to outputs.
         optimizer: its optimizer.
         batches: pairs (inputs, targets).
-        loss: from (outputs, targets) to a batch mean, a scalar; of a stack ``[R]``.
-        rates: factors on every group's learning rate, one per step or a function of the step, of a stack ``[R]``;
-            undone at the end.
+        loss: from (outputs, targets) to a batch mean.
+        rates: factors on every group's learning rate, one per step.
         around: gives a context for the forward and backward pass of a step; the update comes after it.
-        updates: how many batches are followed by an update, if not all: the last is of no use where only rows are read.
     """
-    with _scheduled(optimizer, rates) as set_rates:
-        for step, (inputs, targets) in enumerate(batches):
-            set_rates(step)
-            optimizer.zero_grad()
-            with around(step) if around else nullcontext():
-                outputs = net(inputs)
-                value = loss(outputs, targets)
-                losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs
-                row = Step(step, losses, seen, diverged=not bool(losses.isfinite().any()))  # the one wait for a device
-                is_followed = not row.diverged and (updates is None or step < updates)
-                if is_followed:
-                    value.sum().backward()  # type: ignore[no-untyped-call]
-            if is_followed:
-                optimizer.step()
-            yield row
-            if row.diverged:
-                return
-
-
-@contextmanager
-def _scheduled(optimizer: Optimizer, rates: Rates | None) -> Iterator[Callable[[int], None]]:
-    """Sets the learning rates of a step; those from before are back at the end."""
-    if rates is None:
-        yield lambda step: None
-        return
-    factor = rates if callable(rates) else rates.__getitem__
     base = [group["lr"] for group in optimizer.param_groups]
-
-    def set_rates(step: int) -> None:
-        for group, lr in zip(optimizer.param_groups, base, strict=True):
-            group["lr"] = lr * factor(step)
-
-    try:
-        yield set_rates
-    finally:
-        for group, lr in zip(optimizer.param_groups, base, strict=True):
-            group["lr"] = lr
+    for step, (inputs, targets) in enumerate(batches):
+        if rates is not None:
+            for group, lr in zip(optimizer.param_groups, base, strict=True):
+                group["lr"] = lr * rates[step]
+        optimizer.zero_grad()
+        with around(step) if around else nullcontext():
+            outputs = net(inputs)
+            value = loss(outputs, targets)
+            losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs
+            row = Step(step, losses, seen, diverged=not bool(losses.isfinite()))  # the one wait for a device
+            if not row.diverged:
+                value.backward()  # type: ignore[no-untyped-call]
+        if not row.diverged:
+            optimizer.step()
+        yield row
+        if row.diverged:
+            return

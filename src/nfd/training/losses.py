@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -48,7 +49,7 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
     ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them, half of ``F.mse_loss``.
     """
     if callable(loss):
-        return loss
+        return partial(_own, loss)
     if loss == MODELS_OWN:
         return lambda out, y: own_loss(out)
     chosen = LOSSES[check_choice("loss", loss, LOSSES)]
@@ -64,6 +65,14 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
             why = _out_of_range(outputs, y) if loss == "cross-entropy" else ""
             raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}: {why or first_line(error)}") from error
 
+    return value
+
+
+def _own(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
+    """A loss of the user's, checked to be one number."""
+    value = loss(out, y)
+    if not isinstance(value, Tensor) or value.dim():
+        raise InputTypeError(f"loss must return the mean over the batch, one number; got {shape_of(value)}.")
     return value
 
 

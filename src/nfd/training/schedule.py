@@ -11,7 +11,6 @@ import torch
 
 from nfd.core.errors import InputError, InputTypeError, check_callable, check_real, check_takes
 from nfd.scaling.run import ramp
-from nfd.training.optimizers import optimizer_named
 
 Schedule = Callable[..., Any]
 """From the step to a factor, or from an optimizer to a scheduler. One that also takes ``steps`` gets their number."""
@@ -71,7 +70,7 @@ def warmed(factors: Sequence[float] | None, steps: int, warmup: float) -> tuple[
 
 
 def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
-    optimizer = optimizer_named("adamw", [{"params": [torch.zeros(1, requires_grad=True)], "lr": lr}])
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr, weight_decay=0.0)
     others = _others(optimizer)
     scheduler = schedule(optimizer)
     if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) or isinstance(

@@ -24,7 +24,7 @@ from nfd.core.errors import InputError, InputTypeError, check_count, check_flag,
 from nfd.core.machine import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import as_text, table_of
-from nfd.families.paper import member_of
+from nfd.families.member import member_of
 from nfd.meters.check import Check
 from nfd.meters.health import ModulePath, Relus
 from nfd.meters.noise import GradientNoise

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nfd import SGD, ResNet
 from nfd.core import Activation
-from nfd.nets import Streams
+from nfd.families import Streams
 from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import rows, seeds, signed, span

@@ -1,4 +1,4 @@
-"""The residual networks of the paper (Eqs. 1, 6, 9) in one class."""
+"""The networks of the paper: residual ones (Eqs. 1, 6, 9), and the vanilla one of Fig. 4a."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from nfd.core.errors import MOST, InputError, check_choice, check_count, check_real
 from nfd.core.names import Block, Feedback, NetworkWeights, Order, Regime
-from nfd.nets.network import Network, trainable
-from nfd.nets.streams import Arithmetic
+from nfd.families.network import Network, trainable
 from nfd.scaling.rules import Role, exponent_of
+
+# ---- The residual networks of the paper (Eqs. 1, 6, 9) in one class
+
 
 _FURTHEST = 60.0  # |log| of a residual multiplier that float32 holds
 
@@ -130,25 +132,20 @@ class ResNet(Network):
         """The forward multiplier of weights with this role, up to the activation that follows."""
         return super().scale(role) * (self.branch if role == "outer" and self.order == "pre" else 1.0)
 
-    def run(self, by: Arithmetic, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        phi = self.activation.phi
-        layers, inner = [by.embed(x)], list[Tensor]()
+    def run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        phi, m, root = self.activation.phi, self.branch, math.sqrt(self.width)
+        layers, inner = [self.embed(x)], list[Tensor]()
         if self.order == "post":
             layers = [phi(layers[0])]
-        for index in range(self.depth):
-            h = x = layers[-1]
+        for index, W in enumerate(self.outer):
+            h = layers[-1]
             if self.order == "post":
-                layers.append(h + by.branch * phi(by.product("outer", index, h)))  # Eq. 9
+                layers.append(h + m * phi(W(h) / root))  # Eq. 9
                 continue
             if self.inner is not None:
-                x = by.product("inner", index, h)
-                inner.append(x)
-            layers.append(by.add(h, "outer", index, x))  # Eqs. 1, 6
+                inner.append(self.inner[index](h) / root)
+            layers.append(h + (m / root) * W(phi(inner[-1] if inner else h)))  # Eqs. 1, 6
         return layers, inner
-
-    @property
-    def follows_eq_1(self) -> bool:
-        return self.order == "pre" and self.inner is None
 
     def block_names(self) -> list[str]:
         return [f"outer.{index}" for index in range(self.depth)]
@@ -160,3 +157,34 @@ class ResNet(Network):
             "inner": trainable(list(self.inner)) if self.inner is not None else [],
             "readout": [self.V],
         }
+
+
+# ---- The vanilla deep network of Fig. 4a: no skip connections
+
+
+class MLP(Network):
+    """The vanilla network: no skip connections.
+
+    ``h_0 = U x / sqrt(d)``, ``h_l = W_l phi(h_{l-1}) / sqrt(n)``, ``f = alpha / sqrt(n) V h_L``.
+
+    Its rates are those of ``rule="mup"``: ``eta_c n`` everywhere. Arguments and errors as in ``nfd.ResNet``.
+
+    Source: Fig. 4a, the vanilla network.
+
+    Example::
+
+        net = nfd.MLP(64, 10, width=256, depth=4)
+        net(x)  # [8, 10]
+    """
+
+    def _add_layers(self) -> None:
+        self.hidden = self._layers("outer")
+
+    def run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        layers = [self.embed(x)]
+        for W in self.hidden:
+            layers.append(W(self.activation.phi(layers[-1])) / math.sqrt(self.width))
+        return layers, []
+
+    def _roles(self) -> dict[Role, list[nn.Parameter]]:
+        return {"input": [self.U], "hidden": trainable(list(self.hidden)), "readout": [self.V]}

@@ -1,12 +1,12 @@
-"""What every network of the paper shares: input and output maps, hidden layers, and streams."""
+"""The base class of the paper's networks, with its dense layers and what one pass shows."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, cast, get_args
+from dataclasses import dataclass, field
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from nfd.core.errors import (
     WIDEST,
     InputError,
     InputTypeError,
+    StateError,
     check_choice,
     check_count,
     check_device,
@@ -29,14 +30,148 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Feedback, NetworkWeights, Regime, RuleName
 from nfd.core.random import Increment, derive, generator
-from nfd.nets.dense import DenseLinear
-from nfd.nets.streams import Arithmetic, Streams
-from nfd.scaling.base import roles_of, told_entries
-from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_of
-from nfd.scaling.plan import Plan
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 from nfd.wide.layers import DeferredLinear, StructuredLinear
 from nfd.wide.linear import FEEDBACKS, FactoredLinear
+from nfd.wide.parameters import InFactors
+
+# ---- What one pass shows
+
+
+@dataclass
+class Streams:
+    """The vectors of one pass: outputs [b, C], h [L+1, b, n], x_inner [L, b, n] (two-layer blocks), delta.
+
+    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], does not scale with the width: it is the paper's g (Eq. 3) weighted
+    by dLoss/df and summed over outputs. It exists after ``loss.backward()``.
+    """
+
+    outputs: Tensor
+    gradient_scale: float
+    layers: list[Tensor] = field(repr=False)
+    inner: list[Tensor] = field(repr=False)
+
+    @property
+    def h(self) -> Tensor:
+        """The residual stream after every block, [L+1, b, n]."""
+        return torch.stack([h.detach() for h in self.layers])
+
+    @property
+    def x_inner(self) -> Tensor | None:
+        """The pre-activation inside every two-layer block, [L, b, n]; None for other networks."""
+        return torch.stack([x.detach() for x in self.inner]) if self.inner else None
+
+    @property
+    def delta(self) -> Tensor:
+        """sqrt(n)/alpha dLoss/dh, [L+1, b, n]."""
+        if any(h.grad is None for h in self.layers):
+            raise StateError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
+        return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
+
+
+# ---- Dense layers, with or without feedback of their own
+
+
+_WIDE = 512  # from here on a pass over W takes longer than the calls that save it
+
+
+class DenseLinear(nn.Module):
+    """``y = x W'`` with ``W`` [out_features, in_features], i.i.d. N(0, 1) at the start.
+
+    ``feedback`` says which matrix carries gradients backward: W itself (``"shared"``), an independent initial copy
+    that receives the same gradient, so under any optimizer the same data updates (``"independent"``), or a copy
+    that is never updated (``"static"``).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        feedback: Feedback = "shared",
+        seed: int | Increment = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        self.feedback = feedback
+        source = seed if isinstance(seed, Increment) else Increment(seed)
+
+        def gaussian(name: str) -> Tensor:
+            empty = torch.empty(out_features, in_features, dtype=dtype, device="cpu")
+            drawn = source.normal_(empty, "init", name)
+            return drawn.to(device)  # drawn on the CPU, so that a network begins alike on every device
+
+        self.weight = nn.Parameter(gaussian("forward"))
+        if feedback != "shared":
+            self.feedback_weight = nn.Parameter(gaussian("backward"), requires_grad=feedback == "independent")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``."""
+        if isinstance(self.weight, InFactors):
+            feedback_weight = self.weight if self.feedback == "shared" else self.feedback_weight
+            return cast(Tensor, _InFactors.apply(x, self.weight, feedback_weight))  # type: ignore[no-untyped-call]
+        if self.feedback == "shared":
+            return nn.functional.linear(x, self.weight)
+        return decoupled_product(x, self.weight, self.feedback_weight)
+
+
+def factor_gradients_(net: nn.Module) -> None:
+    """Have every wide dense layer keep its gradients in factors: a step of plain SGD then reads and writes W alone.
+
+    For networks that are given matrices ``[b, in_features]``, which nobody writes to, and stepped by ``nfd.SGD``.
+    """
+    for layer in net.modules():
+        if isinstance(layer, DenseLinear) and layer.weight.shape[1] >= _WIDE:
+            for name, weight in layer.named_parameters():
+                setattr(layer, name, InFactors(weight.data, weight.requires_grad))
+
+
+def decoupled_product(x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
+    """``x W'`` forward, the feedback matrix backward; weights [out, in], or stacks of them for stacks of x."""
+    return cast(Tensor, _Decoupled.apply(x, weight, feedback_weight))  # type: ignore[no-untyped-call]
+
+
+class _Decoupled(torch.autograd.Function):
+    """``x W'`` whose input gradient goes through another matrix; both matrices get the gradient of W."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, feedback_weight)
+        return x @ weight.mT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        x, feedback_weight = ctx.saved_tensors
+        _, weight_needs, feedback_needs = ctx.needs_input_grad
+        update = None
+        if weight_needs or feedback_needs:
+            single = feedback_weight.dim() == 2
+            update = g.flatten(0, -2).T @ x.flatten(0, -2) if single else g.mT @ x
+        return g @ feedback_weight, update, update if feedback_needs else None
+
+
+class _InFactors(torch.autograd.Function):
+    """``x W'``, whose input gradient goes through W or its feedback copy, and whose gradients of both are factors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: InFactors, feedback_weight: InFactors) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.weights = weight, feedback_weight
+        return x @ weight.mT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (g,), (x,) = grads, ctx.saved_tensors
+        for weight in dict.fromkeys(ctx.weights):
+            if weight.requires_grad:
+                weight.add_gradient(g, x)
+        return g @ ctx.weights[-1], None, None
+
+
+# ---- Networks
+
 
 Linear = DenseLinear | FactoredLinear
 
@@ -103,7 +238,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [batch, out_features] of inputs [batch, in_features]; Theta(alpha) before training."""
-        return self.read(self.run(self, self._checked(x))[0][-1])
+        return self.read(self.run(self._checked(x))[0][-1])
 
     def streams(self, x: Tensor) -> Streams:
         """Run a forward pass and return its outputs with all hidden vectors, and after ``backward()`` their gradients.
@@ -126,8 +261,8 @@ class Network(nn.Module):
         """A context in which every forward pass calls ``see`` with (h_0 .. h_L) and (x_1 .. x_L)."""
         run = self.run
 
-        def seen(by: Arithmetic, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            vectors = run(by, inputs)
+        def seen(inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+            vectors = run(inputs)
             see(*vectors)
             return vectors
 
@@ -149,28 +284,6 @@ class Network(nn.Module):
     def settings_of(cls, rule: str) -> dict[str, Any]:
         """The arguments of the constructor that follow from a rule, such as ``{"regime": "feature"}``."""
         return {"regime": rule_named(rule).regime}
-
-    def decoupled(self) -> Self:
-        """A copy with the same weights whose gradients pass through independent ones (Corollary 1).
-
-        Raises:
-            ValueError: if the weights are not stored: build the network with ``feedback="independent"``.
-        """
-        twin = copy.deepcopy(self)
-        twin.feedback = "independent"
-        for name, layer in twin.named_modules():
-            if isinstance(layer, FactoredLinear):
-                raise InputError(
-                    "A decoupled copy needs stored weights; build this network with feedback='independent'."
-                )
-            if isinstance(layer, DenseLinear):
-                layer.decouple_(derive(self.seed, "decoupled", name))
-        return twin
-
-    @property
-    def follows_eq_1(self) -> bool:
-        """Whether the blocks are those of Eq. 1: one matrix each, which acts on the activation of the stream."""
-        return False
 
     def reserve(self, samples: int) -> None:
         """Reserve memory for a training of this many samples; only layers without stored weights need it."""
@@ -203,6 +316,10 @@ class Network(nn.Module):
                 optimizer is not exact for these weights or this rule; naming the parameters of a subclass that have no
                 role.
         """
+        from nfd.scaling.base import roles_of, told_entries  # a network alone needs no planner
+        from nfd.scaling.optimizers import check_optimizer, law_of
+        from nfd.scaling.plan import Plan
+
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
         if law.rest is not None:
@@ -210,7 +327,8 @@ class Network(nn.Module):
         rule = self.default_rule if rule is None else rule
         self.check_rule(rule)
         check_optimizer(law.name, rule=rule, weights=self.weights)
-        rates = self._rates(cast(RuleName, rule), law)
+        m = float(self.width) if self.regime == "feature" else 1.0  # kernel: rates of the base at every width
+        rates = Plan(cast(RuleName, rule), law.name, "raw", m, self.depth, told_entries(self, self, m), (), {}, ())
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name, role in sorted(roles_of(self).items(), key=lambda pair: ROLES.index(pair[1])):
             settings = {"lr": lr * rates.rate(name), "role": role}
@@ -220,13 +338,10 @@ class Network(nn.Module):
             )
         return list(groups.values())
 
-    def _rates(self, rule: RuleName, law: OptimizerLaw) -> Plan:
-        """The plan from the network of width 1; in the kernel regime rates are those of that base at every width."""
-        m = float(self.width) if self.regime == "feature" else 1.0
-        return Plan(rule, law.name, "raw", m, self.depth, told_entries(self, self, m), (), {}, ())
-
     def forward_multipliers(self) -> dict[str, Power]:
         """Powers of width and depth of the constants behind which weights are N(0, 1), by name."""
+        from nfd.scaling.base import roles_of
+
         readout = 0.5 if self.regime == "kernel" else 1.0
         width = {"input": 0.0, "readout": readout}
         return {
@@ -237,8 +352,9 @@ class Network(nn.Module):
 
     def scale(self, role: Role) -> float:
         """The forward multiplier of weights with this role."""
-        width = self.in_features if role == "input" else self.width
-        return {"input": 1.0, "readout": self.alpha}.get(role, 1.0) / math.sqrt(width)
+        if role == "input":
+            return 1 / math.sqrt(self.in_features)
+        return (self.alpha if role == "readout" else 1.0) / math.sqrt(self.width)
 
     def named_roles(self) -> dict[str, Role]:
         """The role of every trainable parameter, by its name; a subclass with more parameters adds theirs."""
@@ -275,40 +391,19 @@ class Network(nn.Module):
         """Trainable parameters by role; ``outer`` writes the stream, ``inner`` is every earlier matrix."""
         raise NotImplementedError
 
-    # ---- the arithmetic of one network ------------------------------------------------------------------------
+    # ---- for subclasses --------------------------------------------------------------------------------------
 
-    @property
-    def branch(self) -> float:
-        """m, the residual multiplier."""
-        return 1.0
+    def run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The hidden vectors (h_0 .. h_L) and, for two-layer blocks, (x_1 .. x_L), each [batch, n], of x [batch, d]."""
+        raise NotImplementedError
 
     def embed(self, x: Tensor) -> Tensor:
         """``U x / sqrt(d)``."""
         return nn.functional.linear(x, self.U) / math.sqrt(self.in_features)
 
-    def product(self, layer: str, index: int, x: Tensor) -> Tensor:
-        """``W x / sqrt(n)``."""
-        return cast(Tensor, getattr(self, layer)[index](x)) / math.sqrt(self.width)
-
-    def add(self, h: Tensor, layer: str, index: int, x: Tensor) -> Tensor:
-        """``h + m W phi(x) / sqrt(n)``."""
-        W = getattr(self, layer)[index]
-        return h + (self.branch / math.sqrt(self.width)) * cast(Tensor, W(self.activation.phi(x)))
-
     def read(self, h: Tensor) -> Tensor:
         """``alpha / sqrt(n) V h``."""
         return nn.functional.linear(h, self.V) * (self.alpha / math.sqrt(self.width))
-
-    # ---- for subclasses --------------------------------------------------------------------------------------
-
-    def run(self, by: Arithmetic, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The hidden vectors (h_0 .. h_L) and, for two-layer blocks, (x_1 .. x_L), each [batch, n].
-
-        Args:
-            by: the products with weights, of this network or of a stack of them.
-            x: [batch, in_features].
-        """
-        raise NotImplementedError
 
     def _add_layers(self) -> None:
         """Make the hidden layers, where they follow from the arguments of every network."""

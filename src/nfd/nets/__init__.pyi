@@ -1,2 +1,0 @@
-from .network import Network as Network
-from .streams import Streams as Streams
