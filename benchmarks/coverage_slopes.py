@@ -14,7 +14,7 @@ from benchmarks.coverage_case import Draw, Outcome, Row, counted, normal, outcom
 from nfd.core.random import derive
 from nfd.core.statistics import pooled_slope
 from nfd.meters.check import Check
-from nfd.questions.check_findings import check_findings
+from nfd.meters.findings import check_findings
 
 _SEEDS = 3
 _METERS = ("activation", "activation_update", "function_update", "inner_update", "update_to_weight", "loss")
@@ -38,8 +38,7 @@ def charted(seeds: int, g: torch.Generator) -> Iterator[Outcome]:
             "width": n,
             "depth": L,
             "seed": s,
-            "rows": [],
-            "activation": float((-0.5 * _log(n / 64) + noise * 12.8 / n).exp()),
+            "rows": [{"step": 1, "matrix": "", "activation": float((-0.5 * _log(n / 64) + noise * 12.8 / n).exp())}],
         }
         for n in widths
         for L in depths

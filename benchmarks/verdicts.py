@@ -30,8 +30,7 @@ from nfd.core.estimates import Interval, share
 from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
 from nfd.data.digits import digits
-from nfd.meters.check import is_fault
-from nfd.meters.verdict import rows
+from nfd.meters.verdict import is_fault, rows
 
 AT, SEEDS = (3, 10, 60), 8
 FACTORS, FEWER = (2, 4, 8, 16), (2, 3, 4)  # of sizes; of seeds
@@ -179,9 +178,7 @@ class Case:
         family = nfd.Family(MODELS[self.model], (1, 1) if self.of_paper else (widths[0], depths[0]))
         settings: dict[str, Any] = {"rule": self.rule, "optimizer": self.optimizer, "seeds": seeds, "at": at}
         found = nfd.check(family, task, widths, depths, self.lr, **settings)
-        begun = [{name: run[name] for name in ("start", "unread")} for run in found.runs]
-        looks = zip(begun, (run["rows"] for run in found.runs), strict=True)
-        return [known | look for known, own in looks for look in own if not look["matrix"]]
+        return [{"unread": run["unread"]} | look for run in found.runs for look in run["rows"] if not look["matrix"]]
 
 
 @cache

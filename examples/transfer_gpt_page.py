@@ -16,8 +16,7 @@ from transfer_gpt_words import CHECKS, LADDER, LARGER, LIMITS_OF_IT, PAGE, SAVED
 
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import write_text
-from nfd.meters.check import is_fault
-from nfd.meters.verdict import verdict
+from nfd.meters.verdict import is_fault, verdict_of
 
 Found = Mapping[str, Any]
 
@@ -218,7 +217,7 @@ def foresight(drift: Mapping[str, float | None], faults: Collection[str]) -> str
         return f"no: {kind} without a drift" if faults else "yes: no fault, and no significant drift"
     if faults:
         return f"yes: {kind}, and a drift"
-    small = verdict(moved) in ("STABLE", "UNCERTAIN")
+    small = verdict_of(moved) in ("STABLE", "UNCERTAIN")
     return "no: a drift without a fault" + (", too small for a check to call it one" if small else "")
 
 

@@ -15,7 +15,7 @@ from torch import nn
 import nfd
 from nfd.core.random import global_state
 from nfd.core.statistics import rms
-from nfd.meters.updates import spectral_norms
+from nfd.meters.updates import spectral_norm
 from nfd.watch import Cause
 
 WIDTH, DEPTH = 16, 4
@@ -76,7 +76,7 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
             ("change", "blocks.1.up"): float(delta.norm() / start.get_parameter("blocks.1.up.weight").norm()),
             ("weight", "embed"): float(model.embed.weight.norm() / start.embed.weight.norm()),
             ("added", "blocks.1"): 4 * rms(now[2] - now[1]),  # times the number of blocks
-            ("update_to_weight", "blocks.1.up"): float(spectral_norms([delta]) / spectral_norms([up.weight - delta])),
+            ("update_to_weight", "blocks.1.up"): spectral_norm(delta) / spectral_norm(up.weight - delta),
         }
     for (meter, layer), number in expected.items():
         assert value(watch, meter, layer) == pytest.approx(number, rel=1e-5), meter

@@ -489,7 +489,7 @@ def test_seeds_that_give_one_network_are_refused() -> None:
         ({"at": (0, 1)}, "at must be at least 1"),
         ({"at": (2, 1)}, "at must be ascending"),
         ({"at": (1, 9)}, r"at=\[1, 9\] and 2 batches"),
-        ({"at": 3}, "at must be a list of steps"),
+        ({"at": 3}, "at must be a list"),
         ({"make_model": lambda w, d: Residual(8, d)}, "does it use its first argument, width"),
         ({"make_model": lambda w, d: None}, "must return a torch.nn.Module"),
         ({"make_model": Residual(8, 2)}, "not a model"),

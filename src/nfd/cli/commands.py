@@ -134,8 +134,7 @@ class Check(Sized):
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.meters.check import check
-        from nfd.questions.check_findings import check_findings
-        from nfd.questions.late_findings import late_findings
+        from nfd.meters.findings import check_findings
         from nfd.report.report import check_report
 
         setup, directory = self.read(), self.directory()
@@ -149,7 +148,7 @@ class Check(Sized):
                 sweep=sweep,
             )  # fmt: skip
         data = f"batches of {self.setup}"
-        found = [*check_findings(result, data), *late_findings(result, data)]
+        found = check_findings(result, data)
         page = check_report(self.settings, family.name, result, found, command).write(directory)
         print(result, f"Report: {page}", sep="\n")
         return 0 if result.ok else VERDICT

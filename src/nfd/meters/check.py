@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from rich.table import Column
-from torch import Tensor, nn
+from torch import Tensor
 
 from nfd.core.errors import (
     MOST,
@@ -23,20 +23,35 @@ from nfd.core.errors import (
     check_count,
     check_flag,
     check_real,
-    check_several,
 )
 from nfd.core.files import expanded, write_json
 from nfd.core.machine import gradients
-from nfd.core.names import AXES, SEEDS, Axis
+from nfd.core.names import AXES, SEEDS
 from nfd.core.random import global_state
 from nfd.core.tables import Row, as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
-from nfd.meters.health import Event, EventKind, Failure, dead_units, first_bad, gradient_events
-from nfd.meters.noise import noise_as_text, noise_of, noise_rows, samples_of_a_part
+from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, readings
-from nfd.meters.verdict import LIMITS, METERS, THRESHOLDS, after, cure_of_all, growth, of_stack, rows, stacks_of
+from nfd.meters.verdict import (
+    LIMITS,
+    METERS,
+    THRESHOLDS,
+    Event,
+    EventKind,
+    Failure,
+    cure_of_all,
+    dead_units,
+    failures_of,
+    first_bad,
+    gradient_events,
+    growth,
+    is_fault,
+    networks,
+    rows,
+    stacks_of,
+)
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Observation, Observer, Trial
 from nfd.scaling.entries import MakeModel
@@ -46,8 +61,6 @@ from nfd.scaling.rules import MAX_RATE
 from nfd.store import Record
 from nfd.training.loop import Step, optimizer_of
 from nfd.training.task import COPIES, Batch, Task, as_task
-
-# ---- ``nfd.check``: train a family's networks for a few steps over widths and depths, and say what scales wrongly
 
 
 @gradients()
@@ -115,7 +128,12 @@ def check(
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
     rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     if at is not None:
-        at = _looks(at, task.steps)
+        at = check_ascending("at", at, MOST)
+        if at[-1] > task.steps:
+            raise InputError(
+                f"at must be within the steps of training, one per batch; got at={at} and {task.steps} batches. Give "
+                "a batch for every step; they may repeat."
+            )
         task = task.first(at[-1])
     if check_flag("noise", noise):
         samples_of_a_part(task.batches)
@@ -123,6 +141,7 @@ def check(
     family.check_sizes(sizes["width"], sizes["depth"])
     made = "" if task.make_optimizer is None else _class_of_optimizer(family, task, rate)
     meters = Meters(None if at is None else tuple(at), noise)
+    looks = tuple(at) if at else (task.steps,)
     trials = [
         Trial(family, task, width, depth, seed, rate, observe=(meters,))
         for width in sizes["width"]
@@ -132,14 +151,22 @@ def check(
     with sweep or Sweep() as opened:
         runs = [_row(record) for record in opened.run_all({"checking": trials}, "checking")["checking"]]
     _check_seeds(runs)
-    looks = meters.at or (task.steps,)
-    table = [row for axis in AXES for row in _table(runs, sizes, axis, seeds, meters, looks, family.rule)]
-    names = (family.rule, family.optimizer)
-    draws = any(run["draws"] for run in runs)
-    grown, failures = growth(runs, looks), failures_of(runs)
-    return Check(
-        table, runs, failures, *names, rate, looks, seeds, task.about, family.base, grown, draws, task.copies, made
+    stacks = stacks_of(runs)
+    table = [
+        row | ({"stack": stack} if stack else {}) | {"step": step}
+        for axis in AXES
+        for step in looks
+        for stack in stacks
+        for row in rows(networks(runs, step, stack), sizes, axis, seeds, family.rule)
+    ]
+    table.sort(
+        key=lambda row: (AXES.index(row["axis"]), METERS.index(row["meter"]), stacks.index(row.get("stack", "")))
     )
+    draws = any(run["draws"] for run in runs)
+    return Check(
+        table, runs, failures_of(runs), family.rule, family.optimizer, rate, looks, seeds, task.about, family.base,
+        growth(runs, looks), draws, task.copies, made,
+    )  # fmt: skip
 
 
 def _row(record: Record) -> Row:
@@ -147,9 +174,7 @@ def _row(record: Record) -> Row:
     size = {name: record.config[name] for name in ("width", "depth", "seed")}
     row: Row = size | record.observed[0]
     row["events"] = [Event(**event | {"kind": EventKind(event["kind"])}) for event in row["events"]]
-    row["rows"] = [size | of_step for of_step in row["rows"]]
-    row["noise"] = [size | of_kind for of_kind in row["noise"]]
-    return row
+    return row | {name: [size | own for own in row[name]] for name in ("rows", "noise")}
 
 
 def _check_seeds(runs: Sequence[Row]) -> None:
@@ -171,39 +196,7 @@ def _class_of_optimizer(family: Family, task: Task, lr: float) -> str:
     return type(optimizer_of(task, family.optimizer, groups)).__name__
 
 
-def _table(
-    runs: list[Row],
-    sizes: dict[str, list[int]],
-    axis: Axis,
-    seeds: int,
-    meters: Meters,
-    looks: Sequence[int],
-    rule: Any,
-) -> list[Row]:
-    """The rows of one axis, the steps of every meter below each other, and those of every stack of blocks."""
-    table, stacks = list[Row](), stacks_of(runs)
-    for step in looks:
-        for stack in stacks:
-            own = of_stack(runs, stack)
-            found = rows(own if meters.at is None else after(own, step), sizes, axis, seeds, rule)
-            table += [row | ({"stack": stack} if stack else {}) | {"step": step} for row in found]
-    return sorted(table, key=lambda row: (METERS.index(row["meter"]), stacks.index(row.get("stack", ""))))
-
-
-def _looks(at: Sequence[int], steps: int) -> tuple[int, ...]:
-    checked = [check_count("at", step) for step in check_several("at", at, "steps")]
-    if not checked or checked != sorted(set(checked)):
-        raise InputError(f"at must be ascending steps, such as (1, 10, 100); got {checked}.")
-    if checked[-1] > steps:
-        raise InputError(
-            f"at must be within the steps of training, one per batch; got at={checked} and {steps} batches. Give a "
-            "batch for every step; they may repeat."
-        )
-    return tuple(checked)
-
-
-# ---- ``Check``: what ``nfd.check`` measured, and what went wrong on the way
-
+# ---- the result ------------------------------------------------------------------------------------------------------
 
 MEANINGS = {
     "first_activation": "RMS of the stream that enters the first block",
@@ -288,10 +281,11 @@ class Check:
 
     @property
     def noise(self) -> list[dict[str, Any]]:
-        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict per network and kind.
+        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict per network.
 
-        ``simple`` is ``tr Sigma / |G|^2``, ``curved`` is ``tr(H Sigma) / G' H G`` (``nfd.meters.noise``). A batch much
-        larger than this gains little. Pass it to ``nfd.plan`` as ``critical_batch``, in the unit of ``batch`` there.
+        ``value`` with ``low`` and ``high`` is ``variance / signal``, ``tr Sigma / |G|^2`` (``nfd.meters.noise``). A
+        batch much larger than this gains little. Pass it to ``Plan.for_run`` as ``critical_batch``, in the unit of
+        ``batch`` there.
         """
         return [row for run in self.runs for row in run["noise"]]
 
@@ -364,29 +358,17 @@ class Check:
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
-        noise = ["", _NOISE, noise_as_text(self.noise)] if self.noise else []
+        noise = ["", _NOISE, self._noise_as_text()] if self.noise else []
         return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])
 
-
-def failures_of(runs: Sequence[Row]) -> list[Failure]:
-    """What went wrong, once per kind of event: its earliest case, and in how many networks."""
-    cases: dict[EventKind, list[tuple[Event, Row]]] = {}
-    for run in runs:
-        for event in run["events"]:
-            cases.setdefault(event.kind, []).append((event, run))
-    failures = []
-    for own in cases.values():
-        event, run = min(own, key=lambda case: case[0].step)
-        networks = len({(r["width"], r["depth"], r["seed"]) for _, r in own})
-        failures.append(Failure(event, run["width"], run["depth"], run["seed"], networks, len(runs)))
-    return failures
-
-
-def is_fault(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the table says that something scales wrongly; a loss that falls with size does not."""
-    if (row["meter"], row["verdict"]) == ("loss", "COLLAPSES"):
-        return False
-    return row["verdict"] in ("COLLAPSES", "GROWS")
+    def _noise_as_text(self) -> str:
+        table = table_of("width", "depth", "seed", "noise scale [95 % interval]")
+        for row in self.noise:
+            value, low, high = (row[name] for name in ("value", "low", "high"))
+            bounded = f"{value:.3g} [{low:.3g}, {high:.3g}]" if math.isfinite(high) else f"at least {low:.3g}"
+            words = "unknown" if math.isnan(low) else bounded
+            table.add_row(*(str(row[name]) for name in ("width", "depth", "seed")), words)
+        return as_text(table, 120)
 
 
 def slope_of(row: Mapping[str, Any]) -> str:
@@ -400,9 +382,9 @@ def meaning_of(row: Mapping[str, Any]) -> str:
     return start + str(row["cause"])
 
 
-# ---- ``Meters``: what a check reads of a network while it is trained
+# ---- what is read of one network -------------------------------------------------------------------------------------
 
-
+_Meters = dict[str, dict[str, float]]  # by stack
 _ROSE = 2.0  # times the first loss: no rate that is meant does this
 
 
@@ -410,10 +392,10 @@ _ROSE = 2.0  # times the first loss: no rate that is meant does this
 class Meters(Observer):
     """The meters of a check, read after the last step, or after each of ``at``.
 
-    It returns one row of plain data: the meters after the last step, ``events``, ``unread``, those of the ``start``,
-    ``rows``, the meters of the network and of its matrices after every step that is looked at,
-    ``readings``, the same with those of its blocks, as (step, *``nfd.meters.updates.Reading``), ``noise``, that of its
-    gradients, if asked for, ``draws``, whether it drew random numbers, and ``print``, a hash of its initial weights.
+    It returns one row of plain data: the meters after the last step, ``events``, ``unread``, ``rows``, the meters of
+    the network and of its matrices after every step that is looked at, ``readings``, the same with those of its blocks,
+    as (step, *``nfd.meters.updates.Reading``), ``noise``, that of its gradients, if asked for, ``draws``, whether it
+    drew random numbers, and ``print``, a hash of its initial weights.
     """
 
     at: tuple[int, ...] | None = None
@@ -433,10 +415,12 @@ class _Measurement(Observation):
     def __init__(self, asked: Meters, member: Member, task: Task) -> None:
         self.asked, self.member, self.task = asked, member, task
         self.looks = asked.at or (task.steps,)
-        self.print = print_of(member.module)
+        self.print = 0  # a hash of all weights, to tell seeds that give the same network
+        for p in member.module.parameters():
+            self.print = zlib.crc32(p.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), self.print)
         self.start = Baseline(member, task.sample)
         self.events: list[Event] = []
-        self.meters: dict[str, dict[str, float]] = {stack: {} for stack in self.start.unread}
+        self.meters: _Meters = {stack: {} for stack in self.start.unread}
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
@@ -444,68 +428,57 @@ class _Measurement(Observation):
         self.streams = global_state()
 
     def after(self, row: Step) -> None:
+        """Read the network after a step, or name the layer that broke it."""
         self.losses.append(row.loss)
         self.meters[""]["loss"] = row.loss
-        self._look(row)
+        done, steps, run = row.step + 1, self.task.steps, partial(self.member, self.task.batches[row.step][0])
+        if not math.isfinite(row.loss):
+            self.events.append(Event(EventKind.NOT_FINITE, row.step, first_bad(self.member.module, run)))
+            return
+        if done in self.looks and done < steps:
+            self._measure(done)
+        if row.step.bit_count() <= 1 or done == steps:  # after steps 1, 2, 3, 5, 9, ... and the last
+            dead = dead_units(self.member.module, run, done)
+            if dead is not None and all(event.kind != dead.kind for event in self.events):
+                self.events.append(dead)
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
-        """Measure what the last step left."""
-        losses, noises = self.losses, {}
-        if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0] > 0:
-            self.events.append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
-        if math.isfinite(losses[-1]) and self.stays_finite():
-            self.meters = self.measure(len(losses))
-            if self.asked.noise:
-                noises = noise_of(self.member.module, self.member, self.task.value, self.task.batches)
-        read = {"rows": self.rows, "readings": self.readings, "noise": noise_rows({}, noises)}
-        start = self.start.stream()
-        stacks = {
-            stack: {"unread": self.start.unread[stack], "start": start.get(stack, {})} | meters
-            for stack, meters in self.meters.items()
-        }
+        """Measure what the last step left, if it still answers."""
+        losses, module, run = self.losses, self.member.module, partial(self.member, self.task.batches[-1][0])
+        noise, finite = [], math.isfinite(losses[-1])
+        if finite:
+            if losses[-1] > _ROSE * losses[0] > 0:
+                self.events.append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
+            with torch.no_grad():
+                finite = bool(outputs_of(run()).isfinite().all())
+            if not finite:
+                self.events.append(Event(EventKind.NOT_FINITE, len(losses), first_bad(module, run)))
+        meters = self._measure(len(losses)) if finite else self._note(self.looks[-1], self.meters)
+        if finite and self.asked.noise:
+            found = noise_of(module, self.member, self.task.value, self.task.batches)
+            parts = {"signal": found.signal.value, "variance": found.variance.value}
+            noise = [found.estimate().limits | parts]
+        read = {"rows": self.rows, "readings": self.readings, "noise": noise}
+        stacks = {stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()}
         network = stacks.pop("")
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
         told |= {"draws": global_state() != self.streams, "print": self.print}
         return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
 
-    def measure(self, step: int) -> dict[str, dict[str, float]]:
+    def _measure(self, step: int) -> _Meters:
         """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
         look = self.start.look(self.previous)
         seen = {"": look.network, **look.stacks}
-        meters = {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()}
-        for stack, own in meters.items():
-            self.rows.append({"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own)
+        meters = self._note(step, {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()})
         self.readings += [(step, *reading) for reading in readings(self.member, look)]
         for name, of_matrix in look.matrices.items():
             self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | of_matrix)
         return meters
 
-    def stays_finite(self) -> bool:
-        """Whether the last update left a network that still answers."""
-        steps = self.task.steps
-        x = self.task.batches[-1][0]
-        with torch.no_grad():
-            finite = bool(outputs_of(self.member(x)).isfinite().all())
-        if not finite:
-            self._break(steps, x)
-        return finite
-
-    def _look(self, row: Step) -> None:
-        """Read the network after a step, or name the layer that broke it."""
-        steps, x = self.task.steps, self.task.batches[row.step][0]
-        if not math.isfinite(row.loss):
-            self._break(row.step, x)
-            return
-        if row.step + 1 in self.looks and row.step + 1 < steps:
-            self.measure(row.step + 1)
-        if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
-            dead = dead_units(self.member.module, partial(self.member, x), row.step + 1)
-            if dead is not None and all(event.kind != dead.kind for event in self.events):
-                self.events.append(dead)
-
-    def _break(self, step: int, x: Any) -> None:
-        layer = first_bad(self.member.module, partial(self.member, x))
-        self.events.append(Event(EventKind.NOT_FINITE, step, layer))
+    def _note(self, step: int, meters: _Meters) -> _Meters:
+        for stack, own in meters.items():
+            self.rows.append({"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own)
+        return meters
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
@@ -531,11 +504,3 @@ class _Measurement(Observation):
                 unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
             else:
                 unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
-
-
-def print_of(model: nn.Module) -> int:
-    """A hash of the numbers of all parameters, to tell seeds that give the same network."""
-    found = 0
-    for parameter in model.parameters():
-        found = zlib.crc32(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), found)
-    return found

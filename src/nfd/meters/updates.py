@@ -11,16 +11,13 @@ and (0) marking the start:
     activation             rms of what the last block, or without blocks what the readout reads, holds
     activation_update      rms of the change of that
     update_to_weight       rms over inner (without blocks: hidden) matrices of |W - W(0)|_2 / |W(0)|_2
-    alignment              rms over matrices of the alignment of their last update with their inputs
-                           (below)
+    alignment              rms over matrices of the alignment of their last update with their inputs, below
 
 Matrices count whose module does nothing but apply them (linear layers, convolutions, fused attention inputs). Batch
 normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
 
 A network of several stacks of blocks, such as an encoder and a decoder, has all but the ``function`` meters once for
 every stack, with its own depth as L: one number for both would hide what happens in one.
-
-What the matrices of a network do by themselves: to their inputs, and in size.
 
 **Alignment** of an update ``dW`` of a matrix [m, n] with its inputs ``z``:
 
@@ -69,9 +66,6 @@ from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
 
-# ---- How much training changed a network: its features, its stream and its function, measured by hooks
-
-
 UPDATES = (
     "activation",
     "activation_update",
@@ -90,13 +84,6 @@ NO_BLOCKS = (
     "least 2."
 )
 HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
-
-
-class _Size(NamedTuple):
-    """Of a matrix: the norm of its entries, and its largest singular value where a meter asks for it."""
-
-    entries: float
-    spectral: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -138,35 +125,10 @@ class Baseline:
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
         self.start = (keep or copies)({name: infos[name] for name in self.matrices})
-        self._start_sizes: dict[str, _Size] = {}
+        self._start_sizes: dict[str, tuple[float, float]] = {}
         before = self.seen()
         self.unread = self._unread(before)
         self.begin_at(before)
-
-    def updates(self) -> dict[str, float]:
-        """All meters of this module that the network has, by name, except ``alignment``."""
-        return self.by_stack()[""]
-
-    @torch.no_grad()
-    def by_stack(self) -> dict[str, dict[str, float]]:
-        """The same, and those of every stack of several, by its name; those of the network have none."""
-        now, infos = self.seen(), tensors(self.member.module)
-        responses = {name: _squares(self._response(infos[name], now)) for name in (*self.inner, *self.outer)}
-        moved = spectral_norms([whole(infos[n].parameter) - self.start[n] for n in self.hidden])
-        ratios = moved / spectral_norms([self.start[n] for n in self.hidden])
-        with _resetting(infos) as reset:
-            for name in self.inner:
-                reset(name, self.start[name])
-            return self._of_stacks(now, responses, ratios)
-
-    def stream(self) -> dict[str, dict[str, float]]:
-        """``first_activation`` and ``activation`` of every stack before training, if they can be read."""
-        stacks = {stack: _entering(self.before, stack) for stack in self.unread}
-        for stack, unread in self.unread.items():
-            end = self._end(self.before, stack)
-            if "activation" not in unread and end is not None:
-                stacks[stack]["activation"] = rms(end)
-        return stacks
 
     def begin_at(self, before: Pass) -> None:
         """Use this pass, of ``seen()``, as the start."""
@@ -203,9 +165,7 @@ class Baseline:
                 matrices[name], responses[name] = self._of_matrix(infos[name], start, now, before.get(name))
                 if name in self.inner:
                     reset(name, start)
-            of_hidden = [matrices[name]["update_to_weight"] for name in self.hidden]
-            ratios = torch.tensor(of_hidden, dtype=torch.float64, device="cpu")
-            stacks = self._of_stacks(now, responses, ratios)
+            stacks = self._of_stacks(now, matrices, responses)
         network = stacks.pop("")
         aligned = [meters[ALIGNMENT] for meters in matrices.values() if ALIGNMENT in meters]
         if aligned:
@@ -220,57 +180,55 @@ class Baseline:
     def _of_matrix(
         self, t: TensorInfo, start: Tensor, now: Pass, before: Tensor | None
     ) -> tuple[dict[str, float], _Squares | None]:
-        """The meters of a matrix, and the squares of what its training changed in its output."""
-        weight = whole(t.parameter)
-        changed, size, meters = weight - start, self._start_size(t.name, start), dict[str, float]()
-        if size.entries != 0:
-            meters |= {"change": norm(changed) / size.entries, "weight": norm(weight) / size.entries}
-        if size.spectral is not None:
-            meters["update_to_weight"] = float(spectral_norms([changed]) / size.spectral)
-        response = self._response(t, now, changed)
-        if response is None:
+        """The meters of a matrix, and the sum of squares and number of entries of what training changed in its output,
+        ``(W - W(0)) z``, where its input is seen."""
+        weight, z = whole(t.parameter), now.inputs.get(t.name)
+        changed = weight - start
+        if t.name not in self._start_sizes:
+            self._start_sizes[t.name] = norm(start), spectral_norm(start) if t.name in self.hidden else 0.0
+        size, spectral = self._start_sizes[t.name]
+        meters = {"change": norm(changed) / size, "weight": norm(weight) / size} if size else {}
+        if t.name in self.hidden:
+            meters["update_to_weight"] = spectral_norm(changed) / spectral if spectral else math.nan
+        if z is None or not is_linear(t, z):
             return meters, None
+        response = self.member.multiplier(t.name) * applied(t, changed, z)
         meters["update"] = rms(response)
         if before is not None:
-            aligned = alignment(t, weight - whole(before), now.inputs[t.name], self.member.plan.law_for(t.name))
+            aligned = alignment(t, weight - whole(before), z, self.member.plan.law_for(t.name))
             meters |= {} if aligned is None else {ALIGNMENT: aligned}
-        return meters, _squares(response)
-
-    def _start_size(self, name: str, start: Tensor) -> _Size:
-        """How large a matrix was at the start, computed once."""
-        if name not in self._start_sizes:
-            self._start_sizes[name] = _Size(norm(start), spectral_norms([start]) if name in self.hidden else None)
-        return self._start_sizes[name]
+        return meters, (float(response.double().square().sum()), response.numel())
 
     def _of_stacks(
-        self, now: Pass, responses: Mapping[str, _Squares | None], ratios: Tensor
+        self, now: Pass, matrices: Mapping[str, Mapping[str, float]], responses: Mapping[str, _Squares | None]
     ) -> dict[str, dict[str, float]]:
-        """The meters of every stack and of the network, from the responses of the matrices and what
-        ``update_to_weight`` is of each, while the inner matrices are at their start."""
+        """The meters of every stack and of the network, from those of the matrices, while the inner matrices are at
+        their start."""
         stacks = {}
         for stack, unread in self.unread.items():
             ends = self._end(now, stack), self._end(self.before, stack)
-            meters = {} if ends[0] is None or ends[1] is None else _of_stream(ends[0], ends[1])
-            meters = _entering(now, stack) | meters
+            meters = {FIRST: rms(now.entering[stack])} if stack in now.entering else {}
+            meters |= {} if ends[0] is None or ends[1] is None else _of_stream(ends[0], ends[1])
             meters = {meter: value for meter, value in meters.items() if meter not in unread}
             if not stack:
                 meters["function_update"] = rms(now.outputs - self.before.outputs)
-            inner, outer = (self._own(names, responses, stack) for names in (self.inner, self.outer))
+            inner, outer = (
+                [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
+                for names in (self.inner, self.outer)
+            )
             if inner:
                 meters["inner_update"] = _pooled(inner)
             if self.inner and not stack:
-                meters["function_update_inner"] = rms(now.outputs - self._outputs())
+                with quiet(self.member.module):
+                    reset = outputs_of(self.member(self.sample))
+                meters["function_update_inner"] = rms(now.outputs - reset)
             if outer:
                 meters["stream_update"] = _pooled(outer) / self.member.time_step(stack)
-            of_hidden = [ratio for name, ratio in zip(self.hidden, ratios, strict=True) if self.stack_of[name] == stack]
-            if of_hidden:
-                meters["update_to_weight"] = rms(torch.stack(of_hidden))
+            ratios = [matrices[name]["update_to_weight"] for name in self.hidden if self.stack_of[name] == stack]
+            if ratios:
+                meters["update_to_weight"] = rms(torch.tensor(ratios, dtype=torch.float64))
             stacks[stack] = meters
         return stacks
-
-    def _own(self, names: list[str], responses: Mapping[str, _Squares | None], stack: str) -> list[_Squares]:
-        """The responses, of those that have one, of a stack."""
-        return [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
 
     def _end(self, seen: Pass, stack: str) -> Tensor | None:
         """The stream behind the last block of a stack; without blocks, and so without stacks, what is read."""
@@ -297,19 +255,6 @@ class Baseline:
             stacks[""] |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
         return stacks
 
-    def _response(self, t: TensorInfo, seen: Pass, changed: Tensor | None = None) -> Tensor | None:
-        """``(W - W(0)) z`` of a matrix; None where its input was not seen."""
-        z = seen.inputs.get(t.name)
-        if z is None or not is_linear(t, z):
-            return None
-        changed = whole(t.parameter) - self.start[t.name] if changed is None else changed
-        return self.member.multiplier(t.name) * applied(t, changed, z)
-
-    def _outputs(self) -> Tensor:
-        """The outputs of the network as it is."""
-        with quiet(self.member.module):
-            return outputs_of(self.member(self.sample))
-
 
 @contextmanager
 def _resetting(infos: Mapping[str, TensorInfo]) -> Iterator[Callable[[str, Tensor], None]]:
@@ -332,10 +277,6 @@ def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
     return {name: t.parameter.detach().clone() for name, t in infos.items()}
 
 
-def _entering(seen: Pass, stack: str) -> dict[str, float]:
-    return {FIRST: rms(seen.entering[stack])} if stack in seen.entering else {}
-
-
 def _stack_of(name: str, stacks: Mapping[str, tuple[str, ...]]) -> str:
     """The stack of a matrix; that without a name where it stands in none."""
     return next((stack for stack, blocks in stacks.items() if block_of(name, blocks) is not None), "")
@@ -355,17 +296,12 @@ def _normalised(features: Tensor) -> bool:
     return alike and bool(apart.max() > _ALIKE * sizes.max())
 
 
-def _squares(values: Tensor | None) -> _Squares | None:
-    """The sum of squares over all entries, and how many they are."""
-    return None if values is None else (float(values.double().square().sum()), values.numel())
-
-
 def _pooled(parts: list[_Squares]) -> float:
     """RMS over the entries of all parts."""
     return math.sqrt(sum(squares for squares, _ in parts) / sum(entries for _, entries in parts))
 
 
-# ---- A look as single numbers: of which meter and layer, and where that layer stands along the stream
+# ---- a look as single numbers ----------------------------------------------------------------------------------------
 
 
 class Reading(NamedTuple):
@@ -421,7 +357,7 @@ def of_layer(member: Member, layer: str, name: str, meters: Mapping[str, float])
         yield Reading(meter, layer, depth, value)
 
 
-# ---- One pass of a network over a sample, in eval mode: what it shows, while nothing of the network changes
+# ---- one pass over a sample ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -464,21 +400,21 @@ def _inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor
     """Collects, over a pass, what the owners of these matrices are applied to, by the matrix's name."""
     infos, parts = tensors(model), modules(model)
     inputs: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+            if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+                inputs.setdefault(name, args[0].detach())
+
+        return hook
+
     with ExitStack() as hooks:
         for name in infos.keys() & set(names):
             for full in infos[name].names:
                 owner = parts[full.rpartition(".")[0]]
                 if owner is not model and not isinstance(owner, nn.Embedding):
-                    hooks.enter_context(owner.register_forward_pre_hook(_keep(inputs, name)))
+                    hooks.enter_context(owner.register_forward_pre_hook(keep(name)))
         yield inputs
-
-
-def _keep(inputs: dict[str, Tensor], name: str) -> Any:
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-            inputs.setdefault(name, args[0].detach())
-
-    return hook
 
 
 @contextmanager
@@ -498,8 +434,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
             give_back(model)
 
 
-# ---- What the matrices of a network do by themselves: to their inputs, and in size
-
+# ---- matrices --------------------------------------------------------------------------------------------------------
 
 _POWER_ITERATIONS = 16
 
@@ -530,28 +465,21 @@ def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> fl
 
     It is at most 1. ``|dW|`` is the Frobenius norm, and the spectral one for optimizers such as Muon.
     """
-    size = float(spectral_norms([update])) if law.unit == WHOLE_MATRIX else norm(update)
+    size = spectral_norm(update) if law.unit == WHOLE_MATRIX else norm(update)
     product = size * _norm_of_inputs(t, z)
     return None if product == 0 else norm(applied(t, update, z)) / product
 
 
-def spectral_norms(matrices: list[Tensor]) -> Tensor:
-    """Spectral norms, by power iteration, of matrices flattened to two dimensions."""
-    norms = torch.zeros(len(matrices), dtype=torch.float64, device="cpu")
-    shapes: dict[tuple[int, ...], list[int]] = {}
-    for k, w in enumerate(matrices):
-        shapes.setdefault(tuple(w.flatten(1).shape), []).append(k)
-    for shape, own in shapes.items():
-        w = torch.stack([matrices[k].flatten(1) for k in own])
-        w = w.to(torch.promote_types(w.dtype, torch.float32))  # squares of small updates are zero in 16 bits
-        v = torch.ones(len(own), 1, shape[1], dtype=w.dtype, device=w.device)  # rows: ten times as fast as columns
-        v[..., ::2] -= 0.5
-        least = torch.finfo(w.dtype).tiny
-        for _ in range(_POWER_ITERATIONS):
-            v = torch.bmm(torch.bmm(v, w.mT), w)
-            v /= torch.linalg.vector_norm(v, dim=2, keepdim=True).clamp_min_(least)
-        norms[own] = torch.linalg.vector_norm(torch.bmm(v, w.mT), dim=2).flatten().double().cpu()
-    return norms
+def spectral_norm(matrix: Tensor) -> float:
+    """The largest singular value of a matrix, flattened to two dimensions, by power iteration."""
+    w = matrix.flatten(1)
+    w = w.to(torch.promote_types(w.dtype, torch.float32))  # squares of small updates are zero in 16 bits
+    v = torch.ones(1, w.shape[1], dtype=w.dtype, device=w.device)  # a row: ten times as fast as a column
+    v[..., ::2] -= 0.5
+    for _ in range(_POWER_ITERATIONS):
+        v = v @ w.mT @ w
+        v /= torch.linalg.vector_norm(v).clamp_min_(torch.finfo(w.dtype).tiny)
+    return norm(v @ w.mT)
 
 
 def norm(values: Tensor) -> float:

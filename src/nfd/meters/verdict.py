@@ -1,25 +1,33 @@
-"""The table of a check: how every meter changes along one axis, its verdict, and what that means."""
+"""What a check says of its networks: how every meter changes along an axis, what that means, and what broke.
+
+A verdict is a word for the slope of a meter against width or depth, in logarithms. An event is what went wrong in the
+training of one network.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.machine import undisturbed
 from nfd.core.names import Axis, RuleName
 from nfd.core.statistics import log_slope, pooled_slope
 from nfd.core.tables import Row
+from nfd.families.streams import EndGradients
 from nfd.meters.updates import ALIGNMENT, FIRST, UPDATES
+from nfd.scaling.model import modules
 from nfd.scaling.rules import RULES
 
-# ---- A word for how a quantity changes along an axis: does it stay, fall to a limit, collapse or grow?
-
+# ---- the word for a slope --------------------------------------------------------------------------------------------
 
 _SMALL, _CLEAR = 0.15, 0.25  # chosen by both errors of a check, docs/verdicts.md
 _LEAST = 1.2  # a factor from the smallest size to the largest; without it, two near sizes raise twice as many alarms
@@ -38,7 +46,6 @@ _MANY = 100  # seeds: beyond it more sizes help sooner
 Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 Reason = Literal[
     "trend",  # it collapses or grows
-    "training",  # it does not at the start, and does by training
     "flat",  # the interval holds zero
     "little",  # it does not, and is small
     "limit",  # it falls no faster than what does not add up coherently
@@ -87,6 +94,11 @@ def judged(meter: str, axis: Axis, slope: Interval, span: float = math.inf) -> t
     return word, "edge" if word == "UNCERTAIN" else "trend"
 
 
+def is_fault(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the table says that something scales wrongly; a loss that falls with size does not."""
+    return row["verdict"] in (("GROWS",) if row["meter"] == "loss" else ("GROWS", "COLLAPSES"))
+
+
 def since(sizes: Sequence[int], values: Tensor) -> int:
     """The size from which every later local slope of ``values`` [sizes] is beyond 0.25, or the last but one."""
     x = values.double().log()
@@ -110,16 +122,14 @@ def seeds_needed(slope: Interval, seeds: int, span: float = math.inf) -> int | N
     return needed if needed <= _MANY else None
 
 
-# ---- What a verdict means for a meter: what was seen, what cures it, and which rules have that cure built in
-
+# ---- what it means ---------------------------------------------------------------------------------------------------
 
 _WIDTH: frozenset[RuleName] = frozenset(name for name, rule in RULES.items() if rule.scales_width)
 _DEPTH: frozenset[RuleName] = frozenset(name for name in _WIDTH if RULES[name].scales_depth)
 _COMPLETE: frozenset[RuleName] = frozenset({"complete-p"})
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """What was seen, the remedy, the rules that already contain it, and why a rule that does not shows it."""
 
     seen: str
@@ -128,38 +138,32 @@ class Advice:
     because: str = ""
 
 
-_LAZY = Advice(
-    "features stop moving as the network widens (lazy training)", "Use a rule of mup's kind, and its readout.", _WIDTH
-)
-_WIDE = Advice(
-    "updates grow with width",
-    "Use rule 'mup' or 'complete-p' instead of 'standard'.",
-    _WIDTH,
-    "rates do not follow it",
-)
+_BY_WIDTH, _BY_DEPTH = "Use rule 'mup' or 'complete-p' instead of 'standard'.", "Use 'complete-p'."
+_LAZY = "features stop moving as the network widens (lazy training)", "Use a rule of mup's kind, and its readout."
 _AT_FIRST = (
-    "before the first block: by how the embedding begins, by its rate, or by a factor of width in the forward pass"
+    "with width before the first block: by how the embedding begins, by its rate, or by a factor of width in the "
+    "forward pass"
 )
 _BY_PLAN = "Train by the plan of 'mup' or 'complete-p', which makes up for such factors."
-_UPDATES = tuple(meter for meter in UPDATES if meter != "activation")
+_MOVING = tuple(meter for meter in UPDATES if meter != "activation")
+_NO_FACTOR = "branches carry no 1/sqrt(L), or rates do not fall with depth"
 ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
-    **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
-    **{(meter, "width", "GROWS"): _WIDE for meter in _UPDATES},
-    ("activation", "depth", "GROWS"): Advice(
-        "the residual stream grows with depth", "Use 'complete-p'.", _DEPTH, "branches carry no 1/sqrt(L)"
-    ),
-    ("activation", "depth", "COLLAPSES"): Advice(
-        "activations vanish with depth", "Check the initialisation and the norms."
-    ),
-    ("activation", "width", "GROWS"): Advice(
-        "the stream grows with width", "Use rule 'mup' or 'complete-p' instead of 'standard'.", _WIDTH
-    ),
+    **{(meter, "width", "COLLAPSES"): Advice(*_LAZY, _WIDTH) for meter in _MOVING},
+    **{
+        (meter, "width", "GROWS"): Advice("updates grow with width", _BY_WIDTH, _WIDTH, "rates do not follow it")
+        for meter in _MOVING
+    },
+    ("first_activation", "width", "GROWS"): Advice(f"the stream grows {_AT_FIRST}", _BY_PLAN, _WIDTH),
+    ("first_activation", "width", "COLLAPSES"): Advice(f"the stream shrinks {_AT_FIRST}", _BY_PLAN, _WIDTH),
+    ("activation", "width", "GROWS"): Advice("the stream grows with width", _BY_WIDTH, _WIDTH),
     ("activation", "width", "COLLAPSES"): Advice(
         "the stream shrinks with width",
         "Check after one step: where it shrinks there, the initialisation is not the rule's; else training shrinks it.",
     ),
-    ("first_activation", "width", "GROWS"): Advice(f"the stream grows with width {_AT_FIRST}", _BY_PLAN, _WIDTH),
-    ("first_activation", "width", "COLLAPSES"): Advice(f"the stream shrinks with width {_AT_FIRST}", _BY_PLAN, _WIDTH),
+    ("activation", "depth", "GROWS"): Advice("the residual stream grows with depth", _BY_DEPTH, _DEPTH, _NO_FACTOR),
+    ("activation", "depth", "COLLAPSES"): Advice(
+        "activations vanish with depth", "Check the initialisation and the norms."
+    ),
     ("activation_update", "depth", "GROWS"): Advice(
         "the stream moves further the deeper the network",
         "Use 'complete-p', or a lower rate.",
@@ -176,15 +180,12 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         frozenset({"complete-p", "depth-mup-inner"}),
         "their gradient carries the residual multiplier",
     ),
-    ("inner_update", "depth", "GROWS"): Advice("inner rates grow too fast with depth", "Use 'complete-p'.", _COMPLETE),
+    ("inner_update", "depth", "GROWS"): Advice("inner rates grow too fast with depth", _BY_DEPTH, _COMPLETE),
     ("stream_update", "depth", "COLLAPSES"): Advice(
         "outer layers learn less than 1/L of the stream each", "Raise their rate."
     ),
     ("stream_update", "depth", "GROWS"): Advice(
-        "outer layers add more than 1/L of the stream each",
-        "Use 'complete-p'.",
-        _DEPTH,
-        "their rates do not fall with depth",
+        "outer layers add more than 1/L of the stream each", _BY_DEPTH, _DEPTH, "their rates do not fall with depth"
     ),
     ("function_update", "depth", "GROWS"): Advice(
         "a step moves the function further the deeper the network",
@@ -211,7 +212,7 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "gradients vanish on their way down", "Check norms and residual multipliers."
     ),
     ("gradient", "depth", "GROWS"): Advice(
-        "gradients explode on their way down", "Use 'complete-p'.", _DEPTH, "branches carry no 1/sqrt(L)"
+        "gradients explode on their way down", _BY_DEPTH, _DEPTH, "branches carry no 1/sqrt(L)"
     ),
     (ALIGNMENT, "width", "STABLE"): Advice(
         "updates stay aligned with their inputs, as mup and similar rules assume: sums over n coordinates grow as n"
@@ -227,20 +228,6 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     ("loss", "width", "COLLAPSES"): Advice("the loss falls with width: more width pays"),
     ("loss", "width", "GROWS"): Advice("the same rate does worse the wider the network: it does not transfer"),
 }
-_BY_TRAINING: dict[tuple[str, Axis, Verdict], Advice] = {
-    ("activation", "depth", "GROWS"): Advice(
-        "the residual stream grows with depth by training, and not at the start",
-        "Use 'complete-p'.",
-        _DEPTH,
-        "rates do not fall with depth",
-    ),
-}
-
-
-def advice_of(meter: str, axis: Axis, word: Verdict, reason: Reason = "trend") -> Advice | None:
-    """The advice for a verdict; None where there is none."""
-    known = ADVICE.get((meter, axis, word))
-    return _BY_TRAINING.get((meter, axis, word), known) if reason == "training" else known
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
@@ -250,12 +237,12 @@ def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | No
     return shared[-1] if shared and rule not in shared else None
 
 
-def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None, reason: Reason = "trend") -> str:
+def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -> str:
     """What a verdict means, for those in ``ADVICE``: one or two sentences on what was seen and on its remedy.
 
     Where the rule in use has the remedy built in, it is not named as the cure: something else is wrong.
     """
-    known = advice_of(meter, axis, word, reason)
+    known = ADVICE.get((meter, axis, word))
     if known is None:
         return ""
     if rule in known.rules:
@@ -266,8 +253,7 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None, r
     return f"{known.seen}{because}. {known.remedy}".rstrip()
 
 
-# ---- The table of a check: how every meter changes along one axis, its verdict, and what that means
-
+# ---- the table -------------------------------------------------------------------------------------------------------
 
 METERS = (FIRST, *UPDATES, ALIGNMENT, "gradient", "loss")
 _OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", ALIGNMENT: "width", FIRST: "width"}
@@ -275,105 +261,89 @@ _MOST = 20.0  # |log| of a factor that is worth a number
 _SAME = 1e-6  # of a number: rounding in float32
 
 
+def networks(runs: Iterable[Row], step: int, stack: str = "") -> list[Row]:
+    """The networks as they were after a step: size, meters, and what is ``unread``.
+
+    With the name of one of several stacks of blocks, its meters alone; without one, those of no stack.
+    """
+    seen = []
+    for run in runs:
+        looks = (row for row in run["rows"] if (row["step"], row.get("stack", "")) == (step, stack))
+        unread = (run.get("stacks", {}).get(stack, {}) if stack else run).get("unread", {})
+        look: Row = next((row for row in looks if not row["matrix"]), {})
+        seen.append({name: run[name] for name in ("width", "depth", "seed")} | {"unread": unread} | look)
+    return seen
+
+
+def stacks_of(runs: Sequence[Row]) -> list[str]:
+    """The names of the stacks of some network, after ``""`` for the network itself."""
+    return list(dict.fromkeys(["", *(stack for run in runs for stack in run.get("stacks", ()))]))
+
+
 @undisturbed()
-def rows(runs: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
-    """One row per meter: its trend along one axis, with a factor for every size of the other; all runs begin
-    independently."""
-    if len(sizes[axis]) < 2:
-        return []
+def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
+    """One row per meter of ``networks``: its trend along one axis, with a factor for every size of the other; all
+    networks begin independently."""
     other: Axis = "depth" if axis == "width" else "width"
-    shown = [meter for meter in METERS if _OF_ONE_AXIS.get(meter, axis) == axis]
-    begun = [run.get("start", {}) | {name: run[name] for name in (axis, other)} for run in runs]
     table = []
-    for meter in shown:
-        unread = [r["unread"][meter] for r in runs if meter in r.get("unread", {})]
-        points = _Points.of(runs, meter, axis, other)
+    for meter in METERS if len(sizes[axis]) > 1 else ():
+        if _OF_ONE_AXIS.get(meter, axis) != axis:
+            continue
+        row: Row = {"meter": meter, "axis": axis, "since": None, "seeds_needed": None}
+        points = [(run[axis], run[other], run[meter]) for run in seen if meter in run]
+        unread = next((run["unread"][meter] for run in seen if meter in run.get("unread", {})), "")
+        slope = UNKNOWN
         if unread:
-            table.append(_row(meter, axis, UNKNOWN, "NOT MEASURED", "unread", unread[0]))
-        elif points is not None:
-            before = _Points.of(begun, meter, axis, other)
-            table.append(_judged(meter, axis, sizes[axis], points, before, len(runs), seeds, rule))
+            row |= {"verdict": "NOT MEASURED", "reason": "unread", "cause": unread}
+        elif points:
+            slope, judgement = _judged(meter, axis, sizes[axis], points, len(seen), seeds, rule)
+            row |= judgement
+        else:
+            continue
+        table.append(row | {"slope": slope.value} | slope.limits)
     return table
-
-
-class _Points:
-    """A meter of every network that has it: sizes, groups and values [N]; ``usable`` are those with a logarithm."""
-
-    def __init__(self, size: Tensor, group: Tensor, value: Tensor) -> None:
-        self.size, self.group, self.value = size, group, value
-        self.usable = value.isfinite() & (value > 0)
-
-    @classmethod
-    def of(cls, runs: Sequence[Row], meter: str, axis: Axis, other: Axis) -> _Points | None:
-        points = [(r[axis], r[other], r[meter]) for r in runs if meter in r]
-        return cls(*torch.tensor(points, dtype=torch.float64).T) if points else None
-
-    @property
-    def kept(self) -> tuple[Tensor, Tensor]:
-        """Size and value of the usable ones."""
-        return self.size[self.usable], self.value[self.usable]
-
-    def slope(self) -> Interval:
-        """The exponent of the usable ones in their size."""
-        size, value = self.kept
-        return pooled_slope(size.log(), value.log(), self.group[self.usable]) if len(value) else UNKNOWN
-
-    def scatter(self) -> float:
-        """The widest range of seeds of one size, relative to their largest value."""
-        cells = {
-            (int(n), int(g)): (self.size == n) & (self.group == g) for n, g in zip(self.size, self.group, strict=True)
-        }
-        return max(_spread(self.value[own]) for own in cells.values())
-
-
-def _spread(values: Tensor) -> float:
-    return float((values.max() - values.min()) / values.abs().max().clamp_min(torch.finfo(values.dtype).tiny))
 
 
 def _judged(
     meter: str,
     axis: Axis,
     sizes: list[int],
-    points: _Points,
-    before: _Points | None,
+    points: list[tuple[int, int, float]],
     runs: int,
     seeds: int,
     rule: RuleName,
-) -> Row:
-    """The row of a meter that some network has; ``before`` is the same before training, where it is read there."""
-    size, value = points.kept
-    if bool((points.value == 0).all()):
-        text = "exactly zero in every network: no training changes it."
-        return _row(meter, axis, UNKNOWN, "NOT MEASURED", "zero", text)
-    if len(value) == runs and _spread(value) <= _SAME:
-        text = f"{float(value[0]):.3g} in every network, at every size and seed: no interval."
-        return _row(meter, axis, UNKNOWN, "STABLE", "constant", text)
-    if len(value) == runs and points.scatter() <= _SAME:
-        text = "the seeds give the same number at every size: no interval."
-        return _row(meter, axis, UNKNOWN, "NOT MEASURED", "same", text)
-    slope = points.slope()
+) -> tuple[Interval, Row]:
+    """The slope of points (size, size of the other axis, value) and its row."""
+
+    def said(word: Verdict, reason: Reason, text: str) -> Row:
+        return {"verdict": word, "reason": reason, "cause": text}
+
+    if all(value == 0 for *_, value in points):
+        return UNKNOWN, said("NOT MEASURED", "zero", "exactly zero in every network: no training changes it.")
+    kept = [point for point in points if math.isfinite(point[2]) and point[2] > 0]
+    if len(kept) == runs:
+        cells: dict[Any, list[float]] = {}
+        for *place, value in kept:
+            cells.setdefault(tuple(place), []).append(value)
+        if _alike([value for *_, value in kept]):
+            text = f"{kept[0][2]:.3g} in every network, at every size and seed: no interval."
+            return UNKNOWN, said("STABLE", "constant", text)
+        if all(map(_alike, cells.values())):
+            text = "the seeds give the same number at every size: no interval."
+            return UNKNOWN, said("NOT MEASURED", "same", text)
+    size, group, value = torch.tensor(kept, dtype=torch.float64).view(-1, 3).T
+    slope = pooled_slope(size.log(), value.log(), group) if kept else UNKNOWN
     if {int(s) for s in size} != set(sizes):
-        text = "zero or not finite in every network of some size."
-        return _row(meter, axis, slope, "UNCERTAIN", "missing", text)
-    span, more = sizes[-1] / sizes[0], None
+        return slope, said("UNCERTAIN", "missing", "zero or not finite in every network of some size.")
+    span, changed = sizes[-1] / sizes[0], change(slope, axis, sizes)
     word, reason = judged(meter, axis, slope, span)
-    if word == "UNCERTAIN" and len(value) < runs:
-        reason = "broken"
-    elif reason == "edge":
-        more = seeds_needed(slope, seeds, span)
-        reason = "noise" if more else "edge"
-    if (
-        word == "GROWS"
-        and before is not None
-        and bool(before.usable.all())
-        and verdict_of(before.slope(), span) != "GROWS"
-    ):
-        reason = "training"
-    start = None
+    advice = cause(meter, axis, word, rule)
     if word in ("COLLAPSES", "GROWS"):
-        typical = [float(value[size == s].log().mean().exp()) for s in sizes]
-        start = since(sizes, torch.tensor(typical, dtype=torch.float64))
-    changed, advice = change(slope, axis, sizes), cause(meter, axis, word, rule, reason)
+        typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
+        return slope, said(word, reason, f"{changed}; {advice}") | {"since": since(sizes, typical)}
+    more = seeds_needed(slope, seeds, span) if word == "UNCERTAIN" else None
+    if word == "UNCERTAIN":
+        reason = "broken" if len(kept) < runs else "noise" if more else "edge"
     texts: dict[Reason, str] = {
         "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {changed}.",
@@ -383,8 +353,12 @@ def _judged(
         "edge": f"{changed}, close to the threshold of a verdict: add sizes to settle it.",
         "broken": "zero or not finite in some networks.",
     }
-    text = (f"{changed}; {advice}" if start else advice) or texts[reason]
-    return _row(meter, axis, slope, word, reason, text, start, more)
+    needed = more if reason == "noise" else None
+    return slope, said(word, reason, advice or texts[reason]) | {"seeds_needed": needed}
+
+
+def _alike(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= _SAME * max(values)
 
 
 def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) -> str:
@@ -399,83 +373,200 @@ def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) 
     return f"{verb} by {round(100 * size)} % [{low}, {high}] from {axis} {sizes[0]} to {sizes[-1]}"
 
 
-def _row(
-    meter: str,
-    axis: Axis,
-    slope: Interval,
-    word: Verdict,
-    reason: Reason,
-    text: str,
-    start: int | None = None,
-    more: int | None = None,
-) -> Row:
-    return {
-        "meter": meter,
-        "axis": axis,
-        "value": slope.value,
-        "slope": slope.value,
-        "low": slope.low,
-        "high": slope.high,
-        "verdict": word,
-        "reason": reason,
-        "cause": text,
-        "since": start,
-        "seeds_needed": more,
-    }
-
-
-# ---- What a check saw at several steps: the networks after each of them, and how meters grow from one to the next
-
-
-_SIZE = ("width", "depth", "seed")
-
-
-def after(runs: Sequence[Row], step: int) -> list[Row]:
-    """The networks as they were after a step: their size, their meters, and what is unread."""
-    known = (*_SIZE, "unread", "start")
-    return [{name: run[name] for name in known if name in run} | _meters(run, step) for run in runs]
-
-
-def of_stack(runs: Sequence[Row], stack: str) -> list[Row]:
-    """The networks as if this stack of their blocks were all of them; of several, ``""`` has what is of no stack."""
-    seen = []
-    for run in runs:
-        own = run if not stack else {k: run[k] for k in _SIZE} | run.get("stacks", {}).get(stack, {})
-        seen.append(own | {"rows": [row for row in run["rows"] if row.get("stack", "") == stack]})
-    return seen
-
-
-def stacks_of(runs: Sequence[Row]) -> list[str]:
-    """The names of the stacks of some network, after ``""`` for the network itself."""
-    return list(dict.fromkeys(["", *(stack for run in runs for stack in run.get("stacks", ()))]))
-
-
 def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
     """One row per meter and stack: the exponent p of ``meter ~ step^p``, averaged over networks in logarithms.
 
     The steps of one network depend on each other, so that each network gives one slope; the interval comes from how
     they differ, by Student's t.
     """
-    if len(steps) < 2:
-        return []
-    rows = []
-    for stack in stacks_of(runs):
-        slopes = {meter: list(_slopes(of_stack(runs, stack), steps, meter)) for meter in METERS}
-        for meter, own in slopes.items():
-            if len(own) > 1:
-                slope = mean(torch.tensor(own))
-                known = slope if math.isfinite(slope.stderr) else UNKNOWN
-                row = {"meter": meter, "axis": "step", "slope": known.value} | known.limits
-                rows.append(row | {"cause": f"{change(slope, 'step', steps)}."} | ({"stack": stack} if stack else {}))
-    return rows
+    table: list[Row] = []
+    for stack in stacks_of(runs) if len(steps) > 1 else ():
+        looks = list(zip(*(networks(runs, step, stack) for step in steps), strict=True))
+        for meter in METERS:
+            curves = torch.tensor([[look.get(meter, 0.0) for look in own] for own in looks], dtype=torch.float64)
+            curves = curves[(curves.isfinite() & (curves > 0)).all(1)]
+            if len(curves) > 1:
+                slope = mean(log_slope(steps, curves))
+                row = {"meter": meter, "axis": "step", "slope": slope.value} | slope.limits
+                table.append(row | {"cause": f"{change(slope, 'step', steps)}."} | ({"stack": stack} if stack else {}))
+    return table
 
 
-def _meters(run: Row, step: int) -> dict[str, Any]:
-    return next((row for row in run["rows"] if row["step"] == step and not row["matrix"]), {})
+# ---- events: what went wrong in one network --------------------------------------------------------------------------
 
 
-def _slopes(runs: Sequence[Row], steps: Sequence[int], meter: str) -> Iterator[float]:
+class EventKind(StrEnum):
+    """The kinds of events."""
+
+    NOT_FINITE = "not-finite"
+    DEAD_UNITS = "dead-units"
+    LOSS_ROSE = "loss-rose"
+    GRADIENT_NOT_FINITE = "gradient-not-finite"
+    GRADIENTS_VANISH = "gradients-vanish"
+    GRADIENTS_EXPLODE = "gradients-explode"
+    GRADIENTS_EXPLODE_AT_ZERO = "gradients-explode-at-zero"
+
+
+_TEXTS = {
+    EventKind.NOT_FINITE: "not finite, first in {layer}",
+    EventKind.DEAD_UNITS: "{layer}: {size:.0%} of its units are dead",
+    EventKind.LOSS_ROSE: "the loss rose to {size:.3g} times the first one: the learning rate is too large",
+    EventKind.GRADIENT_NOT_FINITE: "the gradient of the stream is not finite{place}",
+    EventKind.GRADIENTS_VANISH: "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
+    EventKind.GRADIENTS_EXPLODE: "gradients explode{place}: {size:.1e} times the last block's at the first",
+    EventKind.GRADIENTS_EXPLODE_AT_ZERO: "gradients explode{place} where the stream is zero, as at a padding id with a "
+    "zero embedding: {size:.1e} times the last block's at the first. There a norm divides them by the root of its "
+    "epsilon, block after block until they overflow. Mask that id in the loss and in attention, or keep it out of "
+    "the batches",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of one network.
+
+    Attributes:
+        kind: what happened.
+        step: how many updates the network had taken.
+        layer: the first layer that shows it, or the stack of blocks; empty for the whole network.
+        size: the share of units that are dead, the loss over the first loss, or the gradient that enters the first
+            block over that which leaves the last.
+    """
+
+    kind: EventKind
+    step: int
+    layer: str = ""
+    size: float = math.nan
+
+    def __str__(self) -> str:
+        when = f"after step {self.step}" if self.step else "at the start"
+        place = f" in {self.layer}" if self.layer else ""
+        return f"{when}, {_TEXTS[self.kind].format(layer=self.layer, place=place, size=self.size)}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A kind of event in the networks of a check: the earliest case, its network, and how many networks share it."""
+
+    event: Event
+    width: int
+    depth: int
+    seed: int
+    networks: int
+    of: int
+
+    def __str__(self) -> str:
+        where = f"width {self.width}, depth {self.depth}, seed {self.seed}"
+        return f"{where}: {self.event} ({self.networks} of {self.of} networks)"
+
+
+def failures_of(runs: Sequence[Row]) -> list[Failure]:
+    """What went wrong, once per kind of event: its earliest case, and in how many networks."""
+    cases: dict[EventKind, list[tuple[Event, Row]]] = {}
     for run in runs:
-        values = [_meters(run, step).get(meter, math.nan) for step in steps]
-        if all(math.isfinite(value) and value > 0 for value in values):
-            yield float(log_slope(steps, torch.tensor(values, dtype=torch.float64)))
+        for event in run["events"]:
+            cases.setdefault(event.kind, []).append((event, run))
+    failures = []
+    for own in cases.values():
+        event, run = min(own, key=lambda case: case[0].step)
+        shared = len({(r["width"], r["depth"], r["seed"]) for _, r in own})
+        failures.append(Failure(event, run["width"], run["depth"], run["seed"], shared, len(runs)))
+    return failures
+
+
+_RELUS = {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu}
+_DEAD = 0.5  # share of a layer's units that give 0 for a whole batch
+_LEAST_ROWS = 16  # on fewer, healthy units are silent too
+_VANISHED, _EXPLODED = 1e-3, 1e3
+
+
+class ModulePath:
+    """The innermost module that is running: its name and itself; of the model itself no name and None."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[str, nn.Module]] = []
+
+    @property
+    def name(self) -> str:
+        return self._running[-1][0] if self._running else ""
+
+    @property
+    def module(self) -> nn.Module | None:
+        return self._running[-1][1] if self._running else None
+
+    @contextmanager
+    def followed(self, model: nn.Module) -> Iterator[None]:
+        def enter(name: str) -> Callable[..., None]:
+            return lambda module, *_: self._running.append((name, module))
+
+        def leave(*_: Any) -> None:
+            if self._running:
+                self._running.pop()
+
+        with ExitStack() as hooks:
+            for name, module in modules(model).items():
+                if name:
+                    hooks.enter_context(module.register_forward_pre_hook(enter(name)))
+                    hooks.enter_context(module.register_forward_hook(leave))
+            yield
+
+
+class Relus(TorchFunctionMode):
+    """Watches every ReLU: in which module it stands, and the share of units that no sample of the batch excites."""
+
+    def __init__(self, path: ModulePath) -> None:
+        super().__init__()
+        self.path, self.seen = path, list[tuple[str, float]]()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in _RELUS and isinstance(out, Tensor) and out.dim() > 1:
+            units = out.detach().movedim(1 if out.dim() > 3 else -1, -1).flatten(0, -2)  # channels of images are second
+            if len(units) >= _LEAST_ROWS:
+                self.seen.append((self.path.name, float((units <= 0).all(0).double().mean())))
+        return out
+
+
+def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | None:
+    """The first ReLU of a pass of which half the units or more are dead on the whole batch, or None."""
+    path = ModulePath()
+    with path.followed(model), torch.no_grad(), Relus(path) as relus:
+        run()
+    for place, (layer, share) in enumerate(relus.seen, 1):
+        if share >= _DEAD:
+            return Event(EventKind.DEAD_UNITS, step, f"ReLU {place}" + (f" in {layer}" if layer else ""), share)
+    return None
+
+
+def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
+    """The first module whose output is not finite."""
+    broken: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: Any, out: Any) -> None:
+            tensor = out[0] if isinstance(out, tuple | list) and out else out
+            if isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+                broken.append(name)
+
+        return hook
+
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in modules(model).items():
+            if name:
+                hooks.enter_context(module.register_forward_hook(look(name)))
+        run()
+    return broken[0] if broken else "the loss"
+
+
+def gradient_events(ends: EndGradients, stack: str = "", step: int = 0) -> Iterator[Event]:
+    """What happened to a gradient on its way from the last block of a stack to the first, after so many updates."""
+    ratio, at_zero = ends.first / ends.last, ends.at_zero / ends.last
+    if not math.isfinite(ratio):
+        yield Event(EventKind.GRADIENT_NOT_FINITE, step, stack)
+    elif not _VANISHED <= ratio <= _EXPLODED:
+        yield Event(EventKind.GRADIENTS_VANISH if ratio < 1 else EventKind.GRADIENTS_EXPLODE, step, stack, ratio)
+    if not at_zero <= _EXPLODED:
+        size = at_zero if math.isfinite(at_zero) else math.inf
+        yield Event(EventKind.GRADIENTS_EXPLODE_AT_ZERO, step, stack, size)

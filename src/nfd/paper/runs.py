@@ -240,7 +240,7 @@ class Updates(Metered):
         super().__init__(meter, member, task)
 
     def read(self) -> dict[str, Tensor]:
-        return {name: torch.tensor([value]) for name, value in self.baseline.updates().items()}
+        return {name: torch.tensor([value]) for name, value in self.baseline.look().network.items()}
 
 
 class SmallestEigenvalues(Metered):

@@ -91,7 +91,7 @@ class _BlockUpdates(Observation):
 
     def after(self, row: Step) -> None:
         if row.step in (0, self.steps - 1) and not row.diverged:
-            self.rows.append({"steps": row.step + 1, **self.baseline.updates()})
+            self.rows.append({"steps": row.step + 1, **self.baseline.look().network})
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
         return {}, {}, self.rows

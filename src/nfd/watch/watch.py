@@ -26,9 +26,9 @@ from nfd.core.random import global_streams
 from nfd.core.tables import as_text, table_of
 from nfd.families.member import member_of
 from nfd.meters.check import Check
-from nfd.meters.health import ModulePath, Relus
 from nfd.meters.noise import GradientNoise
 from nfd.meters.updates import NO_BLOCKS, Baseline, Pass, Reading, layers_of, meter_of, norm, of_layer, readings
+from nfd.meters.verdict import ModulePath, Relus
 from nfd.scaling.model import (
     TensorInfo,
     as_written,
