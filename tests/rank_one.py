@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.random import generator
-from nfd.scaling.model import TensorInfo, call_with, doubled, evaluating, outputs_of, tensors
+from nfd.scaling.model import TensorInfo, call_with, evaluating, mapped, outputs_of, tensors
 
 _STEP, _ALONG, _MOVED = 1e-4, 1e-3, 1e-9
 _CACHES = ("past_key_values", "past_key_value", "layer_past", "use_cache")  # would be written to
@@ -28,7 +28,8 @@ def measured_writers(model: nn.Module, block: str, sample: Any) -> set[str]:
         call_with(model, sample)
     handle.remove()
     args, kwargs = calls[0]
-    args, kwargs = doubled(args), doubled({k: v for k, v in kwargs.items() if k not in _CACHES})
+    given = args, {k: v for k, v in kwargs.items() if k not in _CACHES}
+    args, kwargs = mapped(given, lambda p: p.double() if isinstance(p, Tensor) and p.is_floating_point() else p)
     own = _redrawn(copy.deepcopy(place))
 
     def output() -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import count, islice
+from itertools import accumulate, count, islice
 from typing import Any, cast
 
 import torch
@@ -50,8 +50,7 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(map(repr, names[:most]))}{more}"
 
 
-# ---- What a module's tensors are: their names, owners, and which dimensions are fan-in and fan-out
-
+# ---- Modules by name, and what no plan takes.
 
 _WRAPPED = {  # classes that put another name between a model and its parameters
     "OptimizedModule": "_orig_mod",
@@ -62,10 +61,6 @@ _WRAPPED = {  # classes that put another name between a model and its parameters
     "Scaled": "scaled_module",
     "DeferredConv": "linear",
 }
-_ROUNDING = 1.01  # of bounds, in 16 bits
-_PREFIXES = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "scaled_module"}
-_TABLES = (nn.Embedding, nn.EmbeddingBag)
-_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 
 
 def modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -91,7 +86,7 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def unwrapped(name: str) -> str:
     """The name of a tensor without the parts that wrappers put into it; a module of the user's may be one of them."""
-    return ".".join(part for part in name.split(".") if part not in _PREFIXES)
+    return ".".join(part for part in name.split(".") if part == "linear" or part not in _WRAPPED.values())
 
 
 def check_not_complex(model: nn.Module) -> None:
@@ -128,20 +123,16 @@ def parametrized(model: nn.Module) -> dict[str, str]:
             computed |= {f"{place}.{name}": how for name, _ in module.named_parameters()}
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WeightNorm | SpectralNorm):
-                full = f"{place}.{hook.name}".lstrip(".")
-                parts = [f"{full}_{part}" for part in ("g", "v", "orig") if f"{hook.name}_{part}" in module._parameters]
-                computed |= dict.fromkeys(parts, f"{full} by {type(hook).__name__}")
+                own = [key for key in module._parameters if key.startswith(f"{hook.name}_")]
+                how = f"{place}.{hook.name} by {type(hook).__name__}".lstrip(".")
+                computed |= {f"{place}.{key}".lstrip("."): how for key in own}
     return computed
 
 
 def check_not_parametrized(model: nn.Module) -> None:
     """ValueError when matrices that train are computed from other parameters: a factor of those is none of theirs."""
-    computed, own = parametrized(model), tensors(model)
-    found = dict.fromkeys(
-        numberless(computed[name])
-        for name, t in own.items()
-        if name in computed and t.parameter.requires_grad and not t.is_vector
-    )
+    trained = {name for name, t in tensors(model).items() if t.parameter.requires_grad and not t.is_vector}
+    found = dict.fromkeys(numberless(how) for name, how in parametrized(model).items() if name in trained)
     if found:
         raise InputError(
             f"A plan scales the start and the rate of matrices; these are computed from other parameters: "
@@ -149,6 +140,13 @@ def check_not_parametrized(model: nn.Module) -> None:
             "remove_parametrizations; remove_weight_norm or remove_spectral_norm where that made it), or freeze them. "
             "rule='standard' leaves them as they are."
         )
+
+
+# ---- Tensors: their names, owners, and which dimensions are fan-in and fan-out.
+
+_ROUNDING = 1.01  # of bounds, in 16 bits
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 
 
 @dataclass(frozen=True)
@@ -183,10 +181,8 @@ class TensorInfo:
         weight = self.owner._parameters.get("weight")
         if isinstance(self.owner, nn.RNNBase | nn.RNNCellBase):
             inputs = self.owner.hidden_size
-        elif isinstance(self.owner, nn.Linear | _ConvNd) and weight is not None:
-            inputs = math.prod(weight.shape[1:])
-        elif isinstance(self.owner, nn.Bilinear):
-            inputs = self.owner.in1_features
+        elif weight is not None and isinstance(self.owner, nn.Linear | _ConvNd | nn.Bilinear):
+            inputs = weight.shape[1] if isinstance(self.owner, nn.Bilinear) else math.prod(weight.shape[1:])
         else:
             return False
         values, named = self.parameter.detach(), self.name.rpartition(".")[2].startswith("bias")
@@ -241,27 +237,19 @@ def give_back(model: nn.Module) -> None:
 
 
 def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Dimensions of fan-in and fan-out."""
+    """Dimensions of fan-in and fan-out; None where the module does not tell."""
     every = tuple(range(p.dim()))
-    if p.dim() < 2:
+    if p.dim() < 2 or isinstance(owner, _NORMS):
         return (), every
     if isinstance(owner, _ConvTransposeNd):
         return (0, *every[2:]), (1,)
-    if isinstance(owner, _ConvNd):
+    if isinstance(owner, _ConvNd | nn.Bilinear):
         return every[1:], (0,)
-    if isinstance(owner, _TABLES):
-        return (), (1,)
-    if isinstance(owner, nn.Bilinear):
-        return (1, 2), (0,)
-    if isinstance(owner, nn.MultiheadAttention) and p.dim() == 3:  # bias_k, bias_v
-        return (), (2,)
-    if isinstance(owner, _NORMS):
-        return (), every
-    if p.dim() == 2 and is_conv1d(owner):
-        return (0,), (1,)
+    if isinstance(owner, _TABLES) or (isinstance(owner, nn.MultiheadAttention) and p.dim() == 3):  # bias_k, bias_v
+        return (), every[-1:]
     known = isinstance(owner, nn.Linear | nn.MultiheadAttention | nn.RNNBase | nn.RNNCellBase)
-    if p.dim() == 2 and (known or (attribute.endswith("weight") and hasattr(owner, "in_features"))):
-        return (1,), (0,)
+    if p.dim() == 2 and (known or is_conv1d(owner) or (attribute.endswith("weight") and hasattr(owner, "in_features"))):
+        return ((0,), (1,)) if is_conv1d(owner) else ((1,), (0,))
     return None, None
 
 
@@ -275,53 +263,40 @@ def _kinds(kind: type) -> tuple[str, ...]:
     return tuple(base.__name__ for base in kind.mro())
 
 
-# ---- Residual blocks: by a pattern, or as children of one kind in containers
-
+# ---- Residual blocks: by a pattern, or as children of one kind in containers.
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 Kind = str | tuple[Any, ...]
 Blocks = dict[str, Kind]  # the kinds of blocks, by name in the order of the model
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """The kinds of children, by container, of which a deeper instance has more: its blocks, at every depth."""
-
-    kinds: Mapping[str, frozenset[Kind]]
-
-    def blocks_of(self, model: nn.Module) -> Blocks:
-        """The children of these kinds, and what stands between them."""
-        parts = modules(model)
-        found: Blocks = {}
-        for name, kinds in self.kinds.items():
-            found |= _chosen(name, parts[name], kinds) if name in parts else {}
-        return found
-
-
+Repeated = Mapping[str, frozenset[Kind]]  # by container, the kinds of children of which a deeper instance has more
 Where = str | Sequence[str] | Repeated | None  # as a user says it, or as two instances show it
 
 
-def blocks_of(model: nn.Module, where: Where) -> Blocks:
-    """The residual blocks: by a pattern or by their kinds, else as the containers show."""
-    if isinstance(where, Repeated):
-        return where.blocks_of(model)
-    return blocks_found(model) if where is None else blocks_named(model, where)
+def blocks_of(model: nn.Module, where: Where = None) -> Blocks:
+    """The residual blocks: by a pattern or by their kinds, else children of the outermost containers, all where they
+    are of one class, else those of kinds that stand twice."""
+    if where is None:
+        return {name: kind for own in _containers(model, 2).values() for name, kind in own.items()}
+    if isinstance(where, Mapping):
+        parts = modules(model)
+        chosen = [_chosen(name, parts[name], kinds) for name, kinds in where.items() if name in parts]
+        return {name: kind for own in chosen for name, kind in own.items()}
+    return blocks_named(model, where)
 
 
 def repeated(model: nn.Module, other: nn.Module) -> Repeated | None:
     """What containers have more of in one of two models: its kinds of blocks; None where there are none such."""
     first, second = modules(model), modules(other)
     kinds: dict[str, frozenset[Kind]] = {}
-    for name, module in first.items():
-        if name not in second or not isinstance(module, _CONTAINERS) or _is_inside(name, kinds):
-            continue
-        here, there = (Counter(map(kind_of, part.children())) for part in (module, second[name]))
-        if here.total() != there.total():
-            more = frozenset(kind for kind in here | there if here[kind] != there[kind])
-            both = [_chosen(name, part, more) for part in (module, second[name])]  # with those that stand between
-            kinds[name] = more.union(*(own.values() for own in both))
-    return Repeated(kinds) if kinds else None
+    for name, here in _outermost(first, kinds):
+        if name in second:
+            own, others = (Counter(map(kind_of, part.children())) for part in (here, second[name]))
+            if own.total() != others.total():
+                more = frozenset(kind for kind in own | others if own[kind] != others[kind])
+                both = [_chosen(name, part, more) for part in (here, second[name])]  # with those that stand between
+                kinds[name] = more.union(*(found.values() for found in both))
+    return kinds or None
 
 
 def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> Blocks:
@@ -331,42 +306,37 @@ def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> Blocks:
     fitting = {name: kind for name, kind in named.items() if any(matches(name, p) for p in patterns)}
     missing = [p for p in patterns if not any(matches(name, p) for name in named)]
     if missing or not patterns:
-        there = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_found(model)})
+        there = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_of(model)})
         hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
         raise InputError(f"blocks must name modules of the model; no match for {', '.join(missing)!r}. {hint}".strip())
     return fitting
 
 
-def blocks_found(model: nn.Module) -> Blocks:
-    """Children of the outermost containers: all, where they are of one class, else those of kinds that stand twice."""
-    return {name: kind for own in _containers(model, 2).values() for name, kind in own.items()}
-
-
-def single_blocks(model: nn.Module) -> list[str]:
-    """The modules that stand alone where others would be blocks, as patterns where nothing stands beside them."""
-    parts, single = modules(model), []
+def single_block(model: nn.Module) -> str | None:
+    """The module that stands alone where others would be blocks, as a pattern where nothing stands beside it."""
+    parts = modules(model)
     for container, own in _containers(model, 1).items():
         if len(own) == 1:
-            (name,) = own
-            single.append(f"{container}.*".lstrip(".") if len(parts[container]._modules) == 1 else name)
-    return single
+            return f"{container}.*".lstrip(".") if len(parts[container]._modules) == 1 else next(iter(own))
+    return None
 
 
 def _containers(model: nn.Module, least: int) -> dict[str, Blocks]:
     """The outermost containers that hold at least so many blocks, and these."""
     containers: dict[str, Blocks] = {}
-    for name, module in modules(model).items():
-        if isinstance(module, _CONTAINERS) and not _is_inside(name, containers):
-            own = _chosen(name, module, None)
-            if len(own) >= least:
-                containers[name] = own
+    for name, module in _outermost(modules(model), containers):
+        own = _chosen(name, module, None)
+        if len(own) >= least:
+            containers[name] = own
     return containers
 
 
-def _is_inside(name: str, outer: Container[str]) -> bool:
-    """Whether a module is a part of one of these."""
-    parts = name.split(".") if name else []
-    return any(".".join(parts[:k]) in outer for k in range(len(parts)))
+def _outermost(parts: Mapping[str, nn.Module], found: Container[str]) -> Iterator[tuple[str, nn.Module]]:
+    """The containers that are no part of those found so far."""
+    for name, module in parts.items():
+        around = ["", *accumulate(name.split("."), "{}.{}".format)][:-1] if name else []
+        if isinstance(module, _CONTAINERS) and not any(outer in found for outer in around):
+            yield name, module
 
 
 def _chosen(name: str, container: nn.Module, kinds: frozenset[Kind] | None) -> Blocks:
@@ -377,7 +347,7 @@ def _chosen(name: str, container: nn.Module, kinds: frozenset[Kind] | None) -> B
     """
     children = {f"{name}.{key}".lstrip("."): child for key, child in container.named_children()}
     own = {key: kind_of(child) for key, child in children.items()}
-    may = [key for key, child in children.items() if _is_block(child)]
+    may = [k for k, child in children.items() if [*child.children()] and any(p.dim() > 1 for p in child.parameters())]
     if len({type(child) for child in children.values()}) == 1:
         return own if kinds is not None or len(may) == len(own) else {}
     may = [key for key in may if not isinstance(children[key], nn.ModuleList | nn.ModuleDict)]
@@ -397,10 +367,6 @@ def kind_of(module: nn.Module) -> Kind:
     kind = next(c for c in type(module).__mro__ if not c.__name__.startswith(("FSDP", "Parametrized")))
     own = f"{kind.__module__}.{kind.__qualname__}"
     return (own, *map(kind_of, module.children())) if kind in _CONTAINERS else own
-
-
-def _is_block(module: nn.Module) -> bool:
-    return any(True for _ in module.children()) and any(p.dim() >= 2 for p in module.parameters())
 
 
 def in_base(name: str, blocks: Blocks, base: Blocks, names: Container[str]) -> str | None:
@@ -446,18 +412,13 @@ def _beside(name: str, blocks: Blocks, base: Blocks) -> str:
     """The name in the base of what is in no block: in a numbered container as many other children stand before it."""
     parts = name.split(".")
     for k, part in enumerate(parts):
-        own, others = (_numbers(".".join(parts[:k]), some) for some in (blocks, base))
-        if own and part.isdigit():
-            place = int(part) - sum(number < int(part) for number in own)
-            number = next(islice((j for j in count() if j not in others), place, None))
+        container = ".".join(parts[:k])
+        own, others = ({b.rpartition(".")[2] for b in some if container_of(b) == container} for some in (blocks, base))
+        if part.isdigit() and any(key.isdigit() for key in own):
+            place = int(part) - sum(key.isdigit() and int(key) < int(part) for key in own)
+            number = next(islice((j for j in count() if str(j) not in others), place, None))
             return ".".join([*parts[:k], str(number), *parts[k + 1 :]])
     return name
-
-
-def _numbers(container: str, blocks: Blocks) -> set[int]:
-    """The numbers of the blocks of a container."""
-    keys = (block.rpartition(".")[2] for block in blocks if container_of(block) == container)
-    return {int(key) for key in keys if key.isdigit()}
 
 
 def container_of(block: str) -> str:
@@ -502,7 +463,7 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
         for p in frozen:
             p.requires_grad_(True)
         with evaluating(model), torch.random.fork_rng(devices=[]), as_written(), blaming_the_sample(sample):
-            made = call_with(model, mapped(sample, _followed))
+            made = call_with(model, mapped(sample, lambda p: p.detach().clone().requires_grad_() if _is_real(p) else p))
     finally:
         for p in frozen:
             p.requires_grad_(False)
@@ -576,18 +537,12 @@ def check_not_empty(argument: str, value: Any) -> None:
 def check_sample(argument: str, value: Any) -> None:
     """Raise ValueError, naming the place, for a number that is not finite in a tensor, or in tensors of a tuple, list
     or mapping; there minus infinity may stand, as in masks of attention."""
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            check_finite(argument, value)
-        return
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Mapping):
-        parts = value.items()
-    elif isinstance(value, tuple | list):
-        parts = enumerate(value)
+    if _is_real(value):
+        check_finite(argument, value)
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value if isinstance(value, tuple | list) else ())
     for name, part in parts:
-        masked = isinstance(part, Tensor) and part.is_floating_point()
-        check_sample(f"{argument}[{name!r}]", part.masked_fill(part == -torch.inf, 0.0) if masked else part)
+        inner = part.masked_fill(part == -torch.inf, 0.0) if _is_real(part) else part
+        check_sample(f"{argument}[{name!r}]", inner)
 
 
 def outputs_of(result: Any) -> Tensor:
@@ -642,16 +597,7 @@ def on_device(value: Any, place: torch.device | None) -> Any:
     return mapped(value, lambda part: plain(part.to(place or part.device)) if isinstance(part, Tensor) else part)
 
 
-def doubled(value: Any) -> Any:
-    """Inputs with their floating-point tensors in double precision."""
-    return mapped(value, lambda part: part.detach().double() if _is_floating(part) else part)
-
-
-def _followed(part: Any) -> Any:
-    return part.detach().clone().requires_grad_() if _is_floating(part) else part
-
-
-def _is_floating(part: Any) -> bool:
+def _is_real(part: Any) -> bool:
     return isinstance(part, Tensor) and part.is_floating_point()
 
 

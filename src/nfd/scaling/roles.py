@@ -35,7 +35,7 @@ from nfd.scaling.model import (
     matches,
     modules,
     numberless,
-    single_blocks,
+    single_block,
     tensors,
 )
 from nfd.scaling.rules import ROLES, Role, Rule
@@ -420,7 +420,7 @@ def settled_roles(structure: Anatomy, chosen: Rule, rule: str, model: nn.Module)
         count = "1 tensor" if len(undecided) == 1 else f"{len(undecided)} tensors"
         raise InputError("\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}."]))
     if chosen.scales_depth and not structure.blocks:
-        single = next(iter(single_blocks(model)), None)
+        single = single_block(model)
         remedy = "Pass blocks='path.to.blocks.*', or rule='mup' where the model has none."
         if single is not None:
             remedy = f"One module alone is not known to be a block: pass blocks={single!r}, or take a depth above 1."
