@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 import nfd
-from nfd.cli.main import main
+from nfd.cli import main
 from nfd.core.statistics import interval
 from nfd.data.digits import digits
 from nfd.paper.two_limits import first_step

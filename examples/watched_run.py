@@ -113,7 +113,7 @@ def held_out(model: nn.Module) -> float:
 
 def shell(command: str) -> dict[str, Any]:
     """Run ``nfd ...`` here; returns what was typed and what it printed."""
-    from nfd.cli.main import main as run
+    from nfd.cli import main as run
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

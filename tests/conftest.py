@@ -55,7 +55,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Made by the first process of pytest that needs them; every process has a copy of its own.
     """
-    from nfd.cli.main import main
+    from nfd.cli import main
 
     own = tmp_path_factory.mktemp("figures")
     place = own.parent.parent if "PYTEST_XDIST_WORKER" in os.environ else own.parent

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from nfd.cli.main import main
+from nfd.cli import main
 from nfd.core.estimates import Interval, mean
 from nfd.paper.claims.rules import (
     above,

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from nfd.cli.main import main
+from nfd.cli import main
 from nfd.data.digits import _shipped, digits
 from nfd.paper.data import cifar10 as reader
 from nfd.paper.data import images as folders

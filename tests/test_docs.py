@@ -23,7 +23,7 @@ from tests.models import UpDown
 from tests.waiting import PATIENCE
 
 import nfd
-from nfd.cli.commands import COMMANDS, PAPER, parsed
+from nfd.cli import COMMANDS, PAPER, parsed
 from nfd.core.errors import UsageError
 from nfd.data.digits import digits
 from nfd.scaling import optimizers as laws

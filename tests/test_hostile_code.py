@@ -109,7 +109,7 @@ sys.addaudithook(hook)
 """
 WORK = """
 import sys
-from nfd.cli.main import main
+from nfd.cli import main
 if __name__ == "__main__":
     for line in sys.argv[1].splitlines():
         assert main(line.split()) in (0, 1), line

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.browser import browser, seen
 
-from nfd.cli.main import main
+from nfd.cli import main
 from nfd.core.files import write_csv
 from nfd.core.findings import Axes, Finding
 from nfd.core.tables import visible

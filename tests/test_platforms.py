@@ -49,7 +49,7 @@ SCRIPT = """
 if __name__ == "__main__":
     import sys
 
-    from nfd.cli.main import main
+    from nfd.cli import main
     from nfd.core.machine import cores, memory_of
     from torch import device
 

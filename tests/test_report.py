@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.browser import Seen, browser, seen
 
-from nfd.cli.main import main
+from nfd.cli import main
 from nfd.core.files import write_json
 from nfd.core.findings import Axes, Finding, plain
 from nfd.paper.claims.page import claims_markdown, claims_section

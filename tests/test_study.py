@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nfd import Sweep
-from nfd.cli.main import main
+from nfd.cli import main
 from nfd.core.statistics import rms
 from nfd.paper.findings import NAMES, Finding, findings
 from nfd.paper.settings import StudyConfig

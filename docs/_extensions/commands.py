@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from nfd.cli.main import main
+from nfd.cli import main
 
 _WIDTH = "80"  # characters of a line of help: what fits the column of the page
 

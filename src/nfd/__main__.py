@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nfd.cli.main import main
+from nfd.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

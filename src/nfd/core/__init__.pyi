@@ -35,6 +35,8 @@ from .names import Order as Order
 from .names import Regime as Regime
 from .names import RuleName as RuleName
 from .names import Weights as Weights
+from .options import Option as Option
+from .options import read_options as read_options
 from .random import derive as derive
 from .random import generator as generator
 from .statistics import interval as interval

@@ -26,7 +26,7 @@ _PARTIAL = ContextVar("partial", default=False)  # whether settings are read tha
 class Config(BaseModel):
     """Base of every configuration: frozen, closed to unknown settings, with all its errors in one message."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def __init__(self, /, **settings: Any) -> None:
         try:

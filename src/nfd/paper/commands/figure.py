@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from nfd.core import InputError, expanded, prepare_directory
 from nfd.paper.commands.options import Options
 from nfd.paper.config import FigureConfig
@@ -44,10 +42,14 @@ class FigureCommand(PaperOptions):
     can be stopped at any time: the same command continues from there, and drawing again trains nothing.
     """
 
-    number: tyro.conf.Positional[Literal["1", "2", "3", "4", "5", "6", "7", "all"]] = "all"
+    number: Literal["1", "2", "3", "4", "5", "6", "7", "all"] = "all"
     """which figure, or all"""
     out: str = "out/figures"
     """directory for the results"""
+
+    @classmethod
+    def places(cls) -> dict[str, str]:
+        return {"number": "FIGURE"}
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.claims.table import ids_of

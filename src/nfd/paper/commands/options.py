@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import tyro
 from pydantic import Field
 
-from nfd.core import prepare_results
+from nfd.core import Option, prepare_results, read_options
 from nfd.paper.settings import Config
 
 if TYPE_CHECKING:
@@ -60,17 +59,24 @@ class Options(Config):
     @classmethod
     def parsed(cls, name: str, arguments: Sequence[str]) -> Self:
         """The command for these arguments: what the file of ``--config`` holds stands for options not given."""
-        parser = argparse.ArgumentParser("nfd", add_help=False, allow_abbrev=False)
-        parser.add_argument("--config")
-        path = parser.parse_known_args(arguments)[0].config
-        default = cls() if path is None else cls._from_file(path)
-        return tyro.cli(cls, prog=f"nfd paper {name}", default=default, args=list(arguments))
+        about = inspect.getdoc(cls) or ""
+        known = [
+            Option(key, field.annotation, field.default, field.description or "", cls.places().get(key, ""))
+            for key, field in cls.model_fields.items()
+        ]
+        given = read_options(f"nfd paper {name}", about, known, arguments)
+        path = given.get("config")
+        return cls(**given) if path is None else cls._from_file(path, given)
 
     @classmethod
-    def _from_file(cls, path: str) -> Self:
+    def places(cls) -> dict[str, str]:
+        """What stands on the line without its name, and what for."""
+        return {}
+
+    @classmethod
+    def _from_file(cls, path: str, given: Mapping[str, Any]) -> Self:
         settings = cls.settings_type().load(path, partial=True)
-        # nothing is checked here: options to come may complete what the file says
-        return cls.model_construct(**(dict(cls()) | dict(settings) | {"config": path}))
+        return cls(**{name: getattr(settings, name) for name in settings.model_fields_set} | dict(given))
 
     def settings(self) -> Any:
         """The settings alone, checked again; ``data_dir`` is made absolute, so that they hold in any directory."""

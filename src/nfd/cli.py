@@ -1,30 +1,234 @@
-"""The commands: sizes, seeds, rates and rules on the line; what the nouns hold in a Python file.
+"""The ``nfd`` command: sizes, seeds, rates and rules on the line; what the nouns hold in a Python file.
 
-Each is a dataclass whose fields are its options and whose ``run`` answers. What it needs is imported when it runs.
+What a command needs is imported when it runs: ``nfd --help`` loads no PyTorch, and Ctrl-C is answered from the start.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import math
+import os
+import shlex
+import signal
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_type_hints
 
-import tyro
-from tyro.conf import Positional, arg
+import cloudpickle
 
-from nfd.cli.setup import Setup, pairs
-from nfd.cli.words import read
-from nfd.core.errors import VERDICT, InputError, check_count, nearest
+from nfd.core.errors import (
+    INPUT,
+    INTERRUPTED,
+    OURS,
+    VERDICT,
+    InputError,
+    StateError,
+    UsageError,
+    check_callable,
+    check_count,
+    described,
+    is_ours,
+    nearest,
+    out_of_memory,
+    users_frames,
+)
 from nfd.core.files import prepare_results
+from nfd.core.options import Option, read_options
 
 if TYPE_CHECKING:
+    from nfd.families.family import Family
     from nfd.report.report import Report
     from nfd.runs.sweep import Sweep
+    from nfd.training.task import Task
+
+# ---- the entry point, and how a command ends
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 (a verdict), 2 (input), 70 (a bug of ours), 130 (interrupted)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM is Ctrl-C
+        code = _run(given)
+    except SystemExit as asked:  # of the parser, after --help
+        code = asked.code if isinstance(asked.code, int) else 0
+    except BrokenPipeError:  # a reader may leave: nfd | head
+        code = 0
+    except BaseException as error:  # every error ends here, by its type
+        code = _ended(error)
+    return _flushed(sys.stdout) or code
+
+
+def _run(given: list[str]) -> int:
+    if given[:1] == ["--version"]:
+        from nfd import __version__
+
+        print(f"nfd {__version__}")
+        return 0
+    if not given or given[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    command = parsed(given)
+    try:
+        return int(command.run(shlex.join(["nfd", *given])))
+    except SystemExit as error:
+        raise StateError(f"code that the command ran called sys.exit({error.code!r}). Remove the call.") from error
+
+
+def _ended(error: BaseException) -> int:
+    """Say on stderr why a command ended; returns its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        _say("nfd: interrupted. The same command continues from what is stored.")
+        return INTERRUPTED
+    cause = (isinstance(error, UsageError) and error.__cause__) or error
+    frames = users_frames(cause)
+    if isinstance(error, UsageError):
+        _say(f"nfd: {error}")
+    elif out_of_memory(error):
+        _say(f"nfd: out of memory: {described(error)}")
+    elif not is_ours(error):
+        _say(f"nfd: your code raised {described(error)}")
+    elif isinstance(error, OSError | ImportError):  # what the system says of disks and files, or what is not installed
+        _say(f"nfd: {error}")
+    else:
+        _say("".join(traceback.format_exception(error)))
+        _say(f"nfd: this is a bug in nfd, not an error in your input: {described(error)}")
+        _say("nfd: please report it to the authors, with the traceback above.")
+        return OURS
+    _say("".join([*traceback.format_list(frames), *(traceback.format_exception_only(cause) if frames else [])]))
+    return INPUT
+
+
+def _say(text: str) -> None:
+    """Print on stderr, in characters that a terminal shows and does not obey."""
+    from nfd.core.tables import visible
+
+    with suppress(OSError, AttributeError):  # stderr may be full, or closed before we began
+        for line in text.splitlines():
+            print(visible(line), file=sys.stderr)
+        sys.stderr.flush()
+
+
+def _flushed(stream: TextIO | None) -> int:
+    """0, or 2 if what was printed could not be written."""
+    try:
+        if stream is not None:  # it may have been closed before we began
+            stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes out when it ends
+        if not isinstance(error, BrokenPipeError):
+            _say(f"nfd: the output could not be written ({error.strerror}).")
+            return INPUT
+    return 0
+
+
+# ---- the Python file that a command reads
+
+_NOUNS = ("family", "make_model", "task", "batches")
+_FAMILY = ("blocks", "roles", "version")  # what a file may define beside make_model
+_TASK = (  # and beside batches
+    "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr", "warmup", "init_scale",
+)  # fmt: skip
+
+
+class Setup:
+    """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what belongs to them.
+
+    The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``, ``weight_decay``,
+    ``adamw_lr``, ``warmup``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it
+    runs, so that it can import what lies beside it.
+
+    Raises:
+        InputError: naming the file, where it is not there or does not define what is needed.
+    """
+
+    def __init__(self, path: str, seed: int = 0) -> None:
+        from nfd.core.random import global_streams
+
+        self.path = path
+        with global_streams(seed):  # a loader that shuffles gives the same batches every time
+            self.names: dict[str, Any] = vars(_imported(path))
+        for name in self.names:
+            if near := _misspelt(name):
+                print(f"nfd: {path} defines {name}, which is not read. Did you mean {near}?", file=sys.stderr)
+
+    def family(self, base: tuple[int, int], rule: str | None = None, optimizer: str | None = None) -> Family:
+        """The family that the file defines."""
+        from nfd.families.family import Family, as_family
+
+        given = self._either("family", "make_model")
+        more = dict[str, Any]()
+        if not isinstance(given, Family):
+            check_callable("make_model", given, "a function of (width, depth)")
+            more = {name: self.names[name] for name in _FAMILY if name in self.names}
+            more["name"] = f"{Path(self.path).name}:{getattr(given, '__name__', 'make_model')}"
+        return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None, **more)
+
+    @property
+    def has_task(self) -> bool:
+        """Whether the file says what to train on."""
+        return "task" in self.names or "batches" in self.names
+
+    @property
+    def task(self) -> Task:
+        """The task that the file defines."""
+        from nfd.training.task import Task
+
+        given = self._either("task", "batches")
+        if isinstance(given, Task):
+            return given
+        more = {name: self.names[name] for name in _TASK if name in self.names}
+        if callable(judged := more.get("eval_batches")):  # as batches may be
+            more["eval_batches"] = judged()
+        return Task(given() if callable(given) else given, **more)
+
+    def _either(self, noun: str, plain: str) -> Any:
+        for name in (noun, plain):
+            if name in self.names:
+                return self.names[name]
+        raise InputError(f"{self.path} defines neither {noun} nor {plain}. {_WANTED}")
+
+
+_WANTED = "Give a Python file with make_model(width, depth) and batches, a list of (inputs, targets)."
+
+
+def _misspelt(name: str) -> str:
+    """The name that was meant, where one is off by a letter or two; a longer or shorter one is another."""
+    known = (*_NOUNS, *_FAMILY, *_TASK)
+    close = () if name in known else difflib.get_close_matches(name, known, 1, cutoff=0.85)
+    return next((near for near in close if not (near.startswith(name) or name.startswith(near))), "")
+
+
+def _imported(path: str) -> Any:
+    """The module that a file is. Its functions and classes travel to other processes as they are."""
+    file = Path(path).expanduser()
+    if file.suffix != ".py" or not file.is_file():
+        near = nearest(file.name, [own.name for own in file.parent.glob("*.py")])
+        raise InputError(f"there is no Python file {path!r}.{near} {_WANTED}")
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    module = ModuleType(f"nfd_setup_{file.stem}")
+    module.__file__ = str(file.resolve())
+    sys.modules[module.__name__] = module
+    cloudpickle.register_pickle_by_value(module)
+    try:  # no bytecode is kept, which an edit within a second would not renew
+        exec(compile(file.read_bytes(), module.__file__, "exec"), vars(module))
+    except SyntaxError as error:
+        raise InputError(f"{error.filename}, line {error.lineno}: {error.msg}.") from error
+    return module
+
+
+# ---- the commands
 
 _ABOUT = """usage: nfd COMMAND [SETUP.py] [options]; nfd COMMAND --help lists them
 
@@ -33,30 +237,30 @@ SETUP.py is a Python file that defines make_model(width, depth) and batches.
 """
 _CODES = """
 Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in your input
-or code; 70 a bug in nfd, whose traceback is kept in a file that the message names
-(--traceback prints it); 130 interrupted by Ctrl-C or SIGTERM."""
+or code; 70 a bug in nfd, with its traceback; 130 interrupted by Ctrl-C or SIGTERM."""
+
+
+def _option(default: Any, about: str, **more: str) -> Any:
+    """A field of a command that is an option; ``name`` where it is called otherwise, ``place`` of one without --."""
+    return field(default=default, metadata={"about": about, **more})
 
 
 @dataclass
 class Command:
     """What the commands that train share."""
 
-    setup: Annotated[Positional[str], arg(metavar="SETUP.py")] = ""
-    """Python file with make_model(width, depth) and batches, or with family and task"""
-    rule: str | None = None
-    """scaling rule: complete-p by default; standard, mup, depth-mup or depth-mup-inner"""
-    optimizer: str | None = None
-    """adamw by default; sgd, adam, muon or another registered one"""
-    seed: int = 0
-    """of what the file draws while it is read, such as the order of a loader"""
-    out: str = ""
-    """directory for the results; by default out/ and the name of the command"""
-    workers: int | None = None
-    """number of processes; by default one for each core"""
-    executor: str = "processes"
-    """where networks are trained: processes, inline (this process) or ray (a cluster)"""
-    device: str | None = None
-    """where it computes: cpu, cuda; by default where the batches lie"""
+    setup: str = _option(
+        "", "a Python file with make_model(width, depth) and batches, or with family and task", place="SETUP.py"
+    )
+    rule: str | None = _option(None, "scaling rule: complete-p by default; standard, mup, depth-mup or depth-mup-inner")
+    optimizer: str | None = _option(None, "adamw by default; sgd, adam, muon or another registered one")
+    seed: int = _option(0, "seed of what the file draws while it is read, such as the order of a loader")
+    out: str = _option("", "directory for the results; by default out/ and the name of the command")
+    workers: int | None = _option(None, "number of processes; by default one for each core")
+    executor: str = _option(
+        "processes", "where networks are trained: processes, inline (this process) or ray (a cluster)"
+    )
+    device: str | None = _option(None, "where it computes: cpu, cuda; by default where the batches lie")
 
     @property
     def name(self) -> str:
@@ -68,7 +272,7 @@ class Command:
         """The options as plain data, for ``result.json``."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def read(self) -> Setup:
+    def read_setup(self) -> Setup:
         """The file that was named."""
         if not self.setup:
             raise InputError(f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd --help.")
@@ -99,12 +303,11 @@ class Command:
 class Sized(Command):
     """What the commands over several sizes share."""
 
-    widths: tuple[int, ...] = (32, 64, 128)
-    """widths of the networks; the smallest is the base of a plain make_model"""
-    depths: tuple[int, ...] = (2, 4, 8)
-    """depths of the networks"""
-    seeds: int = 3
-    """initialisations of each network"""
+    widths: tuple[int, ...] = _option(
+        (32, 64, 128), "widths of the networks; the smallest is the base of a plain make_model"
+    )
+    depths: tuple[int, ...] = _option((2, 4, 8), "depths of the networks")
+    seeds: int = _option(3, "initialisations of each network")
 
     @property
     def base(self) -> tuple[int, int]:
@@ -122,14 +325,10 @@ class Check(Sized):
     meters.csv and charts to OUT. Exit code 0 if nothing collapses, grows or breaks, 1 if something does.
     """
 
-    lr: float | None = None
-    """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
-    steps: int | None = None
-    """training steps, one per batch; by default the last of --at, or 10"""
-    at: tuple[int, ...] | None = None
-    """steps to look after, such as 1 10 100; by default the last step"""
-    noise: bool = False
-    """also estimate the noise scale of the gradients after the last step"""
+    lr: float | None = _option(None, "learning rate of the base; by default 0.1 for sgd, 0.001 for the others")
+    steps: int | None = _option(None, "training steps, one per batch; by default the last of --at, or 10")
+    at: tuple[int, ...] | None = _option(None, "steps to look after, such as 1 10 100; by default the last step")
+    noise: bool = _option(False, "also estimate the noise scale of the gradients after the last step")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -137,7 +336,7 @@ class Check(Sized):
         from nfd.meters.findings import check_findings
         from nfd.report.report import check_report
 
-        setup, directory = self.read(), self.directory()
+        setup, directory = self.read_setup(), self.directory()
         task = setup.task
         steps = max(self.at) if self.at else min(10, task.steps)
         task = task.first(steps if self.steps is None else check_count("steps", self.steps))
@@ -158,10 +357,10 @@ class Check(Sized):
 class Logged(Sized):
     """What the commands share that also answer from a table of runs."""
 
-    log: Annotated[str, arg(name="from")] = ""
-    """CSV of runs, of any framework, to answer from; nothing is trained"""
-    columns: tuple[str, ...] = ()
-    """with --from: which column holds what, such as lr=config/learning_rate; seed= ignores one"""
+    log: str = _option("", "CSV of runs, of any framework, to answer from; nothing is trained", name="from")
+    columns: tuple[str, ...] = _option(
+        (), "with --from: which column holds what, such as lr=config/learning_rate; seed= ignores one"
+    )
 
     def named_columns(self) -> dict[str, str | None]:
         """The columns by field."""
@@ -177,17 +376,19 @@ class Transfer(Logged):
     stop. With --from it answers from a table of runs.
     """
 
-    lr: tuple[float, ...] | None = None
-    """rates of the base to begin with, in any order; extended where the best one lies at an end"""
-    rules: tuple[str, ...] | None = None
-    """rules to compare; by default standard beside that of the family"""
-    axes: tuple[str, ...] = ()
-    """settings against which to find the best rate too, such as batch_size=16,32,64; steps, warmup, weight_decay,
-    init_scale"""
-    halving: bool = False
-    """choose rates by short trainings first"""
-    guess: float | None = None
-    """with --from: the loss that a run that diverged counts as, such as the logarithm of the vocabulary"""
+    lr: tuple[float, ...] | None = _option(
+        None, "rates of the base to begin with, in any order; extended where the best one lies at an end"
+    )
+    rules: tuple[str, ...] | None = _option(None, "rules to compare; by default standard beside that of the family")
+    axes: tuple[str, ...] = _option(
+        (),
+        "settings against which to find the best rate too, such as batch_size=16,32,64; also steps, warmup, "
+        "weight_decay, init_scale",
+    )
+    halving: bool = _option(False, "choose rates by short trainings first")
+    guess: float | None = _option(
+        None, "with --from: the loss that a run that diverged counts as, such as the logarithm of the vocabulary"
+    )
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -197,7 +398,7 @@ class Transfer(Logged):
         from nfd.rates.sweep import transfer
         from nfd.rates.transfer import recommended
 
-        setup, directory = self.read(), self.directory()
+        setup, directory = self.read_setup(), self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
         axes = {name: _numbers(name, values) for name, values in pairs("--axes", self.axes).items()}
         with self.sweep(directory) as sweep:
@@ -255,17 +456,16 @@ class ScalingLaw(Logged):
     stop. With --from it answers from a table of runs.
     """
 
-    seeds: int = 4
-    lr: float | None = None
-    """learning rate of the base"""
-    lengths: tuple[int, ...] | None = None
-    """numbers of steps over each of which every size is trained, for a law in tokens too"""
-    at: tuple[str, ...] = ()
-    """the network that is asked about, such as width=512 depth=16; by default the largest of the fit"""
-    best: tuple[str, ...] = ()
-    """budgets of which the best size is asked for, such as parameters=1M flops=1e15"""
-    rate: str | None = None
-    """with --from: the learning rate whose runs count, or best"""
+    seeds: int = _option(4, "initialisations of each network")
+    lr: float | None = _option(None, "learning rate of the base")
+    lengths: tuple[int, ...] | None = _option(
+        None, "numbers of steps over each of which every size is trained, for a law in tokens too"
+    )
+    at: tuple[str, ...] = _option(
+        (), "the network that is asked about, such as width=512 depth=16; by default the largest of the fit"
+    )
+    best: tuple[str, ...] = _option((), "budgets of which the best size is asked for, such as parameters=1M flops=1e15")
+    rate: str | None = _option(None, "with --from: the learning rate whose runs count, or best")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -284,7 +484,7 @@ class ScalingLaw(Logged):
             directory = self.directory()
             law = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
         else:
-            setup, directory = self.read(), self.directory()
+            setup, directory = self.read_setup(), self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)
             with self.sweep(directory) as sweep:
                 law = scaling_law(
@@ -314,27 +514,22 @@ class Predict(Command):
     network to OUT/runs.sqlite; the same command continues after a stop.
     """
 
-    lr: float | None = None
-    """learning rate of the base"""
-    base: tuple[int, int] = (64, 4)
-    """width and depth of the base of a plain make_model"""
-    depth: float = math.inf
-    """number of blocks, or inf"""
-    width: int | None = None
-    """width of the networks that stand for the infinitely wide one; by default 1,024"""
-    replicates: int = 8
-    """how many of them are averaged"""
-    weights: Literal["structured", "deferred", "dense"] | None = None
-    """structured, deferred or dense"""
-    rtol: float | None = None
-    """wanted standard error, relative to the losses; replicates are doubled until it is met"""
+    lr: float | None = _option(None, "learning rate of the base")
+    base: tuple[int, int] = _option((64, 4), "width and depth of the base of a plain make_model")
+    depth: float = _option(math.inf, "number of blocks, or inf")
+    width: int | None = _option(None, "width of the networks that stand for the infinitely wide one; by default 1,024")
+    replicates: int = _option(8, "how many of them are averaged")
+    weights: Literal["structured", "deferred", "dense"] | None = _option(None, "structured, deferred or dense")
+    rtol: float | None = _option(
+        None, "wanted standard error, relative to the losses; replicates are doubled until it is met"
+    )
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.core.files import staged, write_csv, write_json
         from nfd.limits.predict import predict
 
-        setup, directory = self.read(), self.directory()
+        setup, directory = self.read_setup(), self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
         depth = int(self.depth) if self.depth.is_integer() else self.depth  # predict refuses others
         with self.sweep(directory) as sweep:
@@ -358,25 +553,21 @@ class Plan(Command):
     With --fits it says whether a stored plan fits the network, and exits with 1 where it does not.
     """
 
-    width: int = 256
-    """width of the network"""
-    depth: int = 4
-    """depth of the network"""
-    base: tuple[int, int] = (64, 4)
-    """width and depth that rates were tuned at"""
-    batch: tuple[float, float] | None = None
-    """of a step, in the small run and in this one: in tokens, or in samples"""
-    tokens: tuple[float, float] | None = None
-    """of the whole run, in the small run and in this one, in the unit of --batch"""
-    fits: str | None = None
-    """plan.json of an earlier plan, to compare with the network"""
+    width: int = _option(256, "width of the network")
+    depth: int = _option(4, "depth of the network")
+    base: tuple[int, int] = _option((64, 4), "width and depth that rates were tuned at")
+    batch: tuple[float, float] | None = _option(None, "batch of the small run and of this one, in tokens or in samples")
+    tokens: tuple[float, float] | None = _option(
+        None, "length of the small run and of this one, in the unit of --batch"
+    )
+    fits: str | None = _option(None, "plan.json of an earlier plan, to compare with the network")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
 
         from nfd.core.files import staged, write_json
 
-        setup = self.read()
+        setup = self.read_setup()
         family = setup.family(self.base, self.rule, self.optimizer)
         module, plan = family.outline(self.width, self.depth)
         if self.fits:
@@ -411,10 +602,8 @@ class ReportOf:
     Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
     """
 
-    directory: Annotated[Positional[str], arg(metavar="DIR")] = ""
-    """directory with results, such as out"""
-    out: str = "out/report"
-    """directory for the page"""
+    directory: str = _option("", "directory with results, such as out", place="DIR")
+    out: str = _option("out/report", "directory for the page")
 
     def run(self, command: str) -> int:
         """Read, draw, write, print; returns the exit code."""
@@ -461,7 +650,17 @@ def parsed(given: Sequence[str]) -> Any:
     if name not in COMMANDS:
         near = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, [*COMMANDS, "paper"])
         raise InputError(f"there is no command {name!r}.{near} See nfd --help.")
-    return tyro.cli(COMMANDS[name], prog=f"nfd {name}", args=read(COMMANDS[name], f"nfd {name}", rest))
+    kind = COMMANDS[name]
+    hints = get_type_hints(kind)
+    options = [
+        Option(
+            f.metadata.get("name", f.name), hints[f.name], f.default, f.metadata["about"], f.metadata.get("place", "")
+        )
+        for f in fields(kind)
+    ]
+    names = {option.name: f.name for option, f in zip(options, fields(kind), strict=True)}
+    values = read_options(f"nfd {name}", inspect.getdoc(kind) or "", options, rest)
+    return kind(**{names[option]: value for option, value in values.items()})
 
 
 def _of_the_paper(given: Sequence[str]) -> Any:
@@ -469,7 +668,7 @@ def _of_the_paper(given: Sequence[str]) -> Any:
     if name not in PAPER:
         raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
     kind = getattr(importlib.import_module(f"nfd.paper.commands.{name}"), PAPER[name])
-    return kind.parsed(name, read(kind, f"nfd paper {name}", rest))
+    return kind.parsed(name, rest)
 
 
 def overview() -> str:
@@ -493,3 +692,11 @@ def _numbers(name: str, text: str) -> tuple[float, ...]:
         return tuple(int(part) if part.strip().isdecimal() else float(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"--axes takes numbers, such as {name}=16,32,64; got {text!r}.") from None
+
+
+def pairs(argument: str, texts: Sequence[str]) -> dict[str, str]:
+    """``name=value`` texts as a dict; InputError where one is not."""
+    split = [text.partition("=") for text in texts]
+    if wrong := [name for name, sign, _ in split if not sign]:
+        raise InputError(f"{argument} takes name=value; got {', '.join(wrong)}.")
+    return {name: value for name, _, value in split}

@@ -1,1 +1,0 @@
-"""The ``nfd`` command: it prints and writes, and computes nothing."""
