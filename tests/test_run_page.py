@@ -27,11 +27,13 @@ FROZEN = "blocks.2.up"
 class Limits:
     """Expects that the named layer changes by at least ``least``; says so of it alone."""
 
+    is_of_sound = True
+
     def __init__(self, least: float, last_step: float = math.inf) -> None:
         self.least, self.last_step = least, last_step
 
     def band(self, row: WatchRow) -> Band | None:
-        if (row.meter, row.layer) != ("change", FROZEN):
+        if (row.meter, row.layer) != ("change", FROZEN) or row.step > self.last_step:
             return None
         return Band(2 * self.least, self.least, 10.0, self.least, 10.0, 0.0)
 

@@ -292,8 +292,13 @@ def test_a_start_of_the_same_size_is_no_wrong_start(rule: Any) -> None:
 class Several:
     """Expects nothing, and says how many rows it was given."""
 
+    last_step, is_of_sound = 99, True
+
     def alerts(self, rows: Any) -> list[int]:
         return [len(rows)]
+
+    def band(self, row: Any) -> None:
+        return None
 
 
 def test_a_resumed_watch_goes_on_with_the_same_rows(tmp_path: Path) -> None:

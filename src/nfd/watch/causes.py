@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 from weakref import WeakMethod, finalize
 
 import torch
@@ -125,13 +125,8 @@ class Alert:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A row with its band.
-
-    Attributes:
-        since: the first look, without a break, at which it was outside on this side.
-        looks: how many looks that are; 0 within the band.
-        at_once: whether it was outside when it was first judged.
-    """
+    """A row with its band: the first look, without a break, at which it was outside on this side, how many looks that
+    are (0 within the band), and whether it was outside when it was first judged."""
 
     row: WatchRow
     band: Band
@@ -193,64 +188,46 @@ class _Known(NamedTuple):
     remedy: str
 
 
-# In the order in which they are tried: a layer has the first cause that its rows show.
+# In the order in which they are tried: a layer has the first cause that its rows show. What is not finite has no band,
+# and the optimizer is judged by RateCheck.
+# fmt: off
 CAUSES: dict[Cause, _Known] = {
     Cause.BROKEN: _Known(
-        lambda look: [],  # it is told of rows that are not finite, which no band judges
-        "the network is no longer finite",
-        "Lower the rate, or go back to a checkpoint before this step.",
-    ),
+        lambda look: [], "the network is no longer finite",
+        "Lower the rate, or go back to a checkpoint before this step."),
     Cause.OPTIMIZER: _Known(
-        lambda look: [],  # it is told by RateCheck
-        "the optimizer does not have the groups of the plan",
-        "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...).",
-    ),
+        lambda look: [], "the optimizer does not have the groups of the plan",
+        "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...)."),
     Cause.DECAY: _Known(
-        _Look.shrunk,
-        "weight decay shrinks the weights faster than training renews them",
-        "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so.",
-    ),
+        _Look.shrunk, "weight decay shrinks the weights faster than training renews them",
+        "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so."),
     Cause.ALL_RATES: _Known(
-        lambda look: [j for j in look.together() if j.at_once],
-        "all rates differ from those of the small networks",
-        "Pass plan.make_optimizer the lr of the base, and compare the warm-up with that of the check.",
-    ),
+        lambda look: [j for j in look.together() if j.at_once], "all rates differ from those of the small networks",
+        "Pass plan.make_optimizer the lr of the base, and compare the warm-up with that of the check."),
     Cause.SCHEDULE: _Known(
-        _Look.together,
-        "all layers left their bands on the way",
-        "Compare the schedule of the rates, the loss and the data with those of the check.",
-    ),
+        _Look.together, "all layers left their bands on the way",
+        "Compare the schedule of the rates, the loss and the data with those of the check."),
     Cause.FROZEN: _Known(
         lambda look: [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value],
         "the layer does not train",
-        "Check that the optimizer has its parameters, that their rate is above 0, and that they require gradients.",
-    ),
+        "Check that the optimizer has its parameters, that their rate is above 0, and that they require gradients."),
     Cause.LATE_RATE: _Known(
-        lambda look: [j for j in look.outside(CHANGE) if not j.at_once],
-        "the rate of the layer changed on the way",
-        "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out.",
-    ),
+        lambda look: [j for j in look.outside(CHANGE) if not j.at_once], "the rate of the layer changed on the way",
+        "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out."),
     Cause.START: _Known(
-        _Look.started_otherwise,
-        "the initial weights of the layer are not the plan's",
-        "Call plan.apply_(model) after everything that initialises the model, and before training.",
-    ),
+        _Look.started_otherwise, "the initial weights of the layer are not the plan's",
+        "Call plan.apply_(model) after everything that initialises the model, and before training."),
     Cause.RATE: _Known(
-        lambda look: look.outside(CHANGE),
-        "the rate of the layer is not the plan's",
-        "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates.",
-    ),
+        lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
+        "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates."),
     Cause.MULTIPLIER: _Known(
-        _Look.multiplied,
-        "the output of the block has another scale than in the small networks",
-        "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks.",
-    ),
+        _Look.multiplied, "the output of the block has another scale than in the small networks",
+        "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks."),
     Cause.UNKNOWN: _Known(
-        lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1],
-        "no cause is known for this pattern",
-        "Compare model, data, batch and schedule with those of the check.",
-    ),
+        lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1], "no cause is known for this pattern",
+        "Compare model, data, batch and schedule with those of the check."),
 }
+# fmt: on
 _OF_ALL = {Cause.DECAY, Cause.ALL_RATES, Cause.SCHEDULE}  # layers
 
 
@@ -333,10 +310,7 @@ def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, Ten
 
         |log(std / planned)| > max(1/4, 4 sqrt(1/(2 N) + 1/(2 N')))
 
-    Args:
-        plan: of the model.
-        starts: its matrices as they are, without those that the plan drew with a known seed, which need no comparison.
-        infos: its tensors.
+    ``starts`` lacks the matrices that the plan drew with a known seed, which need no comparison.
     """
     others = dict[Deviation, float]()
     for name, start in starts.items() if rule_named(plan.rule).scales_width else ():
@@ -399,10 +373,6 @@ class RateCheck:
     every ``rate / scale`` is the tuned rate times the factor of the schedule, the same for all tensors. A tensor where
     it is not that of the median tensor has another rate than planned. Where all tensors have one rate, it is taken for
     the tuned one.
-
-    Args:
-        plan: of the model.
-        model: before its first step.
     """
 
     def __init__(self, plan: Plan, model: nn.Module) -> None:
@@ -417,8 +387,7 @@ class RateCheck:
         self._remove = finalize(self, register_optimizer_step_post_hook(hook).remove)
 
     def alerts(self, step: int) -> list[Alert]:
-        """The alert of the first step whose rates are above 0: of an optimizer of another kind than the plan's, or
-        else of other rates. None at other steps."""
+        """The alert of the first step whose rates are above 0, of another kind of optimizer or else of other rates."""
         tensors = self._stepped() if self._optimizers else []
         if not tensors:
             return []
@@ -510,21 +479,14 @@ def follows(alert: Any, known: Alert, plan: Plan) -> bool:
 # ---- ``expected=`` of a watch
 
 
-class Expected(Protocol):
-    """What knows how large the meters of a sound training are."""
-
-    def alerts(self, rows: Sequence[WatchRow]) -> Sequence[Any]:
-        """What the rows of one look say against the training."""
-
-
-def expectation(expected: Check | Expected | str | Path, plan: Plan, layers: Mapping[str, str]) -> Expected:
+def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mapping[str, str]) -> Alarm:
     """What judges the rows of a model with this plan.
 
     Args:
         plan: of the model.
         layers: the names of its layers by those of their matrices.
-        expected: a check; a file of ``Check.save``, or the folder of ``nfd check`` or its ``result.json``; or what has
-            ``alerts(rows)``.
+        expected: a check; a file of ``Check.save``, or the folder of ``nfd check`` or its ``result.json``; an alarm is
+            returned as it is.
 
     Raises:
         ValueError: for a file that holds no check, a check under another rule or optimizer than the plan's, from
@@ -534,29 +496,22 @@ def expectation(expected: Check | Expected | str | Path, plan: Plan, layers: Map
         check_callable("expected.alerts", getattr(expected, "alerts", None), "a function of rows")
         return expected
     ladder = Ladder.of(expected.ladder if isinstance(expected, Check) else _stored(expanded(expected)))
-    for setting, checked, planned in (
-        ("rule", ladder.rule, plan.rule),
-        ("optimizer", ladder.optimizer, plan.optimizer),
-    ):
-        if checked != planned:
-            raise InputError(
-                f"expected was checked with {setting}={checked!r}; the plan has {setting}={planned!r}. Check with the "
-                "plan's."
-            )
+    for setting, own, planned in (("rule", ladder.rule, plan.rule), ("optimizer", ladder.optimizer, plan.optimizer)):
+        if own != planned:
+            raise InputError(f"expected has {setting}={own!r}; the plan has {planned!r}. Check with the plan's.")
     (width, depth), base, rule = ladder.base, plan.base or ladder.base, rule_named(plan.rule)
     if (rule.scales_width and width != base[0]) or (rule.scales_depth and depth != base[1]):
         raise InputError(
             f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} (width x depth of "
-            "the base), so that one lr means other rates. Check with the base of the plan as the smallest width and "
-            "depth, or plan with that of the check."
+            "the base), so that one lr means other rates. Check with the base of the plan as the smallest size."
         )
     bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, stacks_of(plan.blocks).values())])
     # names that have nothing in common, as those of a wrapped model, tell nothing
-    own = {numberless(layer) for layer in layers.values()}
+    named = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
     known = {layer for run in ladder.runs for layer in run.layers}
-    lacking, more = {layer for layer in known - own if all(layer in run.layers for run in ladder.runs)}, drawn - known
-    if (lacking or more) and own & known:
+    lacking, more = {layer for layer in known - named if all(layer in run.layers for run in ladder.runs)}, drawn - known
+    if (lacking or more) and named & known:
         parts = (("its networks alone have", lacking), ("the model alone has", more))
         texts = [f"{owner} {listed(sorted(names))}" for owner, names in parts if names]
         raise InputError(

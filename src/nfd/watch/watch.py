@@ -15,7 +15,6 @@ from statistics import fmean, median
 from typing import Any, cast
 
 import torch
-from rich.table import Column
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed
 from nfd.core.machine import gradients
 from nfd.core.random import global_streams
-from nfd.core.tables import as_text, table_of
+from nfd.core.tables import rows_as_text
 from nfd.families.member import member_of
 from nfd.meters.check import Check
 from nfd.meters.noise import GradientNoise
@@ -43,7 +42,7 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.plan import Plan, held_as_planned, start_of
 from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
-from nfd.watch.causes import Alert, Cause, Expected, RateCheck, expectation, follows, init_check
+from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, follows, init_check
 
 _DEAD, _ENTROPY, _LOGITS, _RATIO = "dead_units", "attention_entropy", "attention_logits", "gradient_ratio"
 _NO_ATTENTION = "no softmax of attention is seen in a pass over the sample: there is none, or a fused kernel has it."
@@ -83,8 +82,8 @@ class Watch:
     - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
       last step's update with z (``nfd.meters.updates``); of inner ones ``update_to_weight``,
       ``|W - W(0)|_2 / |W(0)|_2``;
-    - of every block and of the network ``gradient_ratio`` (``nfd.watch.watch``), from the gradients that are there;
-    - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits`` (``nfd.watch.watch``).
+    - of every block and of the network ``gradient_ratio``, from the gradients that are there;
+    - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits``.
 
     Args:
         model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
@@ -94,8 +93,7 @@ class Watch:
         every: steps between looks. The default takes less than 3 % of the time, also for small models
             (``benchmarks.watch``).
         expected: a check of small networks, or the path where it was stored. It gives every meter a band at this size
-            (``nfd.watch.bands``); a meter that leaves its band raises an alert. Your own object with
-            ``alerts(rows)`` works too.
+            (``nfd.watch.bands``); a meter that leaves its band raises an alert.
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
         own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.
             Initial weights are then not compared with the plan (``nfd.watch.causes``).
@@ -136,7 +134,7 @@ class Watch:
         plan: Plan,
         sample: Any,
         every: int = 128,
-        expected: Check | Expected | str | Path | None = None,
+        expected: Check | str | Path | Alarm | None = None,
         *,
         seed: int = 0,
         samples: int | None = None,
@@ -276,8 +274,7 @@ class Watch:
 
     def band(self, row: WatchRow) -> Band | None:
         """The expected value of a row and its interval; None without ``expected`` or if that lacks the meter."""
-        band = getattr(self.expected, "band", None)
-        return None if band is None else band(row)
+        return None if self.expected is None else self.expected.band(row)
 
     @property
     def unjudged_since(self) -> int | None:
@@ -353,9 +350,7 @@ class Watch:
         if self.expected is not None:
             found = self.expected.alerts(rows)
             self.alerts += [a for a in found if not any(follows(a, known, self._plan) for known in self._of_plan)]
-            last = getattr(self.expected, "last_step", math.inf)
-            banded = getattr(self.expected, "band", None) is None or any(self.band(row) is not None for row in rows)
-            if banded and rows[0].step <= last:
+            if any(self.band(row) is not None for row in rows):
                 self._judged_last = rows[0].step
 
     @contextmanager
@@ -377,11 +372,6 @@ class Starts(Mapping[str, Tensor]):
 
     A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit for bit. Others, such
     as those that a rule leaves as the model begins them or that were loaded, are copied to the CPU.
-
-    Args:
-        plan: of the model.
-        seed: that of ``plan.apply_``.
-        infos: the tensors, before training.
     """
 
     def __init__(self, plan: Plan, seed: int, infos: Mapping[str, TensorInfo]) -> None:
@@ -509,27 +499,25 @@ def _table_of(watch: Watch) -> str:
         none = f"No look yet: the first one follows step {watch.every}." if watch.steps < watch.every else "No look."
         return "\n".join([none, *said, *left_out])
     steps = steps_of(watch.rows)
-    columns = ("meter", "of", "first look", "latest look", "expected")
-    table = table_of(*(Column(name, no_wrap=name != "expected") for name in columns))
+    table = []
     for series, rows in in_series(at_steps(watch.rows, {steps[0], steps[-1]})).items():
         first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
         if latest:
-            table.add_row(
-                series.meter, name_of(series, latest), _spread(first), _spread(latest), _expected(watch, latest)
-            )
+            looks = {"first look": _spread(first), "latest look": _spread(latest), "expected": _expected(watch, latest)}
+            table.append({"meter": series.meter, "of": name_of(series, latest), **looks})
     head = f"Step {steps[-1]}: {len(steps)} look{'s' if len(steps) > 1 else ''}, one every {watch.every} steps"
     notes = ["Of several layers: the median, and [the least, the largest]."] if any(r.layer for r in watch.rows) else []
-    return "\n".join([head, *said, as_text(table, 150), *notes, *left_out])
+    return "\n".join([head, *said, rows_as_text(table), *notes, *left_out])
 
 
 def remarks_of(watch: Watch) -> list[str]:
     """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended before the latest look, or
     that check found faults."""
     remarks = [] if watch.failed is None else [watch.failed]
-    last = getattr(watch.expected, "last_step", math.inf)
-    if watch.unjudged_since is not None and watch.steps > last:
+    if watch.expected is not None and watch.unjudged_since is not None and watch.steps > watch.expected.last_step:
+        last = watch.expected.last_step
         remarks.append(f"Nothing is judged after step {last}: the check ends there. Check for more steps.")
-    if not getattr(watch.expected, "is_of_sound", True):
+    if watch.expected is not None and not watch.expected.is_of_sound:
         remarks.append(
             "The check that this watch expects found faults (check.ok is False): a training with the same faults "
             "raises no alert. Print the check."
@@ -564,8 +552,6 @@ def _spread(rows: Sequence[WatchRow]) -> str:
     values = [row.value for row in rows]
     if len(values) < 2:
         return "".join(f"{value:.3g}" for value in values)
-    if not all(map(math.isfinite, values)):
-        return "not finite"
     return f"{median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"
 
 
