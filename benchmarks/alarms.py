@@ -27,7 +27,7 @@ import nfd
 from nfd.core.names import RuleName
 from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.meters.check import Meters
 from nfd.scaling.optimizers import law_of, optimizer_of
 from nfd.watch.bands import Bands, Ladder

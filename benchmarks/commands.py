@@ -15,7 +15,7 @@ import nfd
 from benchmarks.measure import Round, Row, apart, seconds
 from benchmarks.ratio import Ratio
 from nfd.core.machine import peak_memory, threads
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.paper.findings import findings
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import Study

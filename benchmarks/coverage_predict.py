@@ -12,7 +12,7 @@ from typing import Any
 
 import nfd
 from nfd.core.random import derive
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.families.member import PaperMember
 from nfd.families.resnets import RULE, NetworkFamily, Networks
 

@@ -20,7 +20,7 @@ from benchmarks.measure import Row, apart, best
 from benchmarks.show import terminal
 from nfd.core.errors import check_device
 from nfd.core.machine import peak_memory
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.wide.basis import predicted_bytes
 
 WIDTH, DEPTH, STEPS, BATCH = 262_144, 4, 12, 8

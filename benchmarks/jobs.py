@@ -19,7 +19,7 @@ import nfd
 from benchmarks.dense import DenseBaseline
 from nfd.core.machine import peak_memory
 from nfd.core.random import Increment
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.wide.lazy_gaussian import RevealedMatrix
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from benchmarks.measure import Round, Row, UnavailableError, apart, limits, seco
 from benchmarks.networks import SHARE
 from benchmarks.ratio import Ratio
 from nfd.core.machine import peak_memory
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.limits.kernels import table
 
 DEPTH = 256

@@ -13,7 +13,7 @@ import nfd
 from benchmarks.measure import Round, Row, limits, seconds
 from benchmarks.networks import SHARE
 from benchmarks.ratio import Ratio
-from nfd.data.digits import digits
+from nfd.data import digits
 
 _CASES = (("tanh", 0.1), ("relu", 0.1), ("relu", 0.3))
 

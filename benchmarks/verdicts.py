@@ -29,7 +29,7 @@ from benchmarks.show import fill_page, markdown
 from nfd.core.estimates import Interval, share
 from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.meters.verdict import is_fault, rows
 
 AT, SEEDS = (3, 10, 60), 8

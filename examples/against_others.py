@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import nfd
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import prepare_directory, write_json
-from nfd.data.digits import digits
+from nfd.data import digits
 
 Row = dict[str, Any]
 

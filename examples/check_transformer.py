@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.data.digits import digits
+from nfd.data import digits
 
 
 class RowTransformer(nn.Module):

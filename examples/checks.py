@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.data.digits import digits
+from nfd.data import digits
 
 Batches = list[tuple[Any, Tensor]]
 

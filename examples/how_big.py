@@ -17,7 +17,7 @@ OUT = "out/how-big"
 import math
 
 import nfd
-from nfd.data.digits import digits
+from nfd.data import digits
 
 # %% [markdown]
 # The law, with 95 % intervals and a test of its misfit against the noise of the seeds. Where it does not hold, it is

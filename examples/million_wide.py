@@ -15,7 +15,7 @@ import time
 import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.core.findings import Axes
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.report.charts import curves, still, styled
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy

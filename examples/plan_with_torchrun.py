@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import nfd
-from nfd.data.digits import digits
+from nfd.data import digits
 
 
 class Block(nn.Module):

@@ -23,7 +23,7 @@ from nfd.core.estimates import mean
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.core.findings import Axes
 from nfd.core.statistics import interval
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.report.charts import beside, points, styled
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from two_limits_words import PAGE
 
 from nfd.core.statistics import interval, log_slope, rms, squared_distances, squared_size, stderr
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.paper.distances import systematic
 from nfd.paper.two_limits import ETA_C, HORIZON, first_step, networks, solutions
 from nfd.paper.untrained import errors_in_depth, errors_in_width

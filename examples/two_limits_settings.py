@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nfd import SGD, ResNet, kernel
 from nfd.core import Activation, Feedback, interval
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.paper.distances import relative
 from nfd.paper.two_limits import ETA_C
 

@@ -121,7 +121,7 @@ weights, so most noise cancels in the difference of `loss_replicates`, `[replica
 ```python
 import nfd
 from nfd.core import margin
-from nfd.data.digits import digits
+from nfd.data import digits
 
 inputs, targets = digits().batches(size=8, steps=4, seed=0)
 settings = {{"depth": 4, "eta_c": 0.3, "width": 128, "replicates": 8, "seed": 0, "weights": "dense"}}

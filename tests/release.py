@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SETUP = """
 import nfd
-from nfd.data.digits import digits
+from nfd.data import digits
 
 family = nfd.resnets(64, 10)
 batches = list(zip(*digits().batches(size=4, steps=2, seed=0)))

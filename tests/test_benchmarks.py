@@ -19,7 +19,7 @@ from benchmarks.result import Result
 from benchmarks.run import Part, measured
 
 import nfd
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 

@@ -13,7 +13,7 @@ import torch
 
 from nfd.core.activations import activation, stream_variances
 from nfd.core.estimates import Interval
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.paper import distances
 from nfd.paper.claims import (
     backward,

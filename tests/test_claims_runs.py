@@ -14,8 +14,7 @@ import pytest
 import torch
 from tests.handmade import HORIZONS, Answer, Ended, falling, figure_1, looks, made, never, noise, normal
 
-from nfd.data.dataset import Dataset
-from nfd.data.digits import digits
+from nfd.data import Dataset, digits
 from nfd.paper.claims import blocks, convergence, independence, shape, spectra
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.figures import figure4, figure5

@@ -22,7 +22,7 @@ from torch import Tensor
 from nfd.core import activations
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import Interval, mean
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.families.resnet import ResNet
 from nfd.limits.kernels import kernel
 from nfd.paper import distances, two_limits

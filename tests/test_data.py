@@ -15,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from nfd.cli import main
-from nfd.data.digits import _shipped, digits
+from nfd.data import _shipped, digits
 from nfd.paper.data import cifar10 as reader
 from nfd.paper.data import images as folders
 from nfd.paper.data.cifar10 import cifar10
@@ -264,7 +264,7 @@ def test_the_digits_are_those_of_scikit_learn(shipped: bool, monkeypatch: pytest
     """Read from its file, or by its function where a version of it keeps the file elsewhere."""
     raw = load_digits()
     if not shipped:
-        monkeypatch.setattr(sys.modules["nfd.data.digits"], "find_spec", lambda name: None)
+        monkeypatch.setattr(sys.modules["nfd.data"], "find_spec", lambda name: None)
     pixels, labels = _shipped()
     assert torch.equal(pixels, torch.from_numpy(raw.data))
     assert torch.equal(labels.long(), torch.from_numpy(raw.target).long())

@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE
 import nfd
 from nfd.cli import COMMANDS, PAPER, parsed
 from nfd.core.errors import UsageError
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.scaling import optimizers as laws
 
 ROOT = Path(__file__).parents[1]

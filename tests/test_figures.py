@@ -24,7 +24,7 @@ from tests.handmade import (
 )
 
 from nfd.core.findings import Finding
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.paper.claims.extra_runs import RUNS
 from nfd.paper.config import FigureConfig, Preset
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure5, figure6

@@ -12,8 +12,7 @@ from torch import nn
 
 import nfd
 from nfd.core.errors import InputError
-from nfd.integrations.planned_optimizer import check_optimizers
-from nfd.integrations.rows import of_network, to_tensorboard, to_wandb
+from nfd.integrations.planned import check_optimizers, of_network, to_tensorboard, to_wandb
 from nfd.watch.bands import WatchRow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.random import Increment
-from nfd.data.digits import digits
+from nfd.data import digits
 from nfd.wide.rotated import RotatedMatrix
 from nfd.wide.rotated import hadamard as in_place
 

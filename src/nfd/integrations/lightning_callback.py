@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from nfd.integrations.planned_optimizer import check_optimizers
-from nfd.integrations.rows import of_network
+from nfd.integrations.planned import check_optimizers, of_network
 from nfd.scaling.plan import Plan, differences, held_by
 from nfd.watch.watch import Watch
 

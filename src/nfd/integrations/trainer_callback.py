@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nfd.integrations.planned_optimizer import check_optimizers
-from nfd.integrations.rows import of_network
+from nfd.integrations.planned import check_optimizers, of_network
 from nfd.scaling.plan import Plan
 from nfd.watch.bands import WatchRow
 from nfd.watch.watch import Watch

@@ -1,12 +1,12 @@
-"""Whether what a trainer steps with is the optimizer of a plan.
-
-A trainer that is given none makes its own, which steps every tensor at one rate: the plan is then lost without a word.
-"""
+"""What the callbacks share: whether a trainer steps with the optimizer of a plan, and rows of a watch for loggers."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +15,9 @@ from nfd.core.errors import InputError
 from nfd.scaling.model import listed
 from nfd.scaling.optimizers import SCALE, check_rates, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
+from nfd.watch.bands import WatchRow
+
+# ---- Whether what a trainer steps with is the optimizer of a plan
 
 
 def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str) -> None:
@@ -49,3 +52,36 @@ def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.op
 
 def _alike(scale: float | None, planned: float) -> bool:
     return scale is not None and math.isclose(scale, planned, rel_tol=1e-6)
+
+
+# ---- Rows of a watch for loggers: names, and writers for TensorBoard and Weights & Biases
+
+
+def tag(row: WatchRow) -> str:
+    """``nfd/meter``, and of one layer ``nfd/meter/layer``."""
+    return "/".join(["nfd", row.meter, *([] if row.layer is None else [row.layer])])
+
+
+def of_network(rows: Iterable[WatchRow]) -> dict[str, float]:
+    """The meters of the whole network, by name."""
+    return {tag(row): row.value for row in rows if row.layer is None}
+
+
+def to_tensorboard(rows: Iterable[WatchRow], writer: Any) -> None:
+    """Write the rows of a watch to TensorBoard: one scalar per meter and layer, at its step.
+
+    Args:
+        rows: of ``watch.step()`` or ``watch.rows``. writer: a ``torch.utils.tensorboard.SummaryWriter``.
+    """
+    for row in rows:
+        writer.add_scalar(tag(row), row.value, row.step)
+
+
+def to_wandb(rows: Sequence[WatchRow], run: Any) -> None:
+    """Log the rows of a watch to Weights & Biases, at their steps. These must not precede steps logged before.
+
+    Args:
+        rows: of ``watch.step()`` or ``watch.rows``. run: of ``wandb.init``.
+    """
+    for step, of_step in itertools.groupby(rows, attrgetter("step")):
+        run.log({tag(row): row.value for row in of_step}, step=step)
