@@ -202,12 +202,12 @@ def measured_factors(
             be told from those of width.
         blocks: as ``blocks_of`` finds them in any instance.
     """
-    if structure.factors is None:
+    if not structure.traced.seen:
         return {}, _NO_SAMPLE
     before = _seen(base if as_deep is None else as_deep, blocks, sample)
     if before is None:
         return {}, _NOT_TAKEN
-    own = own_factors(Seen(structure.factors, structure.blocks), before)
+    own = own_factors(Seen(structure.traced.factors, structure.blocks), before)
     if as_deep is None:
         own |= dict.fromkeys(name for name in own if block_of(name, structure.blocks) is not None)
     return own, ""
@@ -221,14 +221,14 @@ def foreseen_factors(
     blocks: Where,
     sample: Any,
 ) -> _Found:
-    """Of a model on the meta device, whose ``structure.factors`` are those of the base: as the powers that two more
-    models of the constructor show, twice as wide, and twice as deep.
+    """Of a model on the meta device, whose trace is that of the base: as the powers that two more models of the
+    constructor show, twice as wide, and twice as deep.
 
     Args:
         ratios: of width and of depth, by tensor; none of depth where the factors of depth are to stay.
         base: blocks of the base. blocks: as ``blocks_of`` finds them in any instance.
     """
-    if structure.factors is None:
+    if not structure.traced.seen:
         return {}, _NO_SAMPLE
     if given.make_model is None or given.depth is None:
         return {}, _NO_CONSTRUCTOR
@@ -240,7 +240,7 @@ def foreseen_factors(
         larger = _seen(given.instance(**size), blocks, sample)
         if larger is None:
             return {}, _NOT_TAKEN
-        doubled = own_factors(larger, Seen(structure.factors, base))
+        doubled = own_factors(larger, Seen(structure.traced.factors, base))
         for name in structure.tensors:
             other = in_base(name, structure.blocks, larger.blocks, larger.factors)
             if other in doubled:
@@ -262,7 +262,7 @@ def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
         traced = trace(model, on_device(sample, place))
     except InputTypeError:
         return None
-    return None if traced is None else Seen(traced.factors, blocks_of(model, blocks))
+    return None if not traced.seen else Seen(traced.factors, blocks_of(model, blocks))
 
 
 # ---- Networks that tell the multipliers of their forward pass and their roles, and how they are planned
@@ -390,7 +390,7 @@ def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str,
     for name, t in tensors(model).items():
         role = roles.get(name, "vector")
         if name in roles and name not in told:
-            grown, begins = ratios_by_role(t, role, m), replace(start_of([t.drawn()]), std=0.0, kept=True)
+            grown, begins = ratios_by_role(t, role, m), replace(start_of(t.drawn()), std=0.0, kept=True)
             entries[name] = Entry(t.shape, role, source, t.fan_in(), grown, begins)
             continue
         grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)

@@ -149,19 +149,18 @@ _MEANT, _MANY = 6.0, 30  # standard errors beyond which the mean of so many numb
 _ALIKE = 1.5  # ratio of standard deviations that still are one law, measured in small tensors
 
 
-def start_of(values: Sequence[Tensor]) -> Start:
-    """Of tensors that begin alike, taken together."""
-    first = values[0].detach()
-    if first.is_meta:
+def start_of(values: Tensor) -> Start:
+    """How numbers begin: at one constant, or at random."""
+    values, count = values.detach(), values.numel()
+    if values.is_meta:
         raise InputError("The model must have initial weights to read; it is on the meta device.")
-    value = float(first.flatten()[0]) if first.numel() else 0.0
-    if all(bool((v == value).all()) for v in values):
+    value = float(values.flatten()[0]) if count else 0.0
+    if bool((values == value).all()):
         return Start(0.0, value)
-    total = sum(v.numel() for v in values)
-    square = sum(float(torch.linalg.vector_norm(v, dtype=torch.float64)) ** 2 for v in values)
-    mean = sum(float(v.sum(dtype=torch.float64)) for v in values) / total
-    error = math.sqrt(max(square / total - mean**2, 0.0) / total)
-    return Start(math.sqrt(square / total), None, kept=total >= _MANY and abs(mean) > _MEANT * error)
+    square = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2 / count
+    mean = float(values.sum(dtype=torch.float64)) / count
+    error = math.sqrt(max(square - mean**2, 0.0) / count)
+    return Start(math.sqrt(square), None, kept=count >= _MANY and abs(mean) > _MEANT * error)
 
 
 def start_by(t: TensorInfo, again: Tensor | None) -> Start:
@@ -171,9 +170,9 @@ def start_by(t: TensorInfo, again: Tensor | None) -> Start:
     PyTorch draw, whose law is known.
     """
     values = t.drawn()
-    own = start_of([values])
+    own = start_of(values)
     if own.constant is not None and again is not None and not torch.equal(values, again):
-        own = start_of([values, again])  # one number looks constant
+        own = start_of(torch.cat([values.flatten(), again.flatten()]))  # one number looks constant
     if own.constant is not None:
         return own
     is_shared = False
@@ -366,7 +365,7 @@ def with_multipliers(
         factor = head.own_factor / (head.ratios.fan_out * applied)
         if head.role != "tied" or math.isclose(factor, 1, rel_tol=1e-4):
             continue
-        norm = structure.norms.get(name, frozenset())
+        norm = structure.traced.norms.get(name, frozenset())
         if norm and all(
             entries[n].ratios == head.ratios
             and entries[n].start.constant is not None
@@ -379,7 +378,11 @@ def with_multipliers(
             continue
         heads = [container_of(n) for n in structure.tensors[name].readers]
         factors |= dict.fromkeys(heads, factor)
-        known = "" if structure.followed else "without sample= it is not known whether an affine norm feeds it alone"
+        known = (
+            ""
+            if name in structure.traced.seen
+            else "without sample= it is not known whether an affine norm feeds it alone"
+        )
         notes.append(
             f"{name} is the head as well, and {known or 'no affine norm feeds it alone'}: plan.apply_ wraps "
             f"{', '.join(heads)} in nfd.Scaled, which renames its entries of the state_dict; the factor is in "
@@ -408,7 +411,7 @@ def with_own_constants(
         scales = (power.of_vector() if t.is_vector else power) != Power() or entry.own_factor != 1
         if planned is None or scales or t.parameter.is_meta or not t.parameter.requires_grad:
             continue
-        begins = start_of([t.drawn()])
+        begins = start_of(t.drawn())
         if begins.constant is not None and not math.isclose(begins.constant, planned, rel_tol=_ROUNDED):
             made[name] = replace(entry, start=begins)
             said.append(f"{name} at {begins.constant:.4g} ({planned:.4g})")

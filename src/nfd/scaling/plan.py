@@ -1008,14 +1008,17 @@ def _parts_of_any(
     entries, factors, of_factors = with_multipliers(model, structure, entries, found, base)
     entries, of_constants = with_own_constants(structure, entries, chosen)
     depths = {} if base is None else depths_of(structure.blocks, tuned.blocks)
-    own = {name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth) for name in structure.unscaled}
+    own = {
+        name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth)
+        for name in sorted(structure.traced.unscaled)
+    }
     branches = {name: chosen.std("outer").at(1.0, 1.0, deeper) for name, deeper in own.items() if deeper != 1}
     if chosen.scales_depth and branches:
         factors |= branches
         notes.append(_UNSCALED)
     knows_heads = base is not None and bool(head_sizes(model))
     notes += [*of_factors, *of_constants, *note_on_kept(entries, structure.blocks)]
-    notes += [*([] if knows_heads or not structure.attends else [_HEADS])]
+    notes += [*([] if knows_heads or not structure.traced.attention else [_HEADS])]
     return Parts(entries, m, depth, [*structure.blocks], factors, notes)
 
 

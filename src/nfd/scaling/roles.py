@@ -68,19 +68,19 @@ _ONE_SIZE = Decision(
 _ATTENTION = re.compile("Attention|(?<!Log)Softmax")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trace:
     """What was seen, by the names of tensors.
 
     Attributes:
-        seen: every tensor that had a part in the outputs.
+        seen: every tensor that had a part in the outputs; none where nothing could be run.
         acts: what it does, of tensors in branches.
         streams: on which stream its branch stands, by where the stream starts.
         fans: dimensions of tensors that count inputs and outputs.
         unscaled: modules whose outputs are branches that no tensor scales.
         norms: gain and bias of the norm that alone feeds the products with a tensor.
         factors: constant factors of tensors.
-        attends: whether something looks like attention: a softmax, alone or fused with its products.
+        attention: operations that look like it: a softmax, alone or fused with its products.
     """
 
     seen: set[str] = field(default_factory=set)
@@ -90,7 +90,7 @@ class Trace:
     unscaled: set[str] = field(default_factory=set)
     norms: dict[str, frozenset[str]] = field(default_factory=dict)
     factors: dict[str, Factors] = field(default_factory=dict)
-    attends: bool = False
+    attention: set[str] = field(default_factory=set)
 
     def alike(self, name: str) -> str | None:
         """The tensor itself where it was seen, or one of the same name but for numbers, such as another expert's."""
@@ -99,18 +99,13 @@ class Trace:
         return next((other for other in sorted(self.seen) if numberless(other) == numberless(name)), None)
 
 
-def trace(model: nn.Module, sample: Any) -> Trace | None:
+def trace(model: nn.Module, sample: Any) -> Trace:
     """Run a model once, in eval mode; without a sample, the parts of it that say what they take.
-
-    Returns:
-        None where nothing could be run, because no part says it.
 
     Raises:
         TypeError: when the sample is no input of the model.
     """
     samples = own_samples(model) if sample is None else {"": sample}
-    if not samples:
-        return None
     if any(p.is_inference() for p in model.parameters()):
         model = deepcopy(model)  # which may be differentiated
     names = {id(t.parameter): name for name, t in tensors(model).items()}
@@ -136,12 +131,11 @@ def trace(model: nn.Module, sample: Any) -> Trace | None:
         traced.seen.update(names[id(o.parameter)] for o in ran if o.parameter is not None)
         traced.fans.update({names[key]: fans for key, fans in fans_of(ran).items()})
         traced.factors.update({names[key]: own for key, own in factors_of(ran, returned | branches, scaled).items()})
-        traced.attends |= any(_ATTENTION.search(o.name) for o in ran)
+        traced.attention.update(o.name for o in ran if _ATTENTION.search(o.name))
         for parameter, norm in norms_before(ran, [o for o in ran if o.node in returned]).items():
             traced.norms[names[id(parameter.parameter)]] = frozenset(names[id(o.parameter)] for o in norm)
     alike = {name: traced.alike(name) for name in names.values()}
-    traced.factors = {name: traced.factors[other] for name, other in alike.items() if other is not None}
-    return traced
+    return replace(traced, factors={name: traced.factors[other] for name, other in alike.items() if other is not None})
 
 
 def _read_branches(traced: Trace, ran: list[Operation], names: Mapping[int, str], ends: Mapping[Any, str]) -> set[Any]:
@@ -188,22 +182,14 @@ class Anatomy:
     Attributes:
         interrupted: what stands on the stream between blocks, by the pattern of the blocks: an operation as autograd
             calls it.
-        unscaled: modules in blocks whose outputs are branches that no tensor scales.
-        norms: gain and bias of the norm that alone feeds the products with a tensor.
-        attends: whether something in it looks like attention.
-        followed: whether an input was followed through the whole model.
-        factors: constant factors of tensors in the forward pass; None where nothing was traced.
+        traced: what a forward pass showed; its unscaled branches are those in blocks.
     """
 
     tensors: dict[str, TensorInfo]
     decisions: dict[str, Decision]
     blocks: Blocks
     interrupted: dict[str, str]
-    unscaled: tuple[str, ...]
-    norms: Mapping[str, frozenset[str]]
-    attends: bool
-    followed: bool
-    factors: Mapping[str, Factors] | None
+    traced: Trace
 
 
 def is_unbuilt(model: nn.Module) -> bool:
@@ -242,22 +228,22 @@ def anatomy(
         grows = {others[name]: dims for name, dims in (scaling or {}).items()}
         small = anatomy(base, None, blocks=blocks, roles=roles, sample=sample, scaling=grows)
         fans = {name: small.tensors[other] for name, other in others.items()}
-        back = {other: name for name, other in others.items()}
-        norms = {back[n]: frozenset(map(back.get, norm)) for n, norm in small.norms.items() if {n, *norm} <= {*back}}
-        alike = set(map(numberless, small.unscaled))
+        back, alike = {other: name for name, other in others.items()}, set(map(numberless, small.traced.unscaled))
+        norms = {
+            back[n]: frozenset(map(back.__getitem__, s)) for n, s in small.traced.norms.items() if {n, *s} <= {*back}
+        }
+        unscaled = {name for name in modules(model) if numberless(name) in alike}
         return replace(
             small,
             tensors={name: replace(t, ins=fans[name].ins, outs=fans[name].outs) for name, t in own.items()},
             decisions={name: small.decisions[other] for name, other in others.items()},
             blocks=names,
-            unscaled=tuple(name for name in modules(model) if numberless(name) in alike),
-            norms=cast(Mapping[str, frozenset[str]], norms),
+            traced=replace(small.traced, norms=norms, unscaled=unscaled),
         )
     traced = trace(model, sample)
-    if traced is not None:  # fans, where the module does not tell which dimensions are inputs
-        shown = {n: traced.fans.get(traced.alike(n) or n) for n, t in own.items() if t.ins is None}
-        own |= {n: replace(own[n], ins=fans.ins, outs=fans.outs) for n, fans in shown.items() if fans is not None}
-    interrupted = {} if traced is None else _interrupted(traced, names)
+    shown = {n: traced.fans.get(traced.alike(n) or n) for n, t in own.items() if t.ins is None}
+    own |= {n: replace(own[n], ins=fans.ins, outs=fans.outs) for n, fans in shown.items() if fans is not None}
+    interrupted = _interrupted(traced, names)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
     decisions |= {name: _outside(t, scaling) for name, t in own.items() if name not in decisions}
@@ -272,14 +258,9 @@ def anatomy(
     ordered = {
         name: decisions[name] if name in said else _like_its_matrix(t, own, decisions) for name, t in own.items()
     }
-    if traced is None:
-        return Anatomy(own, ordered, names, interrupted, (), {}, attends=False, followed=False, factors=None)
     told = {block_of(name, names) for name, decision in said.items() if decision.role == "outer"}  # what writes there
-    unscaled = tuple(name for name in sorted(traced.unscaled) if block_of(name, names) not in {None, *told})
-    followed = sample is not None
-    return Anatomy(
-        own, ordered, names, interrupted, unscaled, traced.norms, traced.attends, followed, factors=traced.factors
-    )
+    unscaled = {name for name in traced.unscaled if block_of(name, names) not in {None, *told}}
+    return Anatomy(own, ordered, names, interrupted, replace(traced, unscaled=unscaled))
 
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
@@ -315,11 +296,11 @@ def _by_user(own: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[st
 
 
 def _in_blocks(
-    own: Mapping[str, TensorInfo], traced: Trace | None, blocks: Blocks, interrupted: Mapping[str, str]
+    own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks, interrupted: Mapping[str, str]
 ) -> dict[str, Decision]:
     """Of the tensors in blocks, without those of a block that is no residual one among others that are."""
     places = {name: block for name in own if (block := block_of(name, blocks)) is not None}
-    if traced is None:
+    if not traced.seen:
         return dict.fromkeys(places, _NO_SAMPLE)
     residual = {places[name] for name in traced.streams if name in places}
     others = Counter(container_of(block) for block in blocks if block not in residual)
