@@ -3,13 +3,10 @@
 **Depth.** ``f_L = f + a / L + O(1/L^2)``, so the extrapolated ``2 f_2L - f_L`` is off by O(1/L^2): when a further
 doubling moves it by less than rtol, the limit is reached.
 
-**Width.** Outputs at width n are ``f + a/n`` in the mean, and the mean of R networks has noise of variance
-``s^2/(nR)``. So its loss is too large by half the loss's curvature times that variance, which the jackknife removes,
-and shifted by ``Loss'(f) a / n``, which a second ensemble, r times narrower, measures:
+**Width.** The losses of R networks of width n have the mean ``loss + a/n``. A second ensemble, r times narrower,
+measures a:
 
     bias = (loss(n/r) - loss(n)) / (r - 1),    loss(infinity) = loss(n) - bias.
-
-The mean loss of single networks has the same limit, and the curvature's term R times as large.
 
 Structured weights leave out what is shorter than a resolution, which moves losses by b. Pairs of narrow networks from
 the same seeds, with it and without one, show b. (Pairs with it and with half of it would not: directions that matter
@@ -20,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,36 +77,39 @@ def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
     return 2 * deep - shallow
 
 
-def at_depth(here: Ensemble) -> Limit:
-    """No extrapolation: the ensemble at this depth."""
-    return Limit((here.depth,), False, here.diverged_at is None, note=divergence(here))
-
-
 def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float) -> Limit:
     """Double the depth until the extrapolation moves by less than rtol, or the changes do not shrink."""
     ensembles, changes = list[Ensemble](), list[Magnitude]()
+
+    def ended(extrapolates: bool, converged: bool, note: str) -> Limit:
+        return Limit(tuple(e.depth for e in ensembles), extrapolates, converged, _growth(changes), note)
+
     for depth in depths:
         ensembles.append(ensemble_at(depth))
         if ensembles[-1].diverged_at is not None:
-            return _stopped(ensembles, changes, divergence(ensembles[-1]))
+            return ended(False, False, divergence(ensembles[-1]))
         if len(ensembles) > 1:
             changes.append(_change(ensembles[-1].losses - ensembles[-2].losses))
         if _does_not_shrink(changes):
-            return _without_limit(ensembles, changes)
+            return ended(False, False, _without_limit(ensembles, changes))
         if len(ensembles) > 2:
             a, b, c = (e.losses for e in ensembles[-3:])
             moved = _change(extrapolated(b, c) - extrapolated(a, b))
             wanted = rtol * rms(ensembles[-1].losses.mean(0))
             if moved.value <= wanted:
-                resolved = moved.noise <= wanted
-                return _limit(ensembles, changes, resolved, "" if resolved else _unresolved(moved))
+                unresolved = (
+                    "Noise hides whether the limit in depth was reached: the last doubling moved the extrapolation by "
+                    f"less than its noise, {moved.noise:.2g} (RMS), which is above rtol. Raise replicates, width or "
+                    "rtol."
+                )
+                return ended(True, moved.noise <= wanted, "" if moved.noise <= wanted else unresolved)
     if changes[-1].value > max(_SHRINKS * changes[0].value, 2 * changes[-1].noise):
-        return _without_limit(ensembles, changes)
+        return ended(False, False, _without_limit(ensembles, changes))
     note = (
         f"The last doubling of the depth still changed the losses by {changes[-1].value:.3g} (RMS); {depths[-1]} is "
         "the deepest tried."
     )
-    return _limit(ensembles, changes, False, note)
+    return ended(True, False, note)
 
 
 def divergence(here: Ensemble) -> str:
@@ -131,29 +131,13 @@ def _does_not_shrink(changes: list[Magnitude]) -> bool:
     return after.value > _SHRINKS * before.value and before.value > 2 * before.noise and after.value > 2 * after.noise
 
 
-def _limit(ensembles: list[Ensemble], changes: list[Magnitude], converged: bool, note: str) -> Limit:
-    return Limit(tuple(e.depth for e in ensembles), True, converged, _growth(changes), note)
-
-
-def _stopped(ensembles: list[Ensemble], changes: list[Magnitude], note: str) -> Limit:
-    return Limit(tuple(e.depth for e in ensembles), False, False, _growth(changes), note)
-
-
-def _without_limit(ensembles: list[Ensemble], changes: list[Magnitude]) -> Limit:
+def _without_limit(ensembles: list[Ensemble], changes: list[Magnitude]) -> str:
     depths = ", ".join(str(e.depth) for e in ensembles)
     steps = ", ".join(f"{change.value:.3g}" for change in changes)
-    note = (
+    return (
         f"No limit in depth was found: doubling it through {depths} changed the losses by {steps} (RMS), growing as "
         f"L^{_growth(changes) or 0.0:.2f} where a limit would shrink as 1/L. Nothing was extrapolated; these are the "
         f"losses at depth {ensembles[-1].depth}."
-    )
-    return _stopped(ensembles, changes, note)
-
-
-def _unresolved(change: Magnitude) -> str:
-    return (
-        f"Noise hides whether the limit in depth was reached: the last doubling moved the extrapolation by less "
-        f"than its noise, {change.noise:.2g} (RMS), which is above rtol. Raise replicates, width or rtol."
     )
 
 
@@ -167,112 +151,49 @@ def _growth(changes: list[Magnitude]) -> float | None:
 # ---- The loss of the infinitely wide network, from ensembles of networks of two widths
 
 
-Loss = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class LimitLosses:
-    """Losses ``[K]`` of the infinite network, their intervals, and the biases of width (subtracted) and resolution.
-
-    ``resolution_bias`` is not subtracted: the intervals include it. It is zero where weights have no resolution. So is
-    ``depth_error``, how far the last doubling of the depth moved the losses. ``sampling_error`` is the standard error
-    of the wide networks alone.
-    """
-
-    value: Tensor
-    stderr: Tensor
-    low: Tensor
-    high: Tensor
-    bias: Tensor
-    bias_stderr: Tensor
-    resolution_bias: Tensor
-    resolution_bias_stderr: Tensor
-    sampling_error: Tensor
-    depth_error: Tensor
-
-    @staticmethod
-    def names(prefix: str) -> tuple[str, ...]:
-        """What they are called in a ``Prediction``."""
-        return prefix, *(f"{prefix}_{part.name}" for part in fields(LimitLosses)[1:])
-
-    def named(self, prefix: str) -> dict[str, Tensor]:
-        """The same under these names."""
-        return dict(zip(self.names(prefix), (getattr(self, part.name) for part in fields(self)), strict=True))
+PARTS = (
+    "value", "stderr", "low", "high", "bias", "bias_stderr", "resolution_bias", "resolution_bias_stderr",
+    "sampling_error", "depth_error",
+)  # fmt: skip
 
 
 def limit_losses(
-    loss: Loss,
-    wide: Tensor,
-    narrow: Tensor | None,
-    ratio: float,
-    coarse: Tensor | None = None,
-    exact: Tensor | None = None,
-) -> LimitLosses:
-    """The losses of the limit from outputs ``[R, ...]`` of wide networks and of others ``ratio`` times narrower.
+    wide: Tensor, narrow: Tensor, ratio: float, coarse: Tensor | None = None, exact: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The losses of the limit from losses ``[R, K]`` of wide networks and of others ``ratio`` times narrower.
 
-    Where the narrow ones are missing or diverged, the loss is that of the wide ones, and its interval not-a-number.
+    Where the narrow ones diverged, the loss is that of the wide ones, and its interval not-a-number.
 
     Args:
-        loss: outputs ``[..., *shape]`` to losses ``[..., K]``.
-        coarse: outputs of the same wide networks by the extrapolation in depth before the last one. How far the loss
-            moved since then is an error beside the noise: the half-width is the root of the sum of both squares.
-        exact: outputs of the first of the narrow networks without a resolution, whose bias is a third such error.
+        coarse: losses of the same wide networks by the extrapolation in depth before the last one. How far they moved
+            since then is an error beside the noise: the half-width is the root of the sum of both squares.
+        exact: losses of the first of the narrow networks without a resolution, whose bias is a third such error.
+
+    Returns:
+        By the names in ``PARTS`` ``[K]`` each: of ``width`` the bias, which is subtracted, of the resolution the one
+        that is not; ``sampling_error`` is the standard error of the wide networks alone, ``depth_error`` how far the
+        last doubling of the depth moved the losses. As ``replicates`` the losses by single replicates, ``[R, K]``.
     """
-    value, variance = _corrected(loss, wide)
-    other, other_variance = (torch.full_like(value, math.nan),) * 2 if narrow is None else _corrected(loss, narrow)
-    moved = torch.zeros_like(value) if coarse is None else value - _corrected(loss, coarse)[0]
-    resolution = _resolution_bias(loss, value, narrow, exact)
-    freedom = len(wide) - 1, len(wide if narrow is None else narrow) - 1
-    unsampled = moved.hypot(resolution[0])
-    steps = zip(*(x.tolist() for x in (value, variance, other, other_variance, unsampled)), strict=True)
-    rows = [_estimate(v, var, o, o_var, freedom, ratio - 1, depth) for v, var, o, o_var, depth in steps]
+    value, variance, lever = wide.mean(0), stderr(wide).square(), ratio - 1
+    other, other_variance = narrow.mean(0), stderr(narrow).square()
+    moved = torch.zeros_like(value) if coarse is None else value - coarse.mean(0)
+    shortened = torch.zeros_like(narrow[:2]) if exact is None else narrow[: len(exact)] - exact
+    resolution = shortened.mean(0), stderr(shortened)
+    rows = []
+    for v, var, o, o_var, unsampled in zip(
+        *(x.tolist() for x in (value, variance, other, other_variance, moved.hypot(resolution[0]))), strict=True
+    ):
+        if not math.isfinite(o):
+            rows.append((v, math.sqrt(var), math.nan, math.nan, math.nan, math.nan))
+            continue
+        bias, variances = (o - v) / lever, (var * (1 + 1 / lever) ** 2, o_var / lever**2)
+        limit = combined(v - bias, zip(variances, (len(wide) - 1, len(narrow) - 1), strict=True))
+        half = math.hypot(limit.high - limit.value, unsampled)
+        error = math.sqrt(var + o_var) / lever
+        rows.append((limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error))
     estimates = torch.tensor(rows, dtype=torch.float64, device=wide.device).T
-    return LimitLosses(*torch.cat([estimates, torch.stack([*resolution, variance.sqrt(), moved.abs()])]))
-
-
-def _resolution_bias(loss: Loss, like: Tensor, narrow: Tensor | None, exact: Tensor | None) -> tuple[Tensor, Tensor]:
-    """b of the losses of single networks, from pairs, and its standard error; zeros without exact networks."""
-    if narrow is None or exact is None:
-        return torch.zeros_like(like), torch.zeros_like(like)
-    apart = loss(narrow[: len(exact)]) - loss(exact)
-    return apart.mean(0), stderr(apart)
-
-
-def _estimate(
-    value: float, variance: float, other: float, other_variance: float, freedom: tuple[int, int], lever: float,
-    moved: float,
-) -> tuple[float, ...]:  # fmt: skip
-    """A row of ``LimitLosses``."""
-    if not math.isfinite(other):
-        return value, math.sqrt(variance), math.nan, math.nan, math.nan, math.nan
-    bias = (other - value) / lever
-    wide, narrow = variance * (1 + 1 / lever) ** 2, other_variance / lever**2
-    limit = combined(value - bias, zip((wide, narrow), freedom, strict=True))
-    half = math.hypot(limit.high - limit.value, moved)
-    error = math.sqrt(variance + other_variance) / lever
-    return limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error
-
-
-def replicate_losses(loss: Loss, wide: Tensor, narrow: Tensor | None, ratio: float) -> Tensor:
-    """The losses of the limit by single replicates, [R, K]: jackknife pseudo-values, whose mean is the limit's loss.
-
-    Not-a-number where there are no narrow ones. Arguments as of ``limit_losses``.
-    """
-    values = _pseudo_values(loss, wide)
-    others = torch.full_like(values, math.nan) if narrow is None else _pseudo_values(loss, narrow)
-    return values - (others - values) / (ratio - 1)
-
-
-def _corrected(loss: Loss, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss at the mean of samples ``[R, ...]`` without the bias of its noise, and its variance, by jackknife."""
-    values = _pseudo_values(loss, samples)
-    return values.mean(0), stderr(values).square()
-
-
-def _pseudo_values(loss: Loss, samples: Tensor) -> Tensor:
-    """``R loss(mean) - (R - 1) loss(mean without one)`` for every one of the samples ``[R, ...]``: [R, K]."""
-    R, mean = len(samples), samples.mean(0)
-    return R * loss(mean) - (R - 1) * loss(mean + (mean - samples) / (R - 1))
+    parts = [*estimates, *resolution, variance.sqrt(), moved.abs()]
+    return dict(zip(PARTS, parts, strict=True)) | {"replicates": wide - (narrow - wide) / lever}
 
 
 # ---- Networks of one width and depth, trained alike from seeds of their own: what the limits are made of
@@ -322,20 +243,16 @@ class Networks:
     """The networks of a family at one rate; what a sweep holds is not trained again."""
 
     def __init__(
-        self, family: Family, task: Task, lr: float, weights: NetworkWeights, sweep: Sweep, seed: int, outputs: bool
+        self, family: Family, task: Task, lr: float, weights: NetworkWeights, sweep: Sweep, *, outputs: bool
     ) -> None:
-        self.family, self.task, self.lr, self.weights, self.sweep, self.seed = family, task, lr, weights, sweep, seed
+        self.family, self.task, self.lr, self.weights, self.sweep = family, task, lr, weights, sweep
         self.observe: tuple[Observer, ...] = (Outputs(),) if outputs else ()
-
-    @property
-    def resolution(self) -> float | None:
-        """Of their structured layers; None where they drop nothing."""
-        return self.family.resolution if self.weights == "structured" else None
+        self.resolution = family.resolution if weights == "structured" else None  # None where they drop nothing
 
     def train(self, width: int, depth: int, count: int, *, exact: bool = False) -> Ensemble:
         """The ensemble of the first so many seeds, or of others of these seeds without a resolution."""
         self._check_memory(width, depth)
-        seeds = [derive(self.seed, "replicate", width, index) for index in range(count)]
+        seeds = [derive(0, "replicate", width, index) for index in range(count)]
         resolution = None if exact else self.resolution
         more: dict[str, Any] = {"weights": self.weights, "resolution": resolution, "observe": self.observe}
         trials = [Trial(self.family, self.task, width, depth, seed, self.lr, **more) for seed in seeds]
@@ -350,20 +267,17 @@ class Networks:
                 "seeded here."
             )
         ends = [int(record.metrics["diverged_at"]) for record in records if "diverged_at" in record.metrics]
-        outputs = [self._outputs(record, own) for record, own in zip(records, curves, strict=True)]
+        shapes = [record.observed[0] if self.observe else () for record in records]
+        outputs = [own["outputs"].double().view(-1, *s) for own, s in zip(curves, shapes, strict=True) if self.observe]
+        steps = self.task.steps
         return Ensemble(
             width,
             depth,
-            torch.stack([_padded(loss.double(), self.task.steps) for loss in losses]),
+            torch.stack([_padded(loss.double(), steps) for loss in losses]),
             torch.stack([_judged(record) for record in records]),
-            torch.stack(outputs) if self.observe else None,
+            torch.stack([_padded(own, steps) for own in outputs]) if outputs else None,
             min(ends, default=None),
         )
-
-    def _outputs(self, record: Record, curves: dict[str, Tensor]) -> Tensor:
-        if not self.observe:
-            return torch.empty(0)
-        return _padded(curves["outputs"].double().view(-1, *record.observed[0]), self.task.steps)
 
     def _check_memory(self, width: int, depth: int) -> None:
         """InputError where a network of this size would not fit into the memory of the machine."""

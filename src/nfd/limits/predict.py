@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any, get_args
 
 from torch import Tensor
@@ -18,16 +18,7 @@ from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms, stderr
 from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
-from nfd.limits.extrapolate import (
-    Ensemble,
-    Limit,
-    LimitLosses,
-    Networks,
-    at_depth,
-    limit_losses,
-    replicate_losses,
-    to_infinity,
-)
+from nfd.limits.extrapolate import PARTS, Ensemble, Limit, Networks, divergence, limit_losses, to_infinity
 from nfd.runs.sweep import Sweep
 from nfd.scaling.entries import MakeModel
 from nfd.scaling.optimizers import names_where
@@ -44,6 +35,9 @@ _DOUBLINGS = 6  # of the depth, at most
 _SHALLOWEST = 8  # where the base has depth 1
 _MOST_REPLICATES = 1024
 _PAIRS = 4  # of networks that show the bias of resolution
+
+
+At = Callable[[int], Ensemble]
 
 
 @undisturbed()
@@ -110,24 +104,41 @@ def predict(
     wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
     wide, narrow = _widths(family, width)
     family.check_sizes([family.base[0], 2 * family.base[0]], [family.base[1]])  # wide ones may not fit into memory
-    depths = _depths(family)
+    first = family.base[1] if family.base[1] > 1 else _SHALLOWEST
+    depths = [first * 2**k for k in range(_DOUBLINGS + 1)]
     if depth == math.inf:
         family = family.along_one_path(depths[1])
     with sweep or Sweep() as opened:
-        networks = Networks(family, task, rate, weights, opened, 0, check_flag("outputs", outputs))
+        networks = Networks(family, task, rate, weights, opened, outputs=check_flag("outputs", outputs))
         while True:
-            wide_at = partial(_cached, {}, networks, wide, count)
-            limit = (
-                to_infinity(wide_at, depths, wanted or _RTOL) if depth == math.inf else at_depth(wide_at(int(depth)))
-            )
+            wide_at = cache(lambda L, count=count: networks.train(wide, L, count))
+            if depth == math.inf:
+                limit = to_infinity(wide_at, depths, wanted or _RTOL)
+            else:
+                here = wide_at(int(depth))
+                limit = Limit((here.depth,), False, here.diverged_at is None, note=divergence(here))
             losses = limit.of(lambda L, at=wide_at: at(L).losses)  # type: ignore[misc]
             error = rms(stderr(losses)) / rms(losses.mean(0))
             if wanted is None or not error > wanted or count >= _MOST_REPLICATES:
                 break
             count = min(2 * count, _MOST_REPLICATES)
-        narrow_at = partial(_cached, {}, networks, narrow, count)
-        exact_at = _exact(networks, narrow, count)
-        made = _losses(limit, wide_at, narrow_at, exact_at, wide / narrow, bool(task.eval_batches))
+        narrow_at = cache(lambda L: networks.train(narrow, L, count))
+        exact_at = cache(lambda L: networks.train(narrow, L, min(count, _PAIRS), exact=True))
+        made: dict[str, Any] = {}
+        for name in ("losses", "judged") if task.eval_batches else ("losses",):
+
+            def of(at: At, name: str = name) -> Tensor:
+                return limit.of(lambda L: getattr(at(L), name))
+
+            coarse = limit.before(lambda L, name=name: getattr(wide_at(L), name))  # type: ignore[misc]
+            exact = None if networks.resolution is None else of(exact_at)
+            parts = limit_losses(of(wide_at), of(narrow_at), wide / narrow, coarse, exact)
+            if name == "losses":
+                made |= {_name("loss", part): values for part, values in parts.items()}
+            else:
+                replicated = parts.pop("replicates")[:, 0]
+                made |= {_name("eval_loss", part): float(value) for part, value in parts.items()}
+                made["eval_loss_replicates"] = replicated
         if outputs:
             made |= _outputs(limit, wide_at, narrow_at, wide / narrow)
         missed = wanted is not None and error > wanted
@@ -171,48 +182,7 @@ def _widths(family: Family, width: int | None) -> tuple[int, int]:
     return wide, narrow
 
 
-def _depths(family: Family) -> list[int]:
-    first = family.base[1] if family.base[1] > 1 else _SHALLOWEST
-    return [first * 2**k for k in range(_DOUBLINGS + 1)]
-
-
-def _cached(kept: dict[int, Ensemble], networks: Networks, width: int, count: int, depth: int) -> Ensemble:
-    if depth not in kept:
-        kept[depth] = networks.train(width, depth, count)
-    return kept[depth]
-
-
-def _exact(networks: Networks, width: int, count: int) -> Any:
-    """Ensembles without a resolution, where weights have one: they show its bias."""
-    if networks.resolution is None:
-        return None
-    return lambda depth: networks.train(width, depth, min(count, _PAIRS), exact=True)
-
-
-def _losses(limit: Limit, wide_at: Any, narrow_at: Any, exact_at: Any, ratio: float, judged: bool) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for name, field in (("loss", "losses"), ("eval_loss", "judged")):
-        if field == "judged" and not judged:
-            made |= dict.fromkeys((*LimitLosses.names(name), f"{name}_replicates"))
-            continue
-
-        def of(at: Any, field: str = field) -> Tensor:
-            values: Tensor = limit.of(lambda L: getattr(at(L), field))
-            return values
-
-        coarse = limit.before(lambda L, field=field: getattr(wide_at(L), field))  # type: ignore[misc]
-        exact = None if exact_at is None else of(exact_at)
-        wide, narrow = of(wide_at), of(narrow_at)
-        named = limit_losses(_same, wide, narrow, ratio, coarse, exact).named(name)
-        single = replicate_losses(_same, wide, narrow, ratio)
-        if field == "judged":
-            named = {key: float(value) for key, value in named.items()}  # type: ignore[misc]
-            single = single[:, 0]
-        made |= {**named, f"{name}_replicates": single}
-    return made
-
-
-def _outputs(limit: Limit, wide_at: Any, narrow_at: Any, ratio: float) -> dict[str, Tensor]:
+def _outputs(limit: Limit, wide_at: At, narrow_at: At, ratio: float) -> dict[str, Tensor]:
     """The mean outputs of the limit, and their standard error."""
     wide, narrow = (limit.of(lambda L, at=at: at(L).outputs) for at in (wide_at, narrow_at))  # type: ignore[misc]
     lever = 1 / (ratio - 1)
@@ -220,8 +190,9 @@ def _outputs(limit: Limit, wide_at: Any, narrow_at: Any, ratio: float) -> dict[s
     return {"outputs": (1 + lever) * wide.mean(0) - lever * narrow.mean(0), "outputs_stderr": error}
 
 
-def _same(losses: Tensor) -> Tensor:
-    return losses
+def _name(of: str, part: str) -> str:
+    """What a part of the losses is called in a ``Prediction``."""
+    return of if part == "value" else f"{of}_{part}"
 
 
 # ---- The result of ``nfd.predict``, as numbers, a table and text
@@ -287,17 +258,6 @@ class Prediction:
     loss_sampling_error: Tensor
     loss_depth_error: Tensor
     loss_replicates: Tensor
-    eval_loss: float | None
-    eval_loss_stderr: float | None
-    eval_loss_low: float | None
-    eval_loss_high: float | None
-    eval_loss_bias: float | None
-    eval_loss_bias_stderr: float | None
-    eval_loss_resolution_bias: float | None
-    eval_loss_resolution_bias_stderr: float | None
-    eval_loss_sampling_error: float | None
-    eval_loss_depth_error: float | None
-    eval_loss_replicates: Tensor | None
     about: str
     depths: tuple[int, ...]
     extrapolated: bool
@@ -309,6 +269,17 @@ class Prediction:
     weights: str
     seconds: float
     note: str
+    eval_loss: float | None = None
+    eval_loss_stderr: float | None = None
+    eval_loss_low: float | None = None
+    eval_loss_high: float | None = None
+    eval_loss_bias: float | None = None
+    eval_loss_bias_stderr: float | None = None
+    eval_loss_resolution_bias: float | None = None
+    eval_loss_resolution_bias_stderr: float | None = None
+    eval_loss_sampling_error: float | None = None
+    eval_loss_depth_error: float | None = None
+    eval_loss_replicates: Tensor | None = None
     outputs: Tensor | None = None
     outputs_stderr: Tensor | None = None
 
@@ -319,10 +290,9 @@ class Prediction:
         Further keys: ``bias``, which was subtracted, ``bias_stderr``, ``resolution_bias``, ``resolution_bias_stderr``,
         ``sampling_error`` and ``depth_error``. ``loss`` repeats ``value``. Not-a-number after a divergence.
         """
-        attributes = LimitLosses.names("loss")
-        names = ["loss", *(name.removeprefix("loss_") for name in attributes[1:])]
-        values = zip(*(getattr(self, name).tolist() for name in attributes), strict=True)
-        return [{"step": step, "value": row[0]} | dict(zip(names, row, strict=True)) for step, row in enumerate(values)]
+        columns = [getattr(self, _name("loss", part)).tolist() for part in PARTS]
+        rows = [dict(zip(PARTS, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [{"step": step, "loss": row["value"]} | row for step, row in enumerate(rows)]
 
     @property
     def eval_interval(self) -> Interval | None:
@@ -341,16 +311,6 @@ class Prediction:
             f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and {self.replicates} of "
             f"width {self.narrow_width:,}, {self.seconds:.1f} s."
         )
-        shorter = self._of_resolution() if bool((self.loss_resolution_bias > 0).any()) else ""
-        reached = self._reached() if self.extrapolated and self.converged else ""
-        parts = (as_text(table, _WIDTH), self._parts(), made, shorter, reached, self.note)
-        lines = (f"Infinitely wide network, {depth}, {self.about}", *parts)
-        return "\n".join(line for line in lines if line)
-
-    __repr__ = __str__
-
-    def _parts(self) -> str:
-        """Each part of the error; those that are there."""
         parts = {
             "sampling": rms(self.loss_sampling_error),
             "width": rms(self.loss_bias_stderr),
@@ -358,22 +318,27 @@ class Prediction:
             "depth": rms(self.loss_depth_error),
         }
         there = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
-        return f"Parts of the error of the losses (RMS over steps): {there}."
-
-    def _reached(self) -> str:
-        """That depth converged, and within which error."""
-        return (
-            f"The limit in depth was reached: the last doubling of the depth moved the "
-            f"extrapolated losses by {rms(self.loss_depth_error):.1e} (RMS)."
+        shorter = (
+            f"The resolution of structured layers adds {parts['resolution']:.1e} +- "
+            f"{rms(self.loss_resolution_bias_stderr):.1e} to the losses (RMS over steps; measured by narrower networks "
+            "without one). The intervals include this."
         )
-
-    def _of_resolution(self) -> str:
-        """What the resolution adds, and its error."""
-        added, error = rms(self.loss_resolution_bias), rms(self.loss_resolution_bias_stderr)
-        return (
-            f"The resolution of structured layers adds {added:.1e} +- {error:.1e} to the losses (RMS over steps; "
-            "measured by narrower networks without one). The intervals include this."
+        reached = (
+            "The limit in depth was reached: the last doubling of the depth moved the extrapolated losses by "
+            f"{parts['depth']:.1e} (RMS)."
         )
+        lines = (
+            f"Infinitely wide network, {depth}, {self.about}",
+            as_text(table, _WIDTH),
+            f"Parts of the error of the losses (RMS over steps): {there}.",
+            made,
+            shorter if bool((self.loss_resolution_bias > 0).any()) else "",
+            reached if self.extrapolated and self.converged else "",
+            self.note,
+        )
+        return "\n".join(line for line in lines if line)
+
+    __repr__ = __str__
 
     def _shown(self) -> Iterator[tuple[str, str, str]]:
         rows = self.table
