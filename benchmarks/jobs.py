@@ -20,7 +20,7 @@ from benchmarks.dense import DenseBaseline
 from nfd.core.machine import peak_memory
 from nfd.core.random import Increment
 from nfd.data import digits
-from nfd.wide.lazy_gaussian import RevealedMatrix
+from nfd.wide.lazy_gaussian import LazyGaussian
 
 if TYPE_CHECKING:
     from nfd.core.names import NetworkWeights
@@ -60,10 +60,10 @@ def large_run(
     return unstored_run(width, depth, steps, batch, weights), peak_memory()
 
 
-def revealed(width: int, rank: int, batch: int) -> RevealedMatrix:
+def revealed(width: int, rank: int, batch: int) -> LazyGaussian:
     """A matrix of which this many directions are known on each side."""
-    matrix = RevealedMatrix(
-        width, width, shared=True, source=Increment(0), tolerance=1e-5, dtype=torch.float32, device=torch.device("cpu")
+    matrix = LazyGaussian(
+        width, width, shared=True, source=Increment(0), dtype=torch.float32, device=torch.device("cpu")
     )
     matrix.reserve(rank + batch)
     while min(matrix.ranks) < rank:

@@ -146,8 +146,7 @@ def test_training_repeats_that_of_the_dense_twin(kind: str, optimizer: str) -> N
     dense = built(kind)
     batches = inputs(dense, 5)
     for weights in ("structured", "deferred"):
-        options = {"resolution": 1e-12} if weights == "structured" else {}
-        model = nfd.defer(copy.deepcopy(dense), weights=weights, seed=3, **options)
+        model = nfd.defer(copy.deepcopy(dense), weights=weights, seed=3)
         start, matrices = copy.deepcopy(model), set(unstored(model))
         seen = train(model, optimizers_of(optimizer, model, matrices), batches)
         stored = nfd.store_weights(copy.deepcopy(model))
@@ -390,15 +389,13 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     deferred = nfd.defer(model, where="**.down", samples=20)
     assert deferred.deferral == told
     assert set(unstored(deferred)) == {own.name for own in told.replaced}
-    with pytest.raises(ValueError, match=r"already has layers without stored weights.*call nfd\.deferral before"):
-        nfd.deferral(deferred, sample=torch.zeros(2, 5))
     again = nfd.deferral(deferred, where="**")
     assert {own.name for own in again.replacements if own.reason is Reason.UNSTORED} == set(unstored(deferred))
     assert not hasattr(nfd.store_weights(deferred), "deferral")
     line = next(line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line)
     assert "2 x" in line
     assert "at most 20" in line
-    assert {"name", "kind", "shape", "reason", "rows", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
+    assert {"name", "kind", "shape", "reason", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
 
 
 def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:
@@ -410,8 +407,3 @@ def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made()
         ValueError, match=r"After samples=1000000000 the layers could need .* are available.*Lower samples"
     ):
         nfd.defer(model, plan, samples=10**9)
-    with pytest.raises(ValueError, match=r"1 KiB are available"):
-        nfd.defer(Residual(16, 2), samples=4, memory=1024)
-    assert isinstance(nfd.defer(Residual(16, 2), samples=4, memory="1 MiB"), Residual)
-    with pytest.raises(ValueError, match="sample must be an input that the model takes, which"):
-        nfd.deferral(Residual(16, 2), sample=torch.zeros(2, 7))

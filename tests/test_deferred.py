@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 
 import pytest
 import torch
@@ -63,7 +62,7 @@ def test_completed_dense_network_repeats_every_output(variant: dict[str, object]
     def build(weights: str) -> Network:
         return nfd.ResNet(5, 2, 40, 3, weights=weights, seed=5, dtype=F64, **variant)
 
-    assert gap(build, awkward_training, 0.3, "depth-mup", **options) < 1e-10
+    assert gap(build, awkward_training, 0.3, "depth-mup", **options) < 1e-12
 
 
 def ask(layer: nfd.DeferredLinear, x: Tensor) -> Tensor:
@@ -205,8 +204,9 @@ def test_loading_into_another_layer_is_refused() -> None:
 def test_what_cannot_be_differentiated_is_refused_with_a_reason() -> None:
     layer = nfd.DeferredLinear(6, 6)
     x = torch.randn(2, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    with pytest.raises(RuntimeError, match="double backward"):
-        torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
     for reentrant in (True, False):
         out = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=reentrant)
         with pytest.raises(RuntimeError, match="checkpoint"):
@@ -228,8 +228,6 @@ def test_bad_arguments_are_named() -> None:
         nfd.DeferredLinear(3, 3, feedback="share")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="float32 or"):
         nfd.DeferredLinear(3, 3, dtype=torch.float16)
-    with pytest.raises(ValueError, match="tolerance must be greater"):
-        nfd.DeferredLinear(3, 3, tolerance=0)
     layer = nfd.DeferredLinear(3, 3)
     with pytest.raises(ValueError, match="3 features"):
         layer(torch.zeros(2, 4))
@@ -351,7 +349,7 @@ def test_scaling_a_gradient_as_a_whole_is_that_of_the_dense_network(scaling: str
                 optimizer.zero_grad(set_to_none=k % 4 == 1)
         return outputs
 
-    assert gap(build, program, 0.3, "depth-mup", momentum=0.5) < (1e-10 if dtype == F64 else 1e-4)
+    assert gap(build, program, 0.3, "depth-mup", momentum=0.5) < (1e-12 if dtype == F64 else 1e-4)
 
 
 # ---- the optimizer ----------------------------------------------------------------------------------------------
@@ -398,7 +396,7 @@ def test_every_option_is_that_of_the_dense_network(options: dict[str, object]) -
     def build(weights: str) -> Network:
         return nfd.ResNet(5, 2, 30, 2, activation="tanh", weights=weights, seed=5, dtype=F64)
 
-    assert gap(build, program, 0.2, "depth-mup", **options) < 1e-10
+    assert gap(build, program, 0.2, "depth-mup", **options) < 1e-12
 
 
 def test_the_two_parts_of_a_matrix_are_stepped_alike_or_not_at_all() -> None:
@@ -435,27 +433,21 @@ def test_a_compiled_network_leaves_the_layer_out_of_its_graphs_and_is_the_same()
     assert torch.equal(outputs(compiled=True), outputs(compiled=False))
     torch._dynamo.reset()
     whole = torch.compile(nfd.DeferredLinear(40, 30), backend="eager", fullgraph=True)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"no graph can hold it.*with fullgraph=False, or use"):
+    with pytest.raises(torch._dynamo.exc.Unsupported):
         whole(torch.ones(2, 40))
 
 
-def test_programs_that_are_transformed_or_recorded_are_refused_in_words() -> None:
+def test_programs_that_are_transformed_are_refused() -> None:
     layer, x = nfd.DeferredLinear(40, 30), torch.ones(2, 40)
     for transformed in (
         lambda: torch.vmap(layer)(x),
         lambda: torch.func.grad(lambda x: layer(x).sum())(x),
         lambda: torch.func.jvp(layer, (x,), (x,)),
     ):
-        with pytest.raises(RuntimeError, match=r"transforms of torch\.func"):
+        with pytest.raises(RuntimeError, match="transforms"):
             transformed()
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward mode"):
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward"):
         nfd.DeferredLinear(40, 30)(torch.autograd.forward_ad.make_dual(x, x))
-    with pytest.raises(RuntimeError, match="cannot be exported"):
-        torch.export.export(layer, (x,), strict=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        with pytest.raises(RuntimeError, match="cannot be traced"):
-            torch.jit.trace(layer, (x,))
-    with pytest.raises(TypeError, match="meta device"):
+    with pytest.raises(TypeError, match="meta"):
         layer.to("meta")
     assert layer.rank == (0, 0)

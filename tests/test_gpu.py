@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.families.network import Network
-from nfd.wide.lazy_gaussian import RevealedMatrix
+from nfd.wide.lazy_gaussian import LazyGaussian
 from pretend import pretended_cuda
 from replay import gap
 
@@ -64,13 +64,13 @@ def test_the_pretence_raises_where_two_devices_meet(meeting: Any) -> None:
 
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaussians drawn without ``device=``, in the backward pass alone."""
-    drawn = RevealedMatrix._drawn
+    drawn = LazyGaussian._normal
 
-    def planted(self: RevealedMatrix, side: Any, *counts: Any) -> Tensor:
+    def planted(self: LazyGaussian, side: Any, *counts: Any) -> Tensor:
         right = drawn(self, side, *counts)
         return right if side.name == "forward" else torch.randn(right.shape)
 
-    monkeypatch.setattr(RevealedMatrix, "_drawn", planted)
+    monkeypatch.setattr(LazyGaussian, "_normal", planted)
     with pretended_cuda():
         layer = nfd.DeferredLinear(6, 5, device="cuda")
         y = layer(torch.ones(2, 6, device="cuda"))

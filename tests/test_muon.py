@@ -159,7 +159,5 @@ def test_settings_and_parameters_of_others_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=name):
             nfd.Muon([matrix], **wrong)
-    with pytest.raises(ValueError, match=r"nfd\.Muon has no 'betas'"):
-        nfd.Muon([{"params": [matrix], "betas": (0.9, 0.9)}])
     with pytest.raises(ValueError, match=r"shape \[3\].*AdamW"):
         nfd.Muon([nn.Parameter(torch.ones(3))])

@@ -190,7 +190,7 @@ def test_an_elementwise_optimizer_and_edited_gradients_are_refused() -> None:
     torch.optim.Adam(layer.parameters()).step()
     with pytest.raises(RuntimeError, match="weights of a StructuredLinear were changed"):
         layer(x)
-    with pytest.raises(RuntimeError, match="StructuredLinear does not support the transforms"):
+    with pytest.raises(RuntimeError, match="transforms"):
         torch.vmap(nfd.StructuredLinear(40, 30))(x)
 
 
@@ -222,11 +222,6 @@ def test_arguments_are_checked() -> None:
             nfd.StructuredLinear(3, 3, resolution=resolution)
     with pytest.raises(ValueError, match="optimizer"):
         nfd.ResNet(3, 2, 8, 2, weights="structured").param_groups(0.1, optimizer="adam")
-    layer = nfd.StructuredLinear(3, 3)
-    state = layer.state_dict()
-    for wrong in ({"space": torch.tensor(5)}, {"space": torch.tensor(0), "directions": torch.zeros(2, 5)}):
-        with pytest.raises(RuntimeError, match=f"{list(wrong)[-1]}: its shape does not fit"):
-            layer.load_state_dict(state | wrong)
     with pytest.raises(ValueError, match="basis must be"):
         nfd.StructuredLinear(3, 3, basis="outputs")
 

@@ -220,9 +220,9 @@ class Network(nn.Module):
         self.regime = cast(Regime, check_choice("regime", regime, get_args(Regime)))
         self.weights = cast(NetworkWeights, check_choice("weights", weights, _LAYERS))
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
-        if resolution is not None and self.weights == "dense":
+        if resolution is not None and self.weights != "structured":
             raise InputError(
-                f"resolution is for weights='deferred' or 'structured'; got {resolution!r} for 'dense'. Drop it."
+                f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop it."
             )
         self.resolution = resolution
         self.seed = check_seed(seed)

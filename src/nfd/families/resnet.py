@@ -47,7 +47,7 @@ class ResNet(Network):
             ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
         feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
             ``"independent"`` (the paper's decoupled one) or ``"static"``.
-        resolution: of deferred or structured layers (``nfd.DeferredLinear``), below which they leave out directions;
+        resolution: of structured layers (``nfd.StructuredLinear``), below which they leave out directions;
             None for none.
         seed: of every weight; dense and deferred networks share U and V for the same seed.
         coupled: whether the layers are increments of one Brownian path. Then networks of the same seed and width with

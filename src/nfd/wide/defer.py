@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from rich.table import Column
@@ -15,42 +16,23 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    UsageError,
-    check_choice,
-    check_count,
-    check_patterns,
-    check_seed,
-)
-from nfd.core.machine import bytes_of, gradients, memory_of
+from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
+from nfd.core.machine import gradients, memory_of
 from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.core.tables import as_text, in_bytes, table_of
-from nfd.scaling.model import (
-    block_of,
-    blocks_of,
-    call_with,
-    check_input,
-    evaluating,
-    matches,
-    modules,
-    numberless,
-    on_device,
-)
+from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
 from nfd.scaling.plan import Held, Plan, held_by
 from nfd.scaling.rules import is_spectral
-from nfd.wide.basis import LEAST_ROOM, predicted_bytes
+from nfd.wide.basis import LEAST_ROOM
 from nfd.wide.layers import DeferredLinear, StructuredLinear
 from nfd.wide.linear import FactoredLinear
 from nfd.wide.rotated import padded_size
 from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed, reading, replaced
 
-# ---- ``nfd.defer`` and back: any model with layers without stored weights for its wide matrices
-
-
-_LAYERS: dict[str, Callable[..., FactoredLinear]] = {"structured": StructuredLinear, "deferred": DeferredLinear}
+UnstoredWeights = Literal["structured", "deferred"]
+_WIDTH = 150  # of the printed table, at most
+_MOMENTUM = 1  # numbers that an optimizer keeps for each weight, where no plan names it
 
 
 @gradients()
@@ -62,7 +44,6 @@ def defer(
     where: str | Sequence[str] = "**",
     samples: int | None = None,
     resolution: float | None = None,
-    memory: str | int | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """Replace the wide matrices of a model by layers that do not store their weights.
@@ -82,10 +63,8 @@ def defer(
         where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
             first or last ``**`` any number.
         samples: number of rows that pass through a layer in training (inputs times positions), to reserve memory at
-            once.
-        resolution: of the layers, below which they leave out directions; None for none.
-        memory: bound on the memory of the layers after so many samples, such as ``"4 GiB"``; None for that of the
-            machine.
+            once; refused where the layers could need more than the machine has.
+        resolution: of structured layers, below which they leave out directions; None for none.
         seed: of all random numbers.
 
     Returns:
@@ -108,29 +87,48 @@ def defer(
         wide = nfd.defer(wide, plan)
         optimizer = plan.make_optimizer(wide, lr=0.1)
     """
-    layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
-    check_model_and_plan(model, plan)
-    shared: dict[str, Any] = {} if resolution is None else {"resolution": resolution}
-    patterns, seed = patterns_of(where), check_seed(seed)
-    _check_buffers(model)
-    chosen = candidates(model, plan, patterns)
-    told = forecast(chosen, plan, weights, {}, samples=samples)
-    maps = replaceable(chosen, plan, patterns)
+    check_choice("weights", weights, get_args(UnstoredWeights))
+    if resolution is not None and weights == "deferred":
+        raise InputError(f"resolution is for weights='structured'; got {resolution!r} for 'deferred'. Drop it.")
+    seed = check_seed(seed)
+    chosen = _chosen(model, plan, where)
+    lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
+    if lost:
+        raise InputError(
+            f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make the "
+            "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
+        )
+    told = _forecast(chosen, plan, weights, samples)
+    maps = _replaceable(chosen, plan, where)
     if samples is not None:
-        _check_memory(told, samples, memory, next(iter(maps.values())).weight.device)
+        device = next(iter(maps.values())).weight.device
+        most = memory_of(torch.device("cpu") if device.type == "meta" else device)
+        needed = sum(own.bytes for own in told.replaced)
+        if needed > most:
+            raise InputError(
+                f"After samples={samples} the layers could need {in_bytes(needed)}, with gradients and states of the "
+                f"optimizer; {in_bytes(most)} are available. Structured layers mostly need far fewer directions than "
+                "samples. Lower samples, or leave layers out by where=."
+            )
 
     def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
-        n_in, n_out = linear.features
-        options = shared | ({"basis": _basis(plan, name)} if weights == "structured" else {})
-        layer = layer_of(
-            n_in,
-            n_out,
-            std=_std(linear) if plan is None else plan.std(name),
-            seed=derive(seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name),
-            dtype=linear.weight.dtype,
-            device="cpu" if linear.weight.is_meta else linear.weight.device,
-            **options,
-        )
+        if plan is None and linear.weight.is_meta:
+            raise InputError(
+                "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
+            )
+        options: dict[str, Any] = {
+            "std": float(linear.weight.detach().double().square().mean().sqrt()) if plan is None else plan.std(name),
+            "seed": derive(seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name),
+            "dtype": linear.weight.dtype,
+            "device": "cpu" if linear.weight.is_meta else linear.weight.device,
+        }
+        layer: FactoredLinear
+        if weights == "deferred":
+            layer = DeferredLinear(*linear.features, **options)
+        else:  # what reads the residual stream sees fewer directions than what is inside of a branch
+            inner = plan is not None and plan.entries[name].role == "inner"
+            basis: BasisName = "inputs" if inner else "auto"
+            layer = StructuredLinear(*linear.features, basis=basis, resolution=resolution, **options)
         if samples is not None:
             layer.reserve(samples)
         return layer
@@ -141,6 +139,22 @@ def defer(
         plan.apply_(model, seed)
     model.__dict__["deferral"] = told
     return model
+
+
+def _make_the_rest(model: nn.Module, plan: Plan) -> None:
+    """Give tensors on the meta device memory on the CPU, where a plan can begin them."""
+    made: dict[int, nn.Parameter] = {}
+    for prefix, module in model.named_modules():
+        for key, p in module._parameters.items():
+            if p is None or not p.is_meta:
+                continue
+            name = f"{prefix}.{key}".lstrip(".")
+            if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept):
+                raise InputError(f"model has {name!r}, whose initial values no plan restores. Make it on the CPU.")
+            if hooks := _hooks_on(p):
+                raise InputError(f"model has {name!r} on the meta device with a {hooks[0]}. Make it on the CPU.")
+            own = nn.Parameter(torch.empty_like(p, device="cpu"), p.requires_grad)
+            module._parameters[key] = made.setdefault(id(p), own)
 
 
 def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -164,95 +178,33 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
 
         dense = nfd.store_weights(nfd.defer(make_model(64, 2)))
     """
-    check_model_and_plan(model, None)
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     seed = check_seed(seed)
-    _check_hooks(model)
+    for name, module in model.named_modules():
+        if isinstance(module, FactoredLinear | DeferredConv) and (hooks := _hooks_on(module)):
+            raise InputError(
+                f"{name or 'model'!r} has hooks that would be lost with it: {', '.join(hooks)}. Remove them, and "
+                "register them on the stored module."
+            )
     behind: set[int] = set()  # layers that the module around them has put back
     for name, module in list(model.named_modules()):
         if isinstance(module, DeferredAttention):
-            for key, layer in module.layers.items():
-                behind.add(id(layer))
-                module.store(key, _weights(layer, f"{name}.{key}", seed))
+            for key, own in module.layers.items():
+                behind.add(id(own))
+                module.store(key, _weights(own, f"{name}.{key}", seed))
         layer = module.linear if isinstance(module, DeferredConv) else module
         if isinstance(layer, FactoredLinear) and id(layer) not in behind:
             behind.add(id(layer))
-            model = placed(model, name, _stored(layer, name, seed))
+            with torch.device("meta"):
+                original = layer.original or nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
+            (linear,) = linear_maps(original)
+            model = placed(model, name, linear.store(_weights(layer, name, seed), layer.bias).train(layer.training))
     for module in model.modules():
         if isinstance(module, DeferredAttention):
             reading(module)
     model.__dict__.pop("deferral", None)
     return model
-
-
-def _check_hooks(model: nn.Module) -> None:
-    """ValueError where hooks would be lost with the layers."""
-    lost = {name: hooks_on(m) for name, m in model.named_modules() if isinstance(m, FactoredLinear | DeferredConv)}
-    for name, hooks in lost.items():
-        if hooks:
-            raise InputError(
-                f"{name or 'model'!r} has hooks that would be lost with it: {', '.join(hooks)}. Remove them, and "
-                "register them on the stored module."
-            )
-
-
-def _check_memory(told: Deferral, samples: int, memory: str | int | None, device: torch.device) -> None:
-    """ValueError where the layers of a deferral could come to hold more than there is."""
-    place = torch.device("cpu") if device.type == "meta" else device
-    most, needed = memory_of(place) if memory is None else bytes_of(memory), sum(own.bytes for own in told.replaced)
-    if needed > most:
-        bound = "Structured layers mostly need far fewer directions than samples. " * (told.weights == "structured")
-        raise InputError(
-            f"After samples={samples} the layers could need {in_bytes(needed)}, with gradients and states of the "
-            f"optimizer; {in_bytes(most)} are available. {bound}Lower samples, leave layers out by where=, or raise "
-            "memory=."
-        )
-
-
-def _basis(plan: Plan | None, name: str) -> BasisName:
-    """Inputs, for a matrix that reads the residual stream: its vectors have fewer directions than those of a branch."""
-    return "inputs" if plan is not None and plan.entries[name].role == "inner" else "auto"
-
-
-def _check_buffers(model: nn.Module) -> None:
-    lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
-    if lost:
-        raise InputError(
-            f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make the "
-            "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
-        )
-
-
-def _std(linear: LinearMap) -> float:
-    """The standard deviation of weights as they stand."""
-    if linear.weight.is_meta:
-        raise InputError(
-            "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
-        )
-    return float(linear.weight.detach().double().square().mean().sqrt())
-
-
-def _make_the_rest(model: nn.Module, plan: Plan) -> None:
-    """Give tensors on the meta device memory on the CPU, where a plan can begin them."""
-    made: dict[int, nn.Parameter] = {}
-    for prefix, module in model.named_modules():
-        for key, p in module._parameters.items():
-            if p is None or not p.is_meta:
-                continue
-            name = f"{prefix}.{key}".lstrip(".")
-            if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept):
-                raise InputError(f"model has {name!r}, whose initial values no plan restores. Make it on the CPU.")
-            if hooks := hooks_on(p):
-                raise InputError(f"model has {name!r} on the meta device with a {hooks[0]}. Make it on the CPU.")
-            own = nn.Parameter(torch.empty_like(p, device="cpu"), p.requires_grad)
-            module._parameters[key] = made.setdefault(id(p), own)
-
-
-def _stored(layer: FactoredLinear, name: str, seed: int) -> nn.Module:
-    """The dense module with the weights that a layer has now."""
-    with torch.device("meta"):
-        original = layer.original or nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-    (linear,) = linear_maps(original)
-    return linear.store(_weights(layer, name, seed), layer.bias).train(layer.training)
 
 
 def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
@@ -266,12 +218,7 @@ def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
     )
 
 
-# ---- ``nfd.deferral``: what ``nfd.defer`` replaces in a model, what it leaves and why, and what both take
-
-
-UnstoredWeights = Literal["structured", "deferred"]
-_WIDTH = 150  # of the printed table, at most
-_MOMENTUM = 1  # numbers that an optimizer keeps for each weight, where no plan names it
+# ---- what is replaced, what is left and why, and what both take
 
 
 @dataclass(frozen=True)
@@ -281,8 +228,7 @@ class Replacement:
     Attributes:
         name: of the tensor. kind: of its module. shape: as it is stored.
         reason: why it stays; None if it is replaced.
-        rows: rows of a batch that pass through it; None without a ``sample``, and if it stays.
-        rank: the largest possible number of directions of its update after the training.
+        rank: the largest possible number of directions of its update after ``samples``; None without, and if it stays.
         bytes: memory after the training, with gradient and optimizer states. stored_bytes: with stored weights.
     """
 
@@ -290,7 +236,6 @@ class Replacement:
     kind: str
     shape: tuple[int, ...]
     reason: Reason | None
-    rows: int | None
     rank: int | None
     bytes: int
     stored_bytes: int
@@ -308,7 +253,7 @@ class Deferral:
 
     Example::
 
-        deferral = nfd.deferral(make_model(64, 2), sample=x, steps=100)
+        deferral = nfd.deferral(make_model(64, 2), samples=6400)
         print(deferral.bytes, deferral.stored_bytes)  # with and without the replacement
         [row for row in deferral.table if row["reason"]]  # the matrices that stay, and why
     """
@@ -340,17 +285,16 @@ class Deferral:
         ]
 
     def __str__(self) -> str:
-        names = ("module", "shape", "replaced", "rows", "rank", "memory", "stored")
+        names = ("module", "shape", "replaced", "rank", "memory", "stored")
         table = table_of(Column("matrix", no_wrap=True, overflow="fold"), *names)
-        alike = Counter(map(_generic, self.replacements))
+        alike = Counter(dataclasses.replace(own, name=numberless(own.name)) for own in self.replacements)
         for own, count in alike.items():
             times = f"{count} x " if count > 1 else ""
             size = " x ".join(map(str, own.shape))
             done = "yes" if own.reason is None else own.reason.value
             rank = "" if own.rank is None else f"at most {own.rank:,}"
-            rows = "" if own.rows is None else f"{own.rows:,}"
             held = [in_bytes(count * size) for size in (own.bytes, own.stored_bytes)]
-            table.add_row(f"{times}{own.name}", own.kind, size, done, rows, rank, *held)
+            table.add_row(f"{times}{own.name}", own.kind, size, done, rank, *held)
         total = (
             f"{len(self.replaced)} of {len(self.replacements)} matrices replaced by {self.weights} weights: "
             f"{in_bytes(self.bytes)} for {in_bytes(self.stored_bytes)} with stored ones, gradients and states of the "
@@ -368,146 +312,66 @@ def deferral(
     *,
     weights: UnstoredWeights = "structured",
     where: str | Sequence[str] = "**",
-    sample: Any = None,
-    steps: int = 1,
     samples: int | None = None,
 ) -> Deferral:
     """List the matrices that ``nfd.defer`` would replace in a model, and why not the others, with their memory.
 
-    The model does not change, and no large memory is used: only shapes are followed through a forward pass.
+    The model does not change.
 
     Args:
         model, plan, weights, where: as in ``nfd.defer``; the model may be on the meta device.
-        sample: a batch of the training, to count the rows that pass through every layer: inputs, tokens or patches.
-        steps: how many such batches there are.
-        samples: rows in training, of every layer, where there is no sample; as in ``nfd.defer``.
+        samples: rows that pass through every layer in training: inputs, times positions or patches.
 
     Raises:
-        TypeError, ValueError: naming the argument; if the path of the sample through the model depends on its values.
+        TypeError, ValueError: naming the argument.
 
     Source: docs/howto/wide.md.
 
     Example::
 
-        print(nfd.deferral(make_model(64, 2), sample=x, steps=100))
+        print(nfd.deferral(make_model(64, 2), samples=6400))
     """
     check_choice("weights", weights, get_args(UnstoredWeights))
-    check_model_and_plan(model, plan)
-    patterns = patterns_of(where)
-    if sample is not None:
-        check_input(sample)
-    steps = check_count("steps", steps)
-    chosen = candidates(model, plan, patterns)
-    if sample is not None and any(own.reason is Reason.UNSTORED for own in chosen):
-        raise InputError(
-            "model already has layers without stored weights, which cannot compute with shapes alone; got sample=. "
-            "Leave it out, or call nfd.deferral before nfd.defer."
-        )
-    rows = {} if sample is None else _rows(model, chosen, plan, patterns, sample)
-    return forecast(chosen, plan, weights, rows, steps, samples)
+    return _forecast(_chosen(model, plan, where), plan, weights, samples)
 
 
-def forecast(
-    chosen: Sequence[Candidate],
-    plan: Plan | None,
-    weights: UnstoredWeights,
-    rows: Mapping[str, int],
-    steps: int = 1,
-    samples: int | None = None,
+def _forecast(
+    chosen: Sequence[_Candidate], plan: Plan | None, weights: UnstoredWeights, samples: int | None
 ) -> Deferral:
-    """What becomes of these candidates, with rows of a batch by their names, or so many samples in all."""
-    if samples is not None:
-        samples = check_count("samples", samples, minimum=0)
+    """What becomes of these candidates after so many samples."""
+    seen = 0 if samples is None else check_count("samples", samples, minimum=0)
     made = []
     for own in chosen:
-        asked = rows.get(own.name)
-        seen = samples if samples is not None else None if asked is None else asked * steps
-        made.append(_replacement(own, plan, weights, asked, seen))
+        law = None if plan is None or own.name not in plan.entries else plan.law_for(own.name)
+        n_in, n_out = (1, math.prod(own.shape)) if own.linear is None else own.linear.features
+        itemsize = torch.float32.itemsize if own.linear is None else own.linear.weight.element_size()
+        states = _MOMENTUM if law is None else law.states
+        stored = itemsize * (2 + states) * n_in * n_out  # weights, gradients and what the optimizer keeps
+        stays = own.reason is not None
+        taken = stored if stays else itemsize * numbers_held(weights, n_in, n_out, seen)
+        rank = None if stays or samples is None else min(seen, n_in, n_out)
+        kind = "" if own.owner is None else type(own.owner).__name__
+        made.append(Replacement(own.name, kind, own.shape, own.reason, rank, taken, stored))
     return Deferral(weights, tuple(made))
 
 
-def check_model_and_plan(model: object, plan: object) -> None:
-    """TypeError where these are none."""
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    if plan is not None and not isinstance(plan, Plan):
-        raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
+def numbers_held(weights: UnstoredWeights, n_in: int, n_out: int, samples: int) -> int:
+    """Numbers that a layer holds after so many samples, with momentum, where each adds a direction; at most.
 
-
-def patterns_of(where: str | Sequence[str]) -> list[str]:
-    """The patterns of ``where``, checked."""
-    patterns = check_patterns("where", where)
-    return [patterns] if isinstance(patterns, str) else patterns or []
-
-
-def _replacement(
-    own: Candidate, plan: Plan | None, weights: UnstoredWeights, asked: int | None, seen: int | None
-) -> Replacement:
-    kind = "" if own.owner is None else type(own.owner).__name__
-    law = None if plan is None or own.name not in plan.entries else plan.law_for(own.name)
-    states = _MOMENTUM if law is None else law.states
-    n_in, n_out = (1, torch.Size(own.shape).numel()) if own.linear is None else own.linear.features
-    itemsize = torch.float32.itemsize if own.linear is None else own.linear.weight.element_size()
-    stored = itemsize * (2 + states) * n_in * n_out  # weights, gradients and what the optimizer keeps
-    if own.reason is not None:
-        return Replacement(own.name, kind, own.shape, own.reason, None, None, stored, stored)
-    rank = None if seen is None else min(seen, n_in, n_out)
-    held = _structured_bytes if weights == "structured" else predicted_bytes
-    taken = held(n_in, n_out, seen or 0, itemsize)
-    return Replacement(own.name, kind, own.shape, None, asked, rank, taken, stored)
-
-
-def _structured_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
-    """What a structured layer holds after so many samples, with momentum, where each adds a direction; at most.
-
-    Vectors of samples or of the basis, of the update and of its momentum, with an eighth of room; a Gram matrix; and
-    signs, orders and singular values of a transform.
+    Structured: vectors of samples or of the basis, of the update and of its momentum, with an eighth of room; a Gram
+    matrix; and signs, orders and singular values of a transform. Deferred: two vectors for each direction of each side;
+    small matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as they grow.
     """
-    rank, longest = min(samples, n_in, n_out), max(n_in, n_out)
-    room = min(max(rank + rank // 8, LEAST_ROOM), longest) if rank else 0
-    return itemsize * (4 * room * longest + 6 * padded_size(longest) + rank**2)
+    longest, rank = max(n_in, n_out), min(samples, n_in, n_out)
+    if weights == "structured":
+        room = min(max(rank + rank // 8, LEAST_ROOM), longest) if rank else 0
+        return 4 * room * longest + 6 * padded_size(longest) + rank**2
+    r, s = min(samples, n_in), min(samples, n_out)
+    wide, high = max(2 * r, LEAST_ROOM), max(2 * s, LEAST_ROOM)
+    return (r + s) * (n_in + n_out + longest // 256 + 2) + 5 * wide * high + wide**2 + high**2 + 3
 
 
-def _rows(
-    model: nn.Module, chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequence[str], sample: Any
-) -> dict[str, int]:
-    """Rows that a sample asks every matrix for that is replaced, by a copy of the model without numbers."""
-
-    def maps_of(twin: nn.Module) -> dict[str, LinearMap]:
-        return {c.name: c.linear for c in candidates(twin, plan, patterns) if c.reason is None and c.linear is not None}
-
-    def run(twin: nn.Module) -> None:
-        with torch.device("meta"), evaluating(twin):
-            call_with(twin, on_device(sample, torch.device("meta")))
-
-    try:
-        return rows_asked(_without_numbers(model), maps_of, run)
-    except UsageError:
-        raise
-    except Exception as error:
-        message = (str(error).splitlines() or [""])[0][:200]
-        raise InputError(
-            f"sample must be an input that the model takes, which is followed by shapes alone; got "
-            f"{type(sample).__name__}, and the model raised {type(error).__name__}: {message} If the sample is right, "
-            "leave it out and pass samples=, the rows of the training."
-        ) from error
-
-
-def _without_numbers(model: nn.Module) -> nn.Module:
-    """A copy of a model on the meta device."""
-    held = [*model.parameters(), *model.buffers()]
-    memo = {
-        id(t): nn.Parameter(t.to("meta"), t.requires_grad) if isinstance(t, nn.Parameter) else t.to("meta")
-        for t in held
-    }
-    return copy.deepcopy(model, memo)
-
-
-def _generic(own: Replacement) -> Replacement:
-    return Replacement(**{**vars(own), "name": numberless(own.name)})
-
-
-# ---- The matrices of a model that layers without stored weights can replace, and why the others stay
+# ---- the matrices of a model that layers can replace, and why the others stay
 
 
 _HOOKS = (  # of modules and of tensors, as PyTorch keeps them
@@ -548,7 +412,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class _Candidate:
     """A tensor of two or more dimensions, and why no layer stands in for it; ``reason`` is None where one does.
 
     ``owner`` is the module that holds it; ``linear`` is the tensor as a linear map, None where it is none; ``hooks``
@@ -563,12 +427,18 @@ class Candidate:
     hooks: tuple[str, ...] = ()
 
 
-def candidates(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> list[Candidate]:
+def _chosen(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -> list[_Candidate]:
     """Every tensor of two or more dimensions, by canonical name, with the decision of what a layer stands in for.
 
     Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks where there is
-    none. Those that ``patterns`` name and that train are replaced, unless there is an obstacle.
+    none. Those that ``where`` names and that train are replaced, unless there is an obstacle.
     """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
+    named = check_patterns("where", where)
+    patterns = [named] if isinstance(named, str) else named or []
     parts, held = modules(model), held_by(model)
     maps = {f"{name}.{own.key}".lstrip("."): own for name, part in parts.items() for own in linear_maps(part)}
     held |= {name: Held(tuple(own.weight.shape), (own.weight,)) for name, own in maps.items() if name not in held}
@@ -590,21 +460,16 @@ def candidates(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> 
         else:
             reason = _obstacle(parts, owner, linear) or (None if plan is None else _obstacle_by_plan(plan, name))
         hooks = () if reason is not None or linear is None else _hooks_of(linear)
-        chosen.append(Candidate(name, own.shape, owner, linear, Reason.HOOKED if hooks else reason, hooks))
+        chosen.append(_Candidate(name, own.shape, owner, linear, Reason.HOOKED if hooks else reason, hooks))
     return chosen
 
 
-def wide_maps(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> dict[str, LinearMap]:
-    """The linear maps to replace, by the canonical name of their weights.
+def _replaceable(chosen: Sequence[_Candidate], plan: Plan | None, where: str | Sequence[str]) -> dict[str, LinearMap]:
+    """The linear maps to replace, by the canonical names of their weights.
 
     Raises:
         ValueError: naming matrices that are wide and that no layer can stand in for; also where there are none.
     """
-    return replaceable(candidates(model, plan, patterns), plan, patterns)
-
-
-def replaceable(chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequence[str]) -> dict[str, LinearMap]:
-    """Those of the candidates that are replaced; ValueError as by ``wide_maps``."""
     obstacles = {own.name: own for own in chosen if own.reason is not None and own.reason.is_obstacle}
     for name, own in obstacles.items():
         if plan is not None and own.reason is Reason.ELEMENTWISE:
@@ -615,7 +480,7 @@ def replaceable(chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequen
     wide = {own.name: own.linear for own in chosen if own.reason is None and own.linear is not None}
     if not wide:
         hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
-        raise InputError(f"where={list(patterns)!r} names no matrix that is wide on both sides and trains.{hint}")
+        raise InputError(f"where={where!r} names no matrix that is wide on both sides and trains.{hint}")
     return wide
 
 
@@ -663,7 +528,7 @@ def _obstacle_by_plan(plan: Plan, name: str) -> Reason | None:
     return Reason.KEPT if plan.entries[name].start.kept else None
 
 
-def hooks_on(holder: nn.Module | Tensor) -> tuple[str, ...]:
+def _hooks_on(holder: nn.Module | Tensor) -> tuple[str, ...]:
     """What would be lost with a module or a weight: its hooks, and a ``forward`` that stands in place of its own."""
     named = [(kind, hook) for kind in _HOOKS for hook in (getattr(holder, f"_{kind}s", None) or {}).values()]
     hooks = [f"{kind.replace('_', ' ')} {getattr(hook, '__qualname__', type(hook).__name__)}" for kind, hook in named]
@@ -673,7 +538,7 @@ def hooks_on(holder: nn.Module | Tensor) -> tuple[str, ...]:
 def _hooks_of(linear: LinearMap) -> tuple[str, ...]:
     """Of a map and its weight. An attention stays the same module, so that its own hooks stay too."""
     is_kept = isinstance(linear.module, nn.MultiheadAttention)
-    return hooks_on(linear.weight) + tuple(h for h in hooks_on(linear.module) if not is_kept or h == _FORWARD)
+    return _hooks_on(linear.weight) + tuple(h for h in _hooks_on(linear.module) if not is_kept or h == _FORWARD)
 
 
 def _is_grouped(module: nn.Module | None) -> bool:
@@ -681,49 +546,7 @@ def _is_grouped(module: nn.Module | None) -> bool:
     return isinstance(module, _ConvNd) and module.groups > 1 and module.weight.shape[1] > 1
 
 
-# ---- How many rows the layers of a deferred model are asked for, counted before there is one: tokens, patches, inputs
-
-
-class CountedLinear(nn.Module):
-    """``y = x W' + b`` in place of a layer without stored weights, with the weights stored; it counts its rows."""
-
-    suffix = ".weight"
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self.update = self.scale = weight  # which hold nothing else here
-        self.bias, self.rows, self.weight_shape = None, 0, tuple(weight.shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., in_features]`` to ``[..., out_features]``."""
-        self.rows += x.numel() // x.shape[-1]
-        return nn.functional.linear(x, self.update, self.bias)
-
-
-def rows_asked(
-    model: nn.Module, maps_of: Callable[[nn.Module], Mapping[str, LinearMap]], run: Callable[[nn.Module], Any]
-) -> dict[str, int]:
-    """Rows that each linear map is asked for, by name.
-
-    Args:
-        model: is left as it is; a copy runs, with the same numbers.
-        maps_of: the maps of the model, or of a copy of it.
-        run: asks a model.
-    """
-    counted: dict[str, CountedLinear] = {}
-
-    def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
-        counted[name] = CountedLinear(linear.matrix)
-        return cast(FactoredLinear, counted[name])
-
-    twin = copy.deepcopy(model)
-    twin = replaced(twin, maps_of(twin), layer_for)
-    with torch.no_grad():
-        run(twin)
-    return {name: layer.rows for name, layer in counted.items()}
-
-
-# ---- ``nfd.meta_matrices``: a model of any size with its vectors and buffers, and without the numbers of its matrices
+# ---- models of any size, made without the numbers of their matrices
 
 
 class meta_matrices(TorchFunctionMode):  # noqa: N801 - a context manager, named as torch.no_grad is

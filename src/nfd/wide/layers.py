@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_choice, check_count, check_real
-from nfd.core.machine import gradients
+from nfd.core.errors import StateError, check_choice, check_count, check_real
+from nfd.core.machine import gradients, threads_for
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
-from nfd.wide.basis import TOLERANCE, roomy
-from nfd.wide.lazy_gaussian import RevealedMatrix
-from nfd.wide.learned import LearnedMatrix
-from nfd.wide.linear import FactoredLinear, Kept, source_of
+from nfd.wide.basis import roomy
+from nfd.wide.lazy_gaussian import LazyGaussian
+from nfd.wide.learned import RandomPlusLowRank
+from nfd.wide.linear import FactoredLinear, source_of
 from nfd.wide.parameters import Coefficients, Guarded
-
-# ---- ``DeferredLinear``: a linear layer of any width whose Gaussian weights are revealed only where they are asked
-
-
-_OLD = {  # what saved layers of version 0.1 lack, as it was in them
-    "std": torch.ones((), dtype=torch.float64, device="cpu"),
-    "passing": torch.tensor(0, device="cpu"),
-    "longest": torch.zeros((), dtype=torch.float64, device="cpu"),
-}
 
 
 class DeferredLinear(FactoredLinear):
@@ -39,14 +30,7 @@ class DeferredLinear(FactoredLinear):
     moves only by weight decay. The parameter ``update`` is D, a small matrix in units of W, padded with zeros. So it
     replaces an ``nn.Linear`` that starts with this ``std``, at the same rate, weight decay and momentum. All results
     have exactly the distribution of the dense layer of the same width. After r samples the state takes O(n r), and a
-    step of b samples costs O(n r b).
-
-    **Long training.** A ``resolution`` keeps r from growing over many passes of the same data. Take the part of a
-    vector that lies outside of all recorded directions. It is recorded only if it is longer than the resolution,
-    relative to the vector in the forward pass and to the longest gradient so far in the backward pass. The product with
-    a shorter part is drawn again at every call, given everything recorded, and the update ignores it. Each product then
-    has the right distribution given the record, but several together do not, and no dense weights give all of them.
-    ``complete()`` has those of the recorded directions.
+    step of b samples costs O(n r b), so that ``StructuredLinear`` is cheaper for long trainings.
 
     **Evaluation.** Products are recorded in training mode with gradients enabled. Otherwise (``eval()``, ``no_grad``)
     the state does not change: every call is an exact conditional draw, but different calls are not consistent with
@@ -74,20 +58,17 @@ class DeferredLinear(FactoredLinear):
             independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
             ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser
             cut of it.
-        tolerance: a direction shorter than this, relative to its vector, is dropped; below 1, default 1e-5 in float32
-            and 1e-10 in float64.
-        resolution: a direction shorter than this is not recorded; at least 0, below 1. None, or at most ``tolerance``,
-            records every direction: the exact law.
-        dtype: ``torch.float32`` or ``torch.float64``.
+        dtype: ``torch.float32`` or ``torch.float64``. A direction shorter than 1e-5, or 1e-10, of its vector is
+            dropped.
         device: where the factors live.
 
     Raises:
         ValueError, TypeError: naming the argument, for anything outside these ranges.
-        RuntimeError: on double backward, activation checkpointing, transforms of ``torch.func``, tracing and export,
-            and when ``update`` was changed by anything but ``nfd.SGD`` or ``nfd.Muon``. ``torch.compile`` leaves the
-            layer out of its graphs, and refuses it with ``fullgraph=True``.
+        RuntimeError: on second derivatives, activation checkpoints, transforms of ``torch.func`` and autocast, and when
+            ``update`` was changed by anything but ``nfd.SGD`` or ``nfd.Muon``. ``torch.compile`` leaves the layer out
+            of its graphs.
 
-    Source: docs/mathematics/deferred-decisions.md, docs/mathematics/resolution.md; the paper has no such layer.
+    Source: docs/mathematics/deferred-decisions.md; the paper has no such layer.
 
     Example::
 
@@ -95,7 +76,7 @@ class DeferredLinear(FactoredLinear):
         layer(torch.randn(2, 2**20))
     """
 
-    matrix: RevealedMatrix
+    matrix: LazyGaussian
 
     @gradients()  # tensors of inference mode could not be trained
     def __init__(
@@ -107,45 +88,22 @@ class DeferredLinear(FactoredLinear):
         std: float = 1.0,
         feedback: Feedback = "shared",
         seed: int | Increment | None = None,
-        tolerance: float | None = None,
-        resolution: float | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         source = source_of(seed)
         super().__init__(
-            in_features,
-            out_features,
-            bias=bias,
-            std=std,
-            feedback=feedback,
-            source=source,
-            resolution=resolution,
-            dtype=dtype,
-            device=device,
+            in_features, out_features, bias=bias, std=std, feedback=feedback, source=source, dtype=dtype, device=device
         )
-        self.matrix = RevealedMatrix(
-            self.in_features,
-            self.out_features,
-            shared=self.feedback == "shared",
-            source=source,
-            tolerance=TOLERANCE[dtype]
-            if tolerance is None
-            else check_real("tolerance", tolerance, above=0.0, below=1.0),
-            resolution=self.update.resolution,
-            dtype=dtype,
-            device=self.update.device,
+        shared, place = self.feedback == "shared", self.update.device
+        self.matrix = LazyGaussian(
+            self.in_features, self.out_features, shared=shared, source=source, dtype=dtype, device=place
         )
 
     @property
     def rank(self) -> tuple[int, int]:
         """How many directions were revealed so far, (backward, forward)."""
         return self.matrix.ranks
-
-    @property
-    def directions(self) -> int:
-        """The larger of both ranks."""
-        return max(self.rank)
 
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once, so that growing never copies the factors."""
@@ -155,38 +113,28 @@ class DeferredLinear(FactoredLinear):
         backward, forward = self.rank
         return f"{super().extra_repr()}, revealed forward={forward}, backward={backward}"
 
-    # ---- the two queries, for autograd ----------------------------------------------------------------------
-
-    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
+    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
+        if record and torch._C._current_graph_task_id() != -1:  # a first pass without gradients drew other answers
+            raise StateError(
+                f"{self.kind} does not support activation checkpointing: recomputing a forward pass would query the "
+                "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
+            )
         answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
         self._make_room()
-        return answer.value, (answer.products, None)
+        return answer
 
-    def ask_backward(self, g: Tensor, kept: Kept, record: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W``, the products ``P'g`` and those of the forward pass."""
         static = self.feedback == "static"
-        answer = self.matrix.ask(
-            self.matrix.backward,
-            g,
-            scale=self.std if static else self.scale.data,
-            update=None if static else self.update.data.T,
-            record=record,
-        )
+        scale, update = (self.std, None) if static else (self.scale.data, self.update.data.T)
+        value, products = self.matrix.ask(self.matrix.backward, g, scale=scale, update=update, record=record)
         self._make_room()
-        return answer.value, answer.products, kept[0]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any) -> None:
-        for key, value in _OLD.items():
-            state_dict.setdefault(prefix + key, value)
-        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+        return value, products, kept
 
     def _make_room(self) -> None:
         self.update.pad(*roomy(self.update.shape, self.rank))
-        self._warn_if_full()
-
-
-# ---- ``StructuredLinear``: a linear layer of any width with the limit of a Gaussian one, at O(n log n) a product
+        self._warn_if_full(max(self.rank))
 
 
 class StructuredLinear(FactoredLinear):
@@ -228,7 +176,7 @@ class StructuredLinear(FactoredLinear):
 
     Raises:
         ValueError, TypeError: naming the argument, for anything outside these ranges.
-        RuntimeError: as ``DeferredLinear`` does.
+        RuntimeError: as ``DeferredLinear`` does, except on activation checkpoints.
 
     Source: docs/mathematics/structured.md; the paper has no such layer.
 
@@ -238,7 +186,7 @@ class StructuredLinear(FactoredLinear):
         layer(torch.randn(2, 2**16))
     """
 
-    matrix: LearnedMatrix
+    matrix: RandomPlusLowRank
     update: Coefficients
 
     @gradients()
@@ -257,19 +205,12 @@ class StructuredLinear(FactoredLinear):
         device: torch.device | str = "cpu",
     ) -> None:
         source = source_of(seed)
-        basis = cast(BasisName, check_choice("basis", basis, get_args(BasisName)))
+        check_choice("basis", basis, get_args(BasisName))
         super().__init__(
-            in_features,
-            out_features,
-            bias=bias,
-            std=std,
-            feedback=feedback,
-            source=source,
-            resolution=resolution,
-            dtype=dtype,
-            device=device,
+            in_features, out_features, bias=bias, std=std, feedback=feedback, source=source, dtype=dtype, device=device
         )
-        self.matrix = LearnedMatrix(
+        self.update.resolution = 0.0 if resolution is None else check_real("resolution", resolution, least=0, below=1)
+        self.matrix = self.update.matrix = RandomPlusLowRank(
             self.in_features,
             self.out_features,
             shared=self.feedback == "shared",
@@ -279,10 +220,6 @@ class StructuredLinear(FactoredLinear):
             dtype=dtype,
             device=self.update.device,
         )
-        self.update.matrix = self.matrix
-
-    def _begun(self, dtype: torch.dtype, device: torch.device) -> Guarded:
-        return Coefficients(torch.zeros(0, dtype=dtype, device=device))
 
     @property
     def basis(self) -> Space | None:
@@ -294,15 +231,6 @@ class StructuredLinear(FactoredLinear):
         """How many vectors of each side the update has: directions of its basis, and samples beside."""
         return self.matrix.basis.rank + self.matrix.count
 
-    @property
-    def directions(self) -> int:
-        """Those of the basis."""
-        return self.matrix.basis.rank
-
-    def multiplications(self, rows: int) -> float:
-        size = max(self.in_features, self.out_features)
-        return rows * size * (self.rank + math.log2(size + 1))
-
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once, or for those that are kept before they are compressed."""
         self.matrix.reserve(check_count("samples", samples, minimum=0))
@@ -310,17 +238,27 @@ class StructuredLinear(FactoredLinear):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}"
 
-    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
+    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'``, and x itself."""
-        value = self.matrix.forward.product(x, self.scale.data)
-        self.matrix.add_update(value, x, "inputs", self.update.data)
-        return value, (x, None)
+        with threads_for(self._multiplications(x)):
+            value = self.matrix.forward.product(x, self.scale.data)
+            self.matrix.add_update(value, x, "inputs", self.update.data)
+        return value, x
 
-    def ask_backward(self, g: Tensor, kept: Kept, record: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of W."""
         static = self.feedback == "static"
-        value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.data)
-        if not static:
-            self.matrix.add_update(value, g, "gradients", self.update.data)
-        self._warn_if_full()
-        return value, g, kept[0]
+        with threads_for(self._multiplications(g)):
+            value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.data)
+            if not static:
+                self.matrix.add_update(value, g, "gradients", self.update.data)
+        self._warn_if_full(self.matrix.basis.rank)
+        return value, g, kept
+
+    def _begun(self, like: Tensor) -> Guarded:
+        return Coefficients(like.new_zeros(0))
+
+    def _multiplications(self, x: Tensor) -> float:
+        """Of a query, about; a deferred layer draws numbers too, where a second thread earns its wait."""
+        size = max(self.in_features, self.out_features)
+        return x.shape[0] * size * (self.rank + math.log2(size + 1))

@@ -46,7 +46,7 @@ _LARGE = 1 << 22  # numbers of vectors: below it copies that grow them cost more
 _MOST_SAMPLES = 256  # beyond the directions that are known: a factorization of fewer costs more than it saves
 
 
-class LearnedMatrix:
+class RandomPlusLowRank:
     """W_0 for both passes, one matrix or two independent ones, the samples of the update, and its compressed part.
 
     Where ``space`` is None, the first compression settles it, by the smaller of its two ranks.
@@ -238,13 +238,6 @@ class LearnedMatrix:
         self.add_update(value, identity, "gradients", update)
         return value
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the matrices, the samples and the compressed part."""
-        blocks = sum(block.nbytes for block in self.blocks if block is not None)
-        samples = sum(frame.nbytes for frame in self.samples.values())
-        return self.basis.nbytes + samples + blocks + sum(matrix.nbytes for matrix in {self.forward, self.backward})
-
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Apply a change of dtype or device."""
         for frame in (self.basis, *self.samples.values()):
@@ -264,20 +257,6 @@ class LearnedMatrix:
             **{f"blocks.{name}": block for name, block in zip(BLOCKS, blocks, strict=False)},
             **{f"samples.{name}": self.samples[name].rows[: self.stepped] for name in SPACES},
         }
-
-    def misfit(self, state: dict[str, Tensor]) -> str | None:
-        """The first tensor of a saved layer whose shape contradicts the others."""
-        space = state["space"]
-        if space.dim() or not _UNSETTLED <= int(space) < len(SPACES):
-            return "space"
-        n, other = (self.sizes[SPACES[k]] for k in ((1, 0) if int(space) == 1 else (0, 1)))
-        r, N = len(state["directions"]), len(state["samples.inputs"])
-        blocks = {f"blocks.{name}": ((r, other), (0, other)) for name in BLOCKS[:-1]}
-        samples = {f"samples.{name}": ((N, self.sizes[name]),) for name in SPACES}
-        for key, shapes in ({"directions": ((r, n),)} | blocks | samples).items():
-            if tuple(state[key].shape) not in shapes:
-                return key
-        return None if state["update"].dim() == 1 and (not N or len(state["update"]) >= SLOTS + N) else "update"
 
     def restore(self, state: dict[str, Tensor], source: Increment) -> None:
         """Hold exactly what ``state`` returned, of this source."""

@@ -1,4 +1,4 @@
-"""A linear layer whose matrix is not stored: parameters, calls, the operation of autograd, saved states, refusals."""
+"""A linear layer whose matrix is not stored: its parameters, how it is called, differentiated, saved and moved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn, Protocol, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,80 +20,30 @@ from nfd.core.errors import (
     StateError,
     check_choice,
     check_count,
-    check_dense,
     check_device,
     check_dtype,
     check_flag,
     check_real,
     check_seed,
 )
-from nfd.core.machine import threads_for
 from nfd.core.names import Feedback
 from nfd.core.random import Increment, ambient_seed, generator
 from nfd.wide.parameters import STORED, Guarded
 
-Kept = tuple[Tensor, Tensor | None]  # of a forward pass, for the backward pass of the same rows
-
-
-class Query(torch.autograd.Function):
-    """``W x`` for the rows of ``x``; the gradient of D is accumulated by hand.
-
-    D grows between the two passes, so autograd could not check the shape of a returned gradient; adding to ``D.grad``
-    directly survives any number of passes before a step. D is an argument only so that the output requires grad.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, update: Guarded, layer: FactoredLinear, record: bool) -> Tensor:
-        with threads_for(layer.multiplications(len(x))):
-            value, kept = layer.ask_forward(x.detach(), record)
-        ctx.layer, ctx.record, ctx.state = layer, record, _state(update)
-        ctx.save_for_backward(*kept)
-        return value
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise StateError(f"{ctx.layer.kind} has no derivatives in forward mode. Use backward(), or {STORED}.")
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
-        (g,) = grads
-        layer: FactoredLinear = ctx.layer
-        refuse_tracing(layer)
-        refuse_second_derivatives(layer)
-        if _state(layer.update) != ctx.state:
-            raise StateError(
-                f"The weights of a {layer.kind} were stepped, loaded or converted between a forward pass and its "
-                "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
-            )
-        with threads_for(layer.multiplications(len(g))):
-            value, left, right = layer.ask_backward(g.contiguous(), ctx.saved_tensors, ctx.record)
-        if _asked(ctx.next_functions[1][0], layer.kind):
-            layer.accumulate(left, right)
-        return value if ctx.needs_input_grad[0] else None, None, None, None
-
-
-def _asked(accumulator: Any, kind: str) -> bool:
-    """Whether this backward pass is to add to the gradient of D."""
-    if accumulator is None:
-        return False
-    try:
-        return bool(torch._C._will_engine_execute_node(accumulator))
-    except RuntimeError:  # PyTorch's, of a leaf among what torch.autograd.grad is asked for
-        raise StateError(
-            f"{kind} gives no gradient of its update to torch.autograd.grad: D grows while it is computed. Call "
-            "backward(), which adds it to .grad, or leave the update out of what you ask for."
-        ) from None
-
-
-def _state(update: Guarded) -> tuple[int, int, torch.dtype]:
-    return update._version, update.generation, update.dtype
-
+if TYPE_CHECKING:
+    from nfd.wide.lazy_gaussian import LazyGaussian
+    from nfd.wide.learned import RandomPlusLowRank
 
 FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
-
-
 FULL = "A .* has been asked in as many directions as it has"  # what a layer warns of, once
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
+
+
+def source_of(seed: int | Increment | None) -> Increment:
+    """The source of what a layer draws; without a seed one from PyTorch's own generator."""
+    if isinstance(seed, Increment):
+        return seed
+    return Increment(ambient_seed() if seed is None else check_seed(seed))
 
 
 class FactoredLinear(nn.Module):
@@ -107,7 +57,7 @@ class FactoredLinear(nn.Module):
     original: nn.Module | None = None  # the module that it replaced, without its numbers
     suffix = ".weight"  # of the name of the tensor that it stands for
     bias: nn.Parameter | None
-    matrix: Matrix
+    matrix: LazyGaussian | RandomPlusLowRank
     update: Guarded
     scale: Guarded
 
@@ -120,7 +70,6 @@ class FactoredLinear(nn.Module):
         std: float,
         feedback: Feedback,
         source: Increment,
-        resolution: float | None,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
@@ -130,34 +79,61 @@ class FactoredLinear(nn.Module):
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         self.std = check_real("std", std, least=0.0, below=_MOST_STD)
         drawn = self._drawn_bias(source) if check_flag("bias", bias) else None
-        check_dtype(dtype)
-        place = check_device(device)
-        self.update = self._begun(dtype, place)
-        self.scale = Guarded(torch.full((), self.std, dtype=dtype, device=place))
-        self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(place, dtype)))
-        if resolution is not None:
-            self.update.resolution = check_real("resolution", resolution, least=0.0, below=1.0)
+        zero = torch.zeros((), dtype=check_dtype(dtype), device=check_device(device))
+        self.update, self.scale = self._begun(zero), Guarded(zero + self.std)
+        self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(zero)))
+        self._warned = False
         for parameter in (self.update, self.scale):
             parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
             parameter.accept()
-        self._warned = False
 
     @abstractmethod
-    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
+    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and what the backward pass of the same rows is to be given."""
 
     @abstractmethod
-    def ask_backward(self, g: Tensor, kept: Kept, record: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of the update, [b, rows] and [b, columns]."""
+
+    @abstractmethod
+    def reserve(self, samples: int) -> None:
+        """Make room for this many samples at once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for inputs of Theta(1)."""
+        return _outside_of_graphs(self, x) if torch.compiler.is_compiling() else self.answer(x)
+
+    def answer(self, x: Tensor) -> Tensor:
+        """``forward``, run as it stands."""
+        if x.shape[-1:] != (self.in_features,):
+            raise InputError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
+        if x.dtype != self.update.dtype:
+            raise InputTypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
+        if torch.is_autocast_enabled(x.device.type):
+            raise StateError(
+                f"{self.kind} does not support autocast: its directions must be orthonormal to full precision. "
+                "Leave it outside, under torch.autocast(..., enabled=False)."
+            )
+        rows = x.reshape(-1, self.in_features)
+        self._check()
+        if torch.is_inference_mode_enabled():  # what is measured on the way is kept, and trained with later
+            with torch.inference_mode(False), torch.no_grad():
+                y, _ = self.ask_forward(rows, False)
+        else:
+            record = self.training and torch.is_grad_enabled()
+            y = cast(Tensor, Query.apply(rows, self.update, self, record))  # type: ignore[no-untyped-call]
+        if self.bias is not None:
+            y = y + self.bias
+        return y.view(*x.shape[:-1], self.out_features)
 
     @torch.no_grad()
     def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
         """The dense weights ``std W_0`` [out_features, in_features] of the start, which give every answer so far.
 
-        Training a dense layer from it repeats this layer's outputs, to rounding where nothing was dropped or answered
-        afresh. What a deferred layer did not record is drawn from ``seed`` and the layer's own stream, so that
-        independent layers have independent completions. With independent or static feedback a pair: the forward matrix
-        and the backward one. Memory is O(out_features in_features).
+        Training a dense layer from it repeats this layer's outputs, to rounding where nothing was dropped. What a
+        deferred layer did not record is drawn from ``seed`` and the layer's own stream, so that independent layers have
+        independent completions. With independent or static feedback a pair: the forward matrix and the backward one.
+        Memory is O(out_features in_features).
         """
         forward, backward = self.matrix.complete(seed)
         return forward * self.std if self.feedback == "shared" else (forward * self.std, backward * self.std)
@@ -173,64 +149,15 @@ class FactoredLinear(nn.Module):
         return now, backward * self.std if self.feedback == "static" else backward * scale + update
 
     @property
+    def kind(self) -> str:
+        """Its name in messages."""
+        return type(self).__name__
+
+    @property
     def weight_shape(self) -> tuple[int, ...]:
         """Of the weights that it stands for, as the module that it replaced would store them."""
         weight = getattr(self.original, "weight", None)
         return (self.out_features, self.in_features) if weight is None else tuple(weight.shape)
-
-    @abstractmethod
-    def reserve(self, samples: int) -> None:
-        """Make room for this many samples at once."""
-
-    @property
-    @abstractmethod
-    def directions(self) -> int:
-        """How many directions a basis holds, the larger one where there are two."""
-
-    def multiplications(self, rows: int) -> float:
-        """Of a query of so many rows, about; infinite where a second thread earns its wait: where numbers are drawn."""
-        return math.inf
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for inputs of Theta(1)."""
-        if not isinstance(x, Tensor):
-            raise InputTypeError(f"x must be a tensor; got {type(x).__name__}.")
-        refuse_tracing(self)
-        if torch.compiler.is_compiling():
-            torch._dynamo.graph_break(msg=WHOLE_GRAPH)
-            return _outside_of_graphs(self, x)
-        return self.answer(x)
-
-    def answer(self, x: Tensor) -> Tensor:
-        """``forward``, run as it stands."""
-        refuse_export(self)
-        rows = check_query(self, x).reshape(-1, self.in_features)
-        self._check()
-        record = self.training and torch.is_grad_enabled()
-        if record:
-            refuse_checkpointing(self)
-        if torch.is_inference_mode_enabled():
-            with torch.inference_mode(False), torch.no_grad():
-                y, _ = self.ask_forward(rows, False)
-        else:
-            y = cast(Tensor, Query.apply(rows, self.update, self, record))  # type: ignore[no-untyped-call]
-        if self.bias is not None:
-            y = y + self.bias
-        return y.view(*x.shape[:-1], self.out_features)
-
-    def accumulate(self, left: Tensor, right: Tensor) -> None:
-        """Add ``left' right`` to the gradient of the update, a sum over samples."""
-        self.scale.begin_gradient()  # of zero: the loss moves the update alone; weight decay moves both
-        self.update.scale = self.scale
-        self.update.add_gradient(left, right)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now, by vectors of the width and by the parameters and their gradients."""
-        held = [*self.update.held, *self.scale.held]
-        if self.bias is not None:
-            held += [self.bias] if self.bias.grad is None else [self.bias, self.bias.grad]
-        return self.matrix.nbytes + sum(tensor.nbytes for tensor in held)
 
     def extra_repr(self) -> str:
         resolution = f", resolution={self.update.resolution:g}" if self.update.resolution else ""
@@ -239,13 +166,13 @@ class FactoredLinear(nn.Module):
             f"std={self.std:g}, feedback={self.feedback!r}{resolution}"
         )
 
-    def _begun(self, dtype: torch.dtype, device: torch.device) -> Guarded:
+    def _begun(self, like: Tensor) -> Guarded:
         """The update of a layer that has learned nothing."""
-        return Guarded(torch.zeros(0, 0, dtype=dtype, device=device))
+        return Guarded(like.new_zeros(0, 0))
 
-    def _warn_if_full(self) -> None:
+    def _warn_if_full(self, directions: int) -> None:
         """Warn, once, where a dense layer is cheaper."""
-        if not self._warned and self.directions >= min(self.in_features, self.out_features):
+        if not self._warned and directions >= min(self.in_features, self.out_features):
             self._warned = True
             warnings.warn(
                 f"A {self.kind} of size {self.out_features} x {self.in_features} has been asked in as many directions "
@@ -262,11 +189,6 @@ class FactoredLinear(nn.Module):
 
     # ---- how it moves to a device or a dtype, is saved and is loaded
 
-    @property
-    def kind(self) -> str:
-        """Its name in messages."""
-        return type(self).__name__
-
     @contextmanager
     def _without_factors(self) -> Iterator[None]:
         """Within it PyTorch sees the bias alone: it would write through .data, or put others in place of s and D."""
@@ -279,12 +201,11 @@ class FactoredLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._check()
         example = fn(self.update.new_empty(0))
-        if example.is_meta:
+        if example.is_meta or example.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(
-                f"A {self.kind} holds answered products and cannot go to the meta device. Build a new one."
+                f"A {self.kind} holds answers in torch.float32 or torch.float64, which a shorter type or the meta "
+                f"device would lose; got {example.dtype} on {example.device}. Build a new one."
             )
-        if example.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"{self.kind} needs torch.float32 or torch.float64; got {example.dtype}.")
         with self._without_factors():
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         with torch.no_grad():
@@ -294,22 +215,14 @@ class FactoredLinear(nn.Module):
         return self
 
     def _check(self) -> None:
-        for name in ("update", "scale"):
-            parameter: Any = getattr(self, name)
-            if not isinstance(parameter, Guarded):
-                raise StateError(
-                    f"{name} of this {self.kind} was replaced by a {type(parameter).__name__}. It is a coordinate "
-                    "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
-                    f"device. Leave it to nfd.SGD, nfd.Muon and load_state_dict, or use {STORED}."
-                )
-            parameter.check()
+        self.update.check()
+        self.scale.check()
 
     def _identity(self) -> list[int]:
         """What a saved state must agree with, sizes and feedback, and the source of what is still to be drawn."""
         source = self.matrix.source
-        sizes = [self.out_features, self.in_features]
         drawn = [source.seed, source.index, source.count, source.whole]
-        return [*sizes, FEEDBACKS.index(self.feedback), *drawn]
+        return [self.out_features, self.in_features, FEEDBACKS.index(self.feedback), *drawn]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()
@@ -342,79 +255,61 @@ class FactoredLinear(nn.Module):
         if lacking:
             return
         state = {key.removeprefix(prefix): state_dict[key] for key in expected}
-        contradiction = self._contradiction(state)
-        if contradiction:
-            error_msgs.append(prefix + contradiction)
-            return
-        self._restore(state)
-        with self._without_factors():
-            super()._load_from_state_dict(state_dict, prefix, local_metadata, False, [], [], error_msgs)
-
-    def _contradiction(self, state: dict[str, Tensor]) -> str:
-        """Why a saved state cannot be that of this layer; empty when it can."""
-        rows, columns, feedback = state["identity"].tolist()[:3]
+        rows, columns, feedback, *drawn = state["identity"].tolist()
         if [rows, columns, feedback] != self._identity()[:3]:
-            return (
-                f"identity: the saved layer is {rows} x {columns} with {FEEDBACKS[feedback]} feedback; this one is "
-                f"{self.out_features} x {self.in_features} with {self.feedback} feedback."
+            error_msgs.append(
+                f"{prefix}identity: the saved layer is {rows} x {columns} with {FEEDBACKS[feedback]} feedback; this "
+                f"one is {self.out_features} x {self.in_features} with {self.feedback} feedback."
             )
-        misfit = next((key for key in ("std", "scale") if state[key].dim()), None) or self.matrix.misfit(state)
-        return f"{misfit}: its shape does not fit the other tensors of the saved layer." if misfit else ""
-
-    def _restore(self, state: dict[str, Tensor]) -> None:
+            return
         self.std = float(state["std"])
-        self.matrix.restore(state, Increment(*state["identity"].tolist()[3:]))
+        self.matrix.restore(state, Increment(*drawn))
         self.scale.replace(state["scale"])
         self.update.replace(state["update"])
+        with self._without_factors():
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, False, [], [], error_msgs)
 
 
 @_disable_dynamo
 def _outside_of_graphs(layer: FactoredLinear, x: Tensor) -> Tensor:
-    """The answer of a layer inside a function that is compiled: the graph is broken here."""
+    """The answer of a layer inside a function that is compiled: it grows with its inputs, so no graph can hold it."""
     return layer.answer(x)
 
 
-class Matrix(Protocol):
-    """W_0 and the bases of its update."""
+class Query(torch.autograd.Function):
+    """``W x`` for the rows of ``x``, and its transpose backward; the gradient of D is accumulated by hand.
 
-    @property
-    def source(self) -> Increment:
-        """Of what is random in it."""
+    D grows between the two passes, so autograd could not check the shape of a returned gradient; adding to ``D.grad``
+    directly survives any number of passes before a step. D is an argument only so that the output requires grad.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now."""
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, update: Guarded, layer: FactoredLinear, record: bool) -> Tensor:
+        value, kept = layer.ask_forward(x, record)
+        ctx.layer, ctx.record, ctx.state = layer, record, update.state
+        ctx.save_for_backward(kept)
+        return value
 
-    def complete(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Dense W_0 of the forward and of the backward pass, both ``[n_out, n_in]``; new tensors, which may be one."""
-
-    def dense_update(self, update: Tensor) -> Tensor:
-        """What the small factor of an update adds to W, ``[n_out, n_in]``."""
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Apply a change of dtype or device."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Copies of everything that does not follow from the source."""
-
-    def misfit(self, state: dict[str, Tensor]) -> str | None:
-        """The first tensor of a saved layer whose shape contradicts the others."""
-
-    def restore(self, state: dict[str, Tensor], source: Increment) -> None:
-        """Hold exactly what ``state`` returned, of this source."""
-
-
-def source_of(seed: int | Increment | None) -> Increment:
-    """The source of what a layer draws; without a seed one from PyTorch's own generator."""
-    if isinstance(seed, Increment):
-        return seed
-    return Increment(ambient_seed() if seed is None else check_seed(seed))
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        layer: FactoredLinear = ctx.layer
+        update, (kept,) = layer.update, ctx.saved_tensors
+        if update.state != ctx.state:
+            raise StateError(
+                f"The weights of a {layer.kind} were stepped, loaded or converted between a forward pass and its "
+                "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
+            )
+        value, left, right = layer.ask_backward(grads[0].contiguous(), kept, ctx.record)
+        accumulator = ctx.next_functions[1][0]  # of D: torch.autograd.grad of inputs alone adds nothing to it
+        if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
+            layer.scale.begin_gradient()  # of zero: the loss moves the update alone; weight decay moves both
+            update.scale = layer.scale
+            update.add_gradient(left, right)
+        return value if ctx.needs_input_grad[0] else None, None, None, None
 
 
-_OPERATORS = (  # which Python looks up on the class
-    "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv", "pow",
-    "rpow", "matmul", "rmatmul", "neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem", "len", "iter",
-)  # fmt: skip
+# ---- what a module shows in place of a weight that it does not store
 
 
 class WeightError(StateError, AttributeError):
@@ -442,26 +337,13 @@ class Unstored:
         """Of the weight, as the module that was replaced would store it."""
         return torch.Size(self._layer.weight_shape)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of what the layer computes with."""
-        return self._layer.update.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the layer lives."""
-        return self._layer.update.device
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether the layer trains."""
-        return self._layer.update.requires_grad
-
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         raise WeightError(getattr(function, "__name__", str(function)))
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if name in ("dtype", "device", "requires_grad"):
+            return getattr(self._layer.update, name)
         raise WeightError(name)
 
 
@@ -472,76 +354,9 @@ def _refused(name: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+_OPERATORS = (  # which Python looks up on the class
+    "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv", "pow",
+    "rpow", "matmul", "rmatmul", "neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem", "len", "iter",
+)  # fmt: skip
 for _name in _OPERATORS:
     setattr(Unstored, f"__{_name}__", _refused(_name))
-
-
-class Layer(Protocol):
-    """What these need of a layer."""
-
-    in_features: int
-    update: Any
-
-    @property
-    def kind(self) -> str: ...
-
-
-WHOLE_GRAPH = (  # what PyTorch's compiler says of fullgraph=True
-    "A layer without stored weights grows with its inputs, so no graph can hold it: torch.compile leaves it out. "
-    f"Compile with fullgraph=False, or use {STORED}."
-)
-
-
-def check_query(layer: Layer, x: Tensor) -> Tensor:
-    """Return ``x`` if it is ``[..., in_features]`` in the precision of the layer; otherwise raise."""
-    if check_dense("x", x).dim() == 0 or x.shape[-1] != layer.in_features:
-        raise InputError(f"x must have {layer.in_features} features in its last axis; got shape {list(x.shape)}.")
-    if x.dtype != layer.update.dtype:
-        raise InputTypeError(f"x must be {layer.update.dtype}, the dtype of the layer; got {x.dtype}.")
-    if torch.is_autocast_enabled(x.device.type):
-        raise StateError(
-            f"{layer.kind} does not support autocast: its directions must be orthonormal to full precision. "
-            "Leave it outside, under torch.autocast(..., enabled=False)."
-        )
-    return x
-
-
-def refuse_tracing(layer: Layer) -> None:
-    """Raise where PyTorch transforms or records a program instead of running it once."""
-    if torch._C._are_functorch_transforms_active():
-        raise StateError(
-            f"{layer.kind} does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
-            f"its answers depend on earlier products. Use backward(), batches for vmap, or {STORED}."
-        )
-    if torch._C._get_tracing_state() is not None:
-        raise StateError(
-            f"{layer.kind} cannot be traced: it grows with what it is asked, and a trace would repeat one answer. "
-            f"Trace the network of its complete() weights, or use {STORED}."
-        )
-
-
-def refuse_export(layer: Layer) -> None:
-    """Raise where the layer is inside of a graph that torch.export makes."""
-    if torch.compiler.is_compiling():
-        raise StateError(
-            f"A {layer.kind} cannot be exported: it grows with what it is asked. Export the network of its "
-            f"complete() weights, or use {STORED}."
-        )
-
-
-def refuse_checkpointing(layer: Layer) -> None:
-    """Raise where a forward pass is repeated inside of a backward pass."""
-    if torch._C._current_graph_task_id() != -1:
-        raise StateError(
-            f"{layer.kind} does not support activation checkpointing: recomputing a forward pass would query the "
-            "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
-        )
-
-
-def refuse_second_derivatives(layer: Layer) -> None:
-    """Raise inside of a backward pass that is to be differentiated itself."""
-    if torch.is_grad_enabled():
-        raise StateError(
-            f"{layer.kind} does not support double backward (create_graph=True): its gradient is itself a "
-            f"query of the matrix and is not differentiable. For second derivatives use {STORED}."
-        )

@@ -12,42 +12,24 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    StateError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_real,
-    check_several,
-)
-from nfd.scaling.rules import MAX_ETA_C
+from nfd.core.errors import InputError, StateError, check_choice, check_count, check_real
 from nfd.wide.basis import TOLERANCE, padded
 from nfd.wide.parameters import Coefficients, Guarded, InFactors
 
-# ---- What optimizers of layers without stored weights share: settings, states that grow, checks, and saved states
-
-
 P = TypeVar("P", bound=InFactors)
+Shape = Literal["original", "match_rms_adamw"]
 _BUFFER = "momentum_buffer"  # as PyTorch calls it in its states
-_SCHEDULES = {  # what the schedulers of PyTorch keep in a group
-    "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum",
-}  # fmt: skip
-_NAMES = {"params", "param_names", "name", "role", "roles", "lr_scale"}
+_MOST_STEPS = 100
+
+# PyTorch's defaults of Muon
+MOMENTUM, EPSILON, STEPS = 0.95, 1e-7, 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class FactoredOptimizer(torch.optim.Optimizer):
     """An optimizer that steps ordinary parameters and those of layers without stored weights alike."""
 
-    kind: ClassVar[str]  # its public name
-    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # settings that are numbers from 0 on
-    of_one_matrix: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # what both parameters of a layer must share
-
-    @property
-    def options(self) -> frozenset[str]:
-        """The settings that a parameter group may have."""
-        raise NotImplementedError
+    shared: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # settings that both parameters of a layer must share
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
         """Whether a layer's ``scale``, whose gradient is zero, changes under these settings, as by weight decay."""
@@ -57,38 +39,13 @@ class FactoredOptimizer(torch.optim.Optimizer):
         """Update all parameters that have a gradient; ``step`` calls it."""
         raise NotImplementedError
 
-    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
-        """ValueError or TypeError unless the settings are in their ranges; ``where`` names them in the message."""
-        for name in self.numbers:
-            if name in settings:
-                check_real(f"{name} of {where}", settings[name], least=0.0, below=MAX_ETA_C)
-
-    def check_params(self, params: Any) -> Any:
-        """Return parameters or groups of them; TypeError for anything else."""
-        if isinstance(params, torch.Tensor | dict):  # of which PyTorch has its own words
-            return params
-        return check_several("params", params, "parameters or of groups of them")
-
-    def check_group(self, group: Mapping[str, Any], where: str) -> None:
-        """ValueError unless a group has only settings of this optimizer, in their ranges."""
-        foreign = sorted(map(str, group.keys() - self.options - _SCHEDULES - _NAMES))
-        if foreign:
-            raise InputError(
-                f"{self.kind} has no {', '.join(map(repr, foreign))}, which {where} holds: its options are "
-                f"{', '.join(sorted(self.options))}. Groups of another optimizer need that optimizer; those of "
-                "nfd.SGD come from net.param_groups(lr) or nfd.plan(..., optimizer='sgd')."
-            )
-        self.check_settings(group, where)
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        """ValueError unless the settings of a group are in their ranges."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings that it does not have are the defaults."""
         if isinstance(param_group, dict):  # otherwise PyTorch has words of its own
-            where = f"group {len(self.param_groups)}"
-            self.check_group(param_group, where)
-            settings = self.defaults | param_group
-            self.check_group(settings, where)
-            given = {name: settings[name] for name in self.numbers if name in settings}
-            param_group |= {name: float(n) for name, n in given.items() if not isinstance(n, torch.Tensor)}
+            self.check_group(self.defaults | param_group)
         _uncompiled(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -120,7 +77,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
             p.check_gradient()
         self._check_layers(guarded)
         for p in guarded:
-            self._pad_states(p)
+            self._pad_momentum(p)
         with torch.no_grad():
             for p in guarded:
                 p.enter_step()
@@ -136,19 +93,8 @@ class FactoredOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the result of ``state_dict()``. Load the state of the model first: both must be of the same step.
-
-        Raises:
-            ValueError, TypeError: if it is not the state of such an optimizer and of these layers.
-        """
-        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-            raise InputTypeError(
-                f"state_dict must be what state_dict() of {self.kind} returned; got {type(state_dict).__name__}."
-            )
-        for index, group in enumerate(state_dict["param_groups"]):
-            self.check_group(group, f"group {index} of the saved state")
-        self._check_states(state_dict)
-        super().load_state_dict(dict(state_dict))
+        """Load the result of ``state_dict()``. Load the state of the model first: both must be of the same step."""
+        super().load_state_dict(state_dict)
         for p, state in self.state.items():
             if isinstance(p, Guarded):
                 state["generation"] = p.generation
@@ -157,31 +103,19 @@ class FactoredOptimizer(torch.optim.Optimizer):
         """The parameters of this kind, and the group of each."""
         return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, kind)}
 
-    def _check_states(self, state_dict: Mapping[str, Any]) -> None:
-        """ValueError when a saved momentum cannot be that of the layer in its place."""
-        ours = [p for group in self.param_groups for p in group["params"]]
-        theirs = [k for group in state_dict["param_groups"] for k in group["params"]]
-        for p, key in zip(ours, theirs, strict=False):  # of other lengths PyTorch has words of its own
-            saved = state_dict["state"].get(key, {}).get(_BUFFER)
-            if not isinstance(p, Guarded) or saved is None:
-                continue
-            if saved.dim() != p.dim() or any(a > b for a, b in zip(saved.shape, p.shape, strict=True)):
-                raise InputError(
-                    f"The saved momentum is {list(saved.shape)}, that of the deferred layer in its place at most "
-                    f"{list(p.shape)}. Load the state of the layers first, or save it by {self.kind} of the same "
-                    "network."
-                )
-
-    def _pad_states(self, p: Guarded) -> None:
+    def _pad_momentum(self, p: Guarded) -> None:
         state = self.state.get(p, {})
-        if state.get(_BUFFER) is None:
+        momentum = state.get(_BUFFER)
+        if momentum is None:
             return
-        if state["generation"] != p.generation:
+        larger = any(a > b for a, b in zip(momentum.shape, p.shape, strict=True))
+        if larger or state["generation"] != p.generation:
             raise StateError(
-                f"A {p.owner} was loaded or converted after this optimizer gathered momentum, which refers to the "
-                f"directions it had before. Load the optimizer's state too, or build a new {self.kind}."
+                f"The momentum of this optimizer is not that of its {p.owner}, which was loaded or converted since, or "
+                "is of another step: it refers to directions that the layer had. Load the states of the layers first, "
+                "then that of the optimizer, or build a new one."
             )
-        state[_BUFFER] = padded(state[_BUFFER], *p.shape)
+        state[_BUFFER] = padded(momentum, *p.shape)
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
@@ -189,13 +123,15 @@ class FactoredOptimizer(torch.optim.Optimizer):
         for update, group in guarded.items():
             if update.dim() == 0 or not update.has_gradient:
                 continue
-            scale = update.scale
-            if scale is not None and scale in guarded and scale.has_gradient:
+            scale, own = update.scale, [group[name] for name in self.shared]
+            if scale in alone:
                 alone.discard(scale)
-                settings = [[g[name] for name in self.of_one_matrix] for g in (group, guarded[scale])]
-                if settings[0] != settings[1] and any(map(self.moves_scale, (group, guarded[scale]))):
-                    raise StateError(_DIFFERENT)
-            elif group["weight_decay"]:
+                other = guarded[scale]
+                differ = own != [other[name] for name in self.shared]
+                differ &= self.moves_scale(group) or self.moves_scale(other)
+            else:
+                differ = bool(group["weight_decay"])
+            if differ:
                 raise StateError(_DIFFERENT)
         if any(guarded[scale]["weight_decay"] for scale in alone):
             raise StateError(_DIFFERENT)
@@ -221,13 +157,6 @@ _DIFFERENT = (
 )
 
 
-# ---- Stochastic gradient descent for networks with layers without stored weights
-
-
-_NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
-_FLAGS = ("nesterov", "maximize")
-
-
 class SGD(FactoredOptimizer, torch.optim.SGD):
     """``torch.optim.SGD`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
 
@@ -241,8 +170,8 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
 
     Raises:
-        ValueError, TypeError: for options of other optimizers, in a group or a loaded state; negative rates; and
-            ``differentiable``, since a deferred layer cannot be differentiated twice.
+        ValueError, TypeError: for options that ``torch.optim.SGD`` does not take; and ``differentiable``, since a
+            deferred layer cannot be differentiated twice.
         RuntimeError: by ``step``, before any parameter moves, if the gradient of a deferred layer was edited in another
             way than scaling, or if D and s of one layer have different settings.
 
@@ -254,32 +183,16 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         optimizer = nfd.SGD(net.param_groups(lr=0.3), momentum=0.9)
     """
 
-    kind = "nfd.SGD"
-    numbers = _NUMBERS
-    of_one_matrix = (*_NUMBERS, *_FLAGS)
+    shared = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
     def __init__(self, params: Any, **options: Any) -> None:
-        options.setdefault("lr", 1e-3)
-        self.check_group(options, "the options")
-        super().__init__(self.check_params(params), **options)
+        super().__init__(params, **options)
 
-    @property
-    def options(self) -> frozenset[str]:
-        return frozenset({*_NUMBERS, *_FLAGS, "foreach", "differentiable", "fused"})
-
-    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
-        super().check_settings(settings, where)
-        for name in _FLAGS:
-            if name in settings:
-                check_flag(f"{name} of {where}", settings[name])
-        if settings.get("differentiable"):
-            raise InputError(
-                "nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice. Use "
-                "torch.optim.SGD with stored weights."
-            )
-        without = not settings.get("momentum", True) or settings.get("dampening")
-        if settings.get("nesterov") and "momentum" in settings and without:
-            raise InputError(f"nesterov of {where} needs a momentum and no dampening.")
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        for name in ("lr", "momentum", "weight_decay"):
+            check_real(name, group[name], least=0.0)
+        if group["differentiable"]:
+            raise InputError("nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice.")
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
         return bool(group["weight_decay"] or group["momentum"])
@@ -296,17 +209,6 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         finally:
             for group, params in zip(self.param_groups, whole, strict=True):
                 group["params"] = params
-
-
-# ---- Muon for networks with layers without stored weights: an orthogonalised update of the matrix as a whole
-
-
-Shape = Literal["original", "match_rms_adamw"]
-_MOST_STEPS = 100
-
-# PyTorch's defaults
-MOMENTUM, EPSILON, STEPS = 0.95, 1e-7, 5
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(FactoredOptimizer):
@@ -328,7 +230,7 @@ class Muon(FactoredOptimizer):
         lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in ``torch.optim.Muon``.
 
     Raises:
-        ValueError, TypeError: if a parameter is not a matrix, and for settings that Muon does not have.
+        ValueError, TypeError: if a parameter is not a matrix, and for settings out of their ranges.
         RuntimeError: by ``step``, as by ``nfd.SGD``.
 
     Source: Jordan et al. 2024, Muon; docs/mathematics/deferred-decisions.md.
@@ -338,9 +240,6 @@ class Muon(FactoredOptimizer):
         layer = nfd.DeferredLinear(4096, 4096)
         optimizer = nfd.Muon([layer.update, layer.scale], lr=0.02)
     """
-
-    kind = "nfd.Muon"
-    numbers = ("lr", "weight_decay", "momentum", "eps")
 
     def __init__(
         self,
@@ -364,12 +263,16 @@ class Muon(FactoredOptimizer):
             "ns_steps": ns_steps,
             "adjust_lr_fn": adjust_lr_fn,
         }
-        self.check_settings(settings, "the options")
-        super().__init__(self.check_params(params), settings)
+        super().__init__(params, settings)
 
-    @property
-    def options(self) -> frozenset[str]:
-        return frozenset({*self.defaults, "use_muon"})
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        for name in ("lr", "weight_decay", "momentum", "eps"):
+            check_real(name, group[name], least=0.0)
+        check_count("ns_steps", group["ns_steps"], maximum=_MOST_STEPS - 1)
+        if len(group["ns_coefficients"]) != 3:
+            raise InputError(f"ns_coefficients must be three numbers; got {group['ns_coefficients']!r}.")
+        if group["adjust_lr_fn"] is not None:
+            check_choice("adjust_lr_fn", group["adjust_lr_fn"], ("original", "match_rms_adamw"))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of matrices; settings that it does not have are the defaults."""
@@ -379,31 +282,17 @@ class Muon(FactoredOptimizer):
         if vectors:
             del self.param_groups[-1]
             raise InputError(
-                f"{self.kind} steps matrices; params hold one of shape {vectors[0]}. Give vectors, embeddings and "
+                f"nfd.Muon steps matrices; params hold one of shape {vectors[0]}. Give vectors, embeddings and "
                 "readouts to torch.optim.AdamW, or plan with optimizer='muon', which does."
             )
         coarsest = max((p.resolution for p in params if isinstance(p, Guarded)), default=0.0)
         if coarsest > max(TOLERANCE.values()):
             warnings.warn(
-                f"Layers with resolution={coarsest:g} leave out short directions, but {self.kind} steps these as far "
+                f"Layers with resolution={coarsest:g} leave out short directions, but nfd.Muon steps these as far "
                 "as long ones, so that nothing bounds the difference: inputs with a large common offset differ in "
                 "short directions alone. Leave resolution out, or compare with a narrower network without one.",
                 stacklevel=4,
             )
-
-    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
-        super().check_settings(settings, where)
-        if "nesterov" in settings:
-            check_flag(f"nesterov of {where}", settings["nesterov"])
-        if "ns_steps" in settings:
-            check_count(f"ns_steps of {where}", settings["ns_steps"], maximum=_MOST_STEPS - 1)
-        coefficients = settings.get("ns_coefficients", (1, 1, 1))
-        if not isinstance(coefficients, Sequence) or len(coefficients) != 3:
-            raise InputError(f"ns_coefficients of {where} must be three numbers; got {coefficients!r}.")
-        for coefficient in coefficients:
-            check_real(f"ns_coefficients of {where}", coefficient)
-        if settings.get("adjust_lr_fn") is not None:
-            check_choice(f"adjust_lr_fn of {where}", settings["adjust_lr_fn"], ("original", "match_rms_adamw"))
 
     def apply_rule(self) -> None:
         """Update all parameters that have a gradient; ``step`` calls it."""

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from nfd.core.errors import StateError
 from nfd.wide.basis import LEAST_ROOM, padded
-from nfd.wide.learned import SLOTS, LearnedMatrix
+from nfd.wide.learned import SLOTS, RandomPlusLowRank
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
-
-GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
+_GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
 _ROUNDINGS = 64.0  # that an entry of a gradient may be off by after it was scaled, some times and in parts
 
 
@@ -39,18 +38,14 @@ class InFactors(nn.Parameter):
     def grad(self) -> Tensor | None:
         """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
         if self.factors is not None:
-            self._multiply()
+            products = [left.T @ right for left, right in self.factors]
+            self.grad = reduce(torch.add, products if self._stored is None else [*products, self._stored])
         return self._stored
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         self.factors = None
-        GRADIENT.__set__(self, value)
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether there is a gradient; asking makes none of its factors."""
-        return self.factors is not None or self._stored is not None
+        self._put(value)
 
     @property
     def in_factors(self) -> bool:
@@ -66,22 +61,19 @@ class InFactors(nn.Parameter):
         if not self.in_factors:
             return False
         for left, right in self.factors or []:
-            torch.Tensor.__getitem__(self, block(left, right)).addmm_(left.T, right, alpha=-rate)
+            torch.Tensor.__getitem__(self, _block(left, right)).addmm_(left.T, right, alpha=-rate)
         return True
-
-    def _multiply(self) -> None:
-        """Have the gradient that is in factors as a tensor."""
-        products = [left.T @ right for left, right in self.factors or []]
-        beside = [] if self._stored is None else [self._stored]
-        self.grad = reduce(torch.add, products + beside)
 
     @property
     def _stored(self) -> Tensor | None:
         """The gradient where PyTorch keeps it, for ourselves."""
-        return cast("Tensor | None", GRADIENT.__get__(self))
+        return cast("Tensor | None", _GRADIENT.__get__(self))
+
+    def _put(self, grad: Tensor | None) -> None:
+        _GRADIENT.__set__(self, grad)
 
 
-def block(left: Tensor, right: Tensor) -> tuple[slice, slice]:
+def _block(left: Tensor, right: Tensor) -> tuple[slice, slice]:
     """Where ``left' right`` lies in a matrix that may have grown since."""
     return slice(left.shape[1]), slice(right.shape[1])
 
@@ -108,8 +100,7 @@ class Guarded(InFactors):
         stored = self._stored
         if stored is None and self.has_factors:
             stored = self._gradient()
-            self._put(stored)
-            self.made = stored, stored._version
+            self._show(stored)
         return stored
 
     @grad.setter
@@ -120,12 +111,18 @@ class Guarded(InFactors):
         self._put(value)
 
     @property
+    def state(self) -> tuple[int, int, torch.dtype]:
+        """What a forward pass and its backward pass must find alike."""
+        return self._version, self.generation, self.dtype
+
+    @property
     def has_factors(self) -> bool:
         """Whether the layer added up a gradient."""
         return self.factors is not None
 
     @property
     def has_gradient(self) -> bool:
+        """Whether there is a gradient; asking makes none of its factors."""
         return self.has_factors or self._stored is not None
 
     @property
@@ -136,16 +133,9 @@ class Guarded(InFactors):
             return self.has_factors
         return made is not None and stored is made[0] and stored._version == made[1]
 
-    @property
-    def held(self) -> list[Tensor]:
-        """The tensors that it holds: its numbers, its gradient and the factors of that."""
-        factors = [factor for pair in self.factors or [] for factor in pair]
-        return [self.data, *factors] if self._stored is None else [self.data, *factors, self._stored]
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        facts = copy.deepcopy(self._facts(), memo)
-        memo[id(self)] = copied = _rebuilt(type(self), self.data.clone(), facts)
+        memo[id(self)] = copied = _rebuilt(type(self), self.data.clone(), copy.deepcopy(self._facts(), memo))
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -162,23 +152,19 @@ class Guarded(InFactors):
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Hold the same value and the same gradient elsewhere, or in another precision."""
         self.settle()
-        factors = self.factors
-        self.grad = None
         self.data = fn(self.data)
-        self.factors = None if factors is None else [(fn(left), fn(right)) for left, right in factors]
+        if self.factors is not None:
+            self.factors = [(fn(left), fn(right)) for left, right in self.factors]
         self.accept()
 
     def register_hook(self, hook: Any) -> NoReturn:
         """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
         raise StateError(
             f"A {self.owner} adds up the gradient of its parameters by itself, so a hook on them is never called. "
-            "Change the gradient as a whole after backward(), as torch.nn.utils.clip_grad_norm_ does, or register the "
-            "hook on the outputs of the layer."
+            "Change the gradient as a whole after backward(), as torch.nn.utils.clip_grad_norm_ does."
         )
 
-    def register_post_accumulate_grad_hook(self, hook: Any) -> NoReturn:
-        """Refused, for the same reason."""
-        self.register_hook(hook)
+    register_post_accumulate_grad_hook = register_hook
 
     def accept(self) -> None:
         """Declare the present value legitimate."""
@@ -196,16 +182,16 @@ class Guarded(InFactors):
 
     def check_gradient(self) -> float:
         """The number c with ``grad = c`` times what the layer added up; raise where there is none."""
-        factor = 1.0 if self.in_factors else self._factor()
+        factor = 1.0 if self._stored is None or self.in_factors else self._factor()
         if factor is not None:
             return factor
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "a multiple of what backward() left")
         raise StateError(
             f"{name}.grad of a {self.owner} was changed: it is not {expected}. It stands for the gradient of a "
-            "matrix that is not stored, in the layer's own coordinates, so what acts on its entries (clip_grad_value_, "
-            "sign, noise, a tensor put in its place, an average over processes) does something else than it would to "
-            "the matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), "
-            f"zero_grad, several calls of backward(). Use these, or {STORED}."
+            "matrix that is not stored, so what acts on its entries (clip_grad_value_, sign, noise, a tensor put in "
+            "its place, an average over processes) does something else than it would to the matrix. Scaling as a "
+            "whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), zero_grad, several calls of "
+            f"backward(). Use these, or {STORED}."
         )
 
     def settle(self) -> None:
@@ -234,21 +220,22 @@ class Guarded(InFactors):
             self.settle()
             self.data = padded(self.data, rows, columns)
 
-    def _put(self, grad: Tensor | None) -> None:
-        """Have this gradient where PyTorch keeps one."""
-        GRADIENT.__set__(self, grad)
-
     def enter_step(self) -> None:
         """Called before a rule steps it."""
 
     def leave_step(self, momentum: Tensor | None) -> None:
         """Called after that, with what the optimizer keeps as its momentum."""
 
+    def _show(self, grad: Tensor) -> None:
+        """Have this gradient, which is that of the factors, where PyTorch keeps one."""
+        self._put(grad)
+        self.made = grad, grad._version
+
     def _gradient(self) -> Tensor:
         """What was added up, as others see it: ``left' right`` among zeros of the size of D."""
         product = torch.zeros_like(self.data)
         for left, right in self.factors or []:
-            product[block(left, right)].addmm_(left.T, right)
+            product[_block(left, right)].addmm_(left.T, right)
         return product
 
     def _scale_gradient(self, factor: float) -> None:
@@ -258,26 +245,18 @@ class Guarded(InFactors):
         self.factors = None
 
     def _factor(self) -> float | None:
-        """The number that a stored gradient is what was added up times; None where there is none."""
-        stored = self._stored
-        if stored is None:
-            return 1.0
-        if self.dim() == 0:
-            value = stored.item()
-            return None if value and math.isfinite(value) else 1.0
-        now, then = stored.double(), self._gradient().double()
+        """The number that the stored gradient is what was added up times; None where there is none."""
+        now, then = cast(Tensor, self._stored).double(), self._gradient().double()
         if not bool(now.any()):
-            return 0.0
-        if not bool(then.isfinite().all()):  # training diverged; its gradient may be dropped, but not mended
-            return None if bool(now.isfinite().all()) else math.nan
-        if not bool(now.isfinite().all()):
-            return math.nan
-        peak = then.abs().max().clamp_min(torch.finfo(then.dtype).tiny)
-        then = then / peak
-        factor = (now * then).sum() / then.square().sum().clamp_min(0.5)
-        limits = torch.finfo(stored.dtype)
+            return 0.0 if self.dim() else 1.0
+        if not bool(now.isfinite().all()):  # training diverged; its gradient may be dropped, but not mended
+            return math.nan if self.dim() else 1.0
+        if not bool(then.isfinite().all()) or not bool(then.any()):
+            return None
+        factor = (now * then).sum() / then.square().sum()
+        limits = torch.finfo(self.dtype)
         allowed = _ROUNDINGS * (limits.eps * now.norm() + limits.tiny * math.sqrt(now.numel()))
-        return float(factor / peak) if bool((now - factor * then).norm() <= allowed) else None
+        return float(factor) if bool((now - factor * then).norm() <= allowed) else None
 
     def _facts(self) -> dict[str, Any]:
         names = ("requires_grad", "generation", "owner", "stands_for", "resolution")  # a copied optimizer knows them
@@ -293,14 +272,14 @@ def _rebuilt(kind: type[Guarded], data: Tensor, facts: dict[str, Any]) -> Guarde
 
 
 class Coefficients(Guarded):
-    """The column of W in its blocks and samples (``nfd.wide.learned``), padded with zeros.
+    """The parameter of a structured layer: the column of W in its blocks and samples, padded with zeros.
 
-    ``weights`` is the column of the gradient: 1 for every sample of the batch. Optimizers that are linear step the
-    first by the second. What others see as the gradient is a fixed vector times the Frobenius norm of the dense
-    gradient, so that clipping by norm is that of W, and an edit by entries is no multiple.
+    See ``nfd.wide.learned`` for the columns. ``weights`` is that of the gradient: 1 for every sample of the batch.
+    Optimizers that are linear step the first by the second. What others see as the gradient is a fixed vector times the
+    Frobenius norm of the dense gradient, so that clipping by norm is that of W, and an edit by entries is no multiple.
     """
 
-    matrix: LearnedMatrix
+    matrix: RandomPlusLowRank
     weights: Tensor | None = None
     unused: bool = True  # whether no step saw the block of the gradient
 
@@ -308,18 +287,15 @@ class Coefficients(Guarded):
     def has_factors(self) -> bool:
         return self.weights is not None
 
-    @property
-    def held(self) -> list[Tensor]:
-        return [tensor for tensor in (self.data, self._stored, self.weights) if tensor is not None]
-
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Record the rows of a batch, gradients and inputs."""
         self.settle()
         first = SLOTS + self.matrix.count
         self.matrix.record(right, left)
         last = SLOTS + self.matrix.count
-        if last > len(self):
-            room = max(last, len(self) + max(len(self) // 2, LEAST_ROOM))
+        size = self.shape[0]
+        if last > size:
+            room = max(last, size + max(size // 2, LEAST_ROOM))
             self.data = padded(self.data, room)
             self.weights = None if self.weights is None else padded(self.weights, room)
         if self.weights is None:
@@ -332,9 +308,8 @@ class Coefficients(Guarded):
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
         self.settle()
-        weights = self.weights
         self.data = fn(self.data)
-        self.weights = None if weights is None else fn(weights)
+        self.weights = None if self.weights is None else fn(self.weights)
         self.accept()
 
     def descend(self, rate: float) -> bool:
@@ -348,8 +323,7 @@ class Coefficients(Guarded):
         self.settle()
         self.unused = False
         if self.weights is not None:
-            self._put(self.weights)
-            self.made = self.weights, self.weights._version
+            self._show(self.weights)
 
     def leave_step(self, momentum: Tensor | None) -> None:
         """Have all samples stepped; compress them where they are many."""

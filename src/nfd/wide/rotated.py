@@ -30,9 +30,6 @@ from torch import Tensor
 
 from nfd.core.random import Increment, derive, generator
 
-# ---- A matrix of structured randomness with the limits of a Gaussian one, at O(n log n) a product
-
-
 _Signs = tuple[Tensor, Tensor | None]  # of some coordinates, [T, 1, n], and their places among N, [T, n], if not all
 
 _BLOCK = 1 << 18  # numbers that pass through a product at a time on a CPU, so that they stay in its cache
@@ -72,11 +69,6 @@ class RotatedMatrix:
         self.spectrum = sigma[order(N).unsqueeze(1)] * signs(N)  # out of order: beside H nothing may be regular
         self.inverse_spectrum = self.spectrum.gather(2, self.inverse.long().unsqueeze(1))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of signs, orders and singular values."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
-
     def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """``scale x W_0'`` of rows ``[b, n_in]``."""
         into, out = (self.entry, self.entry_at), (self.exit, self.exit_at)
@@ -92,22 +84,34 @@ class RotatedMatrix:
     ) -> Tensor:
         """``sum_j w_j scale S D H diag(spectrum) Pi H D' S' x`` of every row, all terms and a block of rows at a time
         in the same memory."""
-        (signs, places), terms = out, len(order)
-        y, scaled = x.new_empty(len(x), signs.shape[-1]), signs * (self.weights * scale)
-        if terms == 1 and len(x) * self.size <= _BLOCK and self.entry_at is self.exit_at is None:  # fewer operations
-            inside, spare = hadamard(x * into[0][0], torch.empty_like(x))
+        (entry, entry_at), (leave, exit_at), terms = into, out, len(order)
+        b = x.shape[0]
+        y, scaled = x.new_empty(b, leave.shape[-1]), leave * (self.weights * scale)
+        if terms == 1 and b * self.size <= _BLOCK and entry_at is exit_at is None:  # fewer operations
+            inside, spare = hadamard(x * entry[0], torch.empty_like(x))
             torch.index_select(inside, 1, order[0], out=spare).mul_(spectrum[0])
             return torch.mul(hadamard(spare, inside)[0], scaled[0], out=y)
-        count = max(1, _BLOCK // (terms * self.size) if x.device.type == "cpu" else len(x))
-        memory = x.new_empty(2, terms * min(count, len(x)), self.size)
+        count = max(1, _BLOCK // (terms * self.size) if x.device.type == "cpu" else b)
+        memory = x.new_empty(2, terms * min(count, b), self.size)
         for rows, answer in zip(torch.split(x, count), torch.split(y, count), strict=True):
             shape = terms, len(rows), self.size
-            inside, spare = hadamard(*_entered(rows, *into, memory[:, : terms * len(rows)]))
+            inside, spare = memory[:, : terms * len(rows)]
+            if entry_at is None:
+                torch.mul(rows, entry, out=inside.view(shape))
+            else:
+                for own, its, where in zip(inside.view(shape).zero_(), entry, entry_at, strict=True):
+                    own.index_copy_(1, where, rows * its)
+            inside, spare = hadamard(inside, spare)
             for own, ordered, its in zip(inside.view(shape), spare.view(shape), order, strict=True):
                 torch.index_select(own, 1, its, out=ordered)
             spare.view(shape).mul_(spectrum)
             inside, spare = hadamard(spare, inside)
-            _sum_terms(inside.view(shape), scaled, places, answer)
+            for j, (own, its) in enumerate(zip(inside.view(shape), scaled, strict=True)):
+                part = own if exit_at is None else own.index_select(1, exit_at[j])
+                if j == 0:
+                    torch.mul(part, its, out=answer)
+                else:
+                    answer += part * its
         return y
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
@@ -115,28 +119,6 @@ class RotatedMatrix:
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, fn(value))
-
-
-def _entered(x: Tensor, signs: Tensor, places: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows times the signs of every term, at these places among zeros, and memory for as many rows."""
-    inside, spare = memory
-    terms = inside.view(len(signs), len(x), -1)
-    if places is None:
-        torch.mul(x, signs, out=terms)
-    else:
-        for own, its, where in zip(terms.zero_(), signs, places, strict=True):
-            own.index_copy_(1, where, x * its)
-    return inside, spare
-
-
-def _sum_terms(terms: Tensor, scaled: Tensor, places: Tensor | None, answer: Tensor) -> None:
-    """Fill ``answer`` with the sum of what the terms have at their places, times their scaled signs."""
-    for j, (own, its) in enumerate(zip(terms, scaled, strict=True)):
-        part = own if places is None else own.index_select(1, places[j])
-        if j == 0:
-            torch.mul(part, its, out=answer)
-        else:
-            answer += part * its
 
 
 @lru_cache(maxsize=4)
@@ -147,7 +129,7 @@ def _quarter_circle(N: int) -> NDArray[np.float64]:
     return np.asarray(s * np.sqrt(N / np.mean(s**2)))
 
 
-# ---- The Walsh-Hadamard transform, orthonormal: ``H x`` of vectors of 2^m entries in O(n log n)
+# ---- the Walsh-Hadamard transform, orthonormal
 
 
 _MOST_BITS = 4  # of a factor: products with 16 x 16 are large enough for a BLAS, and the cheapest
@@ -161,21 +143,30 @@ def padded_size(n: int) -> int:
 def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
     """``x H`` of rows ``[b, 2^m]`` in the memory of one of the two, both contiguous, and what is spare then.
 
-    Fresh memory for every factor would take longer than the arithmetic where rows are long.
+    ``H = H_a (x) H_b (x) ...``, so a transform is a product of small matrices with every axis of x in the shape
+    ``[a, b, ...]``: with the last axis, which then becomes the first, until all have been the last. Fresh memory for
+    every factor would take longer than the arithmetic where rows are long.
+
+    Source: Fino and Algazi 1976, Unified matrix treatment of the fast Walsh-Hadamard transform.
     """
     b, n = x.shape
-    for bits in _split(n.bit_length() - 1):
+    for bits, times in _factors(n.bit_length() - 1):
         size = 1 << bits
         H = _factor(bits, x.dtype, x.device).expand(b, -1, -1)
-        torch.bmm(H, x.view(b, n // size, size).mT, out=spare.view(b, size, n // size))
-        x, spare = spare, x
+        views = [(y.view(b, n // size, size).mT, y.view(b, size, n // size)) for y in (x, spare)]
+        for k in range(times):
+            torch.bmm(H, views[k % 2][0], out=views[1 - k % 2][1])
+        if times % 2:
+            x, spare = spare, x
     return x, spare
 
 
-def _split(bits: int) -> list[int]:
-    """Bits of the factors, as equal as they can be."""
+@lru_cache(maxsize=64)
+def _factors(bits: int) -> list[tuple[int, int]]:
+    """Bits of the factors, as equal as they can be, and how many have so many."""
     count = max(1, math.ceil(bits / _MOST_BITS))
-    return [(bits + k) // count for k in range(count)]
+    split = [(bits + k) // count for k in range(count)]
+    return [(own, split.count(own)) for own in dict.fromkeys(split)]
 
 
 @lru_cache(maxsize=64)
