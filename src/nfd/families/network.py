@@ -221,9 +221,7 @@ class Network(nn.Module):
         self.weights = cast(NetworkWeights, check_choice("weights", weights, _LAYERS))
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         if resolution is not None and self.weights != "structured":
-            raise InputError(
-                f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop it."
-            )
+            raise InputError(f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop it.")
         self.resolution = resolution
         self.seed = check_seed(seed)
         self._factory: dict[str, Any] = {"dtype": check_dtype(dtype), "device": check_device(device)}
