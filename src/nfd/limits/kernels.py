@@ -135,25 +135,11 @@ def gram_matrix(
     return kernels[0], kernels[1] if slopes else None, made.error
 
 
-def diagonal(
-    X: Tensor,
-    X2: Tensor | None = None,
-    *,
-    kind: str,
-    activation: str,
-    horizon: float,
-    depth: float,
-    slopes: bool = False,
-) -> Tensor:
-    """``K(x, x)``, or ``K(x, x2)``, row by row, or its derivative in T."""
-    horizon, norms = check_horizon(horizon), _norms(X)
-    norms2 = norms if X2 is None else _norms(X2)
-    tabled, factor = _TABLED[check_choice("kind", kind, KINDS)]
-    made = table(activation, tabled, horizon, depth, *_range(torch.cat([norms, norms2]))).to(X.device)
-    cosine = torch.ones_like(norms) if X2 is None else (_unit(X, norms) * _unit(X2, norms2)).sum(1)
-    cosine = cosine.masked_fill_(cosine >= _parallel(X), 1.0).clamp_min_(-1)
-    normalised = _along(made, made.slopes if slopes else made.values, norms, norms2, cosine)
-    return factor * made.sizes(norms) * made.sizes(norms2) * normalised
+def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: float) -> Tensor:
+    """``K(x, x)`` row by row."""
+    norms, (tabled, factor) = _norms(X), _TABLED[check_choice("kind", kind, KINDS)]
+    made = table(activation, tabled, check_horizon(horizon), depth, *_range(norms)).to(X.device)
+    return factor * made.sizes(norms).square()
 
 
 def _parallel(X: Tensor) -> float:
@@ -186,23 +172,10 @@ def _assembled(
 
 
 def _block(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
-    x = made.coordinate(cosine)
-    if len(made.norms) == 1:
-        block = evaluated(sheet[0, 0], x)
-    else:
-        weights, weights2 = made.weights(norms), made.weights(norms2)
-        mixed = torch.einsum("ia,abr->rib", weights, sheet)
-        block = evaluated(mixed @ weights2.T, x)
-    return block.mul_(made.sizes(norms)[:, None]).mul_(made.sizes(norms2))
-
-
-def _along(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
-    """The sheet at given triples, over the sizes."""
-    x = made.coordinate(cosine)
-    if len(made.norms) == 1:
-        return evaluated(sheet[0, 0], x)
-    weights, weights2 = made.weights(norms), made.weights(norms2)
-    return evaluated(torch.einsum("ia,ib,abr->ri", weights, weights2, sheet), x)
+    coefficients = sheet[0, 0]
+    if len(made.norms) > 1:
+        coefficients = torch.einsum("ia,abr->rib", made.weights(norms), sheet) @ made.weights(norms2).T
+    return evaluated(coefficients, made.coordinate(cosine)).mul_(made.sizes(norms)[:, None]).mul_(made.sizes(norms2))
 
 
 def checked_inputs(name: str, value: Any, device: torch.device | str | None = None) -> Tensor:
@@ -234,12 +207,8 @@ def _range(norms: Tensor) -> tuple[float, float]:
     if high - low <= _SAME * high:
         middle = 0.5 * (low + high)
         return middle, middle
-    return _rounded(low, math.floor), _rounded(high, math.ceil)
-
-
-def _rounded(value: float, towards: Any) -> float:
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(towards(value / unit) * unit)
+    units = [10.0 ** (math.floor(math.log10(norm)) - 1) for norm in (low, high)]
+    return math.floor(low / units[0]) * units[0], math.ceil(high / units[1]) * units[1]
 
 
 # ---- A kernel of two inputs as a table of three numbers: their norms and their cosine

@@ -14,7 +14,7 @@ backward, at l = L, and left out there. At a finite step this is the decoupled n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,7 +131,15 @@ def solve_nfd(
         print(s.outputs, s.outputs_stderr)
     """
     place = check_device(device)
-    x, y = (v.to(place) for v in _samples(inputs, targets, check_choice("loss", loss, _LOSSES)))
+    check_choice("loss", loss, _LOSSES)
+    x, y = (
+        check_finite(name, check_numbers(name, value).double()).to(place)
+        for name, value in (("inputs", inputs), ("targets", targets))
+    )
+    if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
+        raise InputError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
+    if loss == "logistic" and not bool((y.abs() == 1).all()):
+        raise InputError("targets for loss='logistic' must be +1 or -1.")
     eq5_term, sampling = check_flag("eq5_term", eq5_term), check_choice("sampling", sampling, _SAMPLINGS)
     if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
         raise InputError(
@@ -159,11 +167,6 @@ def solve_nfd(
         )
         replicate.run()
         finished.append(replicate.summary())
-    return _mean(finished)
-
-
-def _mean(finished: Sequence[tuple[Tensor, ...]]) -> Solution:
-    """The solution from the summaries of its replicates."""
     outputs, Sigma, Theta, smallest, dropped = (torch.stack(column) for column in zip(*finished, strict=True))
     ends = outputs.isnan().any(0).nonzero()
     return Solution(
@@ -177,15 +180,6 @@ def _mean(finished: Sequence[tuple[Tensor, ...]]) -> Solution:
     )
 
 
-def _samples(inputs: Any, targets: Any, loss: str) -> tuple[Tensor, Tensor]:
-    x, y = _numbers("inputs", inputs), _numbers("targets", targets)
-    if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
-        raise InputError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
-    if loss == "logistic" and not bool((y.abs() == 1).all()):
-        raise InputError("targets for loss='logistic' must be +1 or -1.")
-    return x, y
-
-
 def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> None:
     """Enough for the covariances of the samples, and not more than memory holds."""
     if K >= M:
@@ -193,23 +187,14 @@ def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> No
             f"particles must be more than the {K} samples, whose covariances they estimate; got {M}. Raise "
             "particles, or use nfd.predict(feedback='independent'), whose deferred networks have no such bound."
         )
-    needed = _bytes(K, L, M, eq5)
+    arrays = (3 if eq5 else 2) * (L + 1) + 2 * L
+    needed = 8 * K * (arrays * M + 2 * L * K + 3 * (L + 1) * K)
     if needed > bytes_of(memory):
         raise InputError(
             f"{K} samples, {L} grid steps and {M} particles need {needed / 2**30:.2g} GiB, more than "
             f"memory={memory!r}. Raise it, lower particles or grid, or use nfd.predict(feedback='independent'), whose "
             "deferred networks need far less."
         )
-
-
-def _numbers(argument: str, value: Any) -> Tensor:
-    return check_finite(argument, check_numbers(argument, value).double())
-
-
-def _bytes(K: int, L: int, M: int, eq5: bool) -> int:
-    """What one replicate holds."""
-    arrays = (3 if eq5 else 2) * (L + 1) + 2 * L
-    return 8 * K * (arrays * M + 2 * L * K + 3 * (L + 1) * K)
 
 
 # ---- The scheme of Definition 1: one replicate of the coupled forward-backward SDE, by interacting particles
