@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from nfd.paper.data.cifar10 import CLASSES, FOLDER, TEST, TRAIN, cifar10
-from nfd.scaling.plan import Plan, plan
+from nfd.scaling.plan import Plan
+from nfd.scaling.planning import plan
 
 Target = Callable[[bytes], object]
 

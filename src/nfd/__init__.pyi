@@ -26,7 +26,7 @@ from .scaling.forward import Scaled as Scaled
 from .scaling.optimizers import OptimizerLaw as OptimizerLaw
 from .scaling.optimizers import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan
-from .scaling.plan import plan as plan
+from .scaling.planning import plan as plan
 from .scaling.run import RateSchedule as RateSchedule
 from .scaling.run import RunScaling as RunScaling
 from .training.task import Task as Task

@@ -584,11 +584,11 @@ class Plan(Command):
 
     def _compare(self, module: Any) -> int:
         from nfd.scaling.plan import Plan as Stored
-        from nfd.scaling.plan import differences, held_by
+        from nfd.scaling.plan import differences
 
         plan = Stored.load(str(self.fits))
         size = f"{self.setup} of width {self.width} and depth {self.depth}"
-        if differing := differences(held_by(module), plan.entries):
+        if differing := differences(module, plan.entries):
             print(f"{self.fits} does not fit {size}: {differing} Plan it again, or build the network that was planned.")
             return VERDICT
         print(f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes.")

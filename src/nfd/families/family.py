@@ -22,11 +22,11 @@ from nfd.core.errors import (
 from nfd.core.names import BASE, RESOLUTION, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member, member_of
-from nfd.scaling.base import defaults_of, told_by
 from nfd.scaling.entries import MakeModel, check_constructor, instance
 from nfd.scaling.model import blocks_named, on_device, tensors
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
-from nfd.scaling.plan import Plan, checked_roles, plan
+from nfd.scaling.plan import Plan
+from nfd.scaling.planning import checked_roles, defaults_of, plan, told_by
 from nfd.scaling.rules import RULES
 from nfd.wide.defer import defer, meta_matrices
 

@@ -17,9 +17,9 @@ from nfd.core.names import RuleName
 from nfd.core.random import global_streams
 from nfd.families.network import Network, factor_gradients_
 from nfd.families.streams import StreamEnds
-from nfd.scaling.base import roles_of, told_by
 from nfd.scaling.model import as_written, batch_size, block_of, call_with, evaluating, modules, outputs_of, stacks_of
-from nfd.scaling.plan import Plan, plan
+from nfd.scaling.plan import Plan
+from nfd.scaling.planning import plan, roles_of, told_by
 from nfd.scaling.rules import Role, rule_named
 from nfd.wide.linear import FactoredLinear
 

@@ -314,9 +314,9 @@ class Network(nn.Module):
                 optimizer is not exact for these weights or this rule; naming the parameters of a subclass that have no
                 role.
         """
-        from nfd.scaling.base import roles_of, told_entries  # a network alone needs no planner
         from nfd.scaling.optimizers import check_optimizer, law_of
         from nfd.scaling.plan import Plan
+        from nfd.scaling.planning import roles_of, told_entries  # a network alone needs no planner
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
@@ -338,7 +338,7 @@ class Network(nn.Module):
 
     def forward_multipliers(self) -> dict[str, Power]:
         """Powers of width and depth of the constants behind which weights are N(0, 1), by name."""
-        from nfd.scaling.base import roles_of
+        from nfd.scaling.planning import roles_of
 
         readout = 0.5 if self.regime == "kernel" else 1.0
         width = {"input": 0.0, "readout": readout}

@@ -40,10 +40,10 @@ from nfd.rates.transfer import (
 )
 from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.trial import Trial
-from nfd.scaling.base import told_by
 from nfd.scaling.entries import MakeModel, instance
 from nfd.scaling.model import evaluating
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
+from nfd.scaling.planning import told_by
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.store import Record
 from nfd.training.losses import classes_last

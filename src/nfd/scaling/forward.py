@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputTypeError, check_real
 from nfd.scaling.graph import Operation
-from nfd.scaling.model import Blocks, block_of, container_of, in_base, modules
+from nfd.scaling.model import modules
 
 # ---- ``nfd.Scaled``: a module behind a forward multiplier
 
@@ -246,57 +246,3 @@ def _constant(operation: Operation) -> float | None:
     if not len(entries) or not bool((entries == entries[0]).all()):
         return None
     return 1 / float(entries[0]) if divides else float(entries[0])
-
-
-# ---- over those of the base ---------------------------------------------------------------------------------------
-
-
-class Seen(NamedTuple):
-    """The factors of a model, by tensor, and its blocks."""
-
-    factors: Mapping[str, Factors]
-    blocks: Blocks
-
-
-def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:
-    """What the factors of a model are over those of its base, by tensor, for those that differ.
-
-    Tensors of blocks of one kind are compared where both have the block, and the others have what these have. None:
-    where uses, or blocks, have different ones.
-    """
-    seen = defaultdict[tuple[Any, ...], set[Own | None]](set)
-    for name, now in model.factors.items():
-        before = base.factors.get(_in_base(name, model.blocks, base) or "")
-        if before is not None:
-            ratios = [_ratio(*pair) for pair in zip(now, before, strict=True)]
-            known = [ratio for ratio in ratios if ratio is not None]
-            seen[_kind(name, model.blocks)].add(Own(*known) if len(known) == len(ratios) else None)
-    of = {name: seen.get(_kind(name, model.blocks), set()) for name in model.factors}
-    return {name: next(iter(own)) if len(own) == 1 else None for name, own in of.items() if own - {Own()}}
-
-
-def _kind(name: str, blocks: Blocks) -> tuple[Any, ...]:
-    """The same for one tensor of all blocks of a kind."""
-    block = block_of(name, blocks)
-    return (name,) if block is None else (container_of(block), blocks[block], name[len(block) :])
-
-
-def _in_base(name: str, blocks: Blocks, base: Seen) -> str | None:
-    """The tensor of the base in the block that stands at the same place among those of its kind; None without one."""
-    block = block_of(name, blocks)
-    if block is None:
-        return in_base(name, blocks, base.blocks, base.factors)
-    ours, theirs = (
-        [b for b in some if (container_of(b), some[b]) == (container_of(block), blocks[block])]
-        for some in (blocks, base.blocks)
-    )
-    place = ours.index(block)
-    return theirs[place] + name[len(block) :] if place < len(theirs) else None
-
-
-def _ratio(now: frozenset[float], before: frozenset[float]) -> float | None:
-    """One for factors that are the same; None where no single one stands against another."""
-    pairs = [*zip(sorted(now), sorted(before), strict=False)]
-    if len(now) == len(before) and all(abs(math.log(a / b)) < _SAME for a, b in pairs):
-        return 1.0
-    return pairs[0][0] / pairs[0][1] if len(now) == len(before) == 1 else None

@@ -1,0 +1,620 @@
+"""``nfd.plan``: from a model and the small one that was tuned to a ``Plan``."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self, cast, get_args, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    InputError,
+    InputTypeError,
+    check_callable,
+    check_choice,
+    check_count,
+    check_patterns,
+)
+from nfd.core.machine import gradients, plain
+from nfd.core.names import OPTIMIZER, RULE, Decay, RuleName
+from nfd.scaling.entries import (
+    Base,
+    Entry,
+    MakeModel,
+    Parts,
+    Ratios,
+    Start,
+    check_constructor,
+    depths_of,
+    entries_of_base,
+    entries_of_ratio,
+    instance,
+    layout_of,
+    made_again,
+    note_on_kept,
+    notes_on_matrices,
+    ratios_by_role,
+    start_of,
+    widest,
+    with_layouts,
+    with_multipliers,
+    with_own_constants,
+    with_own_factors,
+)
+from nfd.scaling.forward import Factors, Own, head_sizes
+from nfd.scaling.model import (
+    Blocks,
+    Where,
+    block_of,
+    blocks_of,
+    check_input,
+    check_not_complex,
+    check_not_parametrized,
+    check_stored,
+    container_of,
+    in_base,
+    listed,
+    mapped,
+    modules,
+    on_device,
+    parametrized,
+    repeated,
+    tensors,
+)
+from nfd.scaling.optimizers import OptimizerLaw, law_of
+from nfd.scaling.plan import Plan
+from nfd.scaling.roles import Anatomy, anatomy, is_unbuilt, settled_roles, stream_width, trace
+from nfd.scaling.rules import ROLES, Power, Role, rule_named
+
+_CLIP = (
+    "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "
+    "Face's Trainer clips at 1.0). Clip by tensor, or raise max_grad_norm."
+)
+_HEADS = (
+    "Attention heads are assumed to keep their size. If they grow with width, attention logits need 1/d instead of "
+    "1/sqrt(d)."
+)
+_OWN_DEPTH = (
+    "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
+    "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
+)
+_UNSCALED = (
+    "No tensor scales some branches (gains stored as 1 + g, standardised weights): wrap the modules that end them in "
+    "nfd.Scaled, factors in plan.multipliers."
+)
+_LAW = (
+    "No base model was given, so the plan assumes: initial weights follow fan_in^-1/2 and do not depend on depth, "
+    "every dimension inside blocks grows with width, heads keep their size, and the forward pass has no factors that "
+    "depend on size. Pass base= or make_model= to read this from the base itself."
+)
+_UNSEEN = (
+    "Whether the model's own forward pass has factors that depend on its size, as Gemma's on embeddings, is not known: "
+)
+
+
+@gradients()
+def plan(
+    model: nn.Module,
+    base: nn.Module | tuple[int | None, int | None] | None = None,
+    *,
+    make_model: MakeModel | None = None,
+    rule: str | None = None,
+    optimizer: str | OptimizerLaw | torch.optim.Optimizer | None = None,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
+    decay: str = "constant-product",
+    sample: Any = None,
+) -> Plan:
+    """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every tensor.
+
+    The small model is the base. Tune its rate, and pass it to the plan of the large one, which scales it for every
+    tensor by the rule. Factors are folded into initial weights and rates, with few exceptions
+    (``Plan.multipliers``).
+
+    Example::
+
+        model = make_model(256, 8)
+        plan = nfd.plan(model, base=(64, 2), make_model=make_model, sample=x)
+        print(plan)
+        plan.apply_(model, seed=0)
+        optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)
+
+    Args:
+        model: any module; the plan does not change it. On the meta device it needs a base.
+        base: the tuned model itself, or its ``(width, depth)``: arguments of ``make_model``, or without one the size of
+            the residual stream and the number of blocks. None in the pair: as that of the model.
+        make_model: ``make_model(width, depth)``; it shows which dimensions grow.
+        rule: ``"complete-p"``, the default, ``"standard"``, ``"mup"``, ``"depth-mup"`` (that of ``nfd.ResNet``) or
+            ``"depth-mup-inner"`` (Eq. 8).
+        optimizer: ``"adamw"``, the default, ``"sgd"``, ``"adam"``, ``"lion"``, ``"muon"`` (for matrices in blocks,
+            AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"``, ``"muon-unit"``, a law
+            (``nfd.register_optimizer``), or an optimizer object, whose law is read from it.
+        blocks: pattern of the residual blocks, such as ``"transformer.h.*"``; None finds them.
+        roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
+            ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``.
+        decay: ``"constant-product"`` keeps rate times decay constant, ``"independent"`` the shrinkage per step,
+            ``"raw"`` the decay.
+        sample: an input to trace the model with: a tensor, a tuple of arguments or a dict.
+
+    Returns:
+        A ``Plan``: ``print`` shows it, ``apply_`` initialises the model, ``make_optimizer`` makes its optimizer, and
+        ``for_run`` scales it to another batch and length.
+
+    Raises:
+        ValueError: naming every tensor that could not be decided; also if a depth rule meets a model without a pre-norm
+            residual stream.
+
+    Source: sections 2 and 4.2, Eq. 8; Yang et al., Tensor Programs V and VI; Dey et al. (CompleteP).
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    check_stored(model)
+    check_not_complex(model)
+    usual_rule, usual_optimizer = defaults_of(model)
+    rule = usual_rule if rule is None else rule
+    chosen, law = rule_named(rule), law_of(usual_optimizer if optimizer is None else optimizer)
+    if chosen.scales_width:
+        check_not_parametrized(model)
+    if chosen.regime == "kernel":
+        raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
+    decay = check_choice("decay", decay, get_args(Decay))
+    given = GivenBase.checked(base, make_model)
+    blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
+    if sample is not None:
+        check_input(sample)
+    sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
+    if (net := told_by(model)) is not None:
+        if blocks or roles:
+            raise InputError(
+                f"blocks and roles are for other models: the paper's know their own; got {blocks=}, {roles=}. "
+                "Drop them, or override named_roles() in a subclass."
+            )
+        parts = _told_parts(model, net, rule, given)
+    elif given == GivenBase() and chosen.scales_width:
+        raise InputError(
+            "A plan compares a model with the smaller one that was tuned. Pass base=, it or its (width, depth), "
+            "with make_model= where you have a constructor."
+        )
+    else:
+        given = given.completed(model, blocks)
+        parts = _parts_of_any(model, rule, given, blocks, roles, sample)
+    notes = [*parts.notes, *([_CLIP] if chosen.scales_width else [])]
+    if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
+        notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
+    if law.rest is not None:
+        notes += notes_on_matrices(parts.entries, parts.blocks, law.rest)
+    return Plan(
+        cast(RuleName, rule),
+        law.name,
+        cast(Decay, decay),
+        parts.width,
+        parts.depth,
+        parts.entries,
+        tuple(parts.blocks),
+        parts.multipliers,
+        tuple(notes),
+        base=given.size if net is None else None,
+    )
+
+
+def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The roles that a caller gave, none where None; TypeError where they are no dict, ValueError for no role."""
+    if not isinstance(roles, Mapping | None):
+        raise InputTypeError(
+            f"roles must be a dict from pattern to role, such as {{'head.*': 'readout'}}; got {roles!r}."
+        )
+    return {str(pattern): check_choice(f"roles[{pattern!r}]", role, ROLES) for pattern, role in (roles or {}).items()}
+
+
+def _parts_of_any(
+    model: nn.Module, rule: str, given: GivenBase, blocks: Where, roles: Mapping[str, str], sample: Any
+) -> Parts:
+    """The parts of the plan of a module that tells nothing of itself."""
+    chosen, base = rule_named(rule), given.built(blocks)
+    if blocks is None and base is not None:  # two instances of which one has more blocks show them
+        blocks = repeated(model, base)
+        if blocks is None and given.size is not None and chosen.scales_depth:
+            blocks = repeated(base, given.instance(depth=2 * given.size[1]))
+    grows = None if base is None else given.growing(model, base, blocks)
+    structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
+    settled = settled_roles(structure, chosen, rule, model)
+    if not chosen.scales_width:  # the model's own start is that of the rule
+        entries = with_layouts(entries_of_ratio(structure, settled, 1.0), structure, grows)
+        entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
+        return Parts(entries, 1.0, 1.0, [*structure.blocks])
+    notes, found, depths = [], dict[str, Own | None](), dict[str, float]()
+    if base is not None:
+        tuned = given.begun(base, blocks)
+        entries, depths = entries_of_base(structure, settled, tuned), depths_of(structure.blocks, tuned.blocks)
+        m, depth = widest(entries), len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
+        before: nn.Module | None = base
+        if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
+            before = None if given.size is None else given.instance(depth=round(depth * given.size[1]))
+            if before is None:
+                notes.append(_OWN_DEPTH)
+            else:
+                deep = Base(tensors(before), blocks_of(before, blocks))
+                entries, notes = _with_own_depth(entries, structure, tuned, deep)
+        if not m == depth == 1 or depths:
+            look, unseen = partial(_seen, blocks=blocks, sample=sample), "pass sample=, an input to trace."
+            if structure.traced.seen and is_unbuilt(model):
+                deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
+                ratios = dict.fromkeys(entries, m), deeper
+                found, unseen = _foreseen_factors(structure, tuned.blocks, ratios, given, look)
+            elif structure.traced.seen:
+                found, unseen = _measured_factors(structure, base, before, look)
+            entries, of_own = with_own_factors(entries, found, structure.blocks)
+            notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
+    else:
+        width = stream_width(structure.tensors, {name: role for name, (role, _) in settled.items()})
+        if width is None and given.width is not None:
+            raise InputError("The width of the model could not be found, to compare with base=. Pass make_model=.")
+        m = 1.0 if width is None or given.width is None else width / given.width
+        depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
+        entries = entries_of_ratio(structure, settled, m)
+        notes = [] if m == 1 and depth == 1 else [_LAW]
+    entries = with_layouts(entries, structure, grows)
+    entries, factors, of_factors = with_multipliers(model, structure, entries, found, base)
+    entries, of_constants = with_own_constants(structure, entries, chosen)
+    notes += [*of_factors, *of_constants, *note_on_kept(entries, structure.blocks)]
+    own = {
+        name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth)
+        for name in sorted(structure.traced.unscaled)
+    }
+    branches = {name: chosen.std("outer").at(1.0, 1.0, deeper) for name, deeper in own.items() if deeper != 1}
+    if chosen.scales_depth and branches:
+        factors |= branches
+        notes.append(_UNSCALED)
+    if structure.traced.attention and not (base is not None and head_sizes(model)):
+        notes.append(_HEADS)
+    return Parts(entries, m, depth, [*structure.blocks], factors, notes)
+
+
+# ---- what the user said of the smaller model -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GivenBase:
+    """The arguments ``base`` and ``make_model`` of ``nfd.plan``."""
+
+    model: nn.Module | None = None
+    width: int | None = None
+    depth: int | None = None
+    make_model: MakeModel | None = None
+
+    @classmethod
+    def checked(cls, base: nn.Module | tuple[int | None, int | None] | None, make_model: MakeModel | None) -> Self:
+        """From the arguments; ValueError or TypeError where they are none of these or say it twice."""
+        if isinstance(base, nn.Module):
+            if make_model is not None:
+                raise InputError("base is the tuned model itself: pass it alone, without make_model.")
+            check_stored(base)
+            return cls(base)
+        if base is not None and (not isinstance(base, tuple) or len(base) != 2):
+            raise InputTypeError(
+                f"base must be the tuned model, or its size as a pair (width, depth); got {base!r} of "
+                f"{type(base).__name__}."
+            )
+        width, depth = (
+            None if size is None else check_count(f"the {axis} of base", size, maximum=most)
+            for size, axis, most in zip(base or (None, None), ("width", "depth"), (WIDEST, MOST), strict=True)
+        )
+        if make_model is not None:
+            check_callable("make_model", make_model, "a function of (width, depth)")
+            if width is None:
+                raise InputError("make_model needs base=(width, depth), the size at which you tuned.")
+        return cls(None, width, depth, make_model)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """The arguments of the constructor that build the base; None without one."""
+        return None if self.make_model is None or self.width is None or self.depth is None else (self.width, self.depth)
+
+    def instance(self, *, depth: int, times: int = 1, seed: int = 0) -> nn.Module:
+        """What the constructor builds at so many times the base's width."""
+        return instance(cast(MakeModel, self.make_model), times * cast(int, self.width), depth, seed=seed)
+
+    def completed(self, model: nn.Module, where: Where) -> Self:
+        """With the depth at which the constructor builds as many tensors as the model has, where none was said.
+
+        Raises:
+            ValueError: where there is no such depth.
+        """
+        if self.make_model is None or self.depth is not None:
+            return self
+        depth = max(len(blocks_of(model, where)), 1)  # a unit of depth may be two blocks, or none that is found
+        lacking, one_more = (len(tensors(model)) - len(tensors(self.instance(depth=depth + k))) for k in (0, 1))
+        if lacking and lacking != one_more:
+            more, rest = divmod(lacking, lacking - one_more)
+            depth += more
+            if rest or depth < 1:
+                raise InputError(
+                    f"make_model({self.width}, depth) has as many tensors as the model at no depth. Pass "
+                    "base=(width, depth), the size at which you tuned."
+                )
+        return replace(self, depth=depth)
+
+    def built(self, where: Where) -> nn.Module | None:
+        """The base: itself, or from the constructor; None without either.
+
+        Raises:
+            ValueError: where arguments of the constructor seem to be (depth, width).
+        """
+        if self.make_model is None or self.size is None:
+            return self.model
+        width, depth = self.size
+        base = self.instance(depth=depth)
+        if len(blocks_of(base, where)) != depth or depth == width:  # else it is as deep as was asked for
+            check_constructor(self.make_model, [width, 2 * width], [depth])
+        return base
+
+    def begun(self, base: nn.Module, where: Where) -> Base:
+        """What is known of the base's start; with a constructor also which of its tensors another seed builds alike."""
+        own, size = tensors(base), self.size
+        again = {} if size is None else made_again(own, tensors(self.instance(depth=size[1], seed=1)))
+        return Base(own, blocks_of(base, where), again)
+
+    def growing(self, model: nn.Module, base: nn.Module, where: Where) -> dict[str, tuple[bool, ...]]:
+        """Which dimensions of the model's tensors grow with width, from two instances."""
+        own, blocks = tensors(model), blocks_of(model, where)
+        grows = Base(tensors(base), blocks_of(base, where)).differing(own, blocks)
+        if self.size is not None and not any(any(dims) for dims in grows.values()):
+            wide = self.instance(depth=self.size[1], times=2)
+            grows = Base(tensors(wide), blocks_of(wide, where)).differing(own, blocks)
+        return grows
+
+
+# ---- starts that a constructor itself lets depend on depth, as GPT-2 does by 1/sqrt(2L) ----------------------------
+
+_CHANCE = 6.0  # standard errors
+_LEAST = math.log(1.05)
+
+
+def _with_own_depth(
+    entries: Mapping[str, Entry], structure: Anatomy, base: Base, as_deep: Base
+) -> tuple[dict[str, Entry], list[str]]:
+    """Entries that begin as in ``as_deep``, an instance as wide as the base and as deep as the model; and a note."""
+    kept = {}
+    for name, t in structure.tensors.items():
+        shallow, deep = (instance.start(t, structure.blocks) for instance in (base, as_deep))
+        if shallow.kept or deep.kept:
+            continue
+        if shallow.constant is None and deep.constant is None:
+            error = base.of(t, structure.blocks).parameter.numel() ** -0.5  # of the logarithm of the ratio of two stds
+            differs = abs(math.log(deep.std / shallow.std)) > max(_CHANCE * error, _LEAST)
+        else:
+            differs = shallow.constant != deep.constant
+        if differs:
+            kept[name] = replace(entries[name], start=deep)
+    notes = [f"The constructor begins {listed([*kept])} by depth; they begin as in a model of this depth."]
+    return {**entries, **kept}, notes if kept else []
+
+
+# ---- constant factors of the model's own forward pass, over those of the base --------------------------------------
+#
+# Gemma multiplies its embeddings by the root of the width, T5 divides what its tied head reads by it, and other models
+# carry a parametrisation of their own. With a factor s, the effective weights are ``s W``. The rules are for effective
+# weights, so a plan divides starts and rates by s over that of the base: the model then trains as one that has the
+# factor of the base at every size. A factor that is the same at every size changes nothing.
+
+_SAME = 1e-4  # of the logarithm of a ratio: the same factor, rounded
+_DIGITS = 6  # of a power: what float32 holds of the factors of two models
+
+
+class Seen(NamedTuple):
+    """The factors of a model, by tensor, and its blocks."""
+
+    factors: Mapping[str, Factors]
+    blocks: Blocks
+
+
+Look = Callable[[nn.Module], Seen | None]
+Found = tuple[dict[str, Own | None], str]  # by tensor, and why none could be found
+_NOT_TAKEN = "the base does not take the sample."
+
+
+def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
+    """What a trace of an instance shows; None where it does not take the sample."""
+    place = next((p.device for p in model.parameters()), None)
+    try:
+        traced = trace(model, on_device(sample, place))
+    except InputTypeError:
+        return None
+    return None if not traced.seen else Seen(traced.factors, blocks_of(model, blocks))
+
+
+def _measured_factors(structure: Anatomy, base: nn.Module, as_deep: nn.Module | None, look: Look) -> Found:
+    """From traces of the model and of its base, or of an instance as deep as the model where factors of depth are to
+    stay; None of tensors in blocks where these cannot be told from those of width."""
+    if (before := look(base if as_deep is None else as_deep)) is None:
+        return {}, _NOT_TAKEN
+    own = own_factors(Seen(structure.traced.factors, structure.blocks), before)
+    unknown = {name for name in own if as_deep is None and block_of(name, structure.blocks) is not None}
+    return own | dict.fromkeys(unknown), ""
+
+
+def _foreseen_factors(
+    structure: Anatomy,
+    base: Blocks,
+    ratios: tuple[Mapping[str, float], Mapping[str, float]],
+    given: GivenBase,
+    look: Look,
+) -> Found:
+    """Of a model on the meta device, whose trace is that of its base: by the powers that two more models of the
+    constructor show, twice as wide, and twice as deep.
+
+    ``ratios`` are those of width and depth, by tensor; none of depth where the factors of depth are to stay.
+    """
+    if given.size is None:
+        return {}, "the model is on the meta device. Pass make_model=, or build the model."
+    found: dict[str, Own | None] = {}
+    for grown, times in zip(ratios, ((2, 1), (1, 2)), strict=True):
+        if all(ratio == 1 for ratio in grown.values()):
+            continue
+        larger = look(given.instance(times=times[0], depth=times[1] * given.size[1]))
+        if larger is None:
+            return {}, _NOT_TAKEN
+        doubled = own_factors(larger, Seen(structure.traced.factors, base))
+        for name in structure.tensors:
+            other = in_base(name, structure.blocks, larger.blocks, larger.factors)
+            if other in doubled:
+                own, of_two = found.get(name, Own()), doubled[other]
+                powers = [round(math.log2(more), _DIGITS) for more in of_two or ()]
+                more = [grown[name] ** power for power in powers]
+                found[name] = own and of_two and Own(own.looked_up * more[0], own.applied * more[1])
+    return found, ""
+
+
+def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:
+    """What the factors of a model are over those of its base, by tensor, for those that differ.
+
+    Blocks are compared where both have them, and others of their kind have what these have. None: where uses, or
+    blocks, have different ones.
+    """
+    seen, taken = defaultdict[tuple[Any, ...], set[Own | None]](set), set[str]()
+    kinds = {}
+    for name, now in model.factors.items():
+        block = block_of(name, model.blocks)
+        kind = (name,) if block is None else (container_of(block), model.blocks[block], name[len(block) :])
+        other, kinds[name] = in_base(name, model.blocks, base.blocks, base.factors) or "", seen[kind]
+        if other in base.factors and other not in taken:  # the blocks of a base that is less deep come first
+            taken.add(other)
+            looked_up, applied = (_ratio(*pair) for pair in zip(now, base.factors[other], strict=True))
+            kinds[name].add(None if looked_up is None or applied is None else Own(looked_up, applied))
+    return {name: next(iter(own)) if len(own) == 1 else None for name, own in kinds.items() if own - {Own()}}
+
+
+def _ratio(now: frozenset[float], before: frozenset[float]) -> float | None:
+    """One for factors that are the same; None where no single one stands against another."""
+    ratios = [a / b for a, b in zip(sorted(now), sorted(before), strict=False)]
+    if len(now) == len(before) and all(abs(math.log(ratio)) < _SAME for ratio in ratios):
+        return 1.0
+    return ratios[0] if len(now) == len(before) == 1 else None
+
+
+# ---- networks that tell the multipliers of their forward pass ------------------------------------------------------
+
+
+@runtime_checkable
+class TellsMultipliers(Protocol):
+    """A network that tells the constants of its forward pass, so that a plan need not measure them.
+
+    Weights that it names in ``forward_multipliers`` begin as N(0, 1). Every other parameter is a plain one: nothing
+    multiplies it, and it begins as the network begins it.
+    """
+
+    width: int
+    depth: int
+    default_rule: str
+    default_optimizer: str
+
+    def forward_multipliers(self) -> Mapping[str, Power]:
+        """How the constant that the forward pass multiplies a parameter with scales with width and depth, by name."""
+
+    def named_roles(self) -> Mapping[str, Role]:
+        """The role of every trainable parameter, by its name."""
+
+    def block_names(self) -> list[str]:
+        """The names of the modules that write the residual stream, one per block; none without one."""
+
+    def check_rule(self, rule: str) -> None:
+        """ValueError when a rule is made for another network."""
+
+
+def told_by(model: nn.Module) -> TellsMultipliers | None:
+    """The network that tells its multipliers, where a model is one, also inside of wrappers; None for others.
+
+    Raises:
+        ValueError: where such a network is only a part of the model.
+    """
+    told = {name: module for name, module in modules(model).items() if isinstance(module, TellsMultipliers)}
+    if told and "" not in told:
+        raise InputError(f"A network of the paper must be the whole model; got one inside, as {next(iter(told))!r}.")
+    return cast("TellsMultipliers | None", told.get(""))
+
+
+def defaults_of(model: nn.Module) -> tuple[str, str]:
+    """The rule and the optimizer of a model where nobody chose others."""
+    net = told_by(model)
+    return (RULE, OPTIMIZER) if net is None else (net.default_rule, net.default_optimizer)
+
+
+def roles_of(net: TellsMultipliers) -> dict[str, Role]:
+    """``named_roles``, complete: a feedback matrix has the role of the matrix that it stands for.
+
+    Raises:
+        ValueError: naming the trainable parameters without a role, and what has a role and is no parameter.
+    """
+    kind, module = type(net).__name__, cast(nn.Module, net)
+    names = dict(module.named_parameters(remove_duplicate=False))
+    told = net.named_roles()
+    given = {name: cast(Role, check_choice(f"named_roles()[{name!r}]", told[name], ROLES)) for name in told}
+    if unknown := [name for name in given if name not in names]:
+        raise InputError(
+            f"named_roles() must name parameters of the network; {kind} has no {', '.join(map(repr, unknown))}."
+        )
+    of = {id(names[name]): role for name, role in given.items()}
+    roles: dict[str, Role] = {}
+    for name, p in module.named_parameters():
+        role = of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
+        if role is not None:
+            roles[name] = role
+    if missing := [name for name, p in module.named_parameters() if p.requires_grad and name not in roles]:
+        raise InputError(
+            f"{kind} has trainable parameters without a role, so that nothing decides their rate: "
+            f"{listed(missing, 6)}. "
+            f"Override named_roles() to return {{**super().named_roles(), {missing[0]!r}: ROLE, ...}} with roles among "
+            f"{', '.join(map(repr, ROLES))}, or freeze them with requires_grad_(False)."
+        )
+    return roles
+
+
+def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str, Entry]:
+    """The entries of a network that is ``m`` times as wide as its base: N(0, 1) weights behind multipliers.
+
+    What a subclass adds is behind none, and begins as the subclass begins it.
+    """
+    entries, roles, told, source = {}, roles_of(net), net.forward_multipliers(), type(net).__name__
+    for name, t in tensors(model).items():
+        role = roles.get(name, "vector")
+        if name in roles and name not in told:
+            grown, begins = ratios_by_role(t, role, m), replace(start_of(t.drawn()), std=0.0, kept=True)
+            entries[name] = Entry(t.shape, role, source, t.fan_in(), grown, begins)
+            continue
+        grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
+        why, multiplier = (source, told[name]) if name in roles else ("fixed", Power())
+        entries[name] = Entry(
+            t.shape, role, why, math.prod(t.shape[1:]), grown, Start(1.0, None), multiplier, layout_of(t)
+        )
+    return entries
+
+
+def _told_parts(model: nn.Module, net: TellsMultipliers, rule: str, given: GivenBase) -> Parts:
+    """The parts of the plan of a network that knows its roles, its size and its multipliers."""
+    net.check_rule(rule)
+    width, depth = given.width, given.depth
+    small = given.instance(depth=depth or net.depth) if given.make_model is not None else given.model
+    if small is not None:
+        base = told_by(small)
+        if base is None:
+            raise InputError(
+                f"The base is a {type(small).__name__}, whose scales are others than those of the model, a network of "
+                "nfd.nets. Build both alike."
+            )
+        if (base.depth, base.width) == (width, depth or net.depth) and base.width != base.depth:
+            raise InputError(
+                f"make_model{width, depth} has width {base.width} and depth {base.depth}: its arguments must be "
+                "(width, depth), in this order."
+            )
+        width, depth = base.width, base.depth if given.make_model is None or depth is not None else None
+    if width is None and depth is None:
+        width = depth = 1
+    m = net.width / (width or net.width)
+    return Parts(told_entries(model, net, m), m, net.depth / (depth or net.depth), net.block_names())
