@@ -273,26 +273,34 @@ def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
 Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 
 
-def entries_of_base(structure: Anatomy, settled: Settled, base: Base) -> dict[str, Entry]:
-    """Ratios from the shapes of the base's tensors, and their scale."""
-    entries, blocks, depths = {}, structure.blocks, depths_of(structure.blocks, base.blocks)
+def entries_of(
+    structure: Anatomy, settled: Settled, scaling: Scaling | None, base: Base | None = None, m: float = 1.0
+) -> dict[str, Entry]:
+    """How every tensor begins, and its ratios to its counterpart in the base.
+
+    Args:
+        scaling: which dimensions grow with width; a matrix with a side that does not, such as a router, has no layout.
+        m: where there is no base, the ratio of widths: then roles say what grows, and matrices follow ``fan_in^-1/2``.
+    """
+    entries, blocks = {}, structure.blocks
+    begun, depths = base or Base(structure.tensors, blocks), {} if base is None else depths_of(blocks, base.blocks)
+    one_sided = {in_any_block(n, blocks) for n, grows in (scaling or {}).items() if any(grows) and not all(grows)}
     for name, t in structure.tensors.items():
         role, why = settled[name]
-        grown, depth = ratios(t, base.of(t, blocks), role), depths.get(block_of(name, blocks) or "")
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, base.start(t, blocks), depth=depth)
+        grown = ratios_by_role(t, role, m) if base is None else ratios(t, base.of(t, blocks), role)
+        start, depth = begun.start(t, blocks), depths.get(block_of(name, blocks) or "")
+        if base is None and not t.is_vector and role not in INPUT_LIKE:
+            start = replace(start, std=start.std * grown.fan_in**0.5)
+        matrix = None if in_any_block(name, blocks) in one_sided else layout_of(t)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, start, matrix=matrix, depth=depth)
     return entries
 
 
-def entries_of_ratio(structure: Anatomy, settled: Settled, m: float) -> dict[str, Entry]:
-    """Where only the ratio ``m`` of widths is known: matrices follow ``fan_in^-1/2`` from the base to the model."""
-    entries, own = {}, Base(structure.tensors, structure.blocks)
-    for name, t in structure.tensors.items():
-        role, why = settled[name]
-        grown, begins = ratios_by_role(t, role, m), own.start(t, structure.blocks)
-        if not t.is_vector and role not in INPUT_LIKE:
-            begins = replace(begins, std=begins.std * grown.fan_in**0.5)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins)
-    return entries
+def layout_of(t: TensorInfo) -> Layout | None:
+    """How the weight of a linear map lies in memory; None for every other tensor, stacks of matrices included."""
+    if len(t.shape) != 2 or not t.ins or not t.outs:
+        return None
+    return "out-in" if t.outs == (0,) else "in-out"
 
 
 def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:
@@ -313,7 +321,10 @@ def widest(entries: Mapping[str, Entry]) -> float:
 # ---- What the model does itself: factors in its forward pass, heads that are embeddings, constants of its own.
 
 _SHOWN = 4  # tensors, by name
-_ROUNDED = 0.01  # of a constant that is stored in 16 bits
+_NO_NORM = {  # whether the head was followed
+    True: "no affine norm feeds it alone",
+    False: "without sample= it is not known whether an affine norm feeds it alone",
+}
 
 
 def with_own_factors(
@@ -378,13 +389,8 @@ def with_multipliers(
             continue
         heads = [container_of(n) for n in structure.tensors[name].readers]
         factors |= dict.fromkeys(heads, factor)
-        known = (
-            ""
-            if name in structure.traced.seen
-            else "without sample= it is not known whether an affine norm feeds it alone"
-        )
         notes.append(
-            f"{name} is the head as well, and {known or 'no affine norm feeds it alone'}: plan.apply_ wraps "
+            f"{name} is the head as well, and {_NO_NORM[name in structure.traced.seen]}: plan.apply_ wraps "
             f"{', '.join(heads)} in nfd.Scaled, which renames its entries of the state_dict; the factor is in "
             "plan.multipliers."
         )
@@ -399,25 +405,17 @@ def with_multipliers(
     return made, factors | grown, notes
 
 
-def with_own_constants(
-    structure: Anatomy, entries: Mapping[str, Entry], chosen: Rule
-) -> tuple[dict[str, Entry], list[str]]:
-    """Constants as the model has them where the rule does not scale them, as its constructor may let them depend on
-    width, depth or place; and what to say of it."""
-    made, said = dict(entries), []
+def with_own_constants(structure: Anatomy, entries: Mapping[str, Entry], chosen: Rule) -> dict[str, Entry]:
+    """Constants as the model has them where the rule does not scale them: its constructor may let them depend on width,
+    depth or place."""
+    made = dict(entries)
     for name, t in structure.tensors.items():
-        entry, planned = entries[name], entries[name].start.constant
-        power = chosen.std(entry.role) * entry.multiplier**-1
+        entry, power = entries[name], chosen.std(entries[name].role) * entries[name].multiplier ** -1
         scales = (power.of_vector() if t.is_vector else power) != Power() or entry.own_factor != 1
-        if planned is None or scales or t.parameter.is_meta or not t.parameter.requires_grad:
-            continue
-        begins = start_of(t.drawn())
-        if begins.constant is not None and not math.isclose(begins.constant, planned, rel_tol=_ROUNDED):
-            made[name] = replace(entry, start=begins)
-            said.append(f"{name} at {begins.constant:.4g} ({planned:.4g})")
-    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
-    note = f"Constants that begin as the model has them, not as in the base: {', '.join(said[:_SHOWN])}{more}."
-    return made, [note] if said else []
+        if entry.start.constant is not None and not scales and not t.parameter.is_meta and t.parameter.requires_grad:
+            begins = start_of(t.drawn())
+            made[name] = entry if begins.constant is None else replace(entry, start=begins)
+    return made
 
 
 def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[str]:
@@ -426,24 +424,7 @@ def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[
     return [f"Kept as the constructor makes them, and not drawn anew: {listed(kept, _SHOWN)}."] if kept else []
 
 
-# ---- Which tensors are matrices that a spectral optimizer may take.
-
-
-def layout_of(t: TensorInfo) -> Layout | None:
-    """How the weight of a linear map lies in memory; None for every other tensor, stacks of matrices included."""
-    if len(t.shape) != 2 or not t.ins or not t.outs:
-        return None
-    return "out-in" if t.outs == (0,) else "in-out"
-
-
-def with_layouts(entries: Mapping[str, Entry], structure: Anatomy, scaling: Scaling | None) -> dict[str, Entry]:
-    """The entries with their layouts: None for matrices with a side that does not grow with width, such as routers."""
-    blocks = structure.blocks
-    one_sided = {in_any_block(n, blocks) for n, grows in (scaling or {}).items() if any(grows) and not all(grows)}
-    return {
-        name: entry if in_any_block(name, blocks) in one_sided else replace(entry, matrix=layout_of(t))
-        for (name, entry), t in zip(entries.items(), structure.tensors.values(), strict=True)
-    }
+# ---- Matrices that a spectral optimizer may take.
 
 
 def acts_inside(name: str, entry: Entry, blocks: Sequence[str]) -> bool:

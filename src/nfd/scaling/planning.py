@@ -33,8 +33,7 @@ from nfd.scaling.entries import (
     Start,
     check_constructor,
     depths_of,
-    entries_of_base,
-    entries_of_ratio,
+    entries_of,
     instance,
     layout_of,
     made_again,
@@ -43,7 +42,6 @@ from nfd.scaling.entries import (
     ratios_by_role,
     start_of,
     widest,
-    with_layouts,
     with_multipliers,
     with_own_constants,
     with_own_factors,
@@ -226,13 +224,13 @@ def _parts_of_any(
     structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
     settled = settled_roles(structure, chosen, rule, model)
     if not chosen.scales_width:  # the model's own start is that of the rule
-        entries = with_layouts(entries_of_ratio(structure, settled, 1.0), structure, grows)
+        entries = entries_of(structure, settled, grows)
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return Parts(entries, 1.0, 1.0, [*structure.blocks])
     notes, found, depths = [], dict[str, Own | None](), dict[str, float]()
     if base is not None:
         tuned = given.begun(base, blocks)
-        entries, depths = entries_of_base(structure, settled, tuned), depths_of(structure.blocks, tuned.blocks)
+        entries, depths = entries_of(structure, settled, grows, tuned), depths_of(structure.blocks, tuned.blocks)
         m, depth = widest(entries), len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
         before: nn.Module | None = base
         if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
@@ -258,12 +256,11 @@ def _parts_of_any(
             raise InputError("The width of the model could not be found, to compare with base=. Pass make_model=.")
         m = 1.0 if width is None or given.width is None else width / given.width
         depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
-        entries = entries_of_ratio(structure, settled, m)
+        entries = entries_of(structure, settled, grows, m=m)
         notes = [] if m == 1 and depth == 1 else [_LAW]
-    entries = with_layouts(entries, structure, grows)
     entries, factors, of_factors = with_multipliers(model, structure, entries, found, base)
-    entries, of_constants = with_own_constants(structure, entries, chosen)
-    notes += [*of_factors, *of_constants, *note_on_kept(entries, structure.blocks)]
+    entries = with_own_constants(structure, entries, chosen)
+    notes += [*of_factors, *note_on_kept(entries, structure.blocks)]
     own = {
         name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth)
         for name in sorted(structure.traced.unscaled)
