@@ -181,7 +181,6 @@ FAULTS: dict[str, tuple[Fault, Cause, str | None, int]] = {
     "frozen": (of_layer(SEVENTH, "change", "update", factor=0.0), Cause.FROZEN, SEVENTH, 1),
     "rate": (of_layer("embed", "change", "update", factor=0.25), Cause.RATE, "embed", 1),
     "rate of a block": (of_layer(SEVENTH, "change", "update", factor=3.0), Cause.RATE, SEVENTH, 1),
-    "start": (of_layer(SEVENTH, "change", factor=0.4), Cause.START, SEVENTH, 1),
     "multiplier": (of_layer("blocks.6", "added", factor=3.0), Cause.MULTIPLIER, "blocks.6", 1),
     "stopped": (of_layer(SEVENTH, "change", factor=0.4, since=8), Cause.LATE_RATE, SEVENTH, 8),
     "all rates": (of_all("change", 2.5), Cause.ALL_RATES, None, 1),

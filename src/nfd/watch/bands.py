@@ -89,9 +89,7 @@ class Series(NamedTuple):
     """A meter of layers of one kind.
 
     Attributes:
-        meter: its name.
-        kind: the name of the layer, for one in a block the part behind the block's name, or where there are several
-            stacks of blocks its name with ``*`` for the block's number; None for the whole network.
+        kind: by ``kinds_of``; None for the whole network.
         stack: the stack of blocks of which every one has such a layer, counted from 0; None outside of blocks.
     """
 
@@ -220,15 +218,8 @@ class Ladder:
         """
         try:
             networks = [
-                LadderRun(
-                    float(network["width"]),
-                    float(network["depth"]),
-                    [
-                        WatchRow(int(step), meter, layer, depth, math.nan if value is None else float(value))
-                        for step, meter, layer, depth, value in network["readings"]
-                    ],
-                )
-                for network in stored["networks"]
+                LadderRun(float(run["width"]), float(run["depth"]), [_row(*reading) for reading in run["readings"]])
+                for run in stored["networks"]
             ]
             width, depth = (float(size) for size in stored["base"])
             return cls(networks, (width, depth), stored["rule"], stored["optimizer"], bool(stored.get("ok", True)))
@@ -261,6 +252,10 @@ class Ladder:
             return False
         law = law_of(self.optimizer)
         return law.unit == WHOLE_MATRIX and (series.along or law.rest is None)
+
+
+def _row(step: int, meter: str, layer: str | None, depth: float | None, value: float | None) -> WatchRow:
+    return WatchRow(int(step), meter, layer, depth, math.nan if value is None else float(value))
 
 
 # ---- Bands: what a network of another size should come to
@@ -349,10 +344,8 @@ class Bands:
 def _check(ladder: Ladder, sizes: Array, size: tuple[float, float], needed: int) -> None:
     """ValueError where a ladder of networks of these sizes cannot tell of this one."""
     if len(sizes) < needed:
-        raise InputError(
-            f"expected must hold at least {needed} networks that trained to the end; got {len(sizes)}. Check with more "
-            "seeds."
-        )
+        had = f"at least {needed} networks that trained to the end; got {len(sizes)}. Check with more seeds."
+        raise InputError(f"expected must hold {had}")
     if len(ladder.steps) < 2:
         raise InputError(
             f"expected must have looked at two steps or more; got {list(ladder.steps)}. Check with at=(1, 3, 10, ...), "
@@ -360,10 +353,8 @@ def _check(ladder: Ladder, sizes: Array, size: tuple[float, float], needed: int)
         )
     for axis, wanted, own in zip(("width", "depth"), size, sizes.T, strict=True):
         if np.ptp(own) == 0 and not math.isclose(wanted, own[0], rel_tol=1e-6):
-            raise InputError(
-                f"expected has networks of {axis} {own[0]:g} alone, and the model has {axis} {wanted:g}. Check with "
-                f"two {axis}s or more."
-            )
+            one = f"networks of {axis} {own[0]:g} alone, and the model has {axis} {wanted:g}"
+            raise InputError(f"expected has {one}. Check with two {axis}s or more.")
 
 
 def _variance(deviations: Mapping[Series, Sequence[Array]], without: int | None = None) -> dict[Series, Array]:

@@ -36,7 +36,7 @@ from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow, kinds_of, ser
 
 _STANDS = 0.01  # of what was expected: a layer that changes less does not train
 _PATIENCE = 4  # looks: so long a pattern without a known cause waits for one
-_UPDATE, _ADDED, _WEIGHT, _SPECTRAL = "update", "added", "weight", "update_to_weight"
+_ADDED, _WEIGHT, _SPECTRAL = "added", "weight", "update_to_weight"
 _LEAST, _ERRORS = 0.25, 4.0  # of a logarithm: what matters little, and standard errors that chance does not reach
 _SHOWN = 4  # kinds of tensors, by name
 _FILE = "result.json"  # of nfd check, in its folder
@@ -134,11 +134,6 @@ class _Judged:
     looks: int = 0
     at_once: bool = False
 
-    @property
-    def factor(self) -> float:
-        """The distance of the value from what was expected, in logarithms; infinite for zero."""
-        return abs(math.log(self.row.value / self.band.value)) if self.row.value > 0 else math.inf
-
 
 class _Look:
     """The judged rows of one look, the furthest from its band first, and what they show."""
@@ -146,7 +141,7 @@ class _Look:
     def __init__(self, judged: Iterable[_Judged], limit: float) -> None:
         self.all, self.limit = sorted(judged, key=lambda j: -abs(j.band.deviation)), limit
         changed = {None, *(j.row.layer for j in self.all if j.row.meter == CHANGE)}
-        self.rows: dict[str, list[_Judged]] = {CHANGE: [], _UPDATE: [], _ADDED: [], _WEIGHT: []}
+        self.rows: dict[str, list[_Judged]] = {CHANGE: [], _ADDED: [], _WEIGHT: []}
         for j in self.all:
             in_place = j.row.meter == _SPECTRAL and j.row.layer not in changed
             self.rows.setdefault(CHANGE if in_place else j.row.meter, []).append(j)
@@ -169,11 +164,6 @@ class _Look:
         """The layer furthest from its band, where most layers change too much, or most too little."""
         return self.outside(CHANGE)[:1] if self.leans(CHANGE, 1) or self.leans(CHANGE, -1) else []
 
-    def started_otherwise(self) -> list[_Judged]:
-        """The layers whose change is off relative to their start, and right in what it does to their outputs."""
-        updates = {j.row.layer: j.factor for j in self.rows[_UPDATE]}
-        return [j for j in self.outside(CHANGE) if updates.get(j.row.layer, math.inf) < j.factor / 2]
-
     def multiplied(self) -> list[_Judged]:
         """The blocks that add another amount to the stream while their matrices change as they should."""
         places = {j.row.depth for j in self.outside(CHANGE)}
@@ -188,8 +178,8 @@ class _Known(NamedTuple):
     remedy: str
 
 
-# In the order in which they are tried: a layer has the first cause that its rows show. What is not finite has no band,
-# and the optimizer is judged by RateCheck.
+# In the order in which they are tried: a layer has the first cause that its rows show. What is not finite has no band;
+# the optimizer and the start are compared with the plan, by RateCheck and init_check.
 # fmt: off
 CAUSES: dict[Cause, _Known] = {
     Cause.BROKEN: _Known(
@@ -215,7 +205,7 @@ CAUSES: dict[Cause, _Known] = {
         lambda look: [j for j in look.outside(CHANGE) if not j.at_once], "the rate of the layer changed on the way",
         "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out."),
     Cause.START: _Known(
-        _Look.started_otherwise, "the initial weights of the layer are not the plan's",
+        lambda look: [], "the initial weights of the layer are not the plan's",
         "Call plan.apply_(model) after everything that initialises the model, and before training."),
     Cause.RATE: _Known(
         lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
@@ -233,9 +223,6 @@ _OF_ALL = {Cause.DECAY, Cause.ALL_RATES, Cause.SCHEDULE}  # layers
 
 class Alarm:
     """Judges the rows of a training look by look.
-
-    Args:
-        bands: of this network.
 
     Attributes:
         last_step: the last one that the ladder was looked at after: there are no bands beyond it.
@@ -326,16 +313,12 @@ def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, Ten
     if not others:
         return []
     tensors = sorted(others, key=lambda other: (-others[other], other.tensor))
-    reason = f"{_counted(tensors)} did not start as planned: {_in_words(tensors, 'standard deviation')}"
+    reason = f"{len(tensors)} of the tensors did not start as planned: {_in_words(tensors, 'standard deviation')}"
     remedy = (
         f"{CAUSES[Cause.START].remedy} If the model is meant to start from other weights, as from a checkpoint, pass "
         "own_start=True to nfd.Watch."
     )
     return [Alert.of_plan(Cause.START, "std", tensors, reason, remedy, 0)]
-
-
-def _counted(deviations: Sequence[Deviation]) -> str:
-    return f"{len(deviations)} tensors" if len(deviations) > 1 else "a tensor"
 
 
 def _in_words(deviations: Sequence[Deviation], what: str) -> str:
@@ -393,11 +376,11 @@ class RateCheck:
             return []
         self._remove()
         for optimizer in self._optimizers:
-            if _has_groups(optimizer):
+            if all(SCALE in group for group in optimizer.param_groups):
                 warn_of_lost_ratios(optimizer)
         self._optimizers = []
         scales = rule_named(self.plan.rule).scales_width
-        others = [t for t in tensors if scales and t.law is not None and _rates_of(t.law) != _rates_of(t.planned)]
+        others = [t for t in tensors if scales and t.law is not None and _followed_by(t.law) != _followed_by(t.planned)]
         if not others:
             return _of_rates(tensors, step)
         first, names = others[0], listed([t.name for t in others])
@@ -445,18 +428,14 @@ def _of_rates(tensors: Sequence[_Stepped], step: int) -> list[Alert]:
     others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
     optimizer = next(tensor.optimizer for tensor in tensors if tensor.name == others[0].tensor)
     cause, remedy, lacks = Cause.RATE, REMEDY, ""
-    if not _has_groups(optimizer):
+    if not all(SCALE in group for group in optimizer.param_groups):
         lacks = "does not have the groups of the plan and "
         cause, remedy = Cause.OPTIMIZER, CAUSES[Cause.OPTIMIZER].remedy
-    what = f"{lacks}steps {_counted(others)} at another rate than planned: {_in_words(others, 'rate')}"
+    what = f"{lacks}steps {len(others)} of the tensors at another rate than planned: {_in_words(others, 'rate')}"
     return [Alert.of_plan(cause, "rate", others, f"the {type(optimizer).__name__} {what}", remedy, step)]
 
 
-def _has_groups(optimizer: torch.optim.Optimizer) -> bool:
-    return all(SCALE in group for group in optimizer.param_groups)
-
-
-def _rates_of(law: OptimizerLaw) -> tuple[Any, ...]:
+def _followed_by(law: OptimizerLaw) -> tuple[Any, ...]:
     """What rates follow from: laws with the same have the same rates."""
     return law.degree, law.unit, law.shape_norm
 
@@ -471,7 +450,7 @@ def follows(alert: Any, known: Alert, plan: Plan) -> bool:
     if not isinstance(alert, Alert) or alert.cause in (Cause.BROKEN, Cause.FROZEN):
         return False
     every = law_of(plan.optimizer).degree > 0  # updates follow the size of gradients, which every weight enters
-    if alert.cause in (Cause.RATE, Cause.START, Cause.LATE_RATE):
+    if alert.cause in (Cause.RATE, Cause.LATE_RATE):
         return every or any(alert.layer in (own.tensor, own.tensor.rpartition(".")[0]) for own in known.tensors)
     return alert.cause not in _OF_ALL or every or 2 * len(known.tensors) > len(plan.entries)
 
@@ -480,13 +459,7 @@ def follows(alert: Any, known: Alert, plan: Plan) -> bool:
 
 
 def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mapping[str, str]) -> Alarm:
-    """What judges the rows of a model with this plan.
-
-    Args:
-        plan: of the model.
-        layers: the names of its layers by those of their matrices.
-        expected: a check; a file of ``Check.save``, or the folder of ``nfd check`` or its ``result.json``; an alarm is
-            returned as it is.
+    """What judges the rows of a model with this plan, whose layers have these names by those of their matrices.
 
     Raises:
         ValueError: for a file that holds no check, a check under another rule or optimizer than the plan's, from

@@ -70,12 +70,10 @@ class Watch:
     runs the sample through the model and adds rows. Training is not affected, to the last bit: parameters, gradients,
     buffers, modes and random streams stay as they were. Printing a watch shows the latest look beside the first one.
 
-    Notation: ``W`` the effective weights, ``z`` the input of a matrix, ``h`` the stream behind a block, ``f`` the
-    outputs, all on the sample; (0) marks the start. The meters are:
+    With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream behind a block, all on the
+    sample, and (0) for the start, the meters are:
 
-    - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too:
-      ``first_activation``, ``activation``, ``activation_update``, ``inner_update``, ``stream_update``,
-      ``function_update``, ``function_update_inner``, ``update_to_weight``, ``alignment``;
+    - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too;
     - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``, the RMS of the
       block's contribution to the stream times the number of blocks;
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
@@ -192,7 +190,7 @@ class Watch:
             self._add_gradients()
         if self.steps % self.every == 0:
             with self._going_on():
-                self._add([*self._read(), *self._noise_rows()])
+                self._add(self._read())
             for listener in self.listeners:
                 with self._going_on():
                     listener(self)
@@ -314,6 +312,9 @@ class Watch:
             found.append(Reading(meter, None, None, fmean(means.values())))
             for layer, mean in means.items():
                 found += of_layer(member, layer, layer, {meter: mean})
+        scale = math.nan if self.noise is None else self.noise.estimate().value
+        if math.isfinite(scale):
+            found.append(Reading("noise_scale", None, None, scale))
         return [WatchRow(self.steps, *reading) for reading in found]
 
     def _add_gradients(self) -> None:
@@ -328,11 +329,6 @@ class Watch:
             self._unread["noise"] = _NO_GRADIENTS
         else:
             self.noise.add(gradients)
-
-    def _noise_rows(self) -> list[WatchRow]:
-        """The noise scale by all steps so far, where it is known."""
-        scale = math.nan if self.noise is None else self.noise.estimate().value
-        return [WatchRow(self.steps, "noise_scale", None, None, scale)] if math.isfinite(scale) else []
 
     def _begin(self, of_plan: list[Alert]) -> None:
         """Alert to initial weights and rates that are not those of the plan, and to nothing else yet."""
@@ -513,15 +509,13 @@ def _table_of(watch: Watch) -> str:
 def remarks_of(watch: Watch) -> list[str]:
     """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended before the latest look, or
     that check found faults."""
-    remarks = [] if watch.failed is None else [watch.failed]
-    if watch.expected is not None and watch.unjudged_since is not None and watch.steps > watch.expected.last_step:
-        last = watch.expected.last_step
-        remarks.append(f"Nothing is judged after step {last}: the check ends there. Check for more steps.")
-    if watch.expected is not None and not watch.expected.is_of_sound:
-        remarks.append(
-            "The check that this watch expects found faults (check.ok is False): a training with the same faults "
-            "raises no alert. Print the check."
-        )
+    remarks, expected = [] if watch.failed is None else [watch.failed], watch.expected
+    if expected is not None and watch.unjudged_since is not None and watch.steps > expected.last_step:
+        ended = f"Nothing is judged after step {expected.last_step}: the check ends there. Check for more steps."
+        remarks.append(ended)
+    if expected is not None and not expected.is_of_sound:
+        faults = "The check that this watch expects found faults (check.ok is False)"
+        remarks.append(f"{faults}: a training with the same faults raises no alert. Print the check.")
     return remarks
 
 
