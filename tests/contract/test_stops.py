@@ -9,7 +9,10 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.common import NFD, ResidualMLP, batches, run, write_setup
@@ -139,6 +142,47 @@ FAMILY, TASK = nfd.Family(ResidualMLP, (8, 2), sample=batches(1, 4)[0][0]), nfd.
 
 def trials(seeds: int) -> list[nfd.Trial]:
     return [nfd.Trial(FAMILY, TASK, 8, 2, seed, 0.01) for seed in range(seeds)]
+
+
+@dataclass(frozen=True)
+class Large(nfd.Observer):
+    """A text of 1 MiB beside each record; the first worker that sends one is killed in the middle."""
+
+    killed: Path
+
+    def begin(self, member: object, task: nfd.Task) -> nfd.Observation:
+        if not self.killed.exists():
+            send = Connection._send  # type: ignore[attr-defined]
+
+            def half(line: Any, content: bytes) -> None:
+                if len(content) < 2**20:
+                    return send(line, content)
+                self.killed.touch()
+                send(line, content[: 2**19])
+                return os.kill(os.getpid(), signal.SIGKILL)
+
+            Connection._send = half  # type: ignore[attr-defined]
+        return Text()
+
+
+class Text(nfd.Observation):
+    def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
+        return {}, {}, "x" * 2**20
+
+
+def test_a_worker_that_is_killed_while_it_sends_a_result_costs_nothing(tmp_path: Path) -> None:
+    def too_late(*_: object) -> None:
+        raise TimeoutError("the sweep waits for a worker that is dead")
+
+    signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(120)
+    try:
+        with nfd.Sweep(workers=1, progress=False) as sweep:
+            records = sweep.run([replace(trial, observe=(Large(tmp_path / "killed"),)) for trial in trials(2)])
+    finally:
+        signal.alarm(0)
+    assert (tmp_path / "killed").exists()
+    assert [record.observed for record in records] == [["x" * 2**20]] * 2
 
 
 def test_a_write_that_was_cut_off_leaves_what_was_committed(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Self, get_args
 
@@ -104,48 +104,62 @@ class Workers(Executor):
 
 
 class Processes(Workers):
-    """As many processes as ``workers`` says, by default one for each core, with one thread each.
+    """As many processes as ``workers`` says, by default one for each core, with one thread each."""
 
-    Each is a pool of its own, so that the death of one is the loss of its task alone.
-    """
-
-    lost = (BrokenProcessPool,)
+    lost = (EOFError, OSError)  # of a pipe whose other end died; errors of tasks arrive as values
 
     def __init__(self, workers: int | None = None) -> None:
         self.slots = machine.cores() if workers is None else check_count("workers", workers)
-        self._pools = dict[Future[bytes], _Pool]()  # by their last task
+        self._processes = dict[Future[bytes], _Process]()  # by their last task
 
     def __exit__(self, *error: object) -> None:
-        while self._pools:
-            self._pools.popitem()[1].end()
+        while self._processes:
+            self._processes.popitem()[1].end()
 
     def hand(self, message: bytes) -> Future[bytes]:
-        for task in [task for task in self._pools if task.done()]:
-            with suppress(BrokenProcessPool):  # its process is dead
-                return self._given(self._pools.pop(task), message)
-        return self._given(_Pool(), message)
-
-    def stop(self, future: Future[bytes]) -> None:
-        self._pools.pop(future).end()
-
-    def _given(self, pool: _Pool, message: bytes) -> Future[bytes]:
-        with _inheriting_nothing():
-            future = pool.submit(_answer, message)
-            self._pools[future] = pool
+        done = next((future for future in self._processes if future.done()), None)
+        process = _Process() if done is None else self._processes.pop(done)
+        if done is not None and done.exception() is not None:
+            process.end()
+            process = _Process()
+        future = process.hand(message)
+        self._processes[future] = process
         return future
 
+    def stop(self, future: Future[bytes]) -> None:
+        self._processes.pop(future).end()
 
-class _Pool(ProcessPoolExecutor):
-    """A pool of one process, which ends when its life line is closed: by ``end``, or because the driver died."""
+
+class _Process:
+    """A process that answers one message after the other, and ends with the pipe to its driver.
+
+    The driver holds one end of that pipe alone. So where the process dies the driver reads the end of it, also in the
+    middle of an answer, for which the queue of a pool of ``concurrent.futures`` would wait for ever.
+    """
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process with threads may wait for ever
-        end, self._line = context.Pipe(duplex=False)
-        super().__init__(1, context, _begin, (end,))
+        self._line, theirs = context.Pipe()
+        self._process, self._thread = context.Process(target=_serve, args=(theirs,)), ThreadPoolExecutor(1)
+        with _inheriting_nothing():
+            self._process.start()
+        theirs.close()
+
+    def hand(self, message: bytes) -> Future[bytes]:
+        """Send a message, and wait for the answer in a thread."""
+
+        def answer() -> bytes:
+            self._line.send_bytes(message)
+            return self._line.recv_bytes()
+
+        return self._thread.submit(answer)
 
     def end(self) -> None:
+        """Stop it at once."""
+        self._process.kill()
+        self._process.join()
+        self._thread.shutdown()
         self._line.close()
-        self.shutdown()
 
 
 @contextmanager
@@ -162,17 +176,21 @@ def _inheriting_nothing() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(line: Connection) -> None:
-    """What a process does first, before it loads PyTorch."""
+def _serve(line: Connection) -> None:
+    """Answer messages until the driver ends or dies, also in the middle of one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops it
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # before PyTorch
+    messages = SimpleQueue[bytes]()
 
-    def end_with_the_line() -> None:
+    def receive() -> None:
         with suppress(EOFError, OSError):
-            line.recv_bytes()
+            while True:
+                messages.put(line.recv_bytes())
         os._exit(1)
 
-    threading.Thread(target=end_with_the_line, daemon=True).start()
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        line.send_bytes(_answer(messages.get()))
 
 
 class Ray(Workers):
