@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.scaling.optimizers import LAWS
-from nfd.scaling.rules import RULES, Power, Role, is_spectral
+from nfd.scaling.rules import RULES, SPECTRAL, Power, Role
 
 M, ELL = 4.0, 9.0
 TOKENS = torch.arange(12).view(2, 6) % 11
@@ -65,7 +65,7 @@ def expected_rate(role: str, rule: str, optimizer: str, *, vector: bool) -> floa
 def test_rates_are_those_of_the_table(role: Role, rule: str, optimizer: Any) -> None:
     chosen, ell = RULES[rule], ELL if rule != "mup" else 1.0  # type: ignore[index]
     fans = {"input": (1, M), "embedding": (1, M), "tied": (1, M), "readout": (M, 1)}.get(role, (M, M))
-    law = LAWS[optimizer] if optimizer != "muon" or is_spectral(role) else LAWS["adamw"]
+    law = LAWS[optimizer] if optimizer != "muon" or role in SPECTRAL else LAWS["adamw"]
     assert chosen.rate(role, law).at(*fans, ELL) == pytest.approx(
         expected_rate(role, rule, optimizer, vector=False), rel=1e-12
     )

@@ -120,13 +120,13 @@ def test_every_law_can_be_switched_off(name: str) -> None:
         assert after.applied == (before.law != name)
     changed = {quantity for quantity in Quantity if on.factor(quantity, "adamw") != off.factor(quantity, "adamw")}
     assert changed or (on.schedule, on.critical_batch) != (off.schedule, off.critical_batch)
-    assert any(f"{name} is off" in text for text in off.unscaled)
 
 
 def test_raw_decay_is_passed_on() -> None:
     model, plan = planned(**LARGER, decay="raw")
     assert {group["weight_decay"] for group in plan.param_groups(model, lr=0.1, weight_decay=0.3)} == {0.3}
-    assert "weight decay of adamw (decay-time-scale is off)" in plan.explain()
+    assert plan.run is not None
+    assert [row.law for row in plan.run.factors if not row.applied] == ["decay-time-scale"]
 
 
 def test_the_table_names_law_label_source_and_what_stays() -> None:
@@ -143,7 +143,6 @@ def test_the_table_names_law_label_source_and_what_stays() -> None:
         assert wanted in text
     assert "Run:" not in planned()[1].explain()
     assert all(law.source for law in RUN_LAWS)
-    assert all(law.note for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {Label.ASSUMPTION}
 
 
@@ -188,7 +187,6 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
         ({"batch": 4}, "batch must be"),
         ({"batch": (4, 0)}, "batch must be greater than 0"),
         ({"tokens": (1, 2, 3)}, "tokens must be"),
-        ({"tokens": (1e-9, 1e9)}, "within a factor"),
         ({"laws": {"batch-rate": False}}, "laws is for a run"),
         ({"batch": (1, 2), "laws": {"rate-batch": False}}, "batch-rate"),
         ({"batch": (1, 2), "laws": {"batch-rate": 0}}, "must be"),

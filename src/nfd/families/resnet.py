@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nfd.core.errors import MOST, InputError, check_choice, check_count, check_real
 from nfd.core.names import Block, Feedback, NetworkWeights, Order, Regime
 from nfd.families.network import Network, trainable
-from nfd.scaling.rules import Role, exponent_of
+from nfd.scaling.rules import Role, rule_named
 
 # ---- The residual networks of the paper (Eqs. 1, 6, 9) in one class
 
@@ -121,7 +121,8 @@ class ResNet(Network):
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
-        return super().settings_of(rule) | {"branch_exponent": exponent_of(rule)}
+        exponent = rule_named(rule).exponent
+        return super().settings_of(rule) | {"branch_exponent": 0.5 if exponent is None else exponent}
 
     @property
     def branch(self) -> float:

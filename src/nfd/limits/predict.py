@@ -22,7 +22,7 @@ from nfd.limits.extrapolate import PARTS, Ensemble, Limit, Networks, divergence,
 from nfd.runs.sweep import Sweep
 from nfd.scaling.entries import MakeModel
 from nfd.scaling.optimizers import names_where
-from nfd.scaling.rules import MAX_RATE, check_finite_depth, check_wide_limit
+from nfd.scaling.rules import MAX_RATE, check_limit
 from nfd.training.task import Batch, Task, as_task
 
 # ---- ``nfd.predict``: how an infinitely wide network trains, from networks of two widths
@@ -161,8 +161,7 @@ def predict(
 
 def _check_limits(family: Family, depth: float, weights: str) -> None:
     """ValueError where training under a rule and an optimizer has no limit that this library computes."""
-    if not check_wide_limit(family.rule).has_depth_limit:
-        check_finite_depth(family.rule, depth)
+    check_limit(family.rule, depth)
     if not family.law.equivariant and weights != "dense":
         raise InputError(
             f"optimizer={family.optimizer!r} acts on every entry of the hidden matrices by itself, which is exact for "

@@ -29,7 +29,7 @@ from nfd.scaling.model import (
     tensors,
 )
 from nfd.scaling.roles import Anatomy, Scaling
-from nfd.scaling.rules import INPUT_LIKE, Power, Role, Rule, is_spectral
+from nfd.scaling.rules import INPUT_LIKE, SPECTRAL, Power, Role, Rule
 
 MakeModel = Callable[[int, int], nn.Module]
 Layout = Literal["out-in", "in-out"]
@@ -430,7 +430,7 @@ def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[
 def acts_inside(name: str, entry: Entry, blocks: Sequence[str]) -> bool:
     """Whether a tensor acts in the blocks of a model: not at its ends, nor on what conditions the blocks from outside,
     such as the time of a diffusion model. A model without blocks is one."""
-    return is_spectral(entry.role) and (entry.role != "hidden" or not blocks or block_of(name, blocks) is not None)
+    return entry.role in SPECTRAL and (entry.role != "hidden" or not blocks or block_of(name, blocks) is not None)
 
 
 def notes_on_matrices(entries: Mapping[str, Entry], blocks: Sequence[str], rest: str) -> list[str]:
@@ -440,7 +440,7 @@ def notes_on_matrices(entries: Mapping[str, Entry], blocks: Sequence[str], rest:
         in_any_block(name, blocks)
         for name, entry in entries.items()
         if len(entry.shape) > 1
-        and is_spectral(entry.role)
+        and entry.role in SPECTRAL
         and (entry.matrix is None or not acts_inside(name, entry, blocks))
     ]
     if left:

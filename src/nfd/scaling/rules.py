@@ -36,10 +36,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Regime, RuleName
+
+if TYPE_CHECKING:
+    from nfd.scaling.optimizers import OptimizerLaw
 
 MAX_RATE = 1e37  # of one tensor, that float32 holds
 ADAM_EPSILON = 1e-8  # of the base
@@ -48,16 +51,7 @@ MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors o
 Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "readout"]
 ROLES: tuple[Role, ...] = get_args(Role)
 INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector")
-
-
-class Follows(Protocol):
-    """What rates need of the law of an optimizer (``nfd.OptimizerLaw``)."""
-
-    @property
-    def degree(self) -> float: ...
-
-    @property
-    def unit(self) -> Power: ...
+SPECTRAL: tuple[Role, ...] = ("hidden", "outer", "inner")  # whose matrices Muon takes; the rest goes to Adam
 
 
 @dataclass(frozen=True)
@@ -86,15 +80,8 @@ class Power:
 
     def __str__(self) -> str:
         named = (("in", self.fan_in), ("out", self.fan_out), ("l", self.depth))
-        return " ".join(_power(base, p) for base, p in named if p) or "1"
-
-
-def _power(base: str, exponent: float) -> str:
-    whole = f"{exponent:g}" if exponent != 0.5 and exponent != -0.5 else ("1/2" if exponent > 0 else "-1/2")
-    return base if exponent == 1 else f"{base}^{whole}"
-
-
-_ONE = Power()
+        halves = {0.5: "^1/2", -0.5: "^-1/2", 1.0: ""}
+        return " ".join(base + halves.get(p, f"^{p:g}") for base, p in named if p) or "1"
 
 
 class Powers(NamedTuple):
@@ -123,26 +110,26 @@ class Rule:
     def std(self, role: Role) -> Power:
         """Of the initial entries."""
         width = 0.0 if role in INPUT_LIKE else -1.0 if role == "readout" else -0.5
-        return self._kept(Power(width, 0.0, -self._a if role == "outer" else 0.0))
+        return self._kept(Power(fan_in=width, depth=-self._a if role == "outer" else 0.0))
 
-    def rate(self, role: Role, law: Follows) -> Power:
+    def rate(self, role: Role, law: OptimizerLaw) -> Power:
         """Of the learning rate: that of updates with entries of order one, over those of this optimizer's updates."""
         depth = {"outer": -1.0, "inner": 0.0 if self.boosts_inner else self._a - 1}.get(role, 0.0)  # 0: Eq. 8
-        width = Power(0.0 if role in INPUT_LIKE else -1.0)
-        return self._kept(replace(width, depth=depth) * (self.epsilon(role) ** law.degree * law.unit) ** -1)
+        of_entries = Power(fan_in=0.0 if role in INPUT_LIKE else -1.0, depth=depth)
+        return self._kept(of_entries * (self.epsilon(role) ** law.degree * law.unit) ** -1)
 
     def epsilon(self, role: Role) -> Power:
         """Of Adam's epsilon: as the entries of the gradient."""
         width = 0.0 if role == "readout" else -1.0
-        return self._kept(Power(0.0, width, -self._a if role == "inner" else 0.0))
+        return self._kept(Power(fan_out=width, depth=-self._a if role == "inner" else 0.0))
 
-    def powers(self, role: Role, law: Follows, multiplier: Power = _ONE, *, vector: bool = False) -> Powers:
+    def powers(self, role: Role, law: OptimizerLaw, multiplier: Power, *, vector: bool) -> Powers:
         """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every size."""
-        s = multiplier if self.scales_width else _ONE
-        std = self.std(role) * s**-1
-        rate = self.rate(role, law) * s ** -(1 + law.degree)
-        epsilon = self.epsilon(role) * s
-        return Powers(std.of_vector(), rate.of_vector(), epsilon) if vector else Powers(std, rate, epsilon)
+        s = multiplier if self.scales_width else Power()
+        std, rate = self.std(role) * s**-1, self.rate(role, law) * s ** -(1 + law.degree)
+        if vector:
+            std, rate = std.of_vector(), rate.of_vector()
+        return Powers(std, rate, self.epsilon(role) * s)
 
     @property
     def _a(self) -> float:
@@ -150,13 +137,8 @@ class Rule:
 
     def _kept(self, power: Power) -> Power:
         if not self.scales_width:
-            return _ONE
+            return Power()
         return power if self.scales_depth else replace(power, depth=0.0)
-
-
-def is_spectral(role: Role) -> bool:
-    """Whether a spectral-type optimizer takes matrices of this role; the rest goes to Adam."""
-    return role in ("hidden", "outer", "inner")
 
 
 RULES: dict[RuleName, Rule] = {
@@ -169,30 +151,18 @@ RULES: dict[RuleName, Rule] = {
 }
 
 
-def check_wide_limit(rule: str) -> Rule:
-    """The rule of this name; ValueError where infinitely wide networks do not train under it in the feature regime."""
-    fitting = [name for name, other in RULES.items() if other.scales_width]
-    if isinstance(rule, str) and rule in RULES and rule not in fitting:
-        raise InputError(
-            f"rule={rule!r} has no limit of large width: its rates do not grow with the width, so infinitely wide "
-            f"networks do not train in the feature regime. Choose one of {', '.join(map(repr, fitting))}."
-        )
-    return rule_named(check_choice("rule", rule, fitting))
-
-
-def check_finite_depth(rule: str, depth: float) -> None:
-    """ValueError where an infinite depth is asked of a rule that has no limit of large depth."""
-    if depth == math.inf:
-        fitting = " or ".join(repr(name) for name, other in RULES.items() if other.has_depth_limit)
-        raise InputError(f"rule={rule!r} has no limit of large depth; use {fitting}, or give a finite depth.")
-
-
 def rule_named(name: str) -> Rule:
     """The rule called ``name``; ValueError with the nearest name when there is none."""
     return RULES[cast(RuleName, check_choice("rule", name, RULES))]
 
 
-def exponent_of(name: str) -> float:
-    """The branch exponent ``a`` a network needs for rule ``name``: the paper's 1/2 where any will do."""
-    exponent = rule_named(name).exponent
-    return 0.5 if exponent is None else exponent
+def check_limit(rule: str, depth: float) -> None:
+    """ValueError where training under a rule has no limit of large width, or an infinite depth is asked of a rule
+    that has no limit of large depth."""
+    chosen = rule_named(rule)
+    if not chosen.scales_width:
+        wide = " or ".join(repr(name) for name, other in RULES.items() if other.scales_width)
+        raise InputError(f"rule={rule!r} has no limit of large width: its rates do not grow with it. Choose {wide}.")
+    if depth == math.inf and not chosen.has_depth_limit:
+        deep = " or ".join(repr(name) for name, other in RULES.items() if other.has_depth_limit)
+        raise InputError(f"rule={rule!r} has no limit of large depth. Choose {deep}, or give a finite depth.")

@@ -2,7 +2,7 @@
 
 ``b`` is the batch over that of the small run, ``d`` the number of tokens (or samples) over that of the small run. A law
 says by which factor one quantity changes: ``b^batch d^tokens``. docs/mathematics/recipe.md has the derivations, the
-sources as they were read, and what was measured on a small GPT.
+sources as they were read, their ranges and errors, and what was measured on a small GPT.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.entries import Positive
 from nfd.scaling.optimizers import OptimizerLaw, law_of
-
-_FURTHEST = 1e12  # of two runs, in batch or tokens
 
 
 class Label(StrEnum):
@@ -62,7 +60,7 @@ class RunLaw:
         name: by which it is switched off. Rows of one name are one law for several optimizers.
         batch, tokens: the powers of b and d.
         kinds: of optimizers that it is for; none where the quantity is one of the run.
-        label, source, note: where it comes from, its range or assumptions, and what is known of its error.
+        label, source: how far it can be trusted, and where it comes from.
         spread: the lowest and highest power of d among published fits; None where there is one value.
     """
 
@@ -73,49 +71,31 @@ class RunLaw:
     kinds: tuple[Kind, ...]
     label: Label
     source: str
-    note: str
     spread: tuple[float, float] | None = None
 
 
-SATURATION = "batch-saturation"
 _MALLADI = "Malladi et al. 2022 (arXiv 2205.10287)"
-_STEPS = "same number of samples, rates so small that training follows a stochastic differential equation"
-_NOISY = f"{_STEPS}, batches below the critical one; first order in the rate"
 _SCALE = "Wang & Aitchison 2024 (2405.13698); Bergsma et al. 2025 (2505.13738)"
-_SHARE = "1/(rate decay) stays a share of the steps; "
 _TOKENS = "Bjorck et al. 2025 (2409.19913), AdamW; Ren et al. 2026 (2603.28743), MuonH"
-_FITS = (
-    "language models, billions of tokens, one batch size; others fit -0.395 (MuonH, marin #5951) and -0.56 (Scion, "
-    "2510.03871); curvature (2606.29158)"
-)
+_LIMITS = "Bergsma et al. 2025 (2505.13738); Zhang et al. 2024 (2410.21676): 0.47, hardly of model size"
 _Q, _L = Quantity, Label
 RUN_LAWS: tuple[RunLaw, ...] = (
-    RunLaw("batch-rate", _Q.RATE, 1.0, 0, ("sgd",), _L.THEOREM, "Jastrzebski et al. 2017; Goyal et al. 2017",
-           f"{_STEPS}; first order in the rate"),
-    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("adam",), _L.THEOREM, _MALLADI, _NOISY),
-    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("other",), _L.ASSUMPTION, "as for Adam; nanochat assumes it for Muon",
-           f"{_NOISY}; Scion: b^0.62 beside d^-0.56 (2510.03871)"),
-    RunLaw("tokens-rate", _Q.RATE, 0, -0.32, ("adam",), _L.EMPIRICAL, _TOKENS, _FITS, (-0.56, -0.32)),
-    RunLaw("tokens-rate", _Q.RATE, 0, -0.32, ("sgd", "other"), _L.ASSUMPTION, f"as for AdamW: {_TOKENS}", _FITS,
-           (-0.56, -0.32)),
-    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("adam",), _L.EMPIRICAL, _SCALE,
-           f"{_SHARE}ResNet-18, ViT, GPTs of 0.1 to 3.3 billion parameters; linear in b confirmed; with tokens per "
-           "parameter the best share falls (power -0.53, not applied)"),
-    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("sgd", "other"), _L.ASSUMPTION, f"as for AdamW: {_SCALE}",
-           f"{_SHARE}not fitted for this optimizer"),
-    RunLaw("beta1-half-life", _Q.BETA1, -1.0, 0, ("adam",), _L.THEOREM, _MALLADI,
-           f"{_NOISY}; the time scale of momentum may matter little"),
-    RunLaw("beta2-half-life", _Q.BETA2, -1.0, 0, ("adam",), _L.THEOREM,
-           f"{_MALLADI}; Marek et al. 2025 (2507.07101) measure it",
-           f"{_NOISY}; held in language models at batches of 1 to 4,096 sequences"),
-    RunLaw("batch-epsilon", _Q.EPSILON, -0.5, 0, ("adam",), _L.THEOREM, _MALLADI, _NOISY),
-    RunLaw("warmup-tokens", _Q.WARMUP, -1.0, 0, (), _L.ASSUMPTION, "as many tokens as in the small run",
-           "follows from beta2's half-life where warm-up waits for beta2; not fitted"),
-    RunLaw("batch-limit", _Q.LIMIT, 0, 0.462, (), _L.EMPIRICAL,
-           "Bergsma et al. 2025 (2505.13738); Zhang et al. 2024 (2410.21676): 0.47, hardly of model size",
-           "GPTs of 0.1 to 3.3 billion parameters, AdamW, both runs as far from their limits; within a run it levels "
-           "off (2505.23971); the best batch grows as d^0.383", (0.462, 0.47)),
-)  # fmt: skip
+    RunLaw("batch-rate", _Q.RATE, 1.0, 0, ("sgd",), _L.THEOREM, "Jastrzebski et al. 2017; Goyal et al. 2017"),
+    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("adam",), _L.THEOREM, _MALLADI),
+    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("other",), _L.ASSUMPTION, "as for Adam; nanochat assumes it for Muon"),
+    RunLaw("tokens-rate", _Q.RATE, 0, -0.32, ("adam",), _L.EMPIRICAL, _TOKENS, (-0.56, -0.32)),
+    RunLaw(
+        "tokens-rate", _Q.RATE, 0, -0.32, ("sgd", "other"), _L.ASSUMPTION, f"as for AdamW: {_TOKENS}", (-0.56, -0.32)
+    ),
+    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("adam",), _L.EMPIRICAL, _SCALE),
+    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("sgd", "other"), _L.ASSUMPTION, f"as AdamW: {_SCALE}"),
+    RunLaw("beta1-half-life", _Q.BETA1, -1.0, 0, ("adam",), _L.THEOREM, _MALLADI),
+    RunLaw("beta2-half-life", _Q.BETA2, -1.0, 0, ("adam",), _L.THEOREM, f"{_MALLADI}; Marek et al. 2025 (2507.07101)"),
+    RunLaw("batch-epsilon", _Q.EPSILON, -0.5, 0, ("adam",), _L.THEOREM, _MALLADI),
+    RunLaw("warmup-tokens", _Q.WARMUP, -1.0, 0, (), _L.ASSUMPTION, "as many tokens as in the small run"),
+    RunLaw("batch-limit", _Q.LIMIT, 0, 0.462, (), _L.EMPIRICAL, _LIMITS, (0.462, 0.47)),
+)
+SATURATION = "batch-saturation"
 NAMES: tuple[str, ...] = tuple(dict.fromkeys([*(law.name for law in RUN_LAWS), SATURATION]))
 
 
@@ -129,10 +109,10 @@ class Factor:
     Attributes:
         law: its name, for ``laws=`` of ``Plan.for_run``.
         quantity, optimizer: the setting that it scales, and the optimizer that has this setting.
-        value: the setting of the large run as a multiple of that of the small one. low, high: the range of published
-            fits, or the interval of a measurement; None if there is one value only.
-        label, formula, source, note: as in ``nfd.scaling.run.RunLaw``.
+        value: the setting of the large run as a multiple of that of the small one.
+        label, formula, source: how far it can be trusted, and where it comes from.
         applied: whether the plan uses it.
+        low, high: the range of published fits, or the interval of a measurement; None if there is one value only.
     """
 
     law: str
@@ -142,7 +122,6 @@ class Factor:
     label: Label
     formula: str
     source: str
-    note: str
     applied: bool = True
     low: float | None = None
     high: float | None = None
@@ -158,7 +137,6 @@ class RunScaling:
         factors: one ``Factor`` per law and setting.
         critical_batch: of the large run, in the unit of ``batch``; None if it was not measured.
         schedule: of the large run; None if none was given.
-        unscaled: settings that stay the same, in words.
     """
 
     batch: tuple[Positive, Positive] | None
@@ -166,7 +144,6 @@ class RunScaling:
     factors: tuple[Factor, ...]
     critical_batch: Positive | None
     schedule: RateSchedule | None
-    unscaled: tuple[str, ...]
 
     @property
     def steps(self) -> int | None:
@@ -184,7 +161,7 @@ class RunScaling:
         return first, second
 
     def explain(self) -> str:
-        """A line per factor with its label and source, then what stays, and what is known of every law."""
+        """A line per factor with its label and source, then what stays."""
         known = [f"{name} {pair[0]:g} to {pair[1]:g}" for name in ("batch", "tokens") if (pair := getattr(self, name))]
         known += [f"{self.steps} steps"] if self.steps is not None else []
         known += [f"{self.schedule.warmup} of warm-up"] if self.schedule is not None else []
@@ -198,9 +175,11 @@ class RunScaling:
             value = f"{f.value:.4g}{ends}" if f.applied else f"off ({f.value:.4g}{ends})"
             quantity = f"{f.quantity} ({f.optimizer})" if f.optimizer else f"{f.quantity}"
             table.add_row(quantity, value, f.law, f.label, f.formula, f.source)
-        notes = dict.fromkeys(f"law  {f.law}: {f.note}" for f in self.factors)
+        same = [] if self.schedule else ["warm-up and decay of the rate (no schedule=)"]
+        same += [] if self.critical_batch else ["batch limit (no critical_batch=; nfd check --noise estimates it)"]
+        same += ["momentum of other optimizers than Adam, clipping of gradients, dropout, averages of weights"]
         title = f"Run: {', '.join(known)}; b, d: batch and tokens over the small run's"
-        return "\n".join([title, as_text(table, 200), "", f"not scaled  {'; '.join(self.unscaled)}", *notes])
+        return "\n".join([title, as_text(table, 200), "", f"not scaled  {'; '.join(same)}"])
 
 
 def run_scaling(
@@ -232,90 +211,66 @@ def run_scaling(
         raise InputTypeError(f"schedule must be an nfd.RateSchedule; got {type(schedule).__name__}.")
     if schedule is not None and (batch is None or tokens is None):
         raise InputError("schedule needs the steps of the run. Pass batch= and tokens=, each (small, large).")
-    if critical_batch is not None and batch is None:
-        raise InputError("critical_batch limits the batch. Pass batch=(small, large) in the same unit.")
+    if not isinstance(laws, Mapping | None):
+        raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
+    switched = {"decay-time-scale": scales_decay}
+    for name, is_on in (laws or {}).items():
+        switched[check_choice("a name in laws", name, NAMES)] = check_flag(f"laws[{name!r}]", is_on)
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
-    switched = {"decay-time-scale": scales_decay} | _switched(laws)
 
-    def row(law: RunLaw, name: str) -> Factor:
+    def row(law: RunLaw, of: str) -> Factor:
         ends = (None, None) if law.spread is None or d == 1 else sorted(d**power for power in law.spread)
         powers = [f"{x}^{p:g}" if p != 1 else x for x, p in (("b", law.batch), ("d", law.tokens)) if p]
         formula = " ".join(powers) + (" / rate" if law.quantity is Quantity.DECAY else "")
         value, on = b**law.batch * d**law.tokens, switched.get(law.name, True)
-        return Factor(law.name, law.quantity, name, value, law.label, formula, law.source, law.note, on, *ends)
+        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source, on, *ends)
 
     of_run = {law.quantity: row(law, "") for law in RUN_LAWS if not law.kinds}
-    limit = [] if critical_batch is None else [_measured(critical_batch), of_run[Quantity.LIMIT]]
-    critical = _product(limit) if limit else None
+    limit, critical = list[Factor](), None
+    if critical_batch is not None:
+        if batch is None:
+            raise InputError("critical_batch limits the batch. Pass batch=(small, large) in the same unit.")
+        limit = [_measured(critical_batch), of_run[Quantity.LIMIT]]
+        critical = _product(limit)
     rows: list[Factor] = []
     for law in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
         kind: Kind = "sgd" if law.is_linear else "adam" if law.epsilon else "other"
         own = [row(known, law.name) for known in RUN_LAWS if kind in known.kinds]
-        if critical is not None and batch is not None:
-            saturated = _saturation(law, batch, limit[0].value, critical)
-            own.append(replace(saturated, applied=switched.get(SATURATION, True)))
+        if critical is not None and batch is not None:  # what ((1 + C/B) / (1 + C0/B0))^-p lacks to b^p
+            power, label = 1.0 if kind == "sgd" else 0.5, Label.ASSUMPTION if kind == "other" else Label.EMPIRICAL
+            value = (b * (1 + critical / batch[1]) / (1 + limit[0].value / batch[0])) ** -power
+            formula, source = f"(b (1 + C/B) / (1 + C0/B0))^-{power:g}", "McCandlish et al. 2018 (1812.06162)"
+            on = switched.get(SATURATION, True)
+            own.append(Factor(SATURATION, Quantity.RATE, law.name, value, label, formula, source, on))
         rate = _product(f for f in own if f.quantity is Quantity.RATE)  # 1/(rate decay) stays a share of the steps
         rows += [replace(f, value=f.value / rate) if f.quantity is Quantity.DECAY else f for f in own]
     if schedule is not None:
-        warmup = of_run[Quantity.WARMUP]
-        rows.append(warmup)
+        rows.append(warmup := of_run[Quantity.WARMUP])
         schedule = replace(schedule, warmup=math.ceil(schedule.warmup * _product([warmup])))
-    rows += limit
-    unscaled = [
-        f"{f.quantity}{f' of {f.optimizer}' * bool(f.optimizer)} ({f.law} is off)" for f in rows if not f.applied
-    ]
-    unscaled += [] if optimizer.epsilon else [f"momentum of {optimizer.name}"]
-    unscaled += [] if schedule is not None else ["warm-up and decay of the rate (no schedule=)"]
-    unscaled += [] if limit else ["batch limit (no critical_batch=; nfd check --noise estimates it)"]
-    unscaled += ["clipping of gradients, dropout, averages of weights"]
-    return RunScaling(batch, tokens, tuple(rows), critical, schedule, tuple(unscaled))
+    return RunScaling(batch, tokens, (*rows, *limit), critical, schedule)
 
 
 def _product(factors: Iterable[Factor]) -> float:
     return math.prod(factor.value for factor in factors if factor.applied)
 
 
-def _saturation(law: OptimizerLaw, batch: tuple[float, float], before: float, after: float) -> Factor:
-    """What ``((1 + C/B) / (1 + C0/B0))^-p`` lacks to ``b^p``: rates stop growing at the critical batch C."""
-    power = 1.0 if law.is_linear else 0.5
-    full = ((1 + after / batch[1]) / (1 + before / batch[0])) ** -power
-    label = Label.EMPIRICAL if law.is_linear or law.epsilon else Label.ASSUMPTION
-    return Factor(
-        SATURATION, Quantity.RATE, law.name, full / (batch[1] / batch[0]) ** power, label,
-        f"((1 + C/B) / (1 + C0/B0))^-{power:g} / b^{power:g}", "McCandlish et al. 2018 (1812.06162)",
-        "SGD on a quadratic loss; Adam by its fits (powers 1/2 to 1); C is an estimate: see its interval",
-    )  # fmt: skip
-
-
 def _measured(critical_batch: float | Interval) -> Factor:
     """The critical batch as it was measured in the small run."""
-    ends: tuple[float, float] | tuple[()] = ()
+    low, high = None, None
     if isinstance(critical_batch, Interval):
-        ends, critical_batch = (critical_batch.low, critical_batch.high), critical_batch.value
-    low, high = (end if math.isfinite(end) else None for end in ends) if ends else (None, None)
+        low, high = (end if math.isfinite(end) else None for end in (critical_batch.low, critical_batch.high))
+        critical_batch = critical_batch.value
     value = check_real("critical_batch", critical_batch, above=0.0)
-    note = "the small run; gradient noise stands for the critical batch"
-    return Factor("measured", Quantity.LIMIT, "", value, Label.MEASURED, "C0", "critical_batch=", note, True, low, high)
+    return Factor("measured", Quantity.LIMIT, "", value, Label.MEASURED, "C0", "critical_batch=", True, low, high)
 
 
 def _pair(argument: str, pair: Sequence[float] | None) -> tuple[float, float] | None:
     if pair is None:
         return None
-    if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputTypeError(f"{argument} must be (small, large), two numbers in one unit; got {pair!r}.")
     small, large = (check_real(argument, number, above=0.0) for number in pair)
-    if not 1 / _FURTHEST <= large / small <= _FURTHEST:
-        raise InputError(f"{argument} must lie within a factor of {_FURTHEST:g}; got {small:g} and {large:g}.")
     return small, large
-
-
-def _switched(laws: Mapping[str, bool] | None) -> dict[str, bool]:
-    if not isinstance(laws, Mapping | None):
-        raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
-    return {
-        check_choice("a name in laws", name, NAMES): check_flag(f"laws[{name!r}]", on)
-        for name, on in (laws or {}).items()
-    }
 
 
 # ---- the schedule of a run -----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from nfd.core.random import derive
 from nfd.core.tables import as_text, in_bytes, table_of
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
 from nfd.scaling.plan import Held, Plan, held_by
-from nfd.scaling.rules import is_spectral
+from nfd.scaling.rules import SPECTRAL
 from nfd.wide.basis import LEAST_ROOM
 from nfd.wide.layers import DeferredLinear, StructuredLinear
 from nfd.wide.linear import FactoredLinear
@@ -500,7 +500,7 @@ def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
     for name, entry in plan.entries.items():
         grows = entry.ratios.fan_in != 1 and entry.ratios.fan_out != 1
         both = entry.matrix is not None if len(entry.shape) == 2 else name in maps or grows
-        if is_spectral(entry.role) and both:
+        if entry.role in SPECTRAL and both:
             wide.add(name)
     return wide
 
