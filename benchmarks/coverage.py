@@ -38,6 +38,7 @@ PARTS = {
     "networks": ("coverage_slopes", "networks_cover"),
     "study": ("coverage_study", "study_covers"),
     "slopes": ("coverage_slopes", "slopes_cover"),
+    "noise": ("coverage_noise", "noise_covers"),
     "means": ("coverage_means", "means_cover"),
 }
 RESULT = Path(__file__).with_name("coverage.json")

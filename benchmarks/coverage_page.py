@@ -39,6 +39,11 @@ TITLES = {
         "independently, with noise in one direction all err together.",
     ),
     "predict": ("Predictions", "Small networks through `nfd.predict`, against very wide ones."),
+    "noise": (
+        "Noise scales of gradients",
+        "Gradients with normal or heavy-tailed noise, given to `nfd.meters.noise.GradientNoise`: micro-batches of 4 "
+        "samples, 8 in a group. An interval without an upper limit counts by its lower one.",
+    ),
     "laws": (
         "Laws of size, best rates, regret",
         "Simulated losses, given to the fits of `nfd scaling-law` and `nfd transfer`.",

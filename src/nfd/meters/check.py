@@ -366,7 +366,7 @@ class Check:
         for row in self.noise:
             value, low, high = (row[name] for name in ("value", "low", "high"))
             bounded = f"{value:.3g} [{low:.3g}, {high:.3g}]" if math.isfinite(high) else f"at least {low:.3g}"
-            words = "unknown" if math.isnan(low) else bounded
+            words = bounded if low > 0 else "unknown: more or larger batches are needed"
             table.add_row(*(str(row[name]) for name in ("width", "depth", "seed")), words)
         return as_text(table, 120)
 
