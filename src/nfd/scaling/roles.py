@@ -246,11 +246,13 @@ def anatomy(
     interrupted = _interrupted(traced, names)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
-    decisions |= {name: _outside(t, scaling) for name, t in own.items() if name not in decisions}
+    decisions |= {n: _outside(t, scaling and scaling.get(n, ())) for n, t in own.items() if n not in decisions}
     width = stream_width(own, {name: decision.role for name, decision in decisions.items()})
     for name, t in own.items():
-        if decisions[name] is _ONE_SIZE and width is not None and t.ins is not None and t.outs is not None:
-            decisions[name] = _beside_stream(t, t.ins, t.outs, width)
+        if decisions[name] is _ONE_SIZE and width is not None:  # one side, and one alone, may be that of the stream
+            guess = _outside(t, tuple(size == width for size in t.shape))
+            if guess.role in ("input", "readout"):
+                decisions[name] = guess._replace(why=guess.why.replace("grows with width", f"is the stream's {width}"))
         if len(t.names) > 1 and t.readers and not t.is_vector and name not in said:
             is_tied = len(t.readers) < len(t.names)
             why = f"an embedding shared with {', '.join(t.readers)}" if is_tied else f"shared by {', '.join(t.names)}"
@@ -320,15 +322,14 @@ def _in_blocks(
     return decisions
 
 
-def _outside(t: TensorInfo, scaling: Scaling | None) -> Decision:
-    """A tensor outside every block, from which of its dimensions grow."""
+def _outside(t: TensorInfo, grows: tuple[bool, ...] | None) -> Decision:
+    """A tensor outside every block, from which of its dimensions grow; None where that is not known."""
     if t.is_vector:
         return Decision("vector", "vector outside blocks")
     if t.ins == ():
         return Decision("embedding", "looked up or added")
-    if scaling is None:
+    if grows is None:
         return _ONE_SIZE
-    grows = scaling.get(t.name, ())
     if not any(grows):
         return Decision("vector", "no dimension grows with width")
     if t.ins is None or t.outs is None:
@@ -351,15 +352,6 @@ def stream_width(own: Mapping[str, TensorInfo], roles: Mapping[str, Role | None]
         if len(sizes) == 1:
             return sizes.pop()
     return None
-
-
-def _beside_stream(t: TensorInfo, ins: tuple[int, ...], outs: tuple[int, ...], width: int) -> Decision:
-    """A tensor outside every block, from which of its dimensions match the stream."""
-    into, out_of = (t.shape[axes[0]] == width for axes in (ins, outs))
-    if into == out_of:
-        sides = "both sides are" if into else "no side is"
-        return _ONE_SIZE._replace(why=f"outside blocks, {sides} the stream's {width}")
-    return Decision("readout", f"reads the stream of {width}") if into else Decision("input", f"writes into {width}")
 
 
 def _like_its_matrix(t: TensorInfo, own: Mapping[str, TensorInfo], decisions: Mapping[str, Decision]) -> Decision:
