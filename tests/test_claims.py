@@ -166,7 +166,7 @@ def test_the_committed_table_is_of_these_claims() -> None:
     """docs/claims.md is what the command wrote of these statements, and says what was tried where one does not hold."""
     text = (ROOT / "docs/claims.md").read_text()
     stored = json.loads((ROOT / "docs/claims.json").read_text())
-    config = FigureConfig(data="images", data_dir="cifar10-jpeg")
+    config = FigureConfig(data="cifar10", data_dir="cifar10-jpeg")
     assert text == claims_page(config, stored["rows"], stored["data"], stored["command"])
     assert [row["id"] for row in stored["rows"]] == [claim.id for claim in CLAIMS]
     for row, claim in zip(stored["rows"], CLAIMS, strict=True):

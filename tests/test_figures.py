@@ -360,7 +360,7 @@ def test_every_figure_is_made_small_and_drawn_again_without_training(
             in_order(found, name)
             said_plainly(found)
             assert [f.headline for f in written if f.name.startswith(figure.name)] == [f.headline for f in found]
-            assert (figures / f"{figure.name}.html").stat().st_size > 500_000
+            assert "<svg" in (figures / f"{figure.name}.html").read_text()
             for finding in found:
                 assert finding.rows
                 assert "digits" in finding.caption

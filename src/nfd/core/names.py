@@ -18,7 +18,7 @@ BasisName = Literal["auto", "inputs", "gradients"]
 WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]  # of rates that scale with width
 RuleName = Literal["standard", "ntk", WideRuleName]
 KernelKind = Literal["nngp", "ntk", "independent-feedback"]
-Data = Literal["digits", "cifar10", "images"]
+Data = Literal["digits", "cifar10"]
 Decay = Literal["constant-product", "independent", "raw"]
 ExecutorName = Literal["processes", "inline", "ray"]
 

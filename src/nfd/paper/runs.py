@@ -16,7 +16,7 @@ from nfd import MLP, SGD, Family, Observation, Observer, ResNet, Sweep, Task, Tr
 from nfd.data import Dataset
 from nfd.families import Member, Network, networks
 from nfd.meters import Baseline
-from nfd.paper.data.load import load
+from nfd.paper.data import load
 from nfd.paper.settings import DataConfig
 from nfd.paper.spectra import Spectra
 from nfd.paper.start import at_start
@@ -35,7 +35,7 @@ class RunConfig:
     """The settings of one run: a network, its training and its meter.
 
     Attributes:
-        data, data_dir, image_size, data_seed: the data set, and the seed of the order of batches.
+        data, data_dir, data_seed: the data set, and the seed of the order of batches.
         network: resnet, or mlp, the vanilla network without skip connections.
         coupled: whether the layers of a seed's networks of every depth are increments of one path.
         every: steps between evaluations on the test part and of the meter; by default only after the last step.
@@ -46,7 +46,6 @@ class RunConfig:
 
     data: str = "digits"
     data_dir: str | None = None
-    image_size: int | None = None
     data_seed: int = 0
     activation: str = "relu"
     horizon: float = 1.0
@@ -80,7 +79,7 @@ def grid(**settings: Any) -> list[RunConfig]:
 def data_settings(config: DataConfig) -> dict[str, Any]:
     """The data of a configuration, as settings of ``RunConfig``."""
     data = config.data or "digits"  # a configuration may leave it open
-    return {"data": data, "data_dir": config.data_dir, "image_size": config.image_size, "data_seed": config.seed}
+    return {"data": data, "data_dir": config.data_dir, "data_seed": config.seed}
 
 
 def steps_of(epochs: float, images: int, batch: int) -> int:
@@ -115,7 +114,7 @@ def trial_of(config: RunConfig) -> Trial:
     observe = () if config.meter == "none" else (Meter(config.meter, config.every),)
     return Trial(
         _family(config),
-        _task(config.data, config.data_dir, config.image_size, config.data_seed, config.batch, config.steps,
+        _task(config.data, config.data_dir, config.data_seed, config.batch, config.steps,
               config.meter != "none", config.momentum),
         config.width,
         config.depth,
@@ -128,17 +127,15 @@ def trial_of(config: RunConfig) -> Trial:
     )  # fmt: skip
 
 
-def dataset_of(config: RunConfig, *, progress: bool | None = False) -> Dataset:
+def dataset_of(config: RunConfig) -> Dataset:
     """The data set of a run; it is loaded once and cached."""
-    return dataset_named(config.data, config.data_dir, config.image_size, config.data_seed, progress)
+    return dataset_named(config.data, config.data_dir, config.data_seed)
 
 
 @lru_cache(maxsize=4)
-def dataset_named(
-    name: str, directory: str | None, size: int | None, seed: int, progress: bool | None = False
-) -> Dataset:
+def dataset_named(name: str, directory: str | None, seed: int) -> Dataset:
     """A data set, loaded once."""
-    return load(name, directory, image_size=size, seed=seed, progress=progress)
+    return load(name, directory, seed=seed)
 
 
 def _family(config: RunConfig) -> Family:
@@ -155,14 +152,13 @@ def _family(config: RunConfig) -> Family:
 def _task(
     name: str,
     directory: str | None,
-    size: int | None,
     seed: int,
     batch: int,
     steps: int,
     metered: bool,
     momentum: float,
 ) -> Task:
-    dataset = dataset_named(name, directory, size, seed)
+    dataset = dataset_named(name, directory, seed)
     tests = slice(TESTED if metered else None)
     inputs, labels = dataset.batches(batch, steps, seed)
     tested = [(dataset.test_inputs[tests], dataset.test_labels[tests])]

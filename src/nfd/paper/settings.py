@@ -162,11 +162,9 @@ class DataConfig(Config):
     """Which data set."""
 
     data: Data = "digits"
-    """digits (scikit-learn's, nothing to download), cifar10 (official binary version), images (class folders)"""
+    """digits (scikit-learn's, nothing to download) or cifar10 (official binary version)"""
     data_dir: Annotated[str, AfterValidator(utf8)] | None = None
-    """where cifar10 (directory or tar.gz) or images are"""
-    image_size: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = None
-    """side in pixels that images are cropped and scaled to; needed when their sizes differ"""
+    """where cifar10 (directory or tar.gz) is"""
     seed: Seed = 0
     """seed of everything random"""
 
@@ -175,7 +173,7 @@ class DataConfig(Config):
         kind = self.data or "digits"  # a configuration may leave it open
         if kind == "digits" and self.data_dir is not None:
             raise InputError(
-                f"data_dir is for data='cifar10' and data='images'; got data='digits' and data_dir={self.data_dir!r}. "
+                f"data_dir is for data='cifar10'; got data='digits' and data_dir={self.data_dir!r}. "
                 "Drop it or name the data set with --data."
             )
         if kind != "digits" and not (self.data_dir or "").strip():
@@ -183,8 +181,6 @@ class DataConfig(Config):
                 f"data={self.data!r} needs data_dir, the directory that holds it. "
                 "Give data_dir=DIR, or --data-dir DIR where the command has this option."
             )
-        if self.image_size is not None and kind != "images":
-            raise InputError(f"image_size is for data='images'; got data={kind!r}. Drop it.")
 
 
 class TrainingConfig(DataConfig):

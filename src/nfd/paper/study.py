@@ -23,7 +23,7 @@ from nfd.data import Dataset
 from nfd.families import Member, networks
 from nfd.limits import Outputs
 from nfd.meters import UPDATES, Baseline
-from nfd.paper.data.load import load
+from nfd.paper.data import load
 from nfd.paper.settings import StudyConfig
 from nfd.store import Record
 from nfd.training import Step, cross_entropy
@@ -106,9 +106,7 @@ class Study:
     def __init__(self, config: StudyConfig, *, device: str = "cpu", progress: bool = False) -> None:
         self.config, self.device = config, torch.device(device)
         self.measured = Measured()
-        self.dataset: Dataset = load(
-            config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=progress
-        )
+        self.dataset: Dataset = load(config.data, config.data_dir, seed=config.seed)
         batches = self.dataset.batches(config.batch, config.steps, config.seed)
         self.inputs, self.targets = (x.to(self.device) for x in batches)
         self.task = Task(list(zip(self.inputs, self.targets, strict=True)))

@@ -61,7 +61,7 @@ def evidence_for(
     Args:
         at_need: train a part when a claim first reads it, in place of all parts now.
     """
-    dataset = dataset_for(config, progress=sweep.progress)
+    dataset = dataset_for(config)
     runs: dict[str, Mapping[str, Runs]] = {}
     for number, figure in _FIGURES.items():
         train = partial(trained, figure, config, sweep, say)

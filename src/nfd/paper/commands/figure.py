@@ -58,7 +58,7 @@ class FigureCommand(PaperOptions):
         from nfd.paper.figures.making import dataset_for, findings, is_trained, trained
         from nfd.paper.pages import write_figure, write_figures
 
-        drawn, dataset, runs = [], dataset_for(config, progress=True), {}
+        drawn, dataset, runs = [], dataset_for(config), {}
         with self.sweep(self.runs_in(directory)) as sweep:
             for number, figure in FIGURES.items():
                 wanted = self.number in (number, "all")

@@ -14,9 +14,9 @@ from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.runs import RunConfig, data_settings, dataset_of, run_all, trial_of
 
 
-def dataset_for(config: FigureConfig, *, progress: bool | None = False) -> Dataset:
+def dataset_for(config: FigureConfig) -> Dataset:
     """The data that a configuration names."""
-    return dataset_of(RunConfig(**data_settings(config)), progress=progress)
+    return dataset_of(RunConfig(**data_settings(config)))
 
 
 def is_trained(figure: Figure, config: FigureConfig, sweep: Sweep) -> bool:
@@ -50,5 +50,5 @@ def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list
 
 
 def _grids(figure: Figure, config: FigureConfig, sweep: Sweep) -> dict[str, list[RunConfig]]:
-    dataset = dataset_for(config, progress=sweep.progress)
+    dataset = dataset_for(config)
     return figure.grids(config.size, data_settings(config), dataset, config.seed)

@@ -1,1 +1,0 @@
-"""Fuzzing of what reads files from outside: targets, seeds and a runner."""
