@@ -117,14 +117,6 @@ def test_a_ladder_that_cannot_tell_is_refused() -> None:
         Bands(Ladder(once, (32, 2)), WIDE, DEEP, [DEEP])
 
 
-def test_networks_that_broke_off_are_no_part_of_a_ladder() -> None:
-    runs = list(ladder().networks)
-    broken = replace(runs[0], rows=[row for row in runs[0].rows if row.step < 8])
-    whole = Ladder([broken, *runs[1:]], (32, 2))
-    assert len(whole.runs) == len(runs) - 1
-    assert whole.steps == STEPS
-
-
 def test_under_muon_the_largest_singular_value_tells_of_a_layer_and_not_the_rank_of_its_change() -> None:
     """Changes by all entries grow with the rank of gradients, here as no law of size does."""
 

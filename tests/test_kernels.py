@@ -81,14 +81,6 @@ def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) 
     assert bound > 1e-9
     with pytest.raises(ValueError, match=r"hidden variances of .* Scale the inputs"):
         nfd.kernel([[50.0]], activation="tanh")
-    with pytest.raises(ValueError, match="norms below 1e\\+150"):
-        nfd.kernel([[1e160]])
-    with pytest.raises(TypeError, match="X must be real"):
-        nfd.kernel(torch.ones(2, 2, dtype=torch.complex64))
-    with pytest.raises(TypeError, match=r"X must be an array of numbers; .*Use tensor\.detach"):
-        nfd.kernel([torch.ones(2, requires_grad=True)])
-    with pytest.raises(TypeError, match="X2 must be a dense tensor with numbers in it"):
-        nfd.kernel(torch.ones(2, 3), torch.ones(2, 3, device="meta"))
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
@@ -179,6 +171,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"depth": 0}, "depth must be at least 1"),
     ({"X2": np.ones((2, 4))}, "X2 must have 3 features, as X has; got 4"),
     ({"X": np.ones(3)}, "X must be .N, d. with d of at least 1"),
+    ({"X": [[1e160]]}, "norms below 1e\\+150"),
+    ({"X": torch.ones(2, 2, dtype=torch.complex64)}, "X must be real"),
+    ({"X": [torch.ones(2, requires_grad=True)]}, r"X must be an array of numbers; .*Use tensor\.detach"),
+    ({"X": torch.ones(2, 3), "X2": torch.ones(2, 3, device="meta")}, "X2 must be a dense tensor with numbers in it"),
     ({"X": np.array([[1.0, np.nan, 0.0]])}, "X must be finite; entry .0, 1. is nan"),
 ]
 
@@ -186,5 +182,5 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"X": np.ones((2, 3))} | change
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         nfd.kernel(arguments.pop("X"), **arguments)

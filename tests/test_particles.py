@@ -49,28 +49,6 @@ def test_definition_1_is_the_decoupled_network(case: dict[str, Any]) -> None:
         assert float(found.max()) > 6
 
 
-def test_the_printed_term_of_equation_5_moves_definition_1() -> None:
-    """Its tau^2 moves Definition 1 by a little, paired on the same particles."""
-    x, y = problem({"rows": (0, 8)})
-    kwargs: dict[str, Any] = {"grid": 2, "horizon": 2.0, "activation": "relu", "eta_c": 0.3}
-    found = []
-    for seed in range(5):
-        solved = [
-            nfd.solve_nfd(x, y, eq5_term=e, particles=2048, replicates=2, seed=seed, **kwargs) for e in (False, True)
-        ]
-        found.append(torch.stack([s.outputs for s in solved]))
-    plain, printed = torch.stack(found).unbind(1)
-    moved = (printed - plain)[:, 1:]  # before the first update nothing differs
-    assert float((moved.mean(0) / (moved.std(0) / 5**0.5)).abs().max()) > 6
-
-
-def test_divergence_is_a_result() -> None:
-    x, y = problem({"rows": (0, 8)})
-    s = nfd.solve_nfd(x, y, grid=2, horizon=4.0, activation="relu", eta_c=2.0, particles=256, replicates=2)
-    assert s.diverged_at is not None
-    assert bool(torch.isnan(s.outputs[s.diverged_at :]).all())
-
-
 def test_moments_at_initialisation_are_those_of_propositions_2_and_6() -> None:
     """Sigma is E phi^2 along Prop. 2, Theta is P_t, which solves -P' = E[phi' phibar'] P: finite-depth forms."""
     x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -108,20 +86,23 @@ def test_repeated_samples_are_dropped_and_counted() -> None:
     assert s.Sigma.shape == s.Theta.shape == (5, 3, 3)
 
 
-def test_logistic_loss_and_bad_input() -> None:
-    x, y = problem({"rows": (0, 4)})
-    s = nfd.solve_nfd(x, y, grid=4, loss="logistic", particles=512, replicates=2)
-    assert bool(torch.isfinite(s.outputs).all())
-    with pytest.raises(ValueError, match=r"must be \+1 or -1"):
-        nfd.solve_nfd(x, torch.zeros(4), loss="logistic")
-    with pytest.raises(ValueError, match=r"particles must be more than the 4 samples.*deferred"):
-        nfd.solve_nfd(x, y, particles=4)
-    with pytest.raises(ValueError, match=r"inputs must be \[K, d\] and targets \[K\]"):
-        nfd.solve_nfd(x, y[:2])
-    with pytest.raises(ValueError, match="horizon must be greater than 0"):
-        nfd.solve_nfd(x, y, horizon=0)
-    with pytest.raises(ValueError, match="targets must be finite"):
-        nfd.solve_nfd(x, torch.full((4,), torch.nan))
+SIXTY = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (SIXTY[:4], torch.zeros(4), {"loss": "logistic"}, r"must be \+1 or -1"),
+    (SIXTY[:4], torch.zeros(4), {"particles": 4}, r"particles must be more than the 4 samples.*deferred"),
+    (SIXTY[:4], torch.zeros(2), {}, r"inputs must be \[K, d\] and targets \[K\]"),
+    (SIXTY[:4], torch.zeros(4), {"horizon": 0}, "horizon must be greater than 0"),
+    (SIXTY[:4], torch.full((4,), torch.nan), {}, "targets must be finite"),
+    (SIXTY, torch.zeros(60), {"memory": "1 MiB"}, r"GiB, more than memory='1 MiB'.*deferred"),
+    (SIXTY, torch.zeros(60), {"eq5_term": "no"}, "eq5_term must be True or False"),
+    (torch.zeros(2, 30_000), torch.zeros(2), {}, "takes up to 21200 features"),
+]
+
+
+@pytest.mark.parametrize(("x", "y", "settings", "message"), BAD)
+def test_bad_input_is_named(x: Tensor, y: Tensor, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        nfd.solve_nfd(x, y, **settings)
 
 
 def first_step(x: Tensor, L: int, activation: str, *, eq5: bool) -> Tensor:
@@ -154,15 +135,12 @@ def test_the_first_step_is_that_of_the_decoupled_kernel_and_eq_5_adds_what_it_pr
     assert abs(float(relu.mean()) - decoupled) < 4 * float(stderr(relu)) < abs(standard - decoupled)
 
 
-def test_what_does_not_fit_or_diverges_is_said() -> None:
-    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"GiB, more than memory='1 MiB'.*deferred"):
-        nfd.solve_nfd(x, torch.zeros(60), memory="1 MiB")
-    with pytest.raises(TypeError, match="eq5_term must be True or False"):
-        nfd.solve_nfd(x, torch.zeros(60), eq5_term="no")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="takes up to 21200 features"):
-        nfd.solve_nfd(torch.zeros(2, 30_000), torch.zeros(2))
-    s = nfd.solve_nfd(x[:8].flip(0).numpy()[::-1], torch.ones(8), grid=4, activation="relu", eta_c=50.0, particles=256)
+def test_what_diverges_is_a_result_and_labels_are_learned_by_the_logistic_loss() -> None:
+    x, y = problem({"rows": (0, 4)})
+    assert bool(nfd.solve_nfd(x, y, grid=4, loss="logistic", particles=512, replicates=2).outputs.isfinite().all())
+    s = nfd.solve_nfd(
+        SIXTY[:8].flip(0).numpy()[::-1], torch.ones(8), grid=4, activation="relu", eta_c=50.0, particles=256
+    )
     assert s.diverged_at is not None
     assert bool(s.min_eigenvalues.isnan().all())
     assert bool(s.Sigma[:, s.diverged_at :].isnan().all())

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
+import json
 import math
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,9 @@ import pytest
 import torch
 from tests.models import Residual, Transformer
 from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import nfd
 from nfd.core.random import global_state
@@ -98,17 +105,6 @@ def test_the_alignment_is_that_of_the_last_update() -> None:
     delta = (head.weight - before.weight).detach()
     aligned = float((read[0] @ delta.T).norm() / (delta.norm() * read[0].norm()))
     assert value(watch, "alignment", "head") == pytest.approx(aligned, rel=1e-5)
-
-
-def test_a_frozen_block_shows_in_its_own_rows() -> None:
-    model, plan = planned(Residual(WIDTH, DEPTH))
-    watch = nfd.Watch(model, plan, X, every=5)
-    for p in model.get_submodule("blocks.2").parameters():
-        p.requires_grad_(False)
-    train(model, plan, 5, watch)
-    changes = {row.layer: row.value for row in watch.rows if row.meter == "change"}
-    still = {layer for layer, change in changes.items() if change == 0}
-    assert still == {"blocks.2.up", "blocks.2.down"}
 
 
 class Restless(nn.Module):
@@ -358,15 +354,6 @@ def test_what_diverged_is_not_a_number() -> None:
     assert math.isfinite(value(watch, "activation", "blocks.0"))
 
 
-def test_numbers_of_16_bits_around_a_step_do_not_reach_the_sample() -> None:
-    model, plan = planned(Residual(WIDTH, DEPTH))
-    watch, other = (nfd.Watch(model, plan, X, every=1) for _ in range(2))
-    watch.step()
-    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
-        other.step()
-    assert other.table == watch.table
-
-
 @pytest.mark.slow
 def test_compiled_models_are_watched_and_not_compiled_again() -> None:
     graphs: list[int] = []
@@ -404,3 +391,159 @@ def test_bad_input_is_refused() -> None:
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
             wrong()
+
+
+# ---- rates that are not those of the plan: told at the first step, whatever steps it
+
+LR = 0.01
+Make = Callable[[nn.Module, nfd.Plan], Any]
+
+
+class Wrapped(Optimizer):
+    """Another library's wrapper, which is not set up as an optimizer of PyTorch."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    def step(self, closure: Any = None) -> None:
+        """That of the optimizer."""
+        self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """That of the optimizer."""
+        self.optimizer.zero_grad(set_to_none)
+
+
+def planned_for(optimizer: str = "adamw", rule: str = "complete-p") -> tuple[nn.Module, nfd.Plan]:
+    model = Residual(WIDTH, DEPTH)
+    base = {} if rule == "standard" else {"base": (8, 2)}
+    plan = nfd.plan(model, rule=rule, optimizer=optimizer, sample=X, **base)  # type: ignore[arg-type]
+    return plan.apply_(model), plan
+
+
+def warned_of(
+    model: nn.Module, optimizers: Any, watch: nfd.Watch, steps: int = 2, schedule: Callable[[int], float] | None = None
+) -> list[str]:
+    """Returns what is warned of."""
+    own = optimizers if isinstance(optimizers, list) else [optimizers]
+    schedulers = [] if schedule is None else [LambdaLR(optimizer, schedule) for optimizer in own]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(steps):
+            model(X).square().mean().backward()
+            for part in (*own, *schedulers):
+                part.step()
+            watch.step()
+            model.zero_grad()
+    return [str(warning.message) for warning in caught]
+
+
+def plain(model: nn.Module, plan: nfd.Plan) -> Optimizer:
+    return AdamW(model.parameters(), lr=LR)
+
+
+SOUND: dict[str, Make] = {
+    "the optimizer of the plan": lambda model, plan: plan.make_optimizer(model, lr=LR),
+    "Adam with its groups": lambda model, plan: Adam(plan.param_groups(model, lr=LR)),
+    "the same rates by hand": lambda model, plan: AdamW(
+        [{"params": group["params"], "lr": group["lr"]} for group in plan.param_groups(model, LR)]
+    ),
+    "an optimizer for each group": lambda model, plan: [AdamW([group]) for group in plan.param_groups(model, LR)],
+    "wrapped": lambda model, plan: Wrapped(plan.make_optimizer(model, lr=LR)),
+    "one that does not step the model": lambda model, plan: [
+        plan.make_optimizer(model, lr=LR),
+        AdamW([nn.Parameter(torch.ones(2))], lr=1.0),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_rates_of_the_plan_are_no_alert(name: str) -> None:
+    model, plan = planned_for()
+    optimizers, watch = SOUND[name](model, plan), nfd.Watch(model, plan, X)
+    assert warned_of(model, optimizers, watch, schedule=lambda step: step / 2) == []  # the first step has no rate
+    assert watch.alerts == []
+
+
+def test_one_rate_is_right_where_the_rule_has_one_and_muon_has_two() -> None:
+    for rule, optimizer, make in (
+        ("standard", "adamw", plain),
+        ("standard", "adamw", lambda model, plan: SGD(model.parameters(), lr=LR)),
+        ("complete-p", "muon", lambda model, plan: plan.make_optimizer(model, lr=LR, adamw_lr=LR / 7)),
+    ):
+        model, plan = planned_for(optimizer, rule)
+        watch = nfd.Watch(model, plan, X)
+        assert warned_of(model, make(model, plan), watch) == []
+        assert watch.alerts == []
+
+
+WRONG: dict[str, Make] = {
+    "no groups": plain,
+    "groups without rates": lambda model, plan: AdamW(
+        [{"params": group["params"]} for group in plan.param_groups(model, 1.0)], lr=LR
+    ),
+    "wrapped": lambda model, plan: Wrapped(plain(model, plan)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_one_rate_for_all_tensors_is_told_at_the_first_step_that_has_a_rate(name: str) -> None:
+    model, plan = planned_for()
+    optimizer, watch = WRONG[name](model, plan), nfd.Watch(model, plan, X, every=9)
+    warned = warned_of(model, optimizer, watch, 3, schedule=lambda step: max(step - 1, 0))
+    (alert,) = watch.alerts
+    assert (alert.step, alert.cause) == (2, Cause.OPTIMIZER)
+    assert {other.tensor: other.planned for other in alert.tensors} == pytest.approx(
+        {name: LR * plan.rate(name) for name in plan.entries if plan.rate(name) != 1}
+    )
+    assert warned == [str(alert)]
+    assert "the AdamW does not have the groups of the plan" in str(alert)
+    assert f"blocks.*.down.weight (4 tensors) has rate 0.01, planned {LR / 4:g}" in str(alert)
+    assert "plan.make_optimizer" in alert.remedy
+    state = json.loads(json.dumps(watch.state_dict(start=False)))
+    resumed = nfd.Watch(model, plan, X, every=9, own_start=True)
+    resumed.load_state_dict(state)
+    assert warned_of(model, optimizer, resumed) == []  # it is known
+    assert resumed.alerts == watch.alerts
+
+
+def test_an_optimizer_of_another_kind_is_named() -> None:
+    for optimizer, make, kind, names in (
+        ("adamw", SGD, "sgd", "'embed.weight', 'embed.bias', 'blocks.0.up.weight' and 17 more"),
+        ("muon", AdamW, "adamw", "'blocks.0.up.weight', 'blocks.1.up.weight', 'blocks.2.up.weight' and 5 more"),
+    ):
+        model, plan = planned_for(optimizer)
+        watch = nfd.Watch(model, plan, X)
+        (warned,) = warned_of(model, make(plan.param_groups(model, LR)), watch)
+        assert f"step 1: the plan is for {optimizer}; the optimizer of {names} is {make.__name__}." in warned
+        assert f"plan for {kind!r}" in warned
+
+
+def test_groups_of_the_plan_that_lost_their_ratios_are_named() -> None:
+    model, plan = planned_for()
+    groups = plan.param_groups(model, LR)
+    for group in groups:
+        group["lr"] *= 3 if any(p is model.get_parameter("head.weight") for p in group["params"]) else 1
+    watch = nfd.Watch(model, plan, X)
+    (warned,) = warned_of(model, AdamW(groups), watch)  # the optimizer itself
+    assert "no longer the plan's: groups" in warned
+    (alert,) = watch.alerts
+    assert alert.cause is Cause.RATE
+    (other,) = alert.tensors
+    assert (other.tensor, alert.layer) == ("head.weight", "head")
+    assert (other.value, other.planned) == pytest.approx(
+        (3 * LR * plan.rate("head.weight"), LR * plan.rate("head.weight"))
+    )
+
+
+def test_no_hook_stays() -> None:
+    before = len(_global_optimizer_post_hooks)
+    for steps in (2, 0):  # once it knows the optimizer, and with the watch
+        model, plan = planned_for()
+        watch = nfd.Watch(model, plan, X)
+        assert len(_global_optimizer_post_hooks) == before + 1
+        warned_of(model, plan.make_optimizer(model, lr=LR), watch, steps)
+        assert len(_global_optimizer_post_hooks) == before + (not steps)
+    del watch
+    gc.collect()
+    assert len(_global_optimizer_post_hooks) == before
