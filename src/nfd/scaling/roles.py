@@ -225,8 +225,8 @@ def anatomy(
             )
         there = tensors(base), blocks_of(base, blocks)
         others = {name: counterpart(t, names, *there).name for name, t in own.items()}
-        grows = {others[name]: dims for name, dims in (scaling or {}).items()}
-        small = anatomy(base, None, blocks=blocks, roles=roles, sample=sample, scaling=grows)
+        there_grows = {others[name]: dims for name, dims in (scaling or {}).items()}
+        small = anatomy(base, None, blocks=blocks, roles=roles, sample=sample, scaling=there_grows)
         fans = {name: small.tensors[other] for name, other in others.items()}
         back, alike = {other: name for name, other in others.items()}, set(map(numberless, small.traced.unscaled))
         norms = {
@@ -246,7 +246,8 @@ def anatomy(
     interrupted = _interrupted(traced, names)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
-    decisions |= {n: _outside(t, scaling and scaling.get(n, ())) for n, t in own.items() if n not in decisions}
+    grows = {n: None if scaling is None else scaling.get(n, ()) for n in own}
+    decisions |= {n: _outside(t, grows[n]) for n, t in own.items() if n not in decisions}
     width = stream_width(own, {name: decision.role for name, decision in decisions.items()})
     for name, t in own.items():
         if decisions[name] is _ONE_SIZE and width is not None:  # one side, and one alone, may be that of the stream
