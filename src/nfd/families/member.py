@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nfd.core.errors import InputError
 from nfd.core.names import RuleName
 from nfd.core.random import global_streams
-from nfd.families.network import Network, factor_gradients_
+from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
 from nfd.scaling.model import as_written, batch_size, block_of, call_with, evaluating, modules, outputs_of, stacks_of
 from nfd.scaling.plan import Plan
@@ -240,8 +240,6 @@ class PaperMember(Member):
         self.net.check_one_pass(len(ends.first[""]))
 
     def reserve(self, samples: int) -> None:
-        if self.optimizer == "sgd":
-            factor_gradients_(self.net)
         self.net.reserve(samples)
 
 

@@ -33,7 +33,6 @@ from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 from nfd.wide.layers import DeferredLinear, StructuredLinear
 from nfd.wide.linear import FEEDBACKS, FactoredLinear
-from nfd.wide.parameters import InFactors
 
 # ---- What one pass shows
 
@@ -108,23 +107,9 @@ class DenseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""
-        if isinstance(self.weight, InFactors):
-            feedback_weight = self.weight if self.feedback == "shared" else self.feedback_weight
-            return cast(Tensor, _InFactors.apply(x, self.weight, feedback_weight))  # type: ignore[no-untyped-call]
         if self.feedback == "shared":
             return nn.functional.linear(x, self.weight)
         return decoupled_product(x, self.weight, self.feedback_weight)
-
-
-def factor_gradients_(net: nn.Module) -> None:
-    """Have every wide dense layer keep its gradients in factors: a step of plain SGD then reads and writes W alone.
-
-    For networks that are given matrices ``[b, in_features]``, which nobody writes to, and stepped by ``nfd.SGD``.
-    """
-    for layer in net.modules():
-        if isinstance(layer, DenseLinear) and layer.weight.shape[1] >= _WIDE:
-            for name, weight in layer.named_parameters():
-                setattr(layer, name, InFactors(weight.data, weight.requires_grad))
 
 
 def decoupled_product(x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
@@ -150,24 +135,6 @@ class _Decoupled(torch.autograd.Function):
             single = feedback_weight.dim() == 2
             update = g.flatten(0, -2).T @ x.flatten(0, -2) if single else g.mT @ x
         return g @ feedback_weight, update, update if feedback_needs else None
-
-
-class _InFactors(torch.autograd.Function):
-    """``x W'``, whose input gradient goes through W or its feedback copy, and whose gradients of both are factors."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: InFactors, feedback_weight: InFactors) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.weights = weight, feedback_weight
-        return x @ weight.mT
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (g,), (x,) = grads, ctx.saved_tensors
-        for weight in dict.fromkeys(ctx.weights):
-            if weight.requires_grad:
-                weight.add_gradient(g, x)
-        return g @ ctx.weights[-1], None, None
 
 
 # ---- Networks

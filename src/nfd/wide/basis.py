@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 _TILE = 512
-_SMALL, _LARGE = 1e-12, 1e12  # lengths whose squares are far from the limits of float32
+_LARGE = 1 << 22  # numbers of vectors: below it copies that grow them cost more than memory
 LEAST_ROOM = 32
 
 
@@ -102,6 +102,17 @@ def with_room(matrix: Tensor, rows: int, columns: int) -> Tensor:
     return padded(matrix, *roomy(matrix.shape, (rows, columns)))
 
 
+def room_for(rank: int, n: int) -> int:
+    """How many vectors to have room for: twice as many as there are, or, where they are large, a few more.
+
+    At most n beyond those that are there, as no more directions can be orthonormal.
+    """
+    room = 0
+    while room < rank:
+        room += max(LEAST_ROOM, room if room * n < _LARGE else room // 8)
+    return max(rank, min(room, n))
+
+
 class Frame:
     """``rank`` vectors in R^n that can be appended to; ``append`` is amortised O(n) per vector."""
 
@@ -133,8 +144,7 @@ class Frame:
         """Add the vectors of a tiled block ``[p, k, width]``."""
         rank = self.rank + tiles.shape[1]
         if rank > self._store.shape[1]:
-            wanted = max(2 * self._store.shape[1], LEAST_ROOM)
-            self.reserve(max(rank, min(wanted, self.n)))  # there are no more than n orthonormal vectors
+            self.reserve(room_for(rank, self.n))
         self._store[:, self.rank : rank] = tiles
         self.rank = rank
 
@@ -276,10 +286,8 @@ def _well_conditioned(
     most = min(int(alive.sum()), room)
     if most <= 0:
         return residual[:, :0], np.zeros((len(gram), 0)), True
-    least = float(np.min(shortest))
-    coarse = least >= _WELL_CONDITIONED[residual.dtype]  # then what is long enough is well conditioned
-    scale = np.divide(1, shortest / least if coarse else length, out=np.zeros_like(length), where=alive)
-    factor, pivot = _whiten(gram * scale * scale[:, None], least if coarse else _WELL_CONDITIONED[residual.dtype], most)
+    scale = np.divide(1, length, out=np.zeros_like(length), where=alive)
+    factor, pivot = _whiten(gram * scale * scale[:, None], _WELL_CONDITIONED[residual.dtype], most)
     transform = factor * scale
     directions = _apply(transform, residual)
     magnified = np.abs(transform).sum(1).max() > _SAFE_GAIN
@@ -290,7 +298,7 @@ def _well_conditioned(
         polish, _ = _whiten(_gram(directions), _SHRUNK, most)
         directions = _apply(polish, directions)
         transform = polish @ transform
-    return directions, gram @ transform.T, coarse or len(factor) == most
+    return directions, gram @ transform.T, len(factor) == most
 
 
 def _project_out(x: Tensor, directions: Tensor) -> None:
@@ -337,17 +345,12 @@ def _factored(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]
 
 
 def unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Rows of length one, or zero, the lengths ``[b, 1]``, free of overflow and underflow, and whether any is bad.
+    """Rows of length one, or zero, the lengths ``[b, 1]``, and whether any is bad.
 
     Rows that are not finite become zero and have length NaN, so that their answer is NaN.
     """
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    if all(_SMALL < value < _LARGE for value in length.flatten().tolist()):
-        return x / length, length, False
-    peak = x.abs().amax(1, keepdim=True)
-    finite = torch.isfinite(peak)
-    bad = not bool(finite.all())
-    x, peak = torch.where(finite, x, 0.0), torch.where(finite, peak, torch.nan)
-    scaled = x / torch.where(peak > 0, peak, 1.0)
-    norm = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
-    return scaled.div_(norm.clamp_min(1.0)), peak * norm, bad
+    length = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)  # squares underflow
+    unit, finite = x / length.clamp_min(torch.finfo(x.dtype).tiny), length.isfinite()
+    if bool(finite.all()):
+        return unit, length, False
+    return torch.where(finite, unit, 0.0), torch.where(finite, length, torch.nan), True

@@ -28,7 +28,7 @@ from nfd.wide.basis import LEAST_ROOM
 from nfd.wide.layers import DeferredLinear, StructuredLinear
 from nfd.wide.linear import FactoredLinear
 from nfd.wide.rotated import padded_size
-from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed, reading, replaced
+from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed, replaced
 
 UnstoredWeights = Literal["structured", "deferred"]
 _WIDTH = 150  # of the printed table, at most
@@ -202,7 +202,7 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
             model = placed(model, name, linear.store(_weights(layer, name, seed), layer.bias).train(layer.training))
     for module in model.modules():
         if isinstance(module, DeferredAttention):
-            reading(module)
+            module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]  # it reads its weights again
     model.__dict__.pop("deferral", None)
     return model
 

@@ -24,7 +24,6 @@ from torch import Tensor
 from nfd.core.names import Space
 from nfd.core.random import Increment
 from nfd.wide.basis import (
-    LEAST_ROOM,
     TOLERANCE,
     Basis,
     Frame,
@@ -33,6 +32,7 @@ from nfd.wide.basis import (
     inner,
     lacking,
     padded,
+    room_for,
     tiled,
     unit_rows,
 )
@@ -42,7 +42,6 @@ SPACES: tuple[Space, ...] = get_args(Space)
 BLOCKS = ("update", "momentum", "gradient")
 SLOTS = len(BLOCKS)
 _UNSETTLED = -1
-_LARGE = 1 << 22  # numbers of vectors: below it copies that grow them cost more than memory
 _MOST_SAMPLES = 256  # beyond the directions that are known: a factorization of fewer costs more than it saves
 
 
@@ -138,9 +137,7 @@ class RandomPlusLowRank:
     def record(self, x: Tensor, g: Tensor) -> None:
         """Keep a batch."""
         for name, rows in zip(SPACES, (x, g), strict=True):
-            frame = self.samples[name]
-            frame.reserve(_room_for(frame.rank + len(rows), frame.n))
-            frame.append(tiled(rows))
+            self.samples[name].append(tiled(rows))
 
     def reserve(self, samples: int) -> None:
         """Make room for this many samples, or for those that are kept before they are compressed."""
@@ -176,13 +173,12 @@ class RandomPlusLowRank:
         products = self.basis.products(rows)
         unit, length, shortest = _measured(rows, self._tolerance)
         fresh, directions = lacking(self.basis, unit, (products / length).nan_to_num(0.0, 0.0, 0.0), shortest)
-        self.basis.reserve(min(_room_for(self.basis.rank + fresh.shape[1], self.basis.n), self.basis.n))
         self.basis.extend(directions)
         return torch.cat([products, fresh * length], 1)
 
     def _blocks(self, columns: Sequence[Tensor | None], coordinates: Tensor, other: Tensor) -> list[Tensor | None]:
         """What each column makes of the blocks so far and of the samples, with room to grow."""
-        room = min(_room_for(self.basis.rank, self.basis.n), self.basis.n)
+        room = room_for(self.basis.rank, self.basis.n)
         mixing = [[0.0] * SLOTS if column is None else column[:SLOTS].tolist() for column in columns]
         apart = all(not weight for j, row in enumerate(mixing) for i, weight in enumerate(row) if i != j)
         made: list[Tensor | None] = []
@@ -274,14 +270,6 @@ class RandomPlusLowRank:
 
 def _opposite(space: Space) -> Space:
     return "gradients" if space == "inputs" else "inputs"
-
-
-def _room_for(rank: int, n: int) -> int:
-    """How many vectors to have room for: twice as many as there are, or, where they are large, a few more."""
-    room = 0
-    while room < rank:
-        room += max(LEAST_ROOM, room if room * n < _LARGE else room // 8)
-    return room
 
 
 def _measured(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Matrix]:

@@ -7,16 +7,15 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, StateError, check_choice, check_count, check_real
 from nfd.wide.basis import TOLERANCE, padded
-from nfd.wide.parameters import Coefficients, Guarded, InFactors
+from nfd.wide.parameters import Coefficients, Guarded
 
-P = TypeVar("P", bound=InFactors)
 Shape = Literal["original", "match_rms_adamw"]
 _BUFFER = "momentum_buffer"  # as PyTorch calls it in its states
 _MOST_STEPS = 100
@@ -50,7 +49,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients: None by default, zeros with ``set_to_none=False``."""
-        for p in self._all(InFactors) if set_to_none else ():
+        for p in self._guarded() if set_to_none else ():
             p.grad = None  # without making one of its factors
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
@@ -71,7 +70,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        guarded = self._all(Guarded)
+        guarded = self._guarded()
         for p in guarded:
             p.check()
             p.check_gradient()
@@ -99,9 +98,9 @@ class FactoredOptimizer(torch.optim.Optimizer):
             if isinstance(p, Guarded):
                 state["generation"] = p.generation
 
-    def _all(self, kind: type[P]) -> dict[P, dict[str, Any]]:
-        """The parameters of this kind, and the group of each."""
-        return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, kind)}
+    def _guarded(self) -> dict[Guarded, dict[str, Any]]:
+        """The parameters of layers without stored weights, and the group of each."""
+        return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)}
 
     def _pad_momentum(self, p: Guarded) -> None:
         state = self.state.get(p, {})
@@ -198,17 +197,8 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         return bool(group["weight_decay"] or group["momentum"])
 
     def apply_rule(self) -> None:
-        """Update all parameters by PyTorch's rule; a plain step uses the gradient's factors without their product."""
-        whole = [group["params"] for group in self.param_groups]
-        try:
-            for group in self.param_groups:
-                if not any(group[name] for name in ("momentum", "weight_decay", "fused")):  # fused ones may skip a step
-                    rate = -float(group["lr"]) if group["maximize"] else float(group["lr"])
-                    group["params"] = [p for p in group["params"] if not (isinstance(p, InFactors) and p.descend(rate))]
-            inspect.unwrap(torch.optim.SGD.step)(self)  # PyTorch runs hooks around step already
-        finally:
-            for group, params in zip(self.param_groups, whole, strict=True):
-                group["params"] = params
+        """Update all parameters by PyTorch's rule."""
+        inspect.unwrap(torch.optim.SGD.step)(self)  # PyTorch runs hooks around step already
 
 
 class Muon(FactoredOptimizer):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from functools import reduce
 from typing import Any, NoReturn, cast
 
 import torch
@@ -25,66 +24,15 @@ _GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
 _ROUNDINGS = 64.0  # that an entry of a gradient may be off by after it was scaled, some times and in parts
 
 
-class InFactors(nn.Parameter):
-    """A matrix whose gradient is a sum of products ``left' right`` over the rows of batches.
+class Guarded(nn.Parameter):
+    """A parameter of a ``FactoredLinear``: D of a deferred layer, or the scale s (no dimensions), of gradient zero.
 
-    As long as nobody reads it, it stays in these ``factors``, which are smaller and which ``descend`` needs alone; None
-    where there are none.
+    ``factors`` of products ``left' right`` are what backward passes added to the gradient; None without one. The tensor
+    that others read and scale is made of them when it is asked for. ``accepted`` is the version of the last allowed
+    state, ``scale`` the other parameter of the same layer, None before there is a gradient.
     """
 
     factors: list[tuple[Tensor, Tensor]] | None = None
-
-    @property
-    def grad(self) -> Tensor | None:
-        """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
-        if self.factors is not None:
-            products = [left.T @ right for left, right in self.factors]
-            self.grad = reduce(torch.add, products if self._stored is None else [*products, self._stored])
-        return self._stored
-
-    @grad.setter
-    def grad(self, value: Tensor | None) -> None:
-        self.factors = None
-        self._put(value)
-
-    @property
-    def in_factors(self) -> bool:
-        """Whether the whole gradient is in factors: autograd may have stored another one beside them."""
-        return self.factors is not None and self._stored is None
-
-    def add_gradient(self, left: Tensor, right: Tensor) -> None:
-        """Add ``left' right``, of factors that nobody writes to, to the gradient."""
-        self.factors = [*(self.factors or []), (left, right)]
-
-    def descend(self, rate: float) -> bool:
-        """Subtract ``rate`` times the gradient if that is in factors still; whether it was."""
-        if not self.in_factors:
-            return False
-        for left, right in self.factors or []:
-            torch.Tensor.__getitem__(self, _block(left, right)).addmm_(left.T, right, alpha=-rate)
-        return True
-
-    @property
-    def _stored(self) -> Tensor | None:
-        """The gradient where PyTorch keeps it, for ourselves."""
-        return cast("Tensor | None", _GRADIENT.__get__(self))
-
-    def _put(self, grad: Tensor | None) -> None:
-        _GRADIENT.__set__(self, grad)
-
-
-def _block(left: Tensor, right: Tensor) -> tuple[slice, slice]:
-    """Where ``left' right`` lies in a matrix that may have grown since."""
-    return slice(left.shape[1]), slice(right.shape[1])
-
-
-class Guarded(InFactors):
-    """A parameter of a ``FactoredLinear``: D of a deferred layer, or the scale s (no dimensions), of gradient zero.
-
-    ``factors`` are what backward passes added to the gradient; the tensor that others read and scale is made of them
-    when it is asked for. ``accepted`` is the version of the last allowed state, ``scale`` the other parameter of the
-    same layer, None before there is a gradient.
-    """
 
     owner: str = "DeferredLinear"  # the kind of layer, for messages
     stands_for: tuple[int, int] = (0, 0)  # sizes of W
@@ -124,14 +72,6 @@ class Guarded(InFactors):
     def has_gradient(self) -> bool:
         """Whether there is a gradient; asking makes none of its factors."""
         return self.has_factors or self._stored is not None
-
-    @property
-    def in_factors(self) -> bool:
-        """Whether the gradient is that of its factors, and nobody scaled it."""
-        stored, made = self._stored, self.made
-        if stored is None:
-            return self.has_factors
-        return made is not None and stored is made[0] and stored._version == made[1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
@@ -182,7 +122,9 @@ class Guarded(InFactors):
 
     def check_gradient(self) -> float:
         """The number c with ``grad = c`` times what the layer added up; raise where there is none."""
-        factor = 1.0 if self._stored is None or self.in_factors else self._factor()
+        stored, made = self._stored, self.made
+        is_made = made is not None and stored is made[0] and stored._version == made[1]
+        factor = 1.0 if stored is None or is_made else self._factor(stored)
         if factor is not None:
             return factor
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "a multiple of what backward() left")
@@ -212,7 +154,7 @@ class Guarded(InFactors):
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right``, of factors that nobody writes to, to the gradient of D."""
         self.settle()
-        super().add_gradient(left, right)
+        self.factors = [*(self.factors or []), (left, right)]
 
     def pad(self, rows: int, columns: int) -> None:
         """Give D these sizes, which are no smaller than its own, by zeros."""
@@ -226,6 +168,14 @@ class Guarded(InFactors):
     def leave_step(self, momentum: Tensor | None) -> None:
         """Called after that, with what the optimizer keeps as its momentum."""
 
+    @property
+    def _stored(self) -> Tensor | None:
+        """The gradient where PyTorch keeps it, for ourselves."""
+        return cast("Tensor | None", _GRADIENT.__get__(self))
+
+    def _put(self, grad: Tensor | None) -> None:
+        _GRADIENT.__set__(self, grad)
+
     def _show(self, grad: Tensor) -> None:
         """Have this gradient, which is that of the factors, where PyTorch keeps one."""
         self._put(grad)
@@ -235,7 +185,7 @@ class Guarded(InFactors):
         """What was added up, as others see it: ``left' right`` among zeros of the size of D."""
         product = torch.zeros_like(self.data)
         for left, right in self.factors or []:
-            product[_block(left, right)].addmm_(left.T, right)
+            product[: left.shape[1], : right.shape[1]].addmm_(left.T, right)  # D may have grown since
         return product
 
     def _scale_gradient(self, factor: float) -> None:
@@ -244,9 +194,9 @@ class Guarded(InFactors):
     def _drop_gradient(self) -> None:
         self.factors = None
 
-    def _factor(self) -> float | None:
+    def _factor(self, stored: Tensor) -> float | None:
         """The number that the stored gradient is what was added up times; None where there is none."""
-        now, then = cast(Tensor, self._stored).double(), self._gradient().double()
+        now, then = stored.double(), self._gradient().double()
         if not bool(now.any()):
             return 0.0 if self.dim() else 1.0
         if not bool(now.isfinite().all()):  # training diverged; its gradient may be dropped, but not mended
@@ -311,12 +261,6 @@ class Coefficients(Guarded):
         self.data = fn(self.data)
         self.weights = None if self.weights is None else fn(self.weights)
         self.accept()
-
-    def descend(self, rate: float) -> bool:
-        if not self.in_factors or self.weights is None:
-            return False
-        self.add_(self.weights, alpha=-rate)
-        return True
 
     def enter_step(self) -> None:
         """Have the column of the gradient where optimizers of PyTorch look for it."""

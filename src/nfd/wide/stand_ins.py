@@ -1,4 +1,4 @@
-"""Linear maps in a model: which tensors are their weights, and the layers that replace them."""
+"""Linear maps in a model, and what takes their places: layers, alone or inside of a convolution or an attention."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from nfd.core.errors import InputError
 from nfd.scaling.model import is_conv1d
 from nfd.wide.linear import FactoredLinear, Unstored
 
-# ---- Linear maps in a model: which tensors are their weights, and the layers that replace them
-
-
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 _FORWARDS = [kind.forward for kind in _CONVOLUTIONS]
+_SUFFIX = "_weight"  # of the parameters of an attention that hold projections
 
 
 @dataclass(frozen=True)
@@ -41,26 +39,26 @@ class LinearMap:
         sizes = tuple(self.weight.shape)
         return (sizes[0], sizes[1]) if is_conv1d(self.module) else (self.weight[0].numel(), sizes[0])
 
-    @property
-    def matrix(self) -> Tensor:
-        """W as it is now, ``[out_features, in_features]``."""
-        weight = self.weight.detach()
-        return weight.T if is_conv1d(self.module) else weight.flatten(1)
-
     def stand_in(self, layer: FactoredLinear) -> nn.Module:
         """What takes the place of the module: the layer, with the module's own bias; on patches of a convolution.
 
         An attention takes the layer in place of its parameter and stays what it is otherwise.
         """
-        layer.train(self.module.training)
-        if isinstance(self.module, nn.MultiheadAttention):
-            return DeferredAttention.with_layer(self.module, self.key, layer)
-        layer.bias = cast("nn.Parameter | None", self.module.bias)
-        layer.__dict__["original"] = self._without_numbers()  # beside the model, not in it
+        module = self.module
+        layer.train(module.training)
+        if isinstance(module, nn.MultiheadAttention):
+            return DeferredAttention.with_layer(module, self.key, layer)
+        layer.bias = cast("nn.Parameter | None", module.bias)
+        original = copy.copy(module)  # without its numbers
+        original._parameters = {
+            name: None if p is None else nn.Parameter(torch.empty_like(p, device="meta"))
+            for name, p in module._parameters.items()
+        }
+        layer.__dict__["original"] = original  # beside the model, not in it
         layer.__dict__["weight"] = Unstored(layer)
-        if is_conv1d(self.module):  # rules that look at the shape of a matrix see it as it was stored
+        if is_conv1d(module):  # rules that look at the shape of a matrix see it as it was stored
             layer.update.stands_for = layer.scale.stands_for = self.features
-        return DeferredConv(layer) if isinstance(self.module, _CONVOLUTIONS) else layer
+        return DeferredConv(layer) if isinstance(module, _CONVOLUTIONS) else layer
 
     def store(self, weight: Tensor, bias: nn.Parameter | None) -> nn.Module:
         """The module with these weights [out_features, in_features], and this bias."""
@@ -69,20 +67,18 @@ class LinearMap:
         stored._parameters = {"weight": nn.Parameter(laid.reshape(self.weight.shape).contiguous()), "bias": bias}
         return stored
 
-    def _without_numbers(self) -> nn.Module:
-        twin = copy.copy(self.module)
-        twin._parameters = {
-            name: None if p is None else nn.Parameter(torch.empty_like(p, device="meta"))
-            for name, p in self.module._parameters.items()
-        }
-        return twin
-
 
 def linear_maps(module: nn.Module | None) -> list[LinearMap]:
-    """The linear maps whose weights a module holds itself; none where layers cannot stand in for them."""
+    """The linear maps whose weights a module holds itself; none where layers cannot stand in for them.
+
+    They cannot in an attention that adds keys of its own, nor in subclasses, which may read weights in their own way.
+    """
     forward = getattr(type(module), "forward", None)
     if isinstance(module, nn.MultiheadAttention):
-        return [LinearMap(module, key) for key in projections(module)]
+        if type(module) not in (nn.MultiheadAttention, DeferredAttention) or module.add_zero_attn:
+            return []
+        keys = [f"{name}{_SUFFIX}" for name in ("in_proj", "q_proj", "k_proj", "v_proj") if module.bias_k is None]
+        return [LinearMap(module, key) for key in keys if module._parameters.get(key) is not None]
     if isinstance(module, _CONVOLUTIONS):
         return [LinearMap(module)] if module.groups == 1 and forward in _FORWARDS else []
     return [LinearMap(module)] if module is not None and (forward is nn.Linear.forward or is_conv1d(module)) else []
@@ -105,31 +101,54 @@ def placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
     model.set_submodule(name, module)
     around = model.get_submodule(name.rpartition(".")[0])
     if isinstance(around, nn.MultiheadAttention):
-        without_reading(around)
+        around.__class__ = DeferredAttention
     return model
 
 
-# ---- ``nn.MultiheadAttention`` whose projections store no weights
+class DeferredConv(nn.Module):
+    """A convolution of one or two dimensions: the layer ``linear`` on every patch, so that ranks count patches."""
 
+    def __init__(self, linear: FactoredLinear) -> None:
+        super().__init__()
+        self.linear = linear
 
-_SUFFIX = "_weight"  # of the parameters that hold projections
+    @property
+    def weight(self) -> Unstored:
+        """Shape, type and device of the weight that is not stored."""
+        return Unstored(self.linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., channels, *size]``, as the ``nn.Conv1d`` or ``nn.Conv2d`` that it replaced."""
+        conv: Any = self.linear.original
+        kernel, dilation, stride = conv.kernel_size, conv.dilation, conv.stride
+        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        x = functional.pad(x, conv._reversed_padding_repeated_twice, mode)
+        sizes = zip(x.shape[-len(kernel) :], kernel, dilation, stride, strict=True)
+        places = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in sizes]
+        if len(kernel) == 1:  # unfold takes images alone: one of height 1
+            x, kernel, dilation, stride = x.unsqueeze(-2), (1, *kernel), (1, *dilation), (1, *stride)
+        patches = functional.unfold(x, kernel, dilation, 0, stride)
+        y: Tensor = self.linear(patches.transpose(-1, -2))
+        return y.transpose(-1, -2).reshape(*y.shape[:-2], -1, *places)
 
 
 class DeferredAttention(nn.MultiheadAttention):
     """An attention that asks ``in_proj``, or ``q_proj``, ``k_proj`` and ``v_proj``, where these are layers.
 
-    Queries, keys and values that are one tensor ask the common matrix once, others once each.
+    PyTorch's attention reads the weights of its projections itself. Here a layer answers each of them, and the rest is
+    ``softmax(Q K' / sqrt(d) + mask) V`` as before. Queries, keys and values that are one tensor ask the common matrix
+    once, others once each.
     """
 
     @staticmethod
-    def with_layer(attention: nn.MultiheadAttention, key: str, layer: FactoredLinear) -> DeferredAttention:
+    def with_layer(attention: nn.MultiheadAttention, key: str, layer: FactoredLinear) -> nn.Module:
         """The same module with a layer in place of the parameter ``key``; it becomes a ``DeferredAttention``."""
-        taken = without_reading(attention)
-        taken._parameters[key] = None
-        taken.__dict__[key] = Unstored(layer)
+        attention.__class__ = DeferredAttention
+        attention._parameters[key] = None
+        attention.__dict__[key] = Unstored(layer)
         layer.suffix = _SUFFIX
-        taken.add_module(key.removesuffix(_SUFFIX), layer)
-        return taken
+        attention.add_module(key.removesuffix(_SUFFIX), layer)
+        return attention
 
     @property
     def layers(self) -> dict[str, FactoredLinear]:
@@ -162,21 +181,27 @@ class DeferredAttention(nn.MultiheadAttention):
             )
         if is_causal and attn_mask is None:
             raise InputError("is_causal=True says that attn_mask is causal; got no attn_mask. Pass one.")
-        q, k, v = (self._heads(x) for x in self._projected(query, key, value))
-        mask = self._mask(attn_mask, key_padding_mask, q)
-        dropout = self.dropout if self.training else 0.0
-        weights = None
+        projected = map(self._laid, self._projected(query, key, value))
+        q, k, v = (x.reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for x in projected)
+        parts = []
+        if attn_mask is not None:
+            parts.append(attn_mask.view(*q.shape[:2], *attn_mask.shape[1:]) if attn_mask.dim() == 3 else attn_mask)
+        if key_padding_mask is not None:
+            parts.append(key_padding_mask.view(len(q), 1, 1, -1))
+        mask = sum((_added(part, q) for part in parts[1:]), _added(parts[0], q)) if parts else None
+        dropout, weights = self.dropout if self.training else 0.0, None
         if need_weights:
             logits = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
             weights = functional.dropout((logits if mask is None else logits + mask).softmax(-1), dropout)
             answer = weights @ v
         else:
             answer = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
-        out: Tensor = self.out_proj(self._merged(answer, query))
-        if weights is None:
-            return out, None
-        weights = weights.mean(1) if average_attn_weights else weights
-        return out, weights if query.dim() == 3 else weights.squeeze(0)
+        merged = answer.transpose(1, 2).flatten(2)
+        is_flat = query.dim() == 2
+        out: Tensor = self.out_proj(merged.squeeze(0) if is_flat else self._laid(merged))
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        return out, weights.squeeze(0) if is_flat and weights is not None else weights
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values of the heads, in the layout of the inputs."""
@@ -195,84 +220,13 @@ class DeferredAttention(nn.MultiheadAttention):
         layer: Any = self._modules.get(name)
         return functional.linear(x, getattr(self, f"{name}{_SUFFIX}")) if layer is None else layer(x)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """``[batch, heads, positions, head_dim]``."""
-        x = x.unsqueeze(0) if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
-        return x.reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
-
-    def _merged(self, answer: Tensor, query: Tensor) -> Tensor:
-        """The heads of every position together, in the layout of the queries."""
-        x = answer.transpose(1, 2).flatten(2)
-        return x.squeeze(0) if query.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
-
-    def _mask(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
-        """What both masks add to the logits, ``[batch, heads, positions, keys]`` or what expands to it."""
-        parts = []
-        if attn_mask is not None:
-            own = attn_mask.view(*q.shape[:2], *attn_mask.shape[1:]) if attn_mask.dim() == 3 else attn_mask
-            parts.append(_added(own, q.dtype))
-        if padding is not None:
-            parts.append(_added(padding.view(len(q), 1, 1, -1), q.dtype))
-        return sum(parts[1:], parts[0]) if parts else None
+    def _laid(self, x: Tensor) -> Tensor:
+        """Between the layout of the inputs and ``[batch, positions, features]``, either way."""
+        return x.unsqueeze(0) if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
 
 
-def without_reading(attention: nn.MultiheadAttention) -> DeferredAttention:
-    """The same module as one that asks its projections instead of reading their weights."""
-    attention.__class__ = DeferredAttention
-    assert isinstance(attention, DeferredAttention)
-    return attention
-
-
-def reading(attention: DeferredAttention) -> None:
-    """Make it PyTorch's own again, once all weights are stored."""
-    attention.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
-
-
-def projections(attention: nn.MultiheadAttention) -> list[str]:
-    """The parameters of an attention for which layers can stand in; none where it adds keys of its own, or is of
-    another class, which may read them in its own way."""
-    own = type(attention) in (nn.MultiheadAttention, DeferredAttention)
-    if not own or attention.bias_k is not None or attention.add_zero_attn:
-        return []
-    names = [f"{name}{_SUFFIX}" for name in ("in_proj", "q_proj", "k_proj", "v_proj")]
-    return [name for name in names if attention._parameters.get(name) is not None]
-
-
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _added(mask: Tensor, like: Tensor) -> Tensor:
     """A mask as what is added to logits: minus infinity where a true-or-false one is true."""
     if mask.dtype != torch.bool:
-        return mask.to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, -torch.inf)
-
-
-# ---- Convolutions without stored weights: a linear layer on every patch
-
-
-class DeferredConv(nn.Module):
-    """A convolution of one or two dimensions: the layer ``linear`` on every patch, so that ranks count patches."""
-
-    def __init__(self, linear: FactoredLinear) -> None:
-        super().__init__()
-        self.linear = linear
-
-    @property
-    def weight(self) -> Unstored:
-        """Shape, type and device of the weight that is not stored."""
-        return Unstored(self.linear)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., channels, *size]``, as the ``nn.Conv1d`` or ``nn.Conv2d`` that it replaced."""
-        conv: Any = self.linear.original
-        kernel, dilation, stride = conv.kernel_size, conv.dilation, conv.stride
-        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        x = nn.functional.pad(x, conv._reversed_padding_repeated_twice, mode)
-        size = x.shape[-len(kernel) :]
-        places = [
-            (size_ - dilation_ * (kernel_ - 1) - 1) // stride_ + 1
-            for size_, kernel_, dilation_, stride_ in zip(size, kernel, dilation, stride, strict=True)
-        ]
-        if len(kernel) == 1:  # unfold takes images alone: one of height 1
-            x, kernel, dilation, stride = x.unsqueeze(-2), (1, *kernel), (1, *dilation), (1, *stride)
-        patches = nn.functional.unfold(x, kernel, dilation, 0, stride)
-        y: Tensor = self.linear(patches.transpose(-1, -2))
-        return y.transpose(-1, -2).reshape(*y.shape[:-2], -1, *places)
+        return mask.to(like.dtype)
+    return like.new_zeros(mask.shape).masked_fill_(mask, -torch.inf)
