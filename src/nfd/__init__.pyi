@@ -22,7 +22,7 @@ from .runs.sweep import Sweep as Sweep
 from .runs.trial import Observation as Observation
 from .runs.trial import Observer as Observer
 from .runs.trial import Trial as Trial
-from .scaling.forward import Scaled as Scaled
+from .scaling.model import Scaled as Scaled
 from .scaling.optimizers import OptimizerLaw as OptimizerLaw
 from .scaling.optimizers import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from nfd.core.errors import InputError, InputTypeError, check_count, check_takes
 from nfd.core.random import global_streams
-from nfd.scaling.forward import Own, head_sizes
+from nfd.scaling.graph import Own
 from nfd.scaling.model import (
     Blocks,
     TensorInfo,
@@ -22,6 +22,7 @@ from nfd.scaling.model import (
     check_not_complex,
     container_of,
     counterpart,
+    head_sizes,
     in_any_block,
     in_base,
     listed,

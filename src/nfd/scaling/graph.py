@@ -358,3 +358,108 @@ def _norm(operation: Operation, uses: Counter[Operation]) -> set[Operation] | No
             return None
         operation = operation.data[0]
     return None
+
+
+# ---- Constant factors: what one forward pass multiplies tensors by.
+
+
+class Factors(NamedTuple):
+    """The constant factors of a tensor in one forward pass: where its rows are looked up, and where it is applied.
+
+    A set holds several where uses differ.
+    """
+
+    looked_up: frozenset[float]
+    applied: frozenset[float]
+
+
+class Own(NamedTuple):
+    """The factors of a tensor over those of the same tensor in the base."""
+
+    looked_up: float = 1.0
+    applied: float = 1.0
+
+
+def factors_of(ran: Sequence[Operation], ends: Collection[Any], scaled: Collection[Any]) -> dict[int, Factors]:
+    """The factors of every parameter, by id.
+
+    A constant is a parameter's if it stands behind the operation that applies it, before anything else acts. One that
+    stands right before a product of matrices is that of the product's weights; before a product of data, as in
+    attention, it is no one's.
+
+    Args:
+        ran: operations, inputs first.
+        ends: of branches and of the pass, as autograd keeps them: no constant behind them counts.
+        scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
+    """
+    users: dict[Operation, list[Operation]] = {}
+    for operation in ran:
+        for operand in operation.operands:
+            users.setdefault(operand, []).append(operation)
+    constants = {o: 1.0 if o.node in scaled else _constant(o) for o in ran}
+    found = {}
+    for parameter in (o for o in ran if o.parameter is not None):
+        kinds: dict[bool, set[float]] = {True: set(), False: set()}
+        stack = [(1.0, parameter)]
+        while stack:
+            factor, operation = stack.pop()
+            for user in users.get(operation, ()):
+                constant = constants[user]
+                if not user.of_parameters:  # it applies what was made of the parameter to data
+                    before = _before(user, operation, constants) * _behind(user, users, constants, ends)
+                    kinds[user.is_lookup].add(factor * before)
+                elif constant is not None:
+                    stack.append((factor * constant, user))
+        found[id(parameter.parameter)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
+    return found
+
+
+def _before(product: Operation, weight: Operation, constants: Mapping[Operation, float | None]) -> float:
+    """What the data of a product of matrices were multiplied by last."""
+    bias = 2 if "onvolution" in product.name else 0 if "dd" in product.name else None
+    factor = 1.0
+    if product.is_product and product.data and product.inputs.index(weight) != bias:
+        (operation, *_) = product.data
+        while len(operation.operands) == 1 and (constant := constants[operation]) is not None:
+            factor, operation = factor * constant, operation.operands[0]
+    return factor
+
+
+def _behind(
+    operation: Operation,
+    users: Mapping[Operation, Sequence[Operation]],
+    constants: Mapping[Operation, float | None],
+    ends: Collection[Any],
+) -> float:
+    """What the result of an operation is multiplied by, before anything else acts."""
+    settled, pending = 1.0, 1.0  # pending: what stands there alone, which a product that follows would have
+    while operation.node not in ends and len(users.get(operation, ())) == 1:
+        (operation,) = users[operation]
+        constant = constants[operation]
+        if operation.is_product or "Attention" in operation.name:
+            return settled
+        if constant is None:
+            break
+        if len(operation.operands) > 1:
+            settled, pending = settled * pending, 1.0
+        else:
+            pending *= constant
+    return settled * pending
+
+
+def _constant(operation: Operation) -> float | None:
+    """The size of the number that an operation multiplies by, 1 for a linear one; None where it does something else."""
+    divides, comes_first = operation.name == "Div", operation.inputs[:1] == (None,)
+    if operation.name not in _ENTRYWISE or len(operation.operands) != 1 or (divides and comes_first):
+        return 1.0 if operation.is_linear else None
+    try:
+        number = getattr(operation.node, "_saved_self" if comes_first else "_saved_other")
+    except RuntimeError:  # changed in place since
+        return None
+    if not isinstance(number, Tensor) or number.is_meta:
+        return 1.0 if operation.is_linear else None
+    entries = number.detach().double().abs().flatten()
+    entries = entries[entries > 0]  # the others mask
+    if not len(entries) or not bool((entries == entries[0]).all()):
+        return None
+    return 1 / float(entries[0]) if divides else float(entries[0])

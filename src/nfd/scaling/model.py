@@ -21,7 +21,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from nfd.core.errors import InputError, InputTypeError, blaming, check_finite
+from nfd.core.errors import InputError, InputTypeError, blaming, check_finite, check_real
 from nfd.core.machine import plain
 
 # ---- Dotted names of modules and tensors: patterns, what those of several blocks share, and lists of them
@@ -607,3 +607,107 @@ def shape_of(value: Any) -> str:
         parts = ", ".join(f"{name} {shape_of(part)}" for name, part in value.items())
         return f"{type(value).__name__} of {parts}" if parts else f"an empty {type(value).__name__}"
     return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
+# ---- A module behind a forward multiplier.
+
+
+class Scaled(nn.Module):
+    """Multiply the output of a module by a constant: ``factor * module(x)``. ``plan.apply_`` inserts it where needed.
+
+    A plan still finds the parameters inside by their names. Attributes of the module can be read through it, so
+    ``model.lm_head.weight`` is still the tied weight.
+
+    Args:
+        module: whose output, a tensor, is multiplied.
+        factor: finite.
+
+    Example::
+
+        head = nfd.Scaled(torch.nn.Linear(64, 10), 0.25)
+    """
+
+    def __init__(self, module: nn.Module, factor: float) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise InputTypeError(f"module must be a torch.nn.Module; got {type(module).__name__}.")
+        self.scaled_module = module
+        self.factor = check_real("factor", factor)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output times the factor."""
+        return self.factor * self.scaled_module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("scaled_module"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get("_modules", {}).get("scaled_module")
+        if inner is not None and name not in ("factor", "training", "scaled_module") and hasattr(inner, name):
+            setattr(inner, name, value)  # Hugging Face ties weights by assignment
+        else:
+            super().__setattr__(name, value)
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"factor={self.factor:g}"
+
+
+# ---- What modules of PyTorch and Hugging Face tell of themselves: an input to try them with, and the size of heads.
+
+_HEAD_SIZES = ("head_dim", "attention_head_size", "head_size")
+_QUERIES = ("q_proj", "query", "q")
+_PIXELS = 64  # of images, where a model takes any size
+
+
+def own_samples(model: nn.Module) -> dict[str, Any]:
+    """An input of every outermost module that says what it takes, by name."""
+    samples: dict[str, Any] = {}
+    for name, module in modules(model).items():
+        inside = any(name.startswith(f"{outer}.") or not outer for outer in samples)
+        sample = None if inside else _sample_of(module)
+        if sample is not None:
+            samples[name] = sample
+    return samples
+
+
+def _sample_of(module: nn.Module) -> Any:
+    place = next((p.device for p in module.parameters()), None)
+    if isinstance(module, nn.TransformerEncoder):
+        weight = next(module.parameters())
+        return torch.ones(1, 2, weight.shape[-1], dtype=weight.dtype, device=place)
+    if not hasattr(module, "dummy_inputs") or not hasattr(module, "main_input_name"):  # Hugging Face's
+        return None
+    if module.main_input_name == "pixel_values":
+        config: Any = module.config
+        size = getattr(config, "image_size", None) or _PIXELS
+        height, width = (size, size) if isinstance(size, int) else size
+        return {"pixel_values": torch.ones(1, config.num_channels, height, width, device=place)}
+    if module.main_input_name != "input_ids":
+        return None
+    given: dict[str, Any] = module.dummy_inputs  # type: ignore[assignment]
+    return {name: v.to(place) if isinstance(v, Tensor) else v for name, v in given.items()}
+
+
+def _divides_logits(module: nn.Module, size: int) -> bool:
+    """Whether an attention with heads of this size divides logits by its root: PyTorch's do, others keep the factor."""
+    factors = [value for value in vars(module).values() if isinstance(value, float)]
+    by_root = any(math.isclose(factor, root) for factor in factors for root in (size**-0.5, size**0.5))
+    return isinstance(module, nn.MultiheadAttention) or by_root
+
+
+def head_sizes(model: nn.Module) -> dict[str, int]:
+    """The size of heads whose logits are divided by its root, by the module that makes the queries.
+
+    Where queries, keys and values are made together, the name is that of the attention.
+    """
+    sizes = {}
+    for name, module in modules(model).items():
+        size = next((s for key in _HEAD_SIZES if isinstance(s := getattr(module, key, None), int)), None)
+        if size is not None and _divides_logits(module, size):
+            query = next((key for key in _QUERIES if isinstance(getattr(module, key, None), nn.Module)), None)
+            sizes[f"{name}.{query}" if query else name] = size
+    return sizes

@@ -24,8 +24,18 @@ from nfd.core.random import generator
 from nfd.core.statistics import rms
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.entries import Entry, Positive, acts_inside
-from nfd.scaling.forward import Scaled, head_sizes
-from nfd.scaling.model import TensorInfo, in_any_block, listed, matches, modules, tensors, unwrapped, whole
+from nfd.scaling.model import (
+    Scaled,
+    TensorInfo,
+    head_sizes,
+    in_any_block,
+    listed,
+    matches,
+    modules,
+    tensors,
+    unwrapped,
+    whole,
+)
 from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_named
 from nfd.scaling.run import Quantity, RateSchedule, RunScaling, run_scaling

@@ -46,7 +46,7 @@ from nfd.scaling.entries import (
     with_own_constants,
     with_own_factors,
 )
-from nfd.scaling.forward import Factors, Own, head_sizes
+from nfd.scaling.graph import Factors, Own
 from nfd.scaling.model import (
     Blocks,
     Where,
@@ -57,6 +57,7 @@ from nfd.scaling.model import (
     check_not_parametrized,
     check_stored,
     container_of,
+    head_sizes,
     in_base,
     listed,
     mapped,

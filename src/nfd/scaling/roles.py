@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.forward import Factors, Scaled, factors_of, own_samples
 from nfd.scaling.graph import (
+    Factors,
     Fans,
     Operation,
     branches_of,
+    factors_of,
     fans_of,
     norms_before,
     operations,
@@ -25,6 +26,7 @@ from nfd.scaling.graph import (
 )
 from nfd.scaling.model import (
     Blocks,
+    Scaled,
     TensorInfo,
     Where,
     block_of,
@@ -35,6 +37,7 @@ from nfd.scaling.model import (
     matches,
     modules,
     numberless,
+    own_samples,
     single_block,
     tensors,
 )
