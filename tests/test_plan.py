@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,32 +193,6 @@ def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
 
 
 # ---- roles -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_probe_tells_writers_from_everything_else(tied: bool) -> None:
-    model = Transformer(16, 3, tied)
-    nn.init.zeros_(model.layers[0].b.weight)  # type: ignore[union-attr, arg-type]
-    plan = nfd.plan(model, base=(8, 3), sample=TOKENS)
-    roles = {name.removeprefix("layers.1."): role for name, role in plan.roles.items()}
-    assert {n for n, r in roles.items() if r == "outer" and "layers" not in n} == {"b.weight", "d.weight", "d.bias"}
-    assert {n for n, r in roles.items() if r == "inner" and "layers" not in n} == {
-        "a.weight", "a.bias", "c.weight", "c.bias", "n1.weight", "n1.bias", "n2.weight", "n2.bias",
-    }  # fmt: skip
-    assert roles["tokens.weight"] == ("tied" if tied else "embedding")
-    assert not plan.multipliers
-    assert plan.constant("norm.weight") == (0.5 if tied else 1)
-
-
-def test_convolutions_go_by_fan_in() -> None:
-    model = ConvNet(16, 4)
-    plan = nfd.plan(model, rule="complete-p", make_model=ConvNet, base=(8, 2), sample=torch.randn(2, 3, 6, 6))
-    roles = {name.removeprefix("stages.0."): role for name, role in plan.roles.items()}
-    assert (roles["out.weight"], roles["mix.weight"], roles["spatial.weight"]) == ("outer", "inner", "inner")
-    assert (roles["stem.weight"], roles["head.weight"]) == ("input", "readout")
-    assert plan.entries["stages.0.spatial.weight"].ratios.fan_in == 1  # depthwise: nine inputs at any width
-    assert plan.entries["stages.0.mix.weight"].ratios.fan_in == 2
-    assert plan.entries["stages.0.out.weight"].fan_in == 32 * 9
 
 
 def families() -> dict[str, tuple[Callable[[int, int], nn.Module], Any]]:
@@ -453,73 +429,6 @@ def test_the_explanation_says_what_was_decided_and_why() -> None:
 # ---- what must be asked, kept or told apart ----------------------------------------------------------------------
 
 
-class PostAndPre(nn.Module):
-    """One branch normalised after its writer, one not."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.norm(self.a(torch.relu(x)))
-        out: Tensor = x + self.b(torch.relu(x))
-        return out
-
-
-class Stack(nn.Module):
-    """Blocks of one kind."""
-
-    kind: type[nn.Module]
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
-        self.blocks = nn.ModuleList(self.kind(width) for _ in range(depth))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.embed(x)
-        for block in self.blocks:
-            h = block(h)
-        out: Tensor = self.head(h)
-        return out
-
-
-def test_the_gain_of_a_norm_behind_a_matrix_writes_the_stream() -> None:
-    """The norm undoes the scale of the matrix, so that the gain begins lower in deeper models."""
-    make = type("Make", (Stack,), {"kind": PostAndPre})
-    model = make(16, 4)
-    plan = nfd.plan(model, rule="complete-p", make_model=make, base=(8, 2), sample=VECTORS)
-    roles = {name.removeprefix("blocks.1."): role for name, role in plan.roles.items() if "blocks.1." in name}
-    assert {name for name, role in roles.items() if role == "outer"} == {
-        "norm.weight",
-        "norm.bias",
-        "b.weight",
-        "b.bias",
-    }
-    assert {name for name, role in roles.items() if role == "inner"} == {"a.weight", "a.bias"}
-    plan.initialize_(model)
-    assert bool((model.blocks[3].norm.weight == 0.5).all())
-    assert "1 l^-1 = 0.5" in plan.explain()
-
-
-def test_writers_behind_layer_scale_are_found() -> None:
-    class Scale(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-            self.gamma = nn.Parameter(1e-5 * torch.ones(width))
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = x + self.gamma * self.down(torch.relu(self.up(x)))
-            return out
-
-    make = type("Make", (Stack,), {"kind": Scale})
-    plan = nfd.plan(make(16, 3), make_model=make, base=(8, 2), sample=VECTORS)
-    assert plan.roles["blocks.1.down.weight"] == plan.roles["blocks.1.down.bias"] == "outer"
-    assert plan.roles["blocks.1.up.weight"] == plan.roles["blocks.1.gamma"] == "inner"
-
-
 def test_a_head_registered_before_its_embedding_is_tied_all_the_same() -> None:
     class HeadFirst(Transformer):
         def __init__(self, width: int, depth: int) -> None:
@@ -535,25 +444,6 @@ def test_a_head_registered_before_its_embedding_is_tied_all_the_same() -> None:
     assert plan.roles["head.weight"] == "tied"
     assert plan.entries["head.weight"].ratios.fan_out == 4
     assert plan.constant("norm.weight") == 0.25
-
-
-class TiedWithoutGain(Transformer):
-    """Its head must be wrapped: no gain feeds it."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__(width, depth, tied=True)
-        self.norm = nn.LayerNorm(width, elementwise_affine=False)
-
-
-def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path) -> None:
-    model = TiedWithoutGain(64, 2)
-    plan = nfd.plan(model, rule="mup", make_model=TiedWithoutGain, base=(16, 2), sample=TOKENS)
-    assert any("plan.apply_ wraps head in nfd.Scaled" in note for note in plan.notes)
-    plan.apply_(model).eval()
-    plan.save(tmp_path / "plan.json")
-    loaded = nfd.Plan.load(tmp_path / "plan.json").apply_(TiedWithoutGain(64, 2), seed=1).eval()
-    loaded.load_state_dict(model.state_dict())
-    torch.testing.assert_close(loaded(TOKENS), model(TOKENS), rtol=0, atol=0)
 
 
 def test_planning_leaves_modes_and_random_numbers_alone() -> None:
@@ -657,3 +547,150 @@ def test_heads_that_may_grow_are_noted() -> None:
         True,
         False,
     ]
+
+
+# ---- an embedding that is the head: its factor in the norm that feeds it alone, or in a wrapper --------------------
+
+WRAPPED = "is the head as well, and no affine norm feeds it alone"
+
+
+class Tied(Transformer):
+    """A Transformer whose embedding is its head."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth, tied=True)
+
+
+class RMSNorm(nn.Module):
+    """Of one's own, as Llama's: the gain times a normalised copy of another type."""
+
+    def __init__(self, width: int, offset: float = 0.0) -> None:
+        super().__init__()
+        self.weight, self.offset = nn.Parameter(torch.full((width,), 1.0 - offset)), offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
+        gain = self.weight + self.offset if self.offset else self.weight
+        return gain * z.to(x.dtype)
+
+
+class WithNorm(Tied):
+    """With another norm at its end."""
+
+    norm_of: Any
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.norm = self.norm_of(width)
+
+
+class Llama(WithNorm):
+    norm_of = RMSNorm
+
+
+class Gemma(WithNorm):
+    """Its gain is stored as ``1 + g``."""
+
+    norm_of = partial(RMSNorm, offset=1.0)
+
+
+class TiedWithoutGain(WithNorm):
+    norm_of = partial(nn.LayerNorm, elementwise_affine=False)
+
+
+class TwoHeads(Tied):
+    """Another head reads the same norm."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.value = nn.Linear(width, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.norm(super().features(ids))
+        return torch.as_tensor(self.head(x) + self.value(x))
+
+
+class Shown(Tied):
+    """The normalised stream is an output, too."""
+
+    def forward(self, ids: Tensor) -> Any:
+        x = self.norm(super().features(ids))
+        return self.head(x), x
+
+
+class Frozen(Tied):
+    """A gain that does not train stays what it is, so that it cannot stand for a factor."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.norm.weight.requires_grad_(False)
+
+
+def tied(make: Any, optimizer: str = "adamw") -> tuple[nn.Module, nfd.Plan]:
+    torch.manual_seed(0)
+    model = make(64, 2)
+    sizes: dict[str, Any] = {"make_model": make, "base": (16, 2)}
+    return model, nfd.plan(model, rule="mup", optimizer=optimizer, sample=TOKENS, **sizes)
+
+
+@pytest.mark.parametrize(("make", "norm"), [(Tied, {"norm.weight", "norm.bias"}), (Llama, {"norm.weight"})])
+def test_a_norm_that_feeds_the_head_alone_takes_its_factor(make: Any, norm: set[str]) -> None:
+    _, plan = tied(make)
+    assert not plan.multipliers
+    assert {name for name, entry in plan.entries.items() if entry.multiplier != Power()} == norm
+    assert plan.constant("norm.weight") == 0.25
+    assert all((plan.rate(name), plan.weight_decay(name), plan.epsilon(name)) == (0.25, 4, 1) for name in norm)
+
+
+@pytest.mark.parametrize("make", [Gemma, TiedWithoutGain, TwoHeads, Shown, Frozen])
+def test_a_head_is_wrapped_where_no_norm_can_take_its_factor(make: Any) -> None:
+    _, plan = tied(make)
+    assert plan.multipliers == {"head": 0.25}
+    assert any(WRAPPED in note for note in plan.notes)
+
+
+def test_without_a_sample_a_plan_says_that_it_does_not_know_the_norm() -> None:
+    plan = nfd.plan(Tied(64, 2), rule="mup", make_model=Tied, base=(16, 2))
+    assert plan.multipliers == {"head": 0.25}
+    assert any("without sample= it is not known whether" in note for note in plan.notes)
+    assert not any(WRAPPED in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(("optimizer", "decay"), [("adamw", 0.1), ("adam", 0.0), ("sgd", 0.1), ("muon", 0.1)])
+def test_both_ways_train_the_same_function(optimizer: str, decay: float) -> None:
+    """Thirty steps, bit for bit: the ratio of widths is a power of two."""
+    model, folded = tied(Tied, optimizer)
+    entries = {name: replace(entry, multiplier=Power()) for name, entry in folded.entries.items()}
+    wrapped = replace(folded, entries=entries, multipliers={"head": 0.25})
+    losses = []
+    for plan in (folded, wrapped):
+        own = plan.apply_(copy.deepcopy(model), seed=3)
+        optimizer_of_plan = plan.make_optimizer(own, lr=0.01, weight_decay=decay)
+        losses.append([])
+        for _ in range(30):
+            loss = nn.functional.cross_entropy(own(TOKENS).flatten(0, 1), TOKENS.roll(1, 1).flatten())
+            optimizer_of_plan.zero_grad()
+            loss.backward()
+            optimizer_of_plan.step()
+            losses[-1].append(float(loss.detach()))
+    assert losses[0] == losses[1]
+    assert losses[0][-1] < losses[0][0]
+
+
+def test_a_folded_model_is_saved_and_loaded_as_it_is(tmp_path: Path) -> None:
+    """By Hugging Face's own methods, with no wrapper that they could lose."""
+    make, _ = families()["gpt2"]
+    model: Any = make(32, 2)
+    nfd.plan(model, rule="mup", make_model=make, base=(16, 2)).apply_(model)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded.eval()(TOKENS).logits, model.eval()(TOKENS).logits, rtol=0, atol=0)
+
+
+def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path) -> None:
+    model, plan = tied(TiedWithoutGain)
+    plan.apply_(model).eval()
+    plan.save(tmp_path / "plan.json")
+    loaded = nfd.Plan.load(tmp_path / "plan.json").apply_(TiedWithoutGain(64, 2), seed=1).eval()
+    loaded.load_state_dict(model.state_dict())
+    torch.testing.assert_close(loaded(TOKENS), model(TOKENS), rtol=0, atol=0)
