@@ -64,7 +64,7 @@ class Limit:
         return extrapolated(value_at(self.depths[-2]), deep) if self.extrapolated else deep
 
     def before(self, value_at: Callable[[int], Tensor]) -> Tensor | None:
-        """The same one doubling ago, which shows the error of depth; None where nothing was extrapolated."""
+        """The limit of values one doubling ago, which shows the error of depth; None where nothing was extrapolated."""
         if not self.extrapolated:
             return None
         if len(self.depths) == 2:
@@ -239,7 +239,7 @@ class Ensemble:
     diverged_at: int | None
 
 
-class Networks:
+class Ensembles:
     """The networks of a family at one rate; what a sweep holds is not trained again."""
 
     def __init__(

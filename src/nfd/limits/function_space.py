@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +28,8 @@ class KernelFacts:
 
     Attributes:
         hermite: normalised coefficients of phi(Z), degrees 0 to 12. parity: "odd", "even" or "neither".
-        universal: whether C_1 is universal on the sphere, and why. counterexample: two points on which C_1 is
-            singular, with their kernel values, or None.
-        smallest_random, smallest_antipodal: smallest eigenvalue of C_1 on 48 random points of the sphere in R^6, and on
-            24 of them with their antipodes, relative to the largest. smallest_antipodal_0: the same for
-            ``k_0 = E phi phibar`` of Prop. 4.
+        smallest_antipodal: smallest eigenvalue of C_1, relative to the largest, on 24 random points of the sphere in
+            R^6 with their antipodes. smallest_antipodal_0: the same for ``k_0 = E phi phibar`` of Prop. 4.
         nesting: smallest eigenvalue of ``C_t' - C_t`` over all t < t' in 0.25 .. 4 and both sets of points, and
         nesting_rounding: what rounding leaves in it, 1e-15 of the largest eigenvalue (Prop. 5: not negative beyond it).
     """
@@ -41,9 +37,6 @@ class KernelFacts:
     name: str
     hermite: list[float]
     parity: str
-    universal: str
-    counterexample: str | None
-    smallest_random: float
     smallest_antipodal: float
     smallest_antipodal_0: float
     nesting: float
@@ -57,44 +50,19 @@ def kernel_facts(name: Activation, seed: int = 0) -> KernelFacts:
     hermite = act.hermite(_DEGREE).tolist()
     odd = all(abs(h) < _ZERO for h in hermite[::2])
     even = all(abs(h) < _ZERO for h in hermite[1::2])
-    polynomial = all(abs(h) < _ZERO for h in hermite[2:])
     points = torch.randn(_POINTS, _DIMENSION, generator=generator(seed, "sphere"), dtype=torch.float64)
     points = points / points.norm(dim=1, keepdim=True) * math.sqrt(_DIMENSION)
     antipodal = torch.cat([points[: _POINTS // 2], -points[: _POINTS // 2]])
-    pair = _covariance(name, 1.0, torch.stack([points[0], -points[0]]))
-    opposite = abs(float(pair[0, 1] + pair[0, 0])) < 1e-8 * float(pair[0, 0])
     cosine = antipodal @ antipodal.T / _DIMENSION
     k_0 = act.moment(torch.ones_like(cosine), torch.ones_like(cosine), cosine.clamp(-1, 1))
     return KernelFacts(
         name=name,
         hermite=hermite,
         parity="odd" if odd else "even" if even else "neither",
-        universal=_universal(opposite, polynomial),
-        counterexample=_shown(pair) if opposite else None,
-        smallest_random=_smallest(_covariance(name, 1.0, points)),
         smallest_antipodal=_smallest(_covariance(name, 1.0, antipodal)),
         smallest_antipodal_0=_smallest(k_0),
         **_nesting(name, (points, antipodal)),
     )
-
-
-def rows(facts: KernelFacts) -> dict[str, Any]:
-    """What a person reads."""
-    shown = asdict(facts)
-    shown["hermite"] = " ".join(f"{h:.4f}" if abs(h) >= _ZERO else "0" for h in facts.hermite)
-    return {key: f"{value:.2e}" if isinstance(value, float) else value for key, value in shown.items()}
-
-
-def _universal(opposite: bool, polynomial: bool) -> str:
-    if polynomial:
-        return "no: phi is linear, and so is every function of the space"
-    if opposite:
-        return "no: phi is odd, so every function of the space has f(-x) = -f(x), though phi is not polynomial"
-    return "not ruled out: phi is not polynomial, and its functions separate x from -x"
-
-
-def _shown(pair: Tensor) -> str:
-    return f"x and -x: C_1(x, x) = {float(pair[0, 0]):.6f}, C_1(x, -x) = {float(pair[0, 1]):.6f}"
 
 
 def _covariance(name: str, horizon: float, points: Tensor) -> Tensor:

@@ -311,7 +311,7 @@ class _Tabulated:
         return self.act.name != "identity"
 
     def table(self, scales: bool) -> Table:
-        """With as many nodes as resolve the kernel."""
+        """The table with as many nodes as resolve the kernel."""
         ends = {norm: replace(self, low=norm, high=norm) for norm in (self.low, self.high)}
         cosines = max(end._resolved_cosines() for end in ends.values())
         count = 1 if self.low == self.high else self._resolved_norms()
@@ -349,7 +349,7 @@ class _Tabulated:
         return float((evaluated(made.values[0, 0], _chebyshev_nodes(2 * cosines - 1)) - exact).abs().max())
 
     def _measured_error(self, made: Table, cosines: int) -> float:
-        """The same between the nodes of several norms."""
+        """Largest error between the nodes of several norms, relative to the kernel's diagonal."""
         nodes = len(made.norms)
         between = torch.cat([torch.tensor([1.0], dtype=torch.float64), _cosine(_halfway(cosines), self.angular)])
         norms = _between(
@@ -455,7 +455,7 @@ def _coefficients(values: Tensor) -> Tensor:
 
 
 def _shortened(coefficients: Tensor) -> Tensor:
-    """Without the last coefficients, as long as what these hold together is below rounding of a kernel."""
+    """The coefficients without the last ones, as long as what these hold together is below rounding of a kernel."""
     size = coefficients.abs().amax(dim=(0, 1))
     held = size.flip(0).cumsum(0).flip(0)
     return coefficients[..., : max(1, int((held > _LEFT_OUT * held[0]).sum()))]

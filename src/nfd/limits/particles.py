@@ -181,7 +181,7 @@ def solve_nfd(
 
 
 def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> None:
-    """Enough for the covariances of the samples, and not more than memory holds."""
+    """ValueError where particles are too few for the covariances of the samples, or too many for the memory."""
     if K >= M:
         raise InputError(
             f"particles must be more than the {K} samples, whose covariances they estimate; got {M}. Raise "

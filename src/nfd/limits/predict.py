@@ -18,7 +18,7 @@ from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms, stderr
 from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
-from nfd.limits.extrapolate import PARTS, Ensemble, Limit, Networks, divergence, limit_losses, to_infinity
+from nfd.limits.extrapolate import PARTS, Ensemble, Ensembles, Limit, divergence, limit_losses, to_infinity
 from nfd.runs.sweep import Sweep
 from nfd.scaling.entries import MakeModel
 from nfd.scaling.optimizers import names_where
@@ -109,9 +109,9 @@ def predict(
     if depth == math.inf:
         family = family.along_one_path(depths[1])
     with sweep or Sweep() as opened:
-        networks = Networks(family, task, rate, weights, opened, outputs=check_flag("outputs", outputs))
+        ensembles = Ensembles(family, task, rate, weights, opened, outputs=check_flag("outputs", outputs))
         while True:
-            wide_at = cache(lambda L, count=count: networks.train(wide, L, count))
+            wide_at = cache(lambda L, count=count: ensembles.train(wide, L, count))
             if depth == math.inf:
                 limit = to_infinity(wide_at, depths, wanted or _RTOL)
             else:
@@ -122,8 +122,8 @@ def predict(
             if wanted is None or not error > wanted or count >= _MOST_REPLICATES:
                 break
             count = min(2 * count, _MOST_REPLICATES)
-        narrow_at = cache(lambda L: networks.train(narrow, L, count))
-        exact_at = cache(lambda L: networks.train(narrow, L, min(count, _PAIRS), exact=True))
+        narrow_at = cache(lambda L: ensembles.train(narrow, L, count))
+        exact_at = cache(lambda L: ensembles.train(narrow, L, min(count, _PAIRS), exact=True))
         made: dict[str, Any] = {}
         for name in ("losses", "judged") if task.eval_batches else ("losses",):
 
@@ -131,7 +131,7 @@ def predict(
                 return limit.of(lambda L: getattr(at(L), name))
 
             coarse = limit.before(lambda L, name=name: getattr(wide_at(L), name))  # type: ignore[misc]
-            exact = None if networks.resolution is None else of(exact_at)
+            exact = None if ensembles.resolution is None else of(exact_at)
             parts = limit_losses(of(wide_at), of(narrow_at), wide / narrow, coarse, exact)
             if name == "losses":
                 made |= {_name("loss", part): values for part, values in parts.items()}

@@ -127,7 +127,7 @@ def steps_of(rows: Sequence[WatchRow]) -> list[int]:
 
 
 def at_steps(rows: Sequence[WatchRow], steps: Iterable[int]) -> list[WatchRow]:
-    """Those rows that are of these steps, in their order."""
+    """The rows of these steps, in their order."""
     wanted = set(steps)
     return [row for row in rows if row.step in wanted]
 

@@ -107,7 +107,7 @@ class Alert:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Self:
-        """That of which ``asdict`` gave the state."""
+        """The alert of which ``asdict`` gave the state."""
         tensors = tuple(Deviation(**deviation) for deviation in state["tensors"])
         return cls(**dict(state) | {"cause": Cause(state["cause"]), "tensors": tensors})
 

@@ -527,7 +527,7 @@ def not_judged(watch: Watch) -> str | None:
 
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:
-    """Of what a series speaks: the network, one layer, or a kind of layers and how many of them there are."""
+    """What a series speaks of: the network, one layer, or a kind of layers and how many of them there are."""
     if series.kind is None:
         return "the network"
     layers = len({row.layer for row in rows})
