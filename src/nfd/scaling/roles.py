@@ -185,7 +185,7 @@ class Anatomy:
     Attributes:
         interrupted: what stands on the stream between blocks, by the pattern of the blocks: an operation as autograd
             calls it.
-        traced: what a forward pass showed; its unscaled branches are those in blocks.
+        traced: what a forward pass showed, without its streams; unscaled branches are those in blocks.
     """
 
     tensors: dict[str, TensorInfo]
@@ -266,7 +266,8 @@ def anatomy(
     }
     told = {block_of(name, names) for name, decision in said.items() if decision.role == "outer"}  # what writes there
     unscaled = {name for name in traced.unscaled if block_of(name, names) not in {None, *told}}
-    return Anatomy(own, ordered, names, interrupted, replace(traced, unscaled=unscaled))
+    # streams hold the operations, and these the activations of the whole pass: they are let go
+    return Anatomy(own, ordered, names, interrupted, replace(traced, unscaled=unscaled, streams={}))
 
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
