@@ -33,6 +33,18 @@ Words and symbols are in the [glossary](glossary.md).
 
 {checks}
 
+## Do inner layers of a deep GPT learn?
+
+Not with uniform rates, and it costs less than it looks. At width 64, depths 2 to 32, four seeds, the update of inner
+layers in the first step falls as depth to the power -0.50 [-0.52, -0.49] under AdamW (`depth-mup`). With Eq. 8
+(`depth-mup-inner`) and with `complete-p` it stays: -0.03 [-0.05, -0.01] and -0.01 [-0.03, +0.01]. What inner layers
+do to the function grows under Eq. 8, +0.33 [+0.31, +0.36], and not under `complete-p`. SGD gives the same powers. At
+depth 16, each rule at its best rate, no cure has a significantly lower loss after 60 steps.
+
+![What the inner layers move in the first step, against depth, by rule and optimizer](images/inner-layers-gpt.png)
+
+*Width 64, 4 seeds, made by version 0.2.0; lines join means, bars hold 95 % intervals. Grey: the power -1/2 of depth.*
+
 ## What this page does not show
 
 {limits}

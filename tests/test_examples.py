@@ -103,16 +103,6 @@ def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not re.search(r"\{(samples|horizon|size|table|verdicts|steps|start|slopes|grid|orders)\b", page)
 
 
-def test_the_page_of_open_statements_is_made_of_the_claims() -> None:
-    of = runpy.run_path(str(EXAMPLES / "undecided_page.py"))
-    docs = EXAMPLES.parent / "docs"
-    rows = {row["id"]: row for row in json.loads((docs / "claims.json").read_text())["rows"]}
-    assert of["page"](json.loads((docs / "undecided.json").read_text()), rows) == (docs / "undecided.md").read_text()
-    assert {name for name, row in rows.items() if row["verdict"] == "undecided"} <= set(
-        re.findall(r"^- \*\*(.*?)\*\*", (docs / "undecided.md").read_text(), re.MULTILINE)
-    )
-
-
 def test_the_first_step_by_hand_has_the_ratio_of_its_formula() -> None:
     change = runpy.run_path(str(EXAMPLES / "first_step_by_hand.py"))["change"]
     own, other = (torch.tensor([change(128, 4, 1.0, is_own, seed) for seed in range(12)]) for is_own in (True, False))
@@ -235,39 +225,3 @@ def test_published_numbers_are_fitted_and_the_toy_measured(monkeypatch: pytest.M
     page = (tmp_path / "against-others.md").read_text()
     assert "| marin #7381 | GQA, width 1,024 | 0.97 | 0.96 | -1% |" in page
     assert page == (EXAMPLES.parent / "docs/against-others.md").read_text()
-
-
-def test_inner_layers_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No seed chooses its own rate; differences are of the same seeds; the page is that of the stored numbers."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    example, page = (importlib.import_module(name) for name in ("inner_layers_gpt", "inner_layers_gpt_page"))
-    losses = torch.tensor([[1.0, 2.0], [3.0, 5.0], [6.0, 4.5]])  # [seeds, rates]
-    assert example.chosen_by_others(losses).tolist() == [1.0, 5.0, 6.0]
-    (tmp_path / example.NUMBERS).write_text((EXAMPLES.parent / "docs" / example.NUMBERS).read_text())
-    page.write(tmp_path, example.NUMBERS)
-    assert (tmp_path / "inner-layers-gpt.md").read_text() == (EXAMPLES.parent / "docs/inner-layers-gpt.md").read_text()
-
-
-@pytest.mark.parametrize("name", ["open_settings", "eq8"])
-def test_pages_are_made_of_their_numbers(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(EXAMPLES)
-    example, page = (importlib.import_module(module) for module in (name, f"{name}_page"))
-    (tmp_path / example.NUMBERS).write_text((EXAMPLES.parent / "docs" / example.NUMBERS).read_text())
-    page.write(tmp_path, example.NUMBERS)
-    made = Path(example.NUMBERS).with_suffix(".md")
-    assert (tmp_path / made).read_text() == (EXAMPLES.parent / "docs" / made).read_text()
-
-
-@pytest.mark.slow
-def test_how_far_equation_8_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Inner layers collapse with uniform rates and with these alone."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    example = importlib.import_module("eq8")
-    monkeypatch.setattr(example, "BLOCKS", example.BLOCKS | {"width": 64, "batch": 16})
-    monkeypatch.setattr(example, "DEPTHS", (4, 16))
-    with nfd.Sweep(progress=False) as sweep:
-        first, _ = example.trainings({"data": "digits"})
-        runs = example.Runs(example.run_all(sweep, {"": first}, "")[""])
-    rows = {row["rule"]: row["exponent"] for row in example.measured(runs) if row["meter"] == "inner_update"}
-    assert rows["depth-mup"]["high"] < -0.3
-    assert abs(rows["depth-mup-inner"]["value"]) < 0.15 > abs(rows["complete-p"]["value"])
