@@ -21,7 +21,6 @@ from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
 from nfd.core.names import Decay, RuleName
 from nfd.core.random import generator
-from nfd.core.statistics import rms
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.entries import Entry, Positive, acts_inside
 from nfd.scaling.model import (
@@ -98,14 +97,11 @@ class Plan:
         Raises:
             ValueError: if the plan has no such tensor.
         """
-        return self.entries[self._planned(name)]
-
-    def _planned(self, name: str) -> str:
-        planned = name if name in self.entries else unwrapped(name)
-        if planned not in self.entries:
-            hint = nearest(planned, self.entries)
+        entry = self.entries.get(name) or self.entries.get(unwrapped(name))
+        if entry is None:
+            hint = nearest(unwrapped(name), self.entries)
             raise InputError(f"the plan has no tensor {name!r}.{hint} Its names are those of model.named_parameters().")
-        return planned
+        return entry
 
     def powers(self, name: str) -> Powers:
         """How std, rate and epsilon of a tensor scale with its fans and the depth, including forward multipliers."""
@@ -121,9 +117,8 @@ class Plan:
         """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor.
 
         In a model without blocks these are the matrices between two sizes that grow."""
-        name = self._planned(name)
-        entry = self.entries[name]
-        has_rest = law_of(self.optimizer).rest is not None
+        entry, has_rest = self.entry(name), law_of(self.optimizer).rest is not None
+        name = name if name in self.entries else unwrapped(name)
         return has_rest and entry.matrix is not None and acts_inside(name, entry, self.blocks)
 
     def factor(self, name: str, power: Power) -> float:
@@ -178,16 +173,15 @@ class Plan:
     def initialize_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> None:
         """Draw matrices from N(0, std^2) and fill constant tensors, in place.
 
-        Biases that linear, convolutional and recurrent layers of PyTorch draw by their fan-in are drawn as well, with
-        the base's standard deviation. Everything else keeps the numbers of its constructor: other vectors that are not
-        constant; tensors that two seeds of ``make_model`` build alike, or whose entries vary about a mean; tensors that
-        do not train; layers of ``nfd.defer``. What of this the rule scales, such as an identity at the end of a branch,
-        is multiplied by one factor. A note of the plan names what is kept. Its numbers come from the seed under which
-        the model was built, and after training they are the trained ones: to begin again, build the model anew.
+        Biases that layers of PyTorch draw by their fan-in are drawn as well, with the base's standard deviation.
+        Everything else keeps the numbers of its constructor: other vectors that are not constant; tensors that two
+        seeds of ``make_model`` build alike, or whose entries vary about a mean; tensors that do not train; layers of
+        ``nfd.defer``. What of this the rule scales, such as an identity at the end of a branch, is multiplied by one
+        factor. After training, what is kept is trained: to begin again, build the model anew.
 
-        Each tensor has a random stream of its own, so its numbers do not depend on the device or on other tensors.
+        Each tensor has a random stream of its own, so its numbers depend on neither the device nor other tensors.
         Padding rows of embeddings are zero. A sharded model (FSDP2, or other DTensors) gets the numbers of the
-        unsharded one: every process draws one whole tensor after the other on the CPU, and keeps its part.
+        unsharded one.
 
         Args:
             model: the planned one; its parameters may be on the meta device.
@@ -214,8 +208,9 @@ class Plan:
             elif (start := start_of(self, infos[name], seed)) is not None:
                 fill_(held.parameters[0], start)
             elif self.std(name) and self.start_factor(name) != 1:
+                (p,) = held.parameters
                 with torch.no_grad():  # to its RMS, so that a second call changes nothing
-                    held.parameters[0].mul_(self.std(name) / rms(whole(held.parameters[0]).double()))
+                    p.mul_(self.std(name) / whole(p).double().square().mean().sqrt())
 
     def apply_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> nn.Module:
         """Initialise a model in place as ``initialize_`` does, insert ``nfd.Scaled`` for every multiplier, return it.

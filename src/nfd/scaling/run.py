@@ -191,15 +191,9 @@ def run_scaling(
     laws: Mapping[str, bool] | None,
     scales_decay: bool,
 ) -> RunScaling | None:
-    """The factors of a run; None where neither its batch nor its length is given.
+    """What ``Plan.for_run`` does, for a plan that scales weight decay or not; None without a batch and a length.
 
-    Args:
-        optimizer: of the plan; what it leaves to AdamW has rows of its own.
-        batch, tokens, schedule, critical_batch, laws: as in ``Plan.for_run``.
-        scales_decay: whether the plan scales weight decay at all.
-
-    Raises:
-        ValueError, TypeError: naming the argument; unknown laws with the names of all.
+    What the optimizer leaves to AdamW has rows of its own.
     """
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
     if batch is None and tokens is None:
