@@ -39,7 +39,6 @@ from nfd.meters.verdict import (
     METERS,
     THRESHOLDS,
     Event,
-    EventKind,
     Failure,
     cure_of_all,
     dead_units,
@@ -139,7 +138,10 @@ def check(
         samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
-    made = "" if task.make_optimizer is None else _class_of_optimizer(family, task, rate)
+    made = ""
+    if task.make_optimizer is not None:  # made once before anything is trained, for its name and its errors
+        groups = family.member(*family.base, device=task.device).groups(rate, task.weight_decay, task.adamw_lr)
+        made = type(optimizer_of(task, family.optimizer, groups)).__name__
     meters = Meters(None if at is None else tuple(at), noise)
     looks = tuple(at) if at else (task.steps,)
     trials = [
@@ -173,7 +175,7 @@ def _row(record: Record) -> Row:
     """What the meters returned of one network, with its size."""
     size = {name: record.config[name] for name in ("width", "depth", "seed")}
     row: Row = size | record.observed[0]
-    row["events"] = [Event(**event | {"kind": EventKind(event["kind"])}) for event in row["events"]]
+    row["events"] = [Event(**event) for event in row["events"]]
     return row | {name: [size | own for own in row[name]] for name in ("rows", "noise")}
 
 
@@ -188,12 +190,6 @@ def _check_seeds(runs: Sequence[Row]) -> None:
                 f"{run['seed']}, but intervals come from differences between seeds. Does it set a seed of its own, or "
                 "load weights? Draw from the global streams of PyTorch, NumPy or Python, which are seeded here."
             )
-
-
-def _class_of_optimizer(family: Family, task: Task, lr: float) -> str:
-    member = family.member(*family.base, device=task.device)
-    groups = member.groups(lr, task.weight_decay, task.adamw_lr)
-    return type(optimizer_of(task, family.optimizer, groups)).__name__
 
 
 # ---- the result ------------------------------------------------------------------------------------------------------
@@ -241,7 +237,7 @@ class Check:
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
             high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
-        optimizer_class: that of ``make_optimizer``; empty without one.
+        optimizer_name: that of ``make_optimizer``; empty without one.
         about: how the batches were read: their number, samples and shape, in words.
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
 
@@ -266,7 +262,7 @@ class Check:
     growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
     copies: bool = False
-    optimizer_class: str = ""
+    optimizer_name: str = ""
 
     @property
     def steps(self) -> int:
@@ -355,7 +351,7 @@ class Check:
             step = (str(row.get("step", "")),) if several else ()
             word, text = (row["verdict"], meaning_of(row)) if "verdict" in row else ("", row["cause"])
             table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
-        rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
+        rate = f"{self.optimizer_name or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
         noise = ["", _NOISE, self._noise_as_text()] if self.noise else []
@@ -433,7 +429,7 @@ class _Measurement(Observation):
         self.meters[""]["loss"] = row.loss
         done, steps, run = row.step + 1, self.task.steps, partial(self.member, self.task.batches[row.step][0])
         if not math.isfinite(row.loss):
-            self.events.append(Event(EventKind.NOT_FINITE, row.step, first_bad(self.member.module, run)))
+            self.events.append(Event("not-finite", row.step, first_bad(self.member.module, run)))
             return
         if done in self.looks and done < steps:
             self._measure(done)
@@ -448,11 +444,11 @@ class _Measurement(Observation):
         noise, finite = [], math.isfinite(losses[-1])
         if finite:
             if losses[-1] > _ROSE * losses[0] > 0:
-                self.events.append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
+                self.events.append(Event("loss-rose", len(losses) - 1, size=losses[-1] / losses[0]))
             with torch.no_grad():
                 finite = bool(outputs_of(run()).isfinite().all())
             if not finite:
-                self.events.append(Event(EventKind.NOT_FINITE, len(losses), first_bad(module, run)))
+                self.events.append(Event("not-finite", len(losses), first_bad(module, run)))
         meters = self._measure(len(losses)) if finite else self._note(self.looks[-1], self.meters)
         if finite and self.asked.noise:
             found = noise_of(module, self.member, self.task.value, self.task.batches)

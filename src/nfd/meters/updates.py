@@ -40,7 +40,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -292,8 +292,8 @@ def _normalised(features: Tensor) -> bool:
         return False
     vectors = features.flatten(0, -2).double()
     sizes, apart = vectors.square().mean(1).sqrt(), (vectors - vectors[0]).square().mean(1).sqrt()
-    alike = bool(sizes.max() - sizes.min() < _ALIKE * sizes.max())
-    return alike and bool(apart.max() > _ALIKE * sizes.max())
+    least = _ALIKE * float(sizes.max())
+    return bool(sizes.max() - sizes.min() < least and apart.max() > least)
 
 
 def _pooled(parts: list[_Squares]) -> float:
@@ -378,7 +378,7 @@ class Pass:
     added: dict[str, float]
     behind: dict[str, Tensor]
     inputs: dict[str, Tensor]
-    entering: dict[str, Tensor] = field(default_factory=dict)
+    entering: dict[str, Tensor]
 
 
 @torch.no_grad()

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -45,19 +44,10 @@ _MANY = 100  # seeds: beyond it more sizes help sooner
 
 Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 Reason = Literal[
-    "trend",  # it collapses or grows
-    "flat",  # the interval holds zero
-    "little",  # it does not, and is small
-    "limit",  # it falls no faster than what does not add up coherently
-    "constant",  # one number in every network
-    "noise",  # more seeds would settle it
-    "edge",  # near the edge of a verdict
-    "broken",  # zero or not finite in some networks
-    "missing",  # in every network of some size
-    "unread",  # the model does not show it
-    "zero",  # nothing moves it
-    "same",  # the seeds do not differ
-]
+    "trend", "flat", "little", "limit", "constant",  # measured: it changes or stays
+    "noise", "edge", "broken", "missing",  # uncertain: too few seeds, near an edge, zero or not finite in some or all
+    "unread", "zero", "same",  # not measured: hidden by the model, moved by nothing, the same of every seed
+]  # fmt: skip
 
 
 def verdict_of(slope: Interval, span: float = math.inf) -> Verdict:
@@ -145,6 +135,7 @@ _AT_FIRST = (
     "forward pass"
 )
 _BY_PLAN = "Train by the plan of 'mup' or 'complete-p', which makes up for such factors."
+_LOWER = "Lower the rate as depth grows, or use 'complete-p'."
 _MOVING = tuple(meter for meter in UPDATES if meter != "activation")
 _NO_FACTOR = "branches carry no 1/sqrt(L), or rates do not fall with depth"
 ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
@@ -161,18 +152,11 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "Check after one step: where it shrinks there, the initialisation is not the rule's; else training shrinks it.",
     ),
     ("activation", "depth", "GROWS"): Advice("the residual stream grows with depth", _BY_DEPTH, _DEPTH, _NO_FACTOR),
-    ("activation", "depth", "COLLAPSES"): Advice(
-        "activations vanish with depth", "Check the initialisation and the norms."
-    ),
+    ("activation", "depth", "COLLAPSES"): Advice("activations vanish with depth", "Check the start and the norms."),
     ("activation_update", "depth", "GROWS"): Advice(
-        "the stream moves further the deeper the network",
-        "Use 'complete-p', or a lower rate.",
-        _COMPLETE,
-        "blocks add up coherently",
+        "the stream moves further the deeper the network", _LOWER, _COMPLETE, "blocks add up coherently"
     ),
-    ("activation_update", "depth", "COLLAPSES"): Advice(
-        "deep streams hardly move: the rate of the blocks falls too fast"
-    ),
+    ("activation_update", "depth", "COLLAPSES"): Advice("deep streams hardly move: the rate of blocks falls too fast"),
     ("inner_update", "depth", "COLLAPSES"): Advice(
         "inner layers stop learning",
         "Use 'complete-p', whose multiplier 1/L keeps the function's step too, or 'depth-mup-inner' (Eq. 8), at the "
@@ -181,45 +165,25 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "their gradient carries the residual multiplier",
     ),
     ("inner_update", "depth", "GROWS"): Advice("inner rates grow too fast with depth", _BY_DEPTH, _COMPLETE),
-    ("stream_update", "depth", "COLLAPSES"): Advice(
-        "outer layers learn less than 1/L of the stream each", "Raise their rate."
-    ),
+    ("stream_update", "depth", "COLLAPSES"): Advice("outer layers add less than 1/L each", "Raise their rate."),
     ("stream_update", "depth", "GROWS"): Advice(
         "outer layers add more than 1/L of the stream each", _BY_DEPTH, _DEPTH, "their rates do not fall with depth"
     ),
-    ("function_update", "depth", "GROWS"): Advice(
-        "a step moves the function further the deeper the network",
-        "Lower the rate as depth grows, or use 'complete-p'.",
-        _COMPLETE,
-    ),
+    ("function_update", "depth", "GROWS"): Advice("a step moves the function further with depth", _LOWER, _COMPLETE),
     ("function_update", "depth", "COLLAPSES"): Advice("a step moves the function less the deeper the network"),
     ("function_update_inner", "depth", "GROWS"): Advice(
-        "inner updates add up coherently over the blocks (under Eq. 8 as sqrt(L), its price)",
-        "Use 'complete-p', or lower the rate as depth grows.",
-        _COMPLETE,
+        "inner updates add up coherently over the blocks (under Eq. 8 as sqrt(L), its price)", _LOWER, _COMPLETE
     ),
-    ("function_update_inner", "depth", "COLLAPSES"): Advice(
-        "the effect of inner layers on the function vanishes with depth"
-    ),
-    ("update_to_weight", "depth", "COLLAPSES"): Advice(
-        "inner weights hardly move relative to their initial size in deep networks"
-    ),
-    ("update_to_weight", "depth", "GROWS"): Advice(
-        "inner weights move further relative to their initial size the deeper the network",
-        "Lower their rate as depth grows.",
-    ),
-    ("gradient", "depth", "COLLAPSES"): Advice(
-        "gradients vanish on their way down", "Check norms and residual multipliers."
-    ),
+    ("function_update_inner", "depth", "COLLAPSES"): Advice("inner layers move the function less with depth"),
+    ("update_to_weight", "depth", "COLLAPSES"): Advice("inner weights of deep networks hardly move"),
+    ("update_to_weight", "depth", "GROWS"): Advice("inner weights move further with depth", "Lower their rate there."),
+    ("gradient", "depth", "COLLAPSES"): Advice("gradients vanish on their way down", "Check norms and multipliers."),
     ("gradient", "depth", "GROWS"): Advice(
         "gradients explode on their way down", _BY_DEPTH, _DEPTH, "branches carry no 1/sqrt(L)"
     ),
-    (ALIGNMENT, "width", "STABLE"): Advice(
-        "updates stay aligned with their inputs, as mup and similar rules assume: sums over n coordinates grow as n"
-    ),
+    (ALIGNMENT, "width", "STABLE"): Advice("updates stay aligned with their inputs, as mup and similar rules assume"),
     (ALIGNMENT, "width", "COLLAPSES"): Advice(
-        "updates and their inputs lose their alignment with width: sums over n coordinates no longer grow as n, as mup "
-        "and similar rules assume",
+        "updates and their inputs lose their alignment with width, which mup and similar rules assume",
         "The best rate need not transfer to training of this length: find it at several widths, by nfd transfer.",
     ),
     (ALIGNMENT, "width", "GROWS"): Advice("updates are better aligned with their inputs in wide networks"),
@@ -395,29 +359,20 @@ def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
 # ---- events: what went wrong in one network --------------------------------------------------------------------------
 
 
-class EventKind(StrEnum):
-    """The kinds of events."""
-
-    NOT_FINITE = "not-finite"
-    DEAD_UNITS = "dead-units"
-    LOSS_ROSE = "loss-rose"
-    GRADIENT_NOT_FINITE = "gradient-not-finite"
-    GRADIENTS_VANISH = "gradients-vanish"
-    GRADIENTS_EXPLODE = "gradients-explode"
-    GRADIENTS_EXPLODE_AT_ZERO = "gradients-explode-at-zero"
-
-
-_TEXTS = {
-    EventKind.NOT_FINITE: "not finite, first in {layer}",
-    EventKind.DEAD_UNITS: "{layer}: {size:.0%} of its units are dead",
-    EventKind.LOSS_ROSE: "the loss rose to {size:.3g} times the first one: the learning rate is too large",
-    EventKind.GRADIENT_NOT_FINITE: "the gradient of the stream is not finite{place}",
-    EventKind.GRADIENTS_VANISH: "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
-    EventKind.GRADIENTS_EXPLODE: "gradients explode{place}: {size:.1e} times the last block's at the first",
-    EventKind.GRADIENTS_EXPLODE_AT_ZERO: "gradients explode{place} where the stream is zero, as at a padding id with a "
-    "zero embedding: {size:.1e} times the last block's at the first. There a norm divides them by the root of its "
-    "epsilon, block after block until they overflow. Mask that id in the loss and in attention, or keep it out of "
-    "the batches",
+EventKind = Literal[
+    "not-finite", "dead-units", "loss-rose", "gradient-not-finite", "gradients-vanish", "gradients-explode",
+    "gradients-explode-at-zero",
+]  # fmt: skip
+_TEXTS: dict[EventKind, str] = {
+    "not-finite": "not finite, first in {layer}",
+    "dead-units": "{layer}: {size:.0%} of its units are dead",
+    "loss-rose": "the loss rose to {size:.3g} times the first one: the learning rate is too large",
+    "gradient-not-finite": "the gradient of the stream is not finite{place}",
+    "gradients-vanish": "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
+    "gradients-explode": "gradients explode{place}: {size:.1e} times the last block's at the first",
+    "gradients-explode-at-zero": "gradients explode{place} where the stream is zero, as at a padding id with a zero "
+    "embedding: {size:.1e} times the last block's at the first. There a norm divides them by the root of its epsilon, "
+    "block after block until they overflow. Mask that id in the loss and in attention, or keep it out of the batches",
 }
 
 
@@ -536,7 +491,7 @@ def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | N
         run()
     for place, (layer, share) in enumerate(relus.seen, 1):
         if share >= _DEAD:
-            return Event(EventKind.DEAD_UNITS, step, f"ReLU {place}" + (f" in {layer}" if layer else ""), share)
+            return Event("dead-units", step, f"ReLU {place}" + (f" in {layer}" if layer else ""), share)
     return None
 
 
@@ -564,9 +519,9 @@ def gradient_events(ends: EndGradients, stack: str = "", step: int = 0) -> Itera
     """What happened to a gradient on its way from the last block of a stack to the first, after so many updates."""
     ratio, at_zero = ends.first / ends.last, ends.at_zero / ends.last
     if not math.isfinite(ratio):
-        yield Event(EventKind.GRADIENT_NOT_FINITE, step, stack)
+        yield Event("gradient-not-finite", step, stack)
     elif not _VANISHED <= ratio <= _EXPLODED:
-        yield Event(EventKind.GRADIENTS_VANISH if ratio < 1 else EventKind.GRADIENTS_EXPLODE, step, stack, ratio)
+        yield Event("gradients-vanish" if ratio < 1 else "gradients-explode", step, stack, ratio)
     if not at_zero <= _EXPLODED:
         size = at_zero if math.isfinite(at_zero) else math.inf
-        yield Event(EventKind.GRADIENTS_EXPLODE_AT_ZERO, step, stack, size)
+        yield Event("gradients-explode-at-zero", step, stack, size)
