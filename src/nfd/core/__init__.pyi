@@ -11,7 +11,6 @@ from .estimates import mean as mean
 from .estimates import satterthwaite as satterthwaite
 from .estimates import standard_errors as standard_errors
 from .estimates import student as student
-from .files import cached_path as cached_path
 from .files import expanded as expanded
 from .files import prepare_directory as prepare_directory
 from .files import prepare_results as prepare_results

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -39,12 +38,6 @@ class Activation:
 
     def __reduce__(self) -> tuple[Callable[[str], Activation], tuple[str]]:
         return activation, (self.name,)
-
-    def pull_(self, g: Tensor, x: Tensor) -> Tensor:
-        """``phi'(x) * g`` in place of g."""
-        if self.name == "relu":
-            return cast(Tensor, torch.ops.aten.threshold_backward(g, x, 0, grad_input=g))  # in one pass
-        return g.mul_(self.slope(x))
 
     def moment(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """``E[phi(h) phi(hbar)]``, elementwise over broadcast float64 ``a, b, c``."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nfd.core.errors import InputError, InputTypeError
-
-# ---- Directories for results, and the formats of the files in them
-
 
 SWEEP = "runs.sqlite"  # the file of a sweep
 _MARK = ".nfd"  # left in a directory of results
@@ -143,24 +139,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
-
-
-# ---- Where what takes long to make is kept between runs: ``$NFD_CACHE`` or the user's cache folder
-
-
-def cached_path(kind: str, made_from: Iterable[str], suffix: str) -> Path:
-    """The file for something under a key that is a hash of everything it was made from."""
-    digest = hashlib.blake2b(digest_size=12)
-    for text in made_from:
-        digest.update(text.encode(errors="surrogateescape") + b"\0")
-    return cache_directory() / f"{kind}-{digest.hexdigest()}{suffix}"
-
-
-def cache_directory() -> Path:
-    """``$NFD_CACHE``, or ``nfd`` in ``$XDG_CACHE_HOME``, or ``~/.cache/nfd``."""
-    if os.environ.get("NFD_CACHE"):
-        return Path(os.environ["NFD_CACHE"])
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nfd"
-    except RuntimeError:  # a user without a home
-        return Path(tempfile.gettempdir()) / "nfd"
