@@ -245,6 +245,10 @@ def as_family(
     ``rule`` and ``optimizer`` replace those of the family where they are given. ``more``: fields of that of a function.
     """
     if not isinstance(family, Family):
+        if isinstance(family, nn.Module):
+            raise InputTypeError(
+                f"family must be a function of (width, depth), not a model; got {type(family).__name__}."
+            )
         check_callable("family", family, "a function of (width, depth), or an nfd.Family")
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
