@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -181,12 +181,19 @@ class Family:
         return member
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
-        """A module of a size and its plan. The module is on the meta device, where it takes no memory, unless a plan
-        could not restore all of its tensors."""
-        for module in shapes_of(self.make_model, width, depth, seed):
-            planned = self._planned(module, width, depth, "cpu")
-            if not any(t.parameter.is_meta and planned.entries[n].start.kept for n, t in tensors(module).items()):
-                return module, planned
+        """A module of a size and its plan. The module is on the meta device, where it takes no memory, with or without
+        the numbers of its vectors, unless that loses a buffer, a frozen tensor or what a plan could not restore."""
+        for place in (torch.device("meta"), meta_matrices()):
+            try:
+                with place:
+                    module = instance(self.make_model, width, depth, seed)
+            except Exception:  # what is wrong with numbers too is raised where it is made with numbers
+                continue
+            frozen = [p for p in module.parameters() if not p.requires_grad]
+            if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
+                planned = self._planned(module, width, depth, "cpu")
+                if not any(t.parameter.is_meta and planned.entries[n].start.kept for n, t in tensors(module).items()):
+                    return module, planned
         module = instance(self.make_model, width, depth, seed)
         return module, self._planned(module, width, depth, "cpu")
 
@@ -198,38 +205,20 @@ class Family:
 
     def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
         """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""
-        size = width, depth, sum(p.is_meta for p in module.parameters())
+        size, place = (width, depth, sum(p.is_meta for p in module.parameters())), torch.device(device or "cpu")
         if size not in self._plans:
-            self._plans[size] = self._plan(module, device)
+            with global_streams(0, [] if place.type == "cpu" else [place]):
+                self._plans[size] = plan(
+                    module,
+                    rule=self.rule,
+                    make_model=self.make_model,
+                    base=(self.base[0], self.base[1]),
+                    optimizer=self.optimizer,
+                    blocks=self.blocks,
+                    roles=self.roles,
+                    sample=on_device(self.sample, None if device is None else place),
+                )
         return self._plans[size]
-
-    def _plan(self, module: nn.Module, device: torch.device | str | None) -> Plan:
-        place = None if device is None else torch.device(device)
-        with global_streams(0, [place] if place is not None and place.type != "cpu" else []):
-            return plan(
-                module,
-                rule=self.rule,
-                make_model=self.make_model,
-                base=(self.base[0], self.base[1]),
-                optimizer=self.optimizer,
-                blocks=self.blocks,
-                roles=self.roles,
-                sample=on_device(self.sample, place),
-            )
-
-
-def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> Iterator[nn.Module]:
-    """Modules on the meta device, the second with the numbers of its vectors; without those whose buffers or frozen
-    tensors would be lost."""
-    for place in (torch.device("meta"), meta_matrices()):
-        try:
-            with place:
-                module = instance(make_model, width, depth, seed)
-        except Exception:  # what is wrong with numbers too is raised where it is made with numbers
-            continue
-        frozen = [p for p in module.parameters() if not p.requires_grad]
-        if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
-            yield module
 
 
 def as_family(

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,9 +21,6 @@ from nfd.scaling.model import as_written, batch_size, block_of, call_with, evalu
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan, roles_of, told_by
 from nfd.scaling.rules import Role, rule_named
-from nfd.wide.linear import FactoredLinear
-
-# ---- ``Member``: one network of a family, under its plan. This is the member for any module; others know more
 
 
 class Member:
@@ -209,35 +206,18 @@ class PaperMember(Member):
 
     @cached_property
     def parameters(self) -> int:
-        """How many weights its forward pass has, stored or deferred."""
-        layers = [m for m in self.net.modules() if isinstance(m, FactoredLinear)]
-        theirs = {id(p) for layer in layers for p in layer.parameters()}
-        stored = [(name, p) for name, p in self.net.named_parameters() if id(p) not in theirs]
-        plain = sum(p.numel() for name, p in stored if not name.endswith("feedback_weight"))
-        return plain + sum(layer.in_features * layer.out_features for layer in layers)
-
-    def operations(self, sample: Any) -> float:
-        if self.net.weights != "dense":
-            raise InputError(
-                f"The operations of {self.net.weights} weights grow with the samples seen, so that none can be "
-                "counted per sample. Ask the same network with weights='dense'."
-            )
-        return super().operations(sample)
+        return sum(p.numel() for name, p in self.net.named_parameters() if not name.endswith("feedback_weight"))
 
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
         ends = StreamEnds()
-
-        def see(layers: list[Tensor], _inner: list[Tensor]) -> None:
-            ends.keep(ends.first[""], layers[0])
-            ends.keep(ends.last[""], layers[-1])
-            hidden = [h.detach() for h in layers]
-            ends.before |= dict(zip(self.blocks, hidden, strict=False))
-            ends.behind |= dict(zip(self.blocks, hidden[1:], strict=False))
-
-        with self.net.watched(see):
+        with self.net.watched() as passes:
             yield ends
-        self.net.check_one_pass(len(ends.first[""]))
+        ((layers, _),) = passes
+        ends.first[""], ends.last[""] = layers[:1], layers[-1:]
+        hidden = [h.detach() for h in layers]
+        ends.before |= dict(zip(self.blocks, hidden, strict=False))
+        ends.behind |= dict(zip(self.blocks, hidden[1:], strict=False))
 
     def reserve(self, samples: int) -> None:
         self.net.reserve(samples)

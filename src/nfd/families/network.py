@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
@@ -109,12 +109,7 @@ class DenseLinear(nn.Module):
         """``[..., in_features]`` to ``[..., out_features]``."""
         if self.feedback == "shared":
             return nn.functional.linear(x, self.weight)
-        return decoupled_product(x, self.weight, self.feedback_weight)
-
-
-def decoupled_product(x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
-    """``x W'`` forward, the feedback matrix backward; weights [out, in], or stacks of them for stacks of x."""
-    return cast(Tensor, _Decoupled.apply(x, weight, feedback_weight))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _Decoupled.apply(x, self.weight, self.feedback_weight))  # type: ignore[no-untyped-call]
 
 
 class _Decoupled(torch.autograd.Function):
@@ -127,13 +122,9 @@ class _Decoupled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = grads
-        x, feedback_weight = ctx.saved_tensors
+        (g,), (x, feedback_weight) = grads, ctx.saved_tensors
         _, weight_needs, feedback_needs = ctx.needs_input_grad
-        update = None
-        if weight_needs or feedback_needs:
-            single = feedback_weight.dim() == 2
-            update = g.flatten(0, -2).T @ x.flatten(0, -2) if single else g.mT @ x
+        update = g.flatten(0, -2).T @ x.flatten(0, -2) if weight_needs or feedback_needs else None
         return g @ feedback_weight, update, update if feedback_needs else None
 
 
@@ -147,6 +138,9 @@ _LAYERS: dict[str, Callable[..., Linear]] = {
     "deferred": DeferredLinear,
     "structured": StructuredLinear,
 }
+
+
+_ROLES: dict[str, Role] = {"U": "input", "inner": "inner", "outer": "outer", "hidden": "hidden", "V": "readout"}
 
 
 class Network(nn.Module):
@@ -211,38 +205,33 @@ class Network(nn.Module):
         Args:
             x: [batch, in_features]. Deferred weights record it as any forward pass; use training mode for ``delta``.
         """
-        passes = list[tuple[list[Tensor], list[Tensor]]]()
-        with self.watched(lambda *vectors: passes.append(vectors)):
+        with self.watched() as passes:
             outputs = self(x)
-        self.check_one_pass(len(passes))
         ((layers, inner),) = passes
-        for h in layers:
-            if h.requires_grad:
-                h.retain_grad()
         return Streams(outputs, math.sqrt(self.width) / self.alpha, layers, inner)
 
     @contextmanager
-    def watched(self, see: Callable[[list[Tensor], list[Tensor]], None]) -> Iterator[None]:
-        """A context in which every forward pass calls ``see`` with (h_0 .. h_L) and (x_1 .. x_L)."""
-        run = self.run
+    def watched(self) -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
+        """A context that lists (h_0 .. h_L) and (x_1 .. x_L) of its one forward pass; PyTorch keeps their gradients."""
+        run, passes = self.run, list[tuple[list[Tensor], list[Tensor]]]()
 
-        def seen(inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            vectors = run(inputs)
-            see(*vectors)
-            return vectors
+        def seen(x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+            layers, inner = run(x)
+            for h in layers:
+                if h.requires_grad:
+                    h.retain_grad()
+            passes.append((layers, inner))
+            return layers, inner
 
         self.__dict__["run"] = seen
         try:
-            yield
+            yield passes
         finally:
             del self.__dict__["run"]
-
-    def check_one_pass(self, made: int) -> None:
-        """ValueError unless a forward pass called ``run`` once; ``made`` is the number of calls."""
-        if made != 1:
+        if len(passes) != 1:
             raise InputError(
-                f"{type(self).__name__}.forward must make one pass through run() to have streams; it made {made}. "
-                "Call super().forward(x) once in it."
+                f"{type(self).__name__}.forward must make one pass through run() to have streams; it made "
+                f"{len(passes)}. Call super().forward(x) once in it."
             )
 
     @classmethod
@@ -312,7 +301,7 @@ class Network(nn.Module):
         return {
             name: Power(fan_in=-width.get(role, 0.5), depth=-self.branch_exponent if role == "outer" else 0.0)
             for name, role in roles_of(self).items()
-            if self._is_standard_normal(name)
+            if self._is_own(name)
         }
 
     def scale(self, role: Role) -> float:
@@ -323,8 +312,15 @@ class Network(nn.Module):
 
     def named_roles(self) -> dict[str, Role]:
         """The role of every trainable parameter, by its name; a subclass with more parameters adds theirs."""
-        roles = {id(p): role for role, parameters in self._roles().items() for p in parameters}
-        return {name: roles[id(p)] for name, p in self.named_parameters() if id(p) in roles}
+        return {
+            name: _ROLES[name.partition(".")[0]]
+            for name, p in self.named_parameters()
+            if p.requires_grad and self._is_own(name)
+        }
+
+    def _is_own(self, name: str) -> bool:
+        """Whether it is a parameter of this class, which begins as N(0, 1), and not one that a subclass added."""
+        return name in ("U", "V") or isinstance(self.get_submodule(name.rpartition(".")[0]), Linear)
 
     def check_rule(self, rule: str) -> None:
         """ValueError when a rule is made for another regime, residual multiplier or block."""
@@ -338,23 +334,15 @@ class Network(nn.Module):
                 f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
                 f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
             )
-        if chosen.boosts_inner and not self._roles().get("inner"):
+        if chosen.boosts_inner and "inner" not in (own := set(self.named_roles().values())):
             raise InputError(
-                f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
+                f"Rule {rule!r} needs inner and outer roles; got {sorted(own)}. "
                 "Build the network with block='two-layer' or use rule='depth-mup'."
             )
 
     def block_names(self) -> list[str]:
         """The names of the modules that write the residual stream, one per block; none without one."""
         return []
-
-    def _is_standard_normal(self, name: str) -> bool:
-        owner = self.get_submodule(name.rpartition(".")[0])
-        return name in ("U", "V") if owner is self else isinstance(owner, Linear)
-
-    def _roles(self) -> dict[Role, list[nn.Parameter]]:
-        """Trainable parameters by role; ``outer`` writes the stream, ``inner`` is every earlier matrix."""
-        raise NotImplementedError
 
     # ---- for subclasses --------------------------------------------------------------------------------------
 
@@ -396,8 +384,3 @@ class Network(nn.Module):
         if x.dtype != self.U.dtype:
             raise InputTypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
         return check_finite("x", x)
-
-
-def trainable(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
-    """Every parameter of these layers that takes a gradient."""
-    return [p for layer in layers for p in layer.parameters() if p.requires_grad]

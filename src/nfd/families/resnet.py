@@ -6,11 +6,11 @@ import math
 from typing import Any, cast, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nfd.core.errors import MOST, InputError, check_choice, check_count, check_real
 from nfd.core.names import Block, Feedback, NetworkWeights, Order, Regime
-from nfd.families.network import Network, trainable
+from nfd.families.network import Network
 from nfd.scaling.rules import Role, rule_named
 
 # ---- The residual networks of the paper (Eqs. 1, 6, 9) in one class
@@ -151,14 +151,6 @@ class ResNet(Network):
     def block_names(self) -> list[str]:
         return [f"outer.{index}" for index in range(self.depth)]
 
-    def _roles(self) -> dict[Role, list[nn.Parameter]]:
-        return {
-            "input": [self.U],
-            "outer": trainable(list(self.outer)),
-            "inner": trainable(list(self.inner)) if self.inner is not None else [],
-            "readout": [self.V],
-        }
-
 
 # ---- The vanilla deep network of Fig. 4a: no skip connections
 
@@ -186,6 +178,3 @@ class MLP(Network):
         for W in self.hidden:
             layers.append(W(self.activation.phi(layers[-1])) / math.sqrt(self.width))
         return layers, []
-
-    def _roles(self) -> dict[Role, list[nn.Parameter]]:
-        return {"input": [self.U], "hidden": trainable(list(self.hidden)), "readout": [self.V]}

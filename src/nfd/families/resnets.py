@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from typing import Any, Self, cast
 
 import torch
 from torch import nn
 
-from nfd.core.errors import InputTypeError
 from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.family import Family
 from nfd.families.member import PaperMember
@@ -99,10 +97,6 @@ def networks(
     **settings: Any,
 ) -> NetworkFamily:
     """The family of a class of the paper's networks; ``settings`` are further arguments of the class."""
-    if not (isinstance(kind, type) and issubclass(kind, Network)):
-        raise InputTypeError(f"kind must be nfd.ResNet, nfd.MLP or a subclass; got {kind!r}.")
-    if unknown := settings.keys() - signature(kind).parameters.keys():
-        raise InputTypeError(f"{kind.__name__} has no argument {', '.join(sorted(unknown))}.")
     made = Networks(kind, inputs, outputs, settings)
     return NetworkFamily(made, (1, 1), rule, optimizer, name=kind.__qualname__, version=version)
 

@@ -42,18 +42,16 @@ class Spectra:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Keep what the passes within show."""
-        net, passes = self.net, list[tuple[list[Tensor], list[Tensor]]]()
+        net = self.net
 
         def look(_module: nn.Module, _args: Any, outputs: Tensor) -> None:
             layers, inner = passes[-1]
-            for h in layers:
-                h.retain_grad()
             streams = Streams(outputs, math.sqrt(net.width) / net.alpha, layers, inner)
             self.seen = Seen(streams, first_gradient(net, layers, outputs))
             for h in layers:
                 h.grad = None  # of the first output; what is kept there is the loss's
 
-        with net.watched(lambda *vectors: passes.append(vectors)), net.register_forward_hook(look):
+        with net.watched() as passes, net.register_forward_hook(look):
             yield
 
     def gather(self) -> None:
