@@ -463,7 +463,7 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
         for p in frozen:
             p.requires_grad_(True)
         with evaluating(model), torch.random.fork_rng(devices=[]), as_written(), blaming_the_sample(sample):
-            made = call_with(model, mapped(sample, lambda p: p.detach().clone().requires_grad_() if _is_real(p) else p))
+            made = call_with(model, mapped(sample, _followed))
     finally:
         for p in frozen:
             p.requires_grad_(False)
@@ -524,25 +524,25 @@ def check_input(sample: Any) -> None:
     if not isinstance(sample, Tensor) and not sample:
         raise InputError(f"sample must hold the arguments of the model; got an empty {type(sample).__name__}.")
     check_sample("sample", sample)
-    check_not_empty("sample", sample)
-
-
-def check_not_empty(argument: str, value: Any) -> None:
-    """ValueError where the first tensor holds no numbers: means over such a batch are not-a-number."""
-    first = next(iter(tensors_in(value)), None)
-    if first is not None and not first.numel():
-        raise InputError(f"{argument} must hold samples; got an empty tensor, {list(first.shape)}. Leave it out.")
 
 
 def check_sample(argument: str, value: Any) -> None:
-    """Raise ValueError, naming the place, for a number that is not finite in a tensor, or in tensors of a tuple, list
-    or mapping; there minus infinity may stand, as in masks of attention."""
-    if _is_real(value):
-        check_finite(argument, value)
+    """Raise ValueError, naming the place, where the first tensor holds no numbers, over which means are not-a-number,
+    and for numbers that are not finite; within a tuple, list or mapping minus infinity may stand, as in masks."""
+    for k, (place, leaf) in enumerate(_leaves(argument, value)):
+        if k == 0 and not leaf.numel():
+            raise InputError(f"{place} must hold samples; got an empty tensor, {list(leaf.shape)}. Leave it out.")
+        if leaf.is_floating_point():
+            check_finite(place, leaf if place == argument else leaf.masked_fill(leaf == -torch.inf, 0.0))
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in dicts, tuples and lists, however deep, and where they stand."""
+    if isinstance(value, Tensor):
+        yield place, value
     parts = value.items() if isinstance(value, Mapping) else enumerate(value if isinstance(value, tuple | list) else ())
     for name, part in parts:
-        inner = part.masked_fill(part == -torch.inf, 0.0) if _is_real(part) else part
-        check_sample(f"{argument}[{name!r}]", inner)
+        yield from _leaves(f"{place}[{name!r}]", part)
 
 
 def outputs_of(result: Any) -> Tensor:
@@ -582,14 +582,7 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in dicts, tuples and lists, however deep."""
-    tensors: list[Tensor] = []
-    mapped(value, lambda part: tensors.append(part) if isinstance(part, Tensor) else None)
-    return tensors
-
-
-def device_of(value: Any) -> torch.device:
-    """Where the first tensor in it lies; the CPU without one."""
-    return next((tensor.device for tensor in tensors_in(value)), torch.device("cpu"))
+    return [leaf for _, leaf in _leaves("", value)]
 
 
 def on_device(value: Any, place: torch.device | None) -> Any:
@@ -597,8 +590,9 @@ def on_device(value: Any, place: torch.device | None) -> Any:
     return mapped(value, lambda part: plain(part.to(place or part.device)) if isinstance(part, Tensor) else part)
 
 
-def _is_real(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.is_floating_point()
+def _followed(part: Any) -> Any:
+    is_real = isinstance(part, Tensor) and part.is_floating_point()
+    return part.detach().clone().requires_grad_() if is_real else part
 
 
 def shape_of(value: Any) -> str:

@@ -17,9 +17,7 @@ from nfd.core.errors import InputError, InputTypeError, blaming, check_callable,
 from nfd.core.machine import plain
 from nfd.scaling.model import (
     batch_size,
-    check_not_empty,
     check_sample,
-    device_of,
     mapped,
     on_device,
     shape_of,
@@ -171,7 +169,7 @@ class Task:
     @property
     def device(self) -> torch.device:
         """Where its first tensor lies."""
-        return device_of(self.batches[0])
+        return next((tensor.device for tensor in tensors_in(self.batches[0])), torch.device("cpu"))
 
     @property
     def value(self) -> Callable[[Any, Any], Tensor]:
@@ -319,8 +317,6 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
         check_sample(f"inputs of {argument}[{step}]", x)
         batch_size(x, f"inputs of {argument}[{step}]")
         check_sample(f"targets of {argument}[{step}]", y)
-        check_not_empty(f"inputs of {argument}[{step}]", x)
-        check_not_empty(f"targets of {argument}[{step}]", y)
     return pairs
 
 
