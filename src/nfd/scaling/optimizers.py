@@ -223,24 +223,12 @@ def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:
     return " or ".join(repr(law.name) for law in LAWS.values() if fits(law))
 
 
-def check_optimizer(
-    optimizer: str, *, rule: str = "mup", momentum: float = 0.0, weight_decay: float = 0.0, weights: str = "dense"
-) -> None:
-    """Refuse what an optimizer would leave out, or what has no form free of width and depth.
-
-    Args:
-        optimizer: its name. rule: the learning-rate rule. momentum, weight_decay: as asked for.
-        weights: how the matrices that it is to step are held.
-
-    Raises:
-        ValueError: naming the option and the optimizers that take it.
-    """
+def check_optimizer(optimizer: str, *, rule: str, weight_decay: float = 0.0, weights: str = "dense") -> None:
+    """ValueError for what has no form free of width and depth: a rule, a decay or unstored weights that do not go with
+    an optimizer."""
     law = law_of(optimizer)
     if rule_named(rule).regime == "kernel" and not law.is_linear:
         raise InputError(f"rule={rule!r} has rates for SGD alone; got optimizer={law.name!r}. Use another rule.")
-    if momentum and "momentum" not in law.options:
-        fitting = names_where(lambda other: "momentum" in other.options)
-        raise InputError(f"momentum is for optimizer={fitting}; got optimizer={law.name!r}. Drop it.")
     if weights != "dense":
         law.check_unstored(f"weights={weights!r}")
     law.check_decay(weight_decay)
@@ -291,30 +279,28 @@ def update_norms(optimizer: torch.optim.Optimizer) -> list[float]:
 
     The optimizer itself, its parameters and its state stay as they are. ValueError where it cannot step one matrix.
     """
-    try:
-        norms = [_update_norm(optimizer, *shape) for shape in SHAPES]
-    except Exception as error:  # whatever the user's optimizer raises: one that needs processes, or other groups
-        raise InputError(
-            f"optimizer is a {type(optimizer).__name__} that could not step a small matrix, to see how its updates "
-            f"follow the shape: {type(error).__name__}: {first_line(error)}. Pass the name of its law instead."
-        ) from error
+    norms = []
+    for shape in SHAPES:
+        group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
+        matrix = nn.Parameter(torch.zeros(shape))  # zero, so that decay does nothing
+        matrix.grad = torch.ones(shape)
+        flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
+        twin = object.__new__(type(optimizer))
+        twin.__dict__ = optimizer.__dict__ | {
+            "param_groups": [{**group, "lr": 1.0, "params": [matrix]}],
+            "state": defaultdict(dict, {matrix: flags}),
+            "_optimizer_step_pre_hooks": OrderedDict(),
+            "_optimizer_step_post_hooks": OrderedDict(),
+        }
+        try:
+            type(optimizer).step(twin)  # not what a scheduler put in its place
+        except Exception as error:  # whatever the user's optimizer raises: one that needs processes, or other groups
+            raise InputError(
+                f"optimizer is a {type(optimizer).__name__} that could not step a small matrix, to see how its updates "
+                f"follow the shape: {type(error).__name__}: {first_line(error)}. Pass the name of its law instead."
+            ) from error
+        norms.append(float(torch.linalg.matrix_norm(matrix.detach(), 2)))
     return [norm / norms[0] for norm in norms]
-
-
-def _update_norm(optimizer: torch.optim.Optimizer, rows: int, columns: int) -> float:
-    group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
-    matrix = nn.Parameter(torch.zeros(rows, columns))  # zero, so that decay does nothing
-    matrix.grad = torch.ones(rows, columns)
-    flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
-    twin = object.__new__(type(optimizer))
-    twin.__dict__ = optimizer.__dict__ | {
-        "param_groups": [{**group, "lr": 1.0, "params": [matrix]}],
-        "state": defaultdict(dict, {matrix: flags}),
-        "_optimizer_step_pre_hooks": OrderedDict(),
-        "_optimizer_step_post_hooks": OrderedDict(),
-    }
-    type(optimizer).step(twin)  # not what a scheduler put in its place
-    return float(torch.linalg.matrix_norm(matrix.detach(), 2))
 
 
 # ---- one optimizer made of several, each with parameters of its own: Muon for matrices, AdamW for the rest --------
@@ -326,16 +312,9 @@ def optimizer_of(
     options: Mapping[str, Any],
     make: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> torch.optim.Optimizer:
-    """What steps these groups: the optimizer of the law, and as one with it that of its rest where groups say so.
+    """What steps these groups: the optimizer of the law, or ``make``, and as one with it that of its rest.
 
-    Args:
-        law: of groups that have no ``use_muon``, or have it true; its rest steps the others.
-        groups: of parameters.
-        options: each goes to the optimizer that accepts it.
-        make: in place of the law's; it takes all options.
-
-    Raises:
-        ValueError: naming the options that neither accepts.
+    Each option goes to the one that accepts it, and all to ``make``; ValueError naming the options that none accepts.
     """
     known = law.options | (law if law.rest is None else law_of(law.rest)).options
     if make is None and (unknown := sorted(options.keys() - known)):
@@ -345,19 +324,18 @@ def optimizer_of(
         )
     own = {name: value for name, value in options.items() if make is not None or name in law.options}
     rest = {name: value for name, value in options.items() if name not in own}
+    first = law if make is None else replace(law, make=make)
     parts = [
-        part.made(theirs, rest) if part is not law else law.made(theirs, own) if make is None else make(theirs, **own)
-        for part, theirs in by_law(law, groups)
+        first.made(theirs, own) if part is law else part.made(theirs, rest) for part, theirs in by_law(law, groups)
     ]
     return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
 
 
 def by_law(law: OptimizerLaw, groups: Sequence[dict[str, Any]]) -> list[tuple[OptimizerLaw, list[dict[str, Any]]]]:
     """The laws that step these groups, each with its own: the first is ``law``, unless it has none of them."""
-    own = [group for group in groups if group.get("use_muon", True)]
-    others = [group for group in groups if not group.get("use_muon", True)]
-    parts = [(law, own), (law if law.rest is None else law_of(law.rest), others)]
-    return [(part, theirs) for part, theirs in parts if theirs]
+    parts = {True: law, False: law if law.rest is None else law_of(law.rest)}
+    found = [(part, [g for g in groups if g.get("use_muon", True) == own]) for own, part in parts.items()]
+    return [(part, theirs) for part, theirs in found if theirs]
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
@@ -385,11 +363,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from what ``state_dict`` of an optimizer with the same parts returned.
-
-        Raises:
-            ValueError: when it has another number of groups.
-        """
+        """Continue from what ``state_dict`` of an optimizer of the same parts returned; ValueError for other groups."""
         groups = list(state_dict["param_groups"])
         if len(groups) != len(self.param_groups):
             raise InputError(f"state_dict has {len(groups)} groups of parameters; expected {len(self.param_groups)}.")

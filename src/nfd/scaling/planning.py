@@ -262,14 +262,11 @@ def _parts_of_any(
     entries, factors, of_factors = with_multipliers(model, structure, entries, found, base)
     entries = with_own_constants(structure, entries, chosen)
     notes += [*of_factors, *note_on_kept(entries, structure.blocks)]
-    own = {
-        name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth)
-        for name in sorted(structure.traced.unscaled)
-    }
-    branches = {name: chosen.std("outer").at(1.0, 1.0, deeper) for name, deeper in own.items() if deeper != 1}
-    if chosen.scales_depth and branches:
-        factors |= branches
-        notes.append(_UNSCALED)
+    for name in sorted(structure.traced.unscaled) if chosen.scales_depth else ():
+        own = depths.get(block_of(f"{name}.", structure.blocks) or "", depth)
+        if own != 1:
+            factors[name] = chosen.std("outer").at(1.0, 1.0, own)
+            notes = list(dict.fromkeys([*notes, _UNSCALED]))
     if structure.traced.attention and not (base is not None and head_sizes(model)):
         notes.append(_HEADS)
     return Parts(entries, m, depth, [*structure.blocks], factors, notes)
@@ -320,11 +317,8 @@ class GivenBase:
         return instance(cast(MakeModel, self.make_model), times * cast(int, self.width), depth, seed=seed)
 
     def completed(self, model: nn.Module, where: Where) -> Self:
-        """With the depth at which the constructor builds as many tensors as the model has, where none was said.
-
-        Raises:
-            ValueError: where there is no such depth.
-        """
+        """With the depth at which the constructor builds as many tensors as the model has, where none was said;
+        ValueError where there is none."""
         if self.make_model is None or self.depth is not None:
             return self
         depth = max(len(blocks_of(model, where)), 1)  # a unit of depth may be two blocks, or none that is found
@@ -340,11 +334,8 @@ class GivenBase:
         return replace(self, depth=depth)
 
     def built(self, where: Where) -> nn.Module | None:
-        """The base: itself, or from the constructor; None without either.
-
-        Raises:
-            ValueError: where arguments of the constructor seem to be (depth, width).
-        """
+        """The base: itself, or from the constructor; None without either. ValueError where the arguments of the
+        constructor seem to be (depth, width)."""
         if self.make_model is None or self.size is None:
             return self.model
         width, depth = self.size
@@ -528,10 +519,7 @@ class TellsMultipliers(Protocol):
 
 def told_by(model: nn.Module) -> TellsMultipliers | None:
     """The network that tells its multipliers, where a model is one, also inside of wrappers; None for others.
-
-    Raises:
-        ValueError: where such a network is only a part of the model.
-    """
+    ValueError where such a network is only a part of the model."""
     told = {name: module for name, module in modules(model).items() if isinstance(module, TellsMultipliers)}
     if told and "" not in told:
         raise InputError(f"A network of the paper must be the whole model; got one inside, as {next(iter(told))!r}.")
@@ -545,11 +533,8 @@ def defaults_of(model: nn.Module) -> tuple[str, str]:
 
 
 def roles_of(net: TellsMultipliers) -> dict[str, Role]:
-    """``named_roles``, complete: a feedback matrix has the role of the matrix that it stands for.
-
-    Raises:
-        ValueError: naming the trainable parameters without a role, and what has a role and is no parameter.
-    """
+    """``named_roles``, complete: a feedback matrix has the role of the matrix that it stands for. ValueError naming the
+    trainable parameters without a role, and what has a role and is no parameter."""
     kind, module = type(net).__name__, cast(nn.Module, net)
     names = dict(module.named_parameters(remove_duplicate=False))
     told = net.named_roles()

@@ -14,7 +14,7 @@ from torch import Tensor
 from nfd.core.errors import InputTypeError, first_line
 from nfd.families.member import Member
 from nfd.scaling.model import evaluating
-from nfd.scaling.optimizers import check_optimizer, law_of
+from nfd.scaling.optimizers import law_of
 from nfd.scaling.optimizers import optimizer_of as optimizer_by
 from nfd.training.losses import classes_last
 from nfd.training.task import FROM_GROUPS, Task
@@ -43,9 +43,10 @@ def optimizer_of(task: Task, name: str, groups: list[dict[str, Any]]) -> torch.o
         TypeError: where ``make_optimizer`` does not take groups, or makes no optimizer.
     """
     if task.make_optimizer is None:
-        check_optimizer(name, weights="deferred" if is_factored(groups) else "dense")
-        # The loop of Adam over tensors takes longer than the passes of a small network: fused it takes a sixth.
         law = law_of(name)
+        if is_factored(groups):
+            law.check_unstored("weights='deferred'")
+        # The loop of Adam over tensors takes longer than the passes of a small network: fused it takes a sixth.
         adam = law if law.rest is None else law_of(law.rest)
         options = {"fused": True} if adam.options >= {"betas", "fused"} else {}
         return optimizer_by(law, [{"weight_decay": 0.0} | group for group in groups], options)
