@@ -26,11 +26,13 @@ from nfd.scaling.entries import Entry, Positive, acts_inside
 from nfd.scaling.model import (
     Scaled,
     TensorInfo,
+    block_of,
     head_sizes,
     in_any_block,
     listed,
     matches,
     modules,
+    stacks_of,
     tensors,
     unwrapped,
     whole,
@@ -424,11 +426,14 @@ class Plan:
         for name, factor in self.multipliers.items():
             end = _generic(f"{name}.", self.blocks).rstrip("."), factor
             ends[end] = ends.get(end, 0) + 1
-        depths = sorted({e.depth for e in self.entries.values() if e.depth is not None} or {self.depth})
+        stacks = {block: stack for stack, blocks in stacks_of(self.blocks).items() for block in blocks}
+        own = {stacks[block]: e.depth for name, e in self.entries.items()
+               if e.depth is not None and (block := block_of(name, self.blocks)) is not None}  # fmt: skip
+        parts = [f"l = {depth:g} in {stack}" for stack, depth in own.items()] or [f"l = {self.depth:g}"]
         lines = [
             f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth x{self.depth:g} of the base",
-            f"{len(self.blocks) or 'no'} blocks; in, out: a tensor's fan-in and fan-out over the base's; l = "
-            f"{' or '.join(f'{depth:g}' for depth in depths)}; std is absolute, rate, decay ({self.decay}) and epsilon "
+            f"{len(self.blocks) or 'no'} blocks; in, out: a tensor's fan-in and fan-out over the base's; "
+            f"{', '.join(parts)}; std is absolute, rate, decay ({self.decay}) and epsilon "
             "are over the base's",
             as_text(table, 200),
             *([""] if ends or self.notes else []),
