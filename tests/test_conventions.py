@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -78,53 +78,41 @@ class Tall(nn.Module):
         return out
 
 
-class Stacked(nn.Module):
+class TallNet(nn.Module):
     """Blocks of one kind between two linear maps."""
-
-    block: ClassVar[Callable[[int], nn.Module]]
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
-        self.blocks = nn.ModuleList(type(self).block(width) for _ in range(depth))
+        self.blocks = nn.Sequential(*(Tall(width) for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.embed(x)
-        for block in self.blocks:
-            h = block(h)
-        out: Tensor = self.head(h)
+        out: Tensor = self.head(self.blocks(self.embed(x)))
         return out
-
-
-class TallNet(Stacked):
-    block = Tall
 
 
 VECTORS = torch.linspace(-1, 1, 10).view(2, 5)
 
 
-def planned(optimizer: Any, m: int, net: type[Stacked] = TallNet) -> tuple[Stacked, nfd.Plan]:
-    model = net(m * BASE, 2)
-    plan = nfd.plan(model, rule="mup", make_model=net, base=(BASE, 2), optimizer=optimizer, sample=VECTORS)
+def planned(optimizer: Any, m: int) -> tuple[nn.Module, nfd.Plan]:
+    model = TallNet(m * BASE, 2)
+    plan = nfd.plan(model, rule="mup", make_model=TallNet, base=(BASE, 2), optimizer=optimizer, sample=VECTORS)
     return model, plan
 
 
-def updates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Of one step, from gradients of rank one."""
+def norms(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Operator norms of the updates of one step, from gradients of rank one."""
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     optimizer.step()
-    return {name: torch.atleast_2d(p.detach() - before[name]) for name, p in model.named_parameters()}
+    updates = {name: torch.atleast_2d(p.detach() - before[name]) for name, p in model.named_parameters()}
+    return {name: float(torch.linalg.matrix_norm(update, 2)) for name, update in updates.items()}
 
 
-def norms(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    return {name: float(torch.linalg.matrix_norm(d, 2)) for name, d in updates(model, optimizer).items()}
-
-
-def stepped(optimizer: Any, m: int, make: Any = None, **options: Any) -> dict[str, float]:
+def stepped(optimizer: Any, m: int, make: Any = None) -> dict[str, float]:
     model, plan = planned(optimizer, m)
-    return norms(model, plan.make_optimizer(model, lr=0.1, make=make, **options))
+    return norms(model, plan.make_optimizer(model, lr=0.1, make=make))
 
 
 def an_object(kind: Any, options: dict[str, Any]) -> torch.optim.Optimizer:
@@ -153,14 +141,11 @@ def test_updates_are_as_large_as_the_rule_says(convention: str, m: int) -> None:
 def test_rates_of_another_convention_are_wrong(m: int, times: float) -> None:
     """What is measured is the convention: groups planned for updates of unit norm, stepped by Moonlight's."""
 
-    def square(width: int, depth: int) -> nn.Module:
-        return Transformer(width, depth)
-
-    model, base = square(8 * m, 1), square(8, 1)
+    model, base = Transformer(8 * m, 1), Transformer(8, 1)
     sample = torch.arange(12).view(2, 6) % 11
 
     def of(net: nn.Module) -> float:
-        plan = nfd.plan(net, rule="mup", make_model=square, base=(8, 1), optimizer="muon-unit", sample=sample)
+        plan = nfd.plan(net, rule="mup", make_model=Transformer, base=(8, 1), optimizer="muon-unit", sample=sample)
         return norms(net, plan.make_optimizer(net, lr=0.1, make=MOONLIGHT))["layers.0.b.weight"]
 
     assert of(model) / of(base) == pytest.approx(times, rel=ROUNDING)
@@ -201,6 +186,3 @@ def test_objects_of_other_kinds_are_known_by_their_class() -> None:
 
     with pytest.raises(ValueError, match=r"could not step a small matrix.*Default process group.*Pass the name"):
         law_of(type("Muon", (Broken,), {})(params))
-
-
-# ---- what Muon does not take -------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from tests.models import Transformer
 import nfd
 from nfd.core import Interval
 from nfd.scaling.run import NAMES, RUN_LAWS, Label, Quantity, RunScaling
-from nfd.training.schedule import factors_of
 
 IDS = torch.arange(24).view(4, 6) % 11
 LARGER: dict[str, Any] = {"batch": (256, 1024), "tokens": (2**16, 2**19)}  # b = 4, d = 8
@@ -122,26 +121,13 @@ def test_every_law_can_be_switched_off(name: str) -> None:
     assert changed or (on.schedule, on.critical_batch) != (off.schedule, off.critical_batch)
 
 
-def test_raw_decay_is_passed_on() -> None:
+def test_the_table_names_law_label_and_source() -> None:
     model, plan = planned(**LARGER, decay="raw")
+    text = plan.explain()
+    assert all(
+        word in text for word in ("batch-rate", "theorem", "Malladi", "empirical law", "[0.312, 0.514]", "off (")
+    )
     assert {group["weight_decay"] for group in plan.param_groups(model, lr=0.1, weight_decay=0.3)} == {0.3}
-    assert plan.run is not None
-    assert [row.law for row in plan.run.factors if not row.applied] == ["decay-time-scale"]
-
-
-def test_the_table_names_law_label_source_and_what_stays() -> None:
-    text = planned(**LARGER)[1].explain()
-    for wanted in (
-        "batch-rate",
-        "theorem",
-        "Malladi",
-        "empirical law",
-        "[0.312, 0.514]",
-        "not scaled",
-        "critical_batch=",
-    ):
-        assert wanted in text
-    assert "Run:" not in planned()[1].explain()
     assert all(law.source for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {Label.ASSUMPTION}
 
@@ -159,13 +145,6 @@ def test_the_schedule_warms_up_for_as_many_tokens_and_keeps_the_ratios() -> None
         scheduler.step()
     assert [seen[step] for step in (0, 25, 256, 384)] == pytest.approx([0.1 / 26, 0.1, 0.1, 0.05])
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
-
-
-def test_a_rate_schedule_is_one_everywhere() -> None:
-    cosine = nfd.RateSchedule(fall="cosine", final=0.1)
-    assert [cosine(step, 4) for step in (0, 2, 4)] == pytest.approx([1.0, 0.55, 0.1])
-    factors = factors_of(nfd.RateSchedule(1), 3, 0.1)
-    assert factors == (0.5, 1.0, 1.0)
 
 
 def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> None:
@@ -186,15 +165,11 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
     [
         ({"batch": 4}, "batch must be"),
         ({"batch": (4, 0)}, "batch must be greater than 0"),
-        ({"tokens": (1, 2, 3)}, "tokens must be"),
         ({"laws": {"batch-rate": False}}, "laws is for a run"),
         ({"batch": (1, 2), "laws": {"rate-batch": False}}, "batch-rate"),
-        ({"batch": (1, 2), "laws": {"batch-rate": 0}}, "must be"),
-        ({"batch": (1, 2), "laws": ["batch-rate"]}, "laws must be a dict"),
         ({"batch": (1, 2), "schedule": nfd.RateSchedule()}, "needs the steps"),
         ({**LARGER, "schedule": "cosine"}, "nfd.RateSchedule"),
         ({"tokens": (1, 2), "critical_batch": 3}, "limits the batch"),
-        ({"batch": (1, 2), "critical_batch": 0}, "critical_batch must be greater"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(run: dict[str, Any], message: str) -> None:
