@@ -11,8 +11,7 @@ import torch
 from scipy import stats
 
 from nfd.core.estimates import Interval
-from nfd.core.statistics import interval, log_slope, squared_size, stderr
-from nfd.meters.updates import ALIGNMENT, FIRST
+from nfd.core.statistics import interval, log_slope
 from nfd.meters.verdict import METERS, cause, change, rows, seeds_needed, since, verdict_of
 from nfd.scaling.rules import RULES
 
@@ -103,8 +102,6 @@ def test_stable_says_how_much() -> None:
     slow = made(lambda n: n**-0.14, [64, 128, 256, 512], scatter=0.02)
     assert slow["verdict"] == "STABLE"
     assert re.fullmatch(r"depends little on width: falls by 2\d % \[\d+, \d+\] from width 64 to 512\.", slow["cause"])
-    assert made(lambda n: 1.0, [64, 128, 256])["cause"] == "no significant trend with width."
-    assert change(Interval(0.1, 0.01, 0.08, 0.12), "depth", [4, 32]) == "rises by 23 % [18, 28] from depth 4 to 32"
     assert change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == ("falls by 19 % [15, 22] from depth 4 to 32")
 
 
@@ -114,8 +111,6 @@ def test_no_advice_names_the_rule_in_use() -> None:
     kinds = {"a rule of mup's kind": width} | {f"'{n}'": {n} for n in RULES}
     changes = [(m, axis, word) for m in METERS for axis in ("width", "depth") for word in ("COLLAPSES", "GROWS")]
     for meter, axis, word in changes:
-        if (axis == "width" and meter == "gradient") or (axis == "depth" and meter in (ALIGNMENT, FIRST)):
-            continue
         for rule in RULES:
             said = cause(meter, axis, word, rule).replace("instead of 'standard'", "")  # type: ignore[arg-type]
             cures = [part for part in re.split(r"(?<=[.;]) ", said) if re.search(r"\buse\b", part, re.IGNORECASE)]
@@ -139,39 +134,12 @@ def test_intervals_are_those_of_students_t_for_a_mean() -> None:
     assert "inf" in str(Interval(1.0, math.inf, -math.inf, math.inf))
 
 
-def test_the_limits_of_a_difference_are_recovered_from_those_of_its_parts() -> None:
-    """For means of normal samples they are nearly Welch's, and cover the truth as often as they say."""
-    generator = torch.Generator().manual_seed(0)
-    covered = 0
-    for _ in range(600):
-        first = 1.0 + torch.randn(7, generator=generator, dtype=torch.float64)
-        second = 0.4 + 2 * torch.randn(9, generator=generator, dtype=torch.float64)
-        parts = [interval(lambda r: r.mean(), group) for group in (first, second)]
-        found = parts[0].minus(parts[1])
-        covered += found.low <= 0.6 <= found.high
-        welch = interval(lambda a, b: a.mean() - b.mean(), first, second)
-        assert found.stderr == pytest.approx(welch.stderr)
-        assert found.high - found.low == pytest.approx(welch.high - welch.low, rel=0.2)
-    assert 0.93 <= covered / 600 <= 0.985
-
-
 def test_intervals_of_two_groups_are_welchs() -> None:
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(5, generator=g, dtype=torch.float64), 3 * torch.randn(9, generator=g, dtype=torch.float64)
     found = interval(lambda x, y: x.mean() - y.mean(), a, b)
     welch = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((welch.low, welch.high))
-
-
-def test_intervals_cover_what_they_say() -> None:
-    """Of squared sizes, noise subtracted, over many draws of six replicates."""
-    g = torch.Generator().manual_seed(1)
-    truth, held = 0.09, 0
-    for _ in range(300):
-        samples = 0.3 + torch.randn(6, 40, generator=g, dtype=torch.float64)
-        found = interval(lambda r: squared_size(r.mean(0), stderr(r)), samples)
-        held += found.low <= truth <= found.high
-    assert 0.91 <= held / 300 <= 0.99
 
 
 def test_slopes_and_roots() -> None:
