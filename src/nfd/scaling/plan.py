@@ -99,11 +99,16 @@ class Plan:
         Raises:
             ValueError: if the plan has no such tensor.
         """
-        entry = self.entries.get(name) or self.entries.get(unwrapped(name))
-        if entry is None:
+        return self.entries[self._planned(name)]
+
+    def _planned(self, name: str) -> str:
+        if name in self.entries:
+            return name
+        same = [planned for planned in self.entries if unwrapped(planned) == unwrapped(name)]
+        if len(same) != 1:  # a module of the user's may itself be called "module"
             hint = nearest(unwrapped(name), self.entries)
             raise InputError(f"the plan has no tensor {name!r}.{hint} Its names are those of model.named_parameters().")
-        return entry
+        return same[0]
 
     def powers(self, name: str) -> Powers:
         """How std, rate and epsilon of a tensor scale with its fans and the depth, including forward multipliers."""
@@ -120,7 +125,7 @@ class Plan:
 
         In a model without blocks these are the matrices between two sizes that grow."""
         entry, has_rest = self.entry(name), law_of(self.optimizer).rest is not None
-        name = name if name in self.entries else unwrapped(name)
+        name = self._planned(name)
         return has_rest and entry.matrix is not None and acts_inside(name, entry, self.blocks)
 
     def factor(self, name: str, power: Power) -> float:
