@@ -386,7 +386,7 @@ def test_bad_input_is_refused() -> None:
         (lambda: nfd.Watch(other, plan, X), "not the one planned"),
         (lambda: nfd.Watch(model, plan, X[:, :4]), "must take the sample"),
         (lambda: nfd.Watch(model, plan, torch.tensor(2)), "must take the sample"),
-        (lambda: nfd.Watch(model, plan, X, expected=X), "expected.alerts must be"),  # type: ignore[arg-type]
+        (lambda: nfd.Watch(model, plan, X, expected=X), "expected must be"),  # type: ignore[arg-type]
         (lambda: nfd.Watch(nfd.defer(Residual(WIDTH, DEPTH)), plan, X), "these layers are deferred"),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):

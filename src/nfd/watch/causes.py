@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from nfd.core.errors import InputError, check_callable
+from nfd.core.errors import InputError, InputTypeError
 from nfd.core.files import expanded
 from nfd.core.statistics import rms
 from nfd.meters.check import Check
@@ -135,7 +135,7 @@ class _Judged:
     at_once: bool = False
 
 
-class _Look:
+class _Snapshot:
     """The judged rows of one look, the furthest from its band first, and what they show."""
 
     def __init__(self, judged: Iterable[_Judged], limit: float) -> None:
@@ -173,7 +173,7 @@ class _Look:
 class _Known(NamedTuple):
     """A cause: the rows of a look that show it, why, and what to do."""
 
-    evidence: Callable[[_Look], list[_Judged]]
+    evidence: Callable[[_Snapshot], list[_Judged]]
     reason: str
     remedy: str
 
@@ -189,13 +189,13 @@ CAUSES: dict[Cause, _Known] = {
         lambda look: [], "the optimizer does not have the groups of the plan",
         "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...)."),
     Cause.DECAY: _Known(
-        _Look.shrunk, "weight decay shrinks the weights faster than training renews them",
+        _Snapshot.shrunk, "weight decay shrinks the weights faster than training renews them",
         "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so."),
     Cause.ALL_RATES: _Known(
         lambda look: [j for j in look.together() if j.at_once], "all rates differ from those of the small networks",
         "Pass plan.make_optimizer the lr of the base, and compare the warm-up with that of the check."),
     Cause.SCHEDULE: _Known(
-        _Look.together, "all layers left their bands on the way",
+        _Snapshot.together, "all layers left their bands on the way",
         "Compare the schedule of the rates, the loss and the data with those of the check."),
     Cause.FROZEN: _Known(
         lambda look: [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value],
@@ -211,7 +211,7 @@ CAUSES: dict[Cause, _Known] = {
         lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
         "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates."),
     Cause.MULTIPLIER: _Known(
-        _Look.multiplied, "the output of the block has another scale than in the small networks",
+        _Snapshot.multiplied, "the output of the block has another scale than in the small networks",
         "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks."),
     Cause.UNKNOWN: _Known(
         lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1], "no cause is known for this pattern",
@@ -241,7 +241,7 @@ class Alarm:
         judged = [j for row in rows if (j := self._judged(row)) is not None]
         self._before |= {(j.row.meter, j.row.layer): j for j in judged}
         broken = [row for row in rows if not math.isfinite(row.value)]
-        found = self._named(_Look(judged, self.bands.limit))
+        found = self._named(_Snapshot(judged, self.bands.limit))
         if broken:
             found = [_alert(broken[0], Cause.BROKEN, None, broken[0].step, broken[0].layer)]
         # a part of what was raised of all layers is not new
@@ -266,7 +266,7 @@ class Alarm:
             return _Judged(row, band, row.step, 1, before is None)
         return _Judged(row, band, before.since, before.looks + 1, before.at_once)
 
-    def _named(self, look: _Look) -> list[Alert]:
+    def _named(self, look: _Snapshot) -> list[Alert]:
         """The alerts of the causes that a look shows: one of all layers, else one of every layer, else unknown."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
         for cause, known in CAUSES.items():
@@ -466,7 +466,9 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
             another base, of other layers, or one that cannot tell of this size (``nfd.watch.bands.Bands``).
     """
     if not isinstance(expected, Check | str | Path):
-        check_callable("expected.alerts", getattr(expected, "alerts", None), "a function of rows")
+        if not callable(getattr(expected, "alerts", None)):
+            kinds = "an nfd.Check, the path where one was stored, or an alarm whose alerts is a function of rows"
+            raise InputTypeError(f"expected must be {kinds}; got {type(expected).__name__}.")
         return expected
     ladder = Ladder.of(expected.ladder if isinstance(expected, Check) else _stored(expanded(expected)))
     for setting, own, planned in (("rule", ladder.rule, plan.rule), ("optimizer", ladder.optimizer, plan.optimizer)):
