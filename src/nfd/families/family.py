@@ -236,7 +236,7 @@ def as_family(
     if not isinstance(family, Family):
         if isinstance(family, nn.Module):
             raise InputTypeError(
-                f"family must be a function of (width, depth), not a model; got {type(family).__name__}."
+                f"make_model must be a function of (width, depth), not a model; got {type(family).__name__}."
             )
         check_callable("family", family, "a function of (width, depth), or an nfd.Family")
         family = Family(family, base, **more)

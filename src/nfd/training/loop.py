@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,18 +77,6 @@ def judged(member: Member, task: Task) -> tuple[float, float]:
     return math.fsum(losses) / len(pairs), float(torch.cat(right).float().mean()) if right else math.nan
 
 
-class Optimizer(Protocol):
-    """What the loop asks of an optimizer."""
-
-    param_groups: list[dict[str, Any]]
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of the step before."""
-
-    def step(self) -> Any:
-        """Update the weights."""
-
-
 @dataclass(frozen=True)
 class Step:
     """What one step saw before its update: the outputs ``[b, C]`` and the batch-mean loss, a number or not one."""
@@ -106,7 +94,7 @@ class Step:
 
 def train(
     net: Callable[[Any], Any],
-    optimizer: Optimizer,
+    optimizer: torch.optim.Optimizer,
     batches: Iterable[tuple[Any, Any]],
     loss: Callable[[Any, Any], Tensor],
     *,

@@ -11,8 +11,6 @@ from torch import Tensor
 from nfd.core.errors import InputError, InputTypeError, check_choice, first_line
 from nfd.scaling.model import outputs_of, shape_of
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-
 IGNORED = -100  # the target of positions that no loss counts, such as padding; PyTorch's ignore_index
 
 
@@ -27,39 +25,29 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return losses.where(counts, 0.0).sum(-1) / counts.sum(-1)
 
 
-def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """``mean (f - y)^2 / 2`` for ``[..., b, 1]`` outputs and ``[b]`` real targets, so that dLoss/df = f - y."""
-    return 0.5 * (outputs.squeeze(-1) - targets).square().mean(-1)
-
-
+LOSSES = ("cross-entropy", "mse")
 MODELS_OWN = "the model's own"
 """The loss that a model returns beside its outputs, for batches without targets."""
-
-LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "mse": mse}
-
-
-def loss_named(name: str) -> Loss:
-    """The loss called ``name``; ValueError with the nearest name when there is none."""
-    return LOSSES[check_choice("loss", name, LOSSES)]
 
 
 def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
     """The batch-mean loss of what a model returns, by name or as given; targets may have any dimensions.
 
-    ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them, half of ``F.mse_loss``.
+    ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them, half of ``F.mse_loss``: dLoss/df is f - y over their
+    number.
     """
     if callable(loss):
-        return partial(_own, loss)
+        return partial(_given, loss)
     if loss == MODELS_OWN:
         return lambda out, y: own_loss(out)
-    chosen = LOSSES[check_choice("loss", loss, LOSSES)]
+    check_choice("loss", loss, LOSSES)
 
     def value(out: Any, y: Tensor) -> Tensor:
         outputs = _only_output(out)
         try:
             if loss == "mse":
-                return chosen(_real(outputs, y).flatten().unsqueeze(-1), y.flatten())
-            return chosen(classes_last(outputs, y).flatten(0, -2), y.flatten())
+                return 0.5 * (_real(outputs, y).flatten() - y.flatten()).square().mean()
+            return cross_entropy(classes_last(outputs, y).flatten(0, -2), y.flatten())
         except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
             shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}"
             why = _out_of_range(outputs, y) if loss == "cross-entropy" else ""
@@ -68,7 +56,7 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
     return value
 
 
-def _own(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
+def _given(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
     """A loss of the user's, checked to be one number."""
     value = loss(out, y)
     if not isinstance(value, Tensor) or value.dim():
@@ -108,11 +96,10 @@ def own_loss(output: Any) -> Tensor:
 
 def _only_output(out: Any) -> Tensor:
     """The outputs; TypeError where a tuple, list or dict without ``logits`` holds two tensors that could be them."""
-    first, parts = outputs_of(out), list[Any]()
-    if isinstance(out, Mapping) and "logits" not in out:
-        parts = [*out.values()]
-    elif isinstance(out, tuple | list) and not hasattr(out, "logits"):
-        parts = [*out]
+    first = outputs_of(out)
+    if hasattr(out, "logits") or (isinstance(out, Mapping) and "logits" in out):
+        return first
+    parts = [*out.values()] if isinstance(out, Mapping) else [*out] if isinstance(out, tuple | list) else []
     alike = [part for part in parts if isinstance(part, Tensor) and part.shape[:-1] == first.shape[:-1] != ()]
     if len(alike) > 1:
         shapes = " and ".join(str(list(part.shape)) for part in alike)
@@ -148,12 +135,3 @@ def classes_last(output: Any, y: Tensor) -> Tensor:
         f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
         f"{list(y.shape)}. Pass loss=, a function of what the model returns and the targets."
     )
-
-
-def check_counts(argument: str, targets: Tensor) -> None:
-    """ValueError where every class id is ``IGNORED``: the mean loss of such a batch is not-a-number."""
-    if not targets.is_floating_point() and not bool((targets != IGNORED).any()):
-        raise InputError(
-            f"{argument} must hold a class id that counts; all {targets.numel()} are {IGNORED}, which no loss counts. "
-            "Leave the batch out, or make it larger."
-        )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import InputError, InputTypeError, check_callable, check_real, check_takes
+from nfd.core.errors import InputError, InputTypeError, check_real, check_takes
 from nfd.scaling.run import ramp
 
 Schedule = Callable[..., Any]
@@ -29,7 +29,6 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     Raises:
         ValueError, TypeError: where it is neither, or schedules more than rates.
     """
-    check_callable("schedule", schedule, "a function of the step, or from an optimizer to a scheduler")
     if knows_steps(schedule):
         schedule = partial(schedule, steps=steps)
     check_takes("schedule", schedule, "step_or_optimizer")

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from nfd.core.errors import InputError, InputTypeError, blaming, check_callable, check_real, check_several, check_takes
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    blaming,
+    check_callable,
+    check_choice,
+    check_real,
+    check_several,
+    check_takes,
+)
 from nfd.core.machine import plain
 from nfd.scaling.model import (
     batch_size,
@@ -24,11 +34,8 @@ from nfd.scaling.model import (
     tensors_in,
 )
 from nfd.scaling.rules import MAX_RATE
-from nfd.training.losses import IGNORED, MODELS_OWN, check_counts, loss_named, loss_of
+from nfd.training.losses import IGNORED, LOSSES, MODELS_OWN, loss_of
 from nfd.training.schedule import Schedule, factors_of, warmed
-
-# ---- ``Task``: what networks are trained on, and how but for their learning rate
-
 
 Pair = tuple[Any, Any]
 Batch = Pair | Mapping[str, Any]  # as users give them
@@ -86,11 +93,11 @@ class Task:
     init_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.loss, str):
-            loss_named(self.loss) if self.loss != MODELS_OWN else None
-        else:
+        if not isinstance(self.loss, str):
             check_callable("loss", self.loss, "a name or a function of what the model returns and the targets")
             check_takes("loss", self.loss, "outputs", "targets")
+        elif self.loss != MODELS_OWN:
+            check_choice("loss", self.loss, LOSSES)
         judged = pairs_of(self.eval_batches, "eval_batches") if self.eval_batches != () else []
         pairs = pairs_of(self.batches)
         loss = _with_targets(self.loss, [*pairs, *judged]) if isinstance(self.loss, str) else self.loss
@@ -99,10 +106,7 @@ class Task:
             check_labels("eval_batches", judged)
         if self.make_optimizer is not None:
             check_callable("make_optimizer", self.make_optimizer, "a function of parameter groups")
-            try:
-                check_takes("make_optimizer", self.make_optimizer, "groups")
-            except InputTypeError as error:
-                raise InputTypeError(f"{error} {FROM_GROUPS}") from None
+            check_takes("make_optimizer", self.make_optimizer, "groups")
         if self.schedule is not None:
             check_callable("schedule", self.schedule, "a function of the step, or from an optimizer to a scheduler")
         checked = {
@@ -147,7 +151,8 @@ class Task:
     @property
     def about(self) -> str:
         """How its batches are read, in words: the first stands for all."""
-        return batches_in_words(self.steps, tensors_in(self.batches[0][0])[0].shape)
+        shape = list(tensors_in(self.sample)[0].shape)
+        return f"{self.steps} step{'s'[: self.steps != 1]} of {shape[0]} sample{'s'[: shape[0] != 1]} {shape}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -199,7 +204,7 @@ class Task:
 
     def on(self, device: torch.device) -> Self:
         """The same with its tensors on a device."""
-        return self.having(batches=placed(self.batches, device), eval_batches=placed(self.eval_batches, device))
+        return self.having(batches=on_device(self.batches, device), eval_batches=on_device(self.eval_batches, device))
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -234,10 +239,17 @@ def as_task(task: Task | Iterable[Batch]) -> Task:
 
 
 def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
-    """ValueError for a batch of which no class id counts; ``argument`` is what messages call the batches."""
+    """ValueError for a batch of which no class id counts, so that its mean loss is not-a-number.
+
+    ``argument`` is what messages call the batches.
+    """
     for step, (inputs, targets) in enumerate(pairs):
-        if (ids := _ids(inputs, targets)) is not None:
-            check_counts(f"{'labels' if targets is None else 'targets'} of {argument}[{step}]", ids)
+        ids = _ids(inputs, targets)
+        if ids is not None and not bool((ids != IGNORED).any()):
+            raise InputError(
+                f"{'labels' if targets is None else 'targets'} of {argument}[{step}] must hold a class id that counts; "
+                f"all {ids.numel()} are {IGNORED}, which no loss counts. Leave the batch out, or make it larger."
+            )
 
 
 def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
@@ -253,13 +265,10 @@ def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
 
 
 def _targets(pairs: Sequence[Pair]) -> int:
-    return sum(_shown(*pair) for pair in pairs)
-
-
-def _shown(inputs: Any, targets: Any) -> int:
-    """Class ids of a batch that count, or its samples where targets are none."""
-    ids = _ids(inputs, targets)
-    return batch_size(inputs) if ids is None else int((ids != IGNORED).sum())
+    """Class ids of batches that count, or their samples where targets are none."""
+    ids = [_ids(*pair) for pair in pairs]
+    counted = [int((own != IGNORED).sum()) for own in ids if own is not None]
+    return sum(counted) + sum(batch_size(x) for (x, _), own in zip(pairs, ids, strict=True) if own is None)
 
 
 def _ids(inputs: Any, targets: Any) -> Tensor | None:
@@ -305,47 +314,25 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
     Raises:
         ValueError, TypeError: naming what is no batch or not finite.
     """
-    _check_is_list(argument, batches)
+    if isinstance(batches, Mapping):
+        raise InputError(f"{argument} must be a list of {BATCHES}; got a single dict. Put it into a list: [batch].")
     given = check_several(argument, batches, BATCHES)
+    if len(given) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in given):
+        shapes = " and ".join(str(list(part.shape)) for part in given)
+        raise InputError(
+            f"{argument} must be a list of {BATCHES}; got two tensors, {shapes}. If they are one batch, pass "
+            "[(inputs, targets)]; if their first dimension counts steps, list(zip(inputs, targets))."
+        )
     pairs = [(batch, None) if isinstance(batch, Mapping) else batch for batch in given]
     other = [pair for pair in pairs if not isinstance(pair, tuple | list) or len(pair) != 2]
     if not pairs or other:
-        arrived = _kind(other[0]) if pairs else "none"
-        raise InputError(f"{argument} must be a list of {BATCHES}; got {arrived}.")
+        raise InputError(f"{argument} must be a list of {BATCHES}; got {shape_of(other[0]) if other else 'none'}.")
     pairs = [mapped(tuple(pair), _as_tensor) for pair in pairs]
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of {argument}[{step}]", x)
         batch_size(x, f"inputs of {argument}[{step}]")
         check_sample(f"targets of {argument}[{step}]", y)
     return pairs
-
-
-def _check_is_list(argument: str, batches: Iterable[Any]) -> None:
-    """ValueError where one batch, or a stack of batches, stands for a list of them."""
-    if isinstance(batches, Mapping):
-        raise InputError(f"{argument} must be a list of {BATCHES}; got a single dict. Put it into a list: [batch].")
-    pair = batches if isinstance(batches, tuple | list) and len(batches) == 2 else ()
-    if pair and all(isinstance(part, Tensor | np.ndarray) for part in pair):
-        shapes = " and ".join(str(list(part.shape)) for part in pair)
-        raise InputError(
-            f"{argument} must be a list of {BATCHES}; got two tensors, {shapes}. If they are one batch, pass "
-            "[(inputs, targets)]; if their first dimension counts steps, list(zip(inputs, targets))."
-        )
-
-
-def batches_in_words(steps: int, shape: Sequence[int]) -> str:
-    """``20 steps of 32 samples [32, 64]``, of the shape of the inputs of a batch."""
-    samples = shape[0] if shape else 1
-    return f"{steps} step{'s'[: steps != 1]} of {samples} sample{'s'[: samples != 1]} {list(shape)}"
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__ + (f" of {len(value)}" if isinstance(value, tuple | list) else "")
-
-
-def placed(pairs: Sequence[tuple[Any, Any]], place: torch.device | None) -> list[tuple[Any, Any]]:
-    """The same batches with their tensors on a device, or where they are."""
-    return [on_device(tuple(pair), place) for pair in pairs]
 
 
 def _as_tensor(part: Any) -> Any:
@@ -361,35 +348,21 @@ def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:
         ValueError: where the size does not divide the samples, or a tensor has no row for every sample of its batch.
     """
     counts = [batch_size(inputs) for inputs, _ in pairs]
-    for pair, count in zip(pairs, counts, strict=True):
-        mapped(pair, partial(_check_rows, count=count))
     if sum(counts) % size:
         raise InputError(f"batch_size must divide the {sum(counts)} samples of the batches; got {size}.")
-    whole = _joined(pairs)
-    return [mapped(whole, partial(_rows, first=first, size=size)) for first in range(0, sum(counts), size)]
-
-
-def _check_rows(part: Any, count: int) -> None:
-    if isinstance(part, Tensor) and (part.dim() == 0 or len(part) != count):
-        raise InputError(
-            f"batch_size cannot vary where a tensor of the batches has no row for every sample; got {list(part.shape)} "
-            f"in a batch of {count}."
-        )
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """The parts of all batches at one place as one."""
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat(list(parts))
-    if isinstance(first, Mapping):
-        return {name: _joined([part[name] for part in parts]) for name in first}
-    if type(first) in (tuple, list):
-        return type(first)(_joined(group) for group in zip(*parts, strict=True))
-    if any(part != first for part in parts):
-        raise InputError(f"batch_size cannot vary where batches differ in more than tensors; got {first!r} and others.")
-    return first
-
-
-def _rows(part: Any, first: int, size: int) -> Any:
-    return part[first : first + size] if isinstance(part, Tensor) else part
+    flat = [tree_flatten(pair) for pair in pairs]
+    (_, structure), whole = flat[0], list[Any]()
+    for parts in zip(*(leaves for leaves, _ in flat), strict=True):
+        if isinstance(parts[0], Tensor):
+            for part, count in zip(parts, counts, strict=True):
+                if part.dim() == 0 or len(part) != count:
+                    raise InputError(
+                        "batch_size cannot vary where a tensor of the batches has no row for every sample; got "
+                        f"{list(part.shape)} in a batch of {count}."
+                    )
+            whole.append(torch.split(torch.cat(parts), size))
+        elif any(part != parts[0] for part in parts):
+            raise InputError(f"batch_size cannot vary where batches differ in {parts[0]!r}, which is no tensor.")
+        else:
+            whole.append([parts[0]] * (sum(counts) // size))
+    return [tree_unflatten(leaves, structure) for leaves in zip(*whole, strict=True)]
