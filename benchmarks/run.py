@@ -43,6 +43,7 @@ PARTS = (
     Part("structured", partial(networks.against_dense, weights="structured"), 3),
     Part("structured-large", structured.large, 2),
     Part("structured-growth", structured.growth, 3),
+    Part("structured-calls", structured.calls, 1),
     Part("query", networks.queries),
     Part("large", networks.large, 2),
     Part("reference", networks.reference_problem, 3),

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import nfd
 from benchmarks.jobs import unstored_run
 from benchmarks.measure import Round, Row, apart
 from benchmarks.ratio import Ratio
@@ -43,3 +50,36 @@ def growth(turn: Round) -> list[Row]:
             "time / time": Ratio.of(large / small, less_is_better=True),
         }
     ]
+
+
+def calls(turn: Round) -> list[Row]:
+    """Calls into PyTorch of one step of one layer: forward pass, backward pass and plain SGD, as Python sees them."""
+    row: Row = {"calls of a structured layer": _calls(nfd.StructuredLinear), "deferred": _calls(nfd.DeferredLinear)}
+    return [row]
+
+
+def _calls(layer_of: Callable[..., Any], width: int = 4096, batch: int = 8) -> int:
+    layer = layer_of(width, width, std=width**-0.5, seed=0)
+    optimizer = nfd.SGD(layer.parameters(), lr=0.01)
+    seen = 0
+
+    def count(frame: Any, event: str, called: Any) -> None:
+        nonlocal seen
+        seen += event == "c_call" and _is_torchs(called)
+
+    for k in range(9):
+        x, g = torch.randn(2, batch, width, generator=torch.Generator().manual_seed(k)).unbind()
+        x.requires_grad_()
+        sys.setprofile(count if k == 8 else None)  # the first steps make room
+        layer(x).backward(g)
+        optimizer.step()
+        optimizer.zero_grad()
+        sys.setprofile(None)
+    return seen
+
+
+def _is_torchs(called: Any) -> bool:
+    """Whether a function in C is PyTorch's: of its modules, of a tensor or of a class of its own."""
+    owner = getattr(called, "__self__", None)
+    module = str(getattr(called, "__module__", "") or getattr(type(owner), "__module__", ""))
+    return isinstance(owner, torch.Tensor) or module.startswith("torch") or "torch" in repr(owner)

@@ -375,16 +375,9 @@ def numbers_held(weights: UnstoredWeights, n_in: int, n_out: int, samples: int) 
 
 
 _HOOKS = (  # of modules and of tensors, as PyTorch keeps them
-    "forward_pre_hook",
-    "forward_hook",
-    "backward_pre_hook",
-    "backward_hook",
-    "post_accumulate_grad_hook",
-    "state_dict_pre_hook",
-    "state_dict_hook",
-    "load_state_dict_pre_hook",
-    "load_state_dict_post_hook",
-)
+    "forward_pre_hook", "forward_hook", "backward_pre_hook", "backward_hook", "post_accumulate_grad_hook",
+    "state_dict_pre_hook", "state_dict_hook", "load_state_dict_pre_hook", "load_state_dict_post_hook",
+)  # fmt: skip
 _FORWARD = "a forward of its own"
 
 

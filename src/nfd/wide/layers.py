@@ -37,12 +37,9 @@ class DeferredLinear(FactoredLinear):
     each other. An unrecorded forward pass and its own backward pass are not either, so measure gradients of new inputs
     in training mode. In evaluation, ``update.grad`` holds only the part in directions already recorded.
 
-    **Copies.** ``copy.deepcopy`` copies the matrix, its record and its random stream, so equal inputs give equal
-    outputs. With different inputs, copy and original are neither the same matrix nor independent. So use a copy in
-    place of its original, not beside it; make separate layers if they should differ.
-
-    With independent feedback, a dense layer has two parameters and this one a single update; global gradient clipping
-    sees the difference. One thread at a time may use the layer.
+    **Copies.** ``copy.deepcopy`` copies the matrix, its record and its random stream: use a copy in place of its
+    original, not beside it. With different inputs they are neither the same matrix nor independent. One thread at a
+    time may use the layer.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
@@ -54,10 +51,8 @@ class DeferredLinear(FactoredLinear):
             ``"independent"``: an independent initial matrix that receives the same updates (Corollary 1).
             ``"static"``: an independent matrix that is never updated (feedback alignment).
         seed: of the reveal stream and the bias; the same seed and the same queries give the same numbers. None draws
-            one from PyTorch's generator of the CPU, on any device, and moves it: layers made without a seed are
-            independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
-            ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser
-            cut of it.
+            one from PyTorch's generator of the CPU, on any device, so that ``torch.manual_seed`` repeats it. Layers
+            with an ``nfd.core.random.Increment`` each, of one path, add up to the layers of a coarser cut of it.
         dtype: ``torch.float32`` or ``torch.float64``. A direction shorter than 1e-5, or 1e-10, of its vector is
             dropped.
         device: where the factors live.
@@ -108,10 +103,6 @@ class DeferredLinear(FactoredLinear):
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once, so that growing never copies the factors."""
         self.matrix.reserve(check_count("samples", samples, minimum=0))
-
-    def extra_repr(self) -> str:
-        backward, forward = self.rank
-        return f"{super().extra_repr()}, revealed forward={forward}, backward={backward}"
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
@@ -230,13 +221,6 @@ class StructuredLinear(FactoredLinear):
     def rank(self) -> int:
         """How many vectors of each side the update has: directions of its basis, and samples beside."""
         return self.matrix.basis.rank + self.matrix.count
-
-    def reserve(self, samples: int) -> None:
-        """Make room for this many samples at once, or for those that are kept before they are compressed."""
-        self.matrix.reserve(check_count("samples", samples, minimum=0))
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, rank={self.rank}"
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'``, and x itself."""

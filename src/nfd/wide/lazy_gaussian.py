@@ -115,7 +115,10 @@ class LazyGaussian:
             response = inner(directions, other.drawn.tiles) - inner(drawn, P)  # few rows first: half the time
             along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(scaled[:, rank:], response)
             if record:
-                self._respond(side, other, rank, response.T)
+                known = rank + len(response)
+                side.response = with_room(side.response, s, known)
+                side.response[:s, rank:known] = response.T
+                other.response = with_room(other.response, known, s)
         add_combination(value, along, P)
         answer = untiled(value, side.drawn.n)
         if bad:
@@ -129,13 +132,6 @@ class LazyGaussian:
         if count:
             self.source.normal_(z, stream, side.name, side.drawn.rank)
         return tiled(z)
-
-    def _respond(self, side: Side, other: Side, rank: int, response: Tensor) -> None:
-        """Record the response of the directions from ``rank`` on."""
-        rows, fresh = response.shape
-        side.response = with_room(side.response, rows, rank + fresh)
-        side.response[:rows, rank : rank + fresh] = response
-        other.response = with_room(other.response, rank + fresh, rows)
 
     def complete(self, seed: int) -> tuple[Tensor, Tensor]:
         """Dense forward and backward matrices, both ``[n_out, n_in]``, drawn given every answer.

@@ -139,11 +139,6 @@ class RandomPlusLowRank:
         for name, rows in zip(SPACES, (x, g), strict=True):
             self.samples[name].append(tiled(rows))
 
-    def reserve(self, samples: int) -> None:
-        """Make room for this many samples, or for those that are kept before they are compressed."""
-        for frame in self.samples.values():
-            frame.reserve(min(samples, 2 * _MOST_SAMPLES))
-
     def forget(self) -> None:
         """Drop the samples that no step has seen."""
         for frame in self.samples.values():

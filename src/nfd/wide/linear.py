@@ -95,9 +95,8 @@ class FactoredLinear(nn.Module):
     def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of the update, [b, rows] and [b, columns]."""
 
-    @abstractmethod
     def reserve(self, samples: int) -> None:
-        """Make room for this many samples at once."""
+        """Make room for this many samples at once, where that saves copies."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for inputs of Theta(1)."""
@@ -112,7 +111,7 @@ class FactoredLinear(nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             raise StateError(
                 f"{self.kind} does not support autocast: its directions must be orthonormal to full precision. "
-                "Leave it outside, under torch.autocast(..., enabled=False)."
+                "Run it under torch.autocast(..., enabled=False)."
             )
         rows = x.reshape(-1, self.in_features)
         self._check()
@@ -304,7 +303,7 @@ class Query(torch.autograd.Function):
         accumulator = ctx.next_functions[1][0]  # of D: torch.autograd.grad of inputs alone adds nothing to it
         if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
             layer.scale.begin_gradient()  # of zero: the loss moves the update alone; weight decay moves both
-            update.scale = layer.scale
+            update.partner, layer.scale.partner = layer.scale, update
             update.add_gradient(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
 

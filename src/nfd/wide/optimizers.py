@@ -111,29 +111,22 @@ class FactoredOptimizer(torch.optim.Optimizer):
         if larger or state["generation"] != p.generation:
             raise StateError(
                 f"The momentum of this optimizer is not that of its {p.owner}, which was loaded or converted since, or "
-                "is of another step: it refers to directions that the layer had. Load the states of the layers first, "
-                "then that of the optimizer, or build a new one."
+                "is of another step. Load the layers first, then the optimizer; or build a new one."
             )
         state[_BUFFER] = padded(momentum, *p.shape)
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
-        alone = {p for p in guarded if p.dim() == 0 and p.has_gradient}
-        for update, group in guarded.items():
-            if update.dim() == 0 or not update.has_gradient:
+        for p, group in guarded.items():
+            if not p.has_gradient or not self.moves_scale(group):
                 continue
-            scale, own = update.scale, [group[name] for name in self.shared]
-            if scale in alone:
-                alone.discard(scale)
-                other = guarded[scale]
-                differ = own != [other[name] for name in self.shared]
-                differ &= self.moves_scale(group) or self.moves_scale(other)
-            else:
-                differ = bool(group["weight_decay"])
-            if differ:
-                raise StateError(_DIFFERENT)
-        if any(guarded[scale]["weight_decay"] for scale in alone):
-            raise StateError(_DIFFERENT)
+            other = guarded.get(p.partner) if p.partner is not None and p.partner.has_gradient else None
+            if any(group[name] != other[name] for name in self.shared) if other else group["weight_decay"]:
+                raise StateError(
+                    "update and scale of a layer without stored weights are two parts of one matrix, and this step "
+                    "would give them different rates, momentum or weight decay, or a gradient to one of them alone. "
+                    "Put both in one group, scale too though it has no dimensions, and clear their gradients together."
+                )
 
 
 def is_factored(groups: Iterable[Mapping[str, Any]]) -> bool:
@@ -147,13 +140,6 @@ def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
     PyTorch would import it for this, which takes longer than many runs do.
     """
     return method if "torch._dynamo" in sys.modules else inspect.unwrap(method)
-
-
-_DIFFERENT = (
-    "update and scale of a layer without stored weights are two parts of one matrix, and this step would give them "
-    "different rates, momentum or weight decay, or a gradient to one of them alone. Put both parameters of a layer in "
-    "one group, scale beside update though it has no dimensions, and clear their gradients together."
-)
 
 
 class SGD(FactoredOptimizer, torch.optim.SGD):
@@ -278,9 +264,9 @@ class Muon(FactoredOptimizer):
         coarsest = max((p.resolution for p in params if isinstance(p, Guarded)), default=0.0)
         if coarsest > max(TOLERANCE.values()):
             warnings.warn(
-                f"Layers with resolution={coarsest:g} leave out short directions, but nfd.Muon steps these as far "
-                "as long ones, so that nothing bounds the difference: inputs with a large common offset differ in "
-                "short directions alone. Leave resolution out, or compare with a narrower network without one.",
+                f"Layers with resolution={coarsest:g} leave out short directions, but nfd.Muon steps these as far as "
+                "long ones, so that nothing bounds the difference. Leave resolution out, or compare with a narrower "
+                "network without one.",
                 stacklevel=4,
             )
 

@@ -29,7 +29,7 @@ class Guarded(nn.Parameter):
 
     ``factors`` of products ``left' right`` are what backward passes added to the gradient; None without one. The tensor
     that others read and scale is made of them when it is asked for. ``accepted`` is the version of the last allowed
-    state, ``scale`` the other parameter of the same layer, None before there is a gradient.
+    state, ``partner`` the other parameter of the same layer, None before there is a gradient.
     """
 
     factors: list[tuple[Tensor, Tensor]] | None = None
@@ -40,7 +40,7 @@ class Guarded(nn.Parameter):
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
     made: tuple[Tensor, int] | None = None  # the gradient as it was made of its factors, and its version then
-    scale: Guarded | None = None
+    partner: Guarded | None = None
 
     @property
     def grad(self) -> Tensor | None:
@@ -115,9 +115,8 @@ class Guarded(nn.Parameter):
         if self._version != self.accepted:
             raise StateError(
                 f"The weights of a {self.owner} were changed by something other than nfd.SGD and nfd.Muon. Its matrix "
-                "is known only through its products so far, so only rules that act on the matrix as a whole are exact; "
-                "elementwise ones (Adam, sign) and averages of weights are not. Use nfd.SGD or nfd.Muon, which know "
-                f"how the layer grows, and load_state_dict to set a state; or {STORED}."
+                "is not stored, so only rules that act on the matrix as a whole are exact; Adam, signs and averages of "
+                f"weights are not. Use nfd.SGD or nfd.Muon, and load_state_dict to set a state; or {STORED}."
             )
 
     def check_gradient(self) -> float:
@@ -130,10 +129,9 @@ class Guarded(nn.Parameter):
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "a multiple of what backward() left")
         raise StateError(
             f"{name}.grad of a {self.owner} was changed: it is not {expected}. It stands for the gradient of a "
-            "matrix that is not stored, so what acts on its entries (clip_grad_value_, sign, noise, a tensor put in "
-            "its place, an average over processes) does something else than it would to the matrix. Scaling as a "
-            "whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), zero_grad, several calls of "
-            f"backward(). Use these, or {STORED}."
+            "matrix that is not stored, so what acts on its entries (clip_grad_value_, sign, noise, an average over "
+            "processes) would do something else to the matrix. Scaling as a whole is exact: clip_grad_norm_, "
+            f"GradScaler, grad.mul_(c), zero_grad, several calls of backward(). Use these, or {STORED}."
         )
 
     def settle(self) -> None:

@@ -86,11 +86,12 @@ class RotatedMatrix:
         in the same memory."""
         (entry, entry_at), (leave, exit_at), terms = into, out, len(order)
         b = x.shape[0]
-        y, scaled = x.new_empty(b, leave.shape[-1]), leave * (self.weights * scale)
+        scaled = leave * (self.weights * scale)
         if terms == 1 and b * self.size <= _BLOCK and entry_at is exit_at is None:  # fewer operations
             inside, spare = hadamard(x * entry[0], torch.empty_like(x))
             torch.index_select(inside, 1, order[0], out=spare).mul_(spectrum[0])
-            return torch.mul(hadamard(spare, inside)[0], scaled[0], out=y)
+            return hadamard(spare, inside)[0].mul_(scaled[0])
+        y = x.new_empty(b, leave.shape[-1])
         count = max(1, _BLOCK // (terms * self.size) if x.device.type == "cpu" else b)
         memory = x.new_empty(2, terms * min(count, b), self.size)
         for rows, answer in zip(torch.split(x, count), torch.split(y, count), strict=True):
@@ -152,7 +153,7 @@ def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
     b, n = x.shape
     for bits, times in _factors(n.bit_length() - 1):
         size = 1 << bits
-        H = _factor(bits, x.dtype, x.device).expand(b, -1, -1)
+        H = _factor(bits, b, x.dtype, x.device)
         views = [(y.view(b, n // size, size).mT, y.view(b, size, n // size)) for y in (x, spare)]
         for k in range(times):
             torch.bmm(H, views[k % 2][0], out=views[1 - k % 2][1])
@@ -170,9 +171,9 @@ def _factors(bits: int) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=64)
-def _factor(bits: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The orthonormal Hadamard matrix of ``2^bits``."""
+def _factor(bits: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The orthonormal Hadamard matrix of ``2^bits``, b times the same."""
     H = torch.ones(1, 1, dtype=torch.float64, device="cpu")
     for _ in range(bits):
         H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)])
-    return (H * 2 ** (-bits / 2)).to(device, dtype)
+    return (H * 2 ** (-bits / 2)).to(device, dtype).expand(b, -1, -1)
