@@ -139,7 +139,6 @@ def numbers(value: Any) -> Any:
     return [numbers(v) for v in value] if isinstance(value, list | tuple) else repr(value)
 
 
-@pytest.mark.filterwarnings("ignore:A DeferredLinear of size")
 @pytest.mark.parametrize("name", COMPUTATIONS)
 def test_what_pytorch_was_told_around_a_computation_does_not_reach_it(name: str) -> None:
     expected = numbers(COMPUTATIONS[name]())

@@ -18,7 +18,6 @@ from nfd.wide import Reason
 from nfd.wide.linear import FactoredLinear
 from nfd.wide.stand_ins import DeferredConv
 
-pytestmark = pytest.mark.filterwarnings("ignore:A (Deferred|Structured)Linear of size")  # all are small here
 F64 = torch.float64
 TOKENS = torch.arange(12).view(2, 6) % 11
 
@@ -395,7 +394,7 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     line = next(line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line)
     assert "2 x" in line
     assert "at most 20" in line
-    assert {"name", "kind", "shape", "reason", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
+    assert {"name", "kind", "shape", "reason", "hooks", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
 
 
 def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:

@@ -195,7 +195,6 @@ def test_transfer_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert (tmp_path / "transformers-width-adamw.png").stat().st_size > 5000
 
 
-@pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
 @pytest.mark.filterwarnings("ignore:Layers with resolution=0.2")  # as its page says
 def test_a_wide_gpt_trains_as_the_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
     """Two draws of one model: apart by less than half of what they learn."""

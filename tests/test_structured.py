@@ -263,7 +263,6 @@ def trained(net: Any, optimizer: Any, steps: range) -> Tensor:
     return torch.stack(outputs)
 
 
-@pytest.mark.filterwarnings("ignore:.*has been asked in as many directions:UserWarning")
 @pytest.mark.parametrize("feedback", ["shared", "independent", "static"])
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.5, "weight_decay": 1e-3}, {"momentum": 0.9, "nesterov": True}])
 def test_samples_that_were_compressed_repeat_the_dense_network(feedback: Any, options: dict[str, Any]) -> None:
@@ -276,7 +275,6 @@ def test_samples_that_were_compressed_repeat_the_dense_network(feedback: Any, op
     assert float((found[-1] - found[0]).abs().max()) > 0.01
 
 
-@pytest.mark.filterwarnings("ignore:.*has been asked in as many directions:UserWarning")
 def test_a_training_that_goes_on_after_a_compression_is_the_training() -> None:
     def made() -> tuple[Any, Any]:
         net = nfd.ResNet(64, 10, 40, 2, weights="structured", seed=1).double()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -26,7 +25,6 @@ from nfd.scaling.model import tensors
 from nfd.store import Record
 from nfd.training.loop import Step, judged, rows
 from nfd.training.task import Task
-from nfd.wide.linear import FULL
 
 NUMERICS = 3  # counts changes of what a trial computes beyond rounding
 
@@ -159,8 +157,7 @@ class Trial:
         looks = sorted({*(range(0, self.steps, self.every) if self.every else ()), self.steps})
         found = dict[int, tuple[float, float]]()  # loss and accuracy at looks
         seed = derive(self.seed, "training", self.width, self.depth)
-        with global_streams(seed, [] if place.type == "cpu" else [place]), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", FULL)  # all networks of a prediction have one kind of weights
+        with global_streams(seed, [] if place.type == "cpu" else [place]):
             member = self.build(place)
             member.reserve(task.rows)
             seen = [observer.begin(member, task) for observer in self.observe]

@@ -87,19 +87,18 @@ def defer(
         wide = nfd.defer(wide, plan)
         optimizer = plan.make_optimizer(wide, lr=0.1)
     """
-    check_choice("weights", weights, get_args(UnstoredWeights))
     if resolution is not None and weights == "deferred":
         raise InputError(f"resolution is for weights='structured'; got {resolution!r} for 'deferred'. Drop it.")
     seed = check_seed(seed)
-    chosen = _chosen(model, plan, where)
+    told, maps = _examined(model, plan, weights, where, samples)
     lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if lost:
         raise InputError(
             f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make the "
             "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
         )
-    told = _forecast(chosen, plan, weights, samples)
-    maps = _replaceable(chosen, plan, where)
+    _check_obstacles(told, plan, where)
+    maps = {own.name: maps[own.name] for own in told.replaced}
     if samples is not None:
         device = next(iter(maps.values())).weight.device
         most = memory_of(torch.device("cpu") if device.type == "meta" else device)
@@ -227,7 +226,7 @@ class Replacement:
 
     Attributes:
         name: of the tensor. kind: of its module. shape: as it is stored.
-        reason: why it stays; None if it is replaced.
+        reason: why it stays; None if it is replaced. hooks: names of hooks, where they are the reason.
         rank: the largest possible number of directions of its update after ``samples``; None without, and if it stays.
         bytes: memory after the training, with gradient and optimizer states. stored_bytes: with stored weights.
     """
@@ -236,6 +235,7 @@ class Replacement:
     kind: str
     shape: tuple[int, ...]
     reason: Reason | None
+    hooks: tuple[str, ...]
     rank: int | None
     bytes: int
     stored_bytes: int
@@ -331,28 +331,7 @@ def deferral(
 
         print(nfd.deferral(make_model(64, 2), samples=6400))
     """
-    check_choice("weights", weights, get_args(UnstoredWeights))
-    return _forecast(_chosen(model, plan, where), plan, weights, samples)
-
-
-def _forecast(
-    chosen: Sequence[_Candidate], plan: Plan | None, weights: UnstoredWeights, samples: int | None
-) -> Deferral:
-    """What becomes of these candidates after so many samples."""
-    seen = 0 if samples is None else check_count("samples", samples, minimum=0)
-    made = []
-    for own in chosen:
-        law = None if plan is None or own.name not in plan.entries else plan.law_for(own.name)
-        n_in, n_out = (1, math.prod(own.shape)) if own.linear is None else own.linear.features
-        itemsize = torch.float32.itemsize if own.linear is None else own.linear.weight.element_size()
-        states = _MOMENTUM if law is None else law.states
-        stored = itemsize * (2 + states) * n_in * n_out  # weights, gradients and what the optimizer keeps
-        stays = own.reason is not None
-        taken = stored if stays else itemsize * numbers_held(weights, n_in, n_out, seen)
-        rank = None if stays or samples is None else min(seen, n_in, n_out)
-        kind = "" if own.owner is None else type(own.owner).__name__
-        made.append(Replacement(own.name, kind, own.shape, own.reason, rank, taken, stored))
-    return Deferral(weights, tuple(made))
+    return _examined(model, plan, weights, where, samples)[0]
 
 
 def numbers_held(weights: UnstoredWeights, n_in: int, n_out: int, samples: int) -> int:
@@ -404,28 +383,16 @@ class Reason(StrEnum):
         return self not in (Reason.NARROW, Reason.OUTSIDE, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A tensor of two or more dimensions, and why no layer stands in for it; ``reason`` is None where one does.
-
-    ``owner`` is the module that holds it; ``linear`` is the tensor as a linear map, None where it is none; ``hooks``
-    are named where they are the reason.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    owner: nn.Module | None
-    linear: LinearMap | None
-    reason: Reason | None
-    hooks: tuple[str, ...] = ()
-
-
-def _chosen(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -> list[_Candidate]:
-    """Every tensor of two or more dimensions, by canonical name, with the decision of what a layer stands in for.
+def _examined(
+    model: nn.Module, plan: Plan | None, weights: UnstoredWeights, where: str | Sequence[str], samples: int | None
+) -> tuple[Deferral, dict[str, LinearMap]]:
+    """What becomes of every tensor of two or more dimensions, and the linear maps among them, by canonical names.
 
     Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks where there is
     none. Those that ``where`` names and that train are replaced, unless there is an obstacle.
     """
+    check_choice("weights", weights, get_args(UnstoredWeights))
+    seen = 0 if samples is None else check_count("samples", samples, minimum=0)
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     if plan is not None and not isinstance(plan, Plan):
@@ -436,7 +403,7 @@ def _chosen(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -> 
     maps = {f"{name}.{own.key}".lstrip("."): own for name, part in parts.items() for own in linear_maps(part)}
     held |= {name: Held(tuple(own.weight.shape), (own.weight,)) for name, own in maps.items() if name not in held}
     wide = _wide_in_blocks(model, parts, maps) if plan is None else _wide_by_plan(plan, maps)
-    chosen = []
+    made = []
     for name, own in held.items():
         if len(own.shape) < 2:
             continue
@@ -453,28 +420,30 @@ def _chosen(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -> 
         else:
             reason = _obstacle(parts, owner, linear) or (None if plan is None else _obstacle_by_plan(plan, name))
         hooks = () if reason is not None or linear is None else _hooks_of(linear)
-        chosen.append(_Candidate(name, own.shape, owner, linear, Reason.HOOKED if hooks else reason, hooks))
-    return chosen
+        reason = Reason.HOOKED if hooks else reason
+        n_in, n_out = (1, math.prod(own.shape)) if linear is None else linear.features
+        itemsize = torch.float32.itemsize if linear is None else linear.weight.element_size()
+        states = plan.law_for(name).states if plan is not None and name in plan.entries else _MOMENTUM
+        stored = itemsize * (2 + states) * n_in * n_out  # weights, gradients and what the optimizer keeps
+        taken = itemsize * numbers_held(weights, n_in, n_out, seen) if reason is None else stored
+        rank = min(seen, n_in, n_out) if reason is None and samples is not None else None
+        kind = "" if owner is None else type(owner).__name__
+        made.append(Replacement(name, kind, own.shape, reason, hooks, rank, taken, stored))
+    return Deferral(weights, tuple(made)), maps
 
 
-def _replaceable(chosen: Sequence[_Candidate], plan: Plan | None, where: str | Sequence[str]) -> dict[str, LinearMap]:
-    """The linear maps to replace, by the canonical names of their weights.
-
-    Raises:
-        ValueError: naming matrices that are wide and that no layer can stand in for; also where there are none.
-    """
-    obstacles = {own.name: own for own in chosen if own.reason is not None and own.reason.is_obstacle}
-    for name, own in obstacles.items():
+def _check_obstacles(told: Deferral, plan: Plan | None, where: str | Sequence[str]) -> None:
+    """ValueError naming matrices that are wide and that no layer can stand in for; also where none is replaced."""
+    obstacles = [own for own in told.replacements if own.reason is not None and own.reason.is_obstacle]
+    for own in obstacles:
         if plan is not None and own.reason is Reason.ELEMENTWISE:
-            plan.law_for(name).check_unstored(repr(name))
+            plan.law_for(own.name).check_unstored(repr(own.name))
     if obstacles:
-        several = "; ".join(": ".join([repr(name), str(own.reason), *own.hooks]) for name, own in obstacles.items())
+        several = "; ".join(": ".join([repr(own.name), str(own.reason), *own.hooks]) for own in obstacles)
         raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
-    wide = {own.name: own.linear for own in chosen if own.reason is None and own.linear is not None}
-    if not wide:
+    if not told.replaced:
         hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
         raise InputError(f"where={where!r} names no matrix that is wide on both sides and trains.{hint}")
-    return wide
 
 
 def _wide_in_blocks(model: nn.Module, parts: Mapping[str, nn.Module], maps: Mapping[str, LinearMap]) -> set[str]:

@@ -125,7 +125,6 @@ class DeferredLinear(FactoredLinear):
 
     def _make_room(self) -> None:
         self.update.pad(*roomy(self.update.shape, self.rank))
-        self._warn_if_full(max(self.rank))
 
 
 class StructuredLinear(FactoredLinear):
@@ -236,7 +235,6 @@ class StructuredLinear(FactoredLinear):
             value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.data)
             if not static:
                 self.matrix.add_update(value, g, "gradients", self.update.data)
-        self._warn_if_full(self.matrix.basis.rank)
         return value, g, kept
 
     def _begun(self, like: Tensor) -> Guarded:

@@ -115,10 +115,10 @@ class LazyGaussian:
             response = inner(directions, other.drawn.tiles) - inner(drawn, P)  # few rows first: half the time
             along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(scaled[:, rank:], response)
             if record:
-                known = rank + len(response)
-                side.response = with_room(side.response, s, known)
-                side.response[:s, rank:known] = response.T
-                other.response = with_room(other.response, known, s)
+                all_known = rank + len(response)
+                side.response = with_room(side.response, s, all_known)
+                side.response[:s, rank:all_known] = response.T
+                other.response = with_room(other.response, all_known, s)
         add_combination(value, along, P)
         answer = untiled(value, side.drawn.n)
         if bad:

@@ -275,7 +275,6 @@ def _measured(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Matrix]:
     """
     unit, length, _ = unit_rows(x)
     lengths = np.nan_to_num(length.flatten().double().cpu().numpy())
-    longest = max(float(lengths.max(initial=0.0)), float(np.finfo(float).tiny))
-    typical = longest * np.sqrt(np.square(lengths / longest).mean())
+    typical = np.sqrt(np.square(lengths).mean())
     with np.errstate(divide="ignore", invalid="ignore"):
         return unit, length, tolerance * np.fmax(typical / lengths, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,14 +27,13 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Feedback
 from nfd.core.random import Increment, ambient_seed, generator
-from nfd.wide.parameters import STORED, Guarded
+from nfd.wide.parameters import Guarded
 
 if TYPE_CHECKING:
     from nfd.wide.lazy_gaussian import LazyGaussian
     from nfd.wide.learned import RandomPlusLowRank
 
 FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
-FULL = "A .* has been asked in as many directions as it has"  # what a layer warns of, once
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
 
@@ -82,7 +80,6 @@ class FactoredLinear(nn.Module):
         zero = torch.zeros((), dtype=check_dtype(dtype), device=check_device(device))
         self.update, self.scale = self._begun(zero), Guarded(zero + self.std)
         self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(zero)))
-        self._warned = False
         for parameter in (self.update, self.scale):
             parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
             parameter.accept()
@@ -168,16 +165,6 @@ class FactoredLinear(nn.Module):
     def _begun(self, like: Tensor) -> Guarded:
         """The update of a layer that has learned nothing."""
         return Guarded(like.new_zeros(0, 0))
-
-    def _warn_if_full(self, directions: int) -> None:
-        """Warn, once, where a dense layer is cheaper."""
-        if not self._warned and directions >= min(self.in_features, self.out_features):
-            self._warned = True
-            warnings.warn(
-                f"A {self.kind} of size {self.out_features} x {self.in_features} has been asked in as many directions "
-                f"as it has; it stays exact, but {STORED} are cheaper from here.",
-                stacklevel=4,
-            )
 
     def _drawn_bias(self, source: Increment) -> Tensor:
         """``[out_features]``, uniform as ``nn.Linear`` draws it, on the CPU so that it is the same on every device."""

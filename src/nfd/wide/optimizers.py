@@ -54,13 +54,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update the parameters once; the momentum of a layer that has grown is first padded with zeros.
-
-        Args:
-            closure: computes the loss again and its gradients, as in PyTorch; None in most loops.
-
-        Returns:
-            The loss of the closure, or None.
+        """Update the parameters once, and return the loss of ``closure``, which computes it and its gradients again.
 
         Raises:
             RuntimeError: before anything changes, if the gradient of a layer was edited in another way than scaling, or
