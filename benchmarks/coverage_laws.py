@@ -2,8 +2,8 @@
 
 Losses are drawn from laws that are known; the fits and the intervals are the library's. ``laws_cover`` repeats them.
 
-Losses against size have the floor, the terms and the scatter of networks on digits (docs/sweeps.md), and terms
-of second order that are a share of those of first order at the smallest size. Losses against the rate fall steeply to
+Losses against size have the floor, the terms and the scatter of networks on digits (docs/sweeps.md), on grids and with
+numbers of seeds as people have them. Losses against the rate fall steeply to
 the left of the best one, as those of ``nfd transfer`` on digits do; seeds differ in their best rate, in their level, in
 noise that grows towards the edge of stability, and in where that edge lies. A network beyond it diverges.
 """
@@ -14,12 +14,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import nfd
 from nfd.core.estimates import Interval
-from nfd.forecasts.law import fit_law
 from nfd.rates.optimum import Scores, rounded
 from nfd.rates.transfer import Regret, drift
 
@@ -60,51 +61,81 @@ def inside(found: Interval, truth: float) -> bool:
 
 # ---- the law of size -----------------------------------------------------------------------------------------
 
-WIDTHS, DEPTHS, SEEDS = (64, 128, 256, 512), (4, 8, 16, 32, 64), 6
-FLOOR, A, B, SCATTER = 0.705, 11.0, 0.75, 0.08  # of digits; the scatter is of one network of width 64
-FAR, HELD_OUT = (2048, 256), (1024, 64)
-BENDS: dict[str, Callable[[Random], Array]] = {
-    "no second order": lambda random: np.zeros(3),
-    "second order of 10 to 50 %, either sign": lambda random: (
-        random.uniform(0.1, 0.5, 3) * random.choice(np.array([-1.0, 1.0]), 3)
-    ),
-    "second order of +50 %": lambda random: np.full(3, 0.5),
-    "second order of -30 %": lambda random: np.full(3, -0.3),
-    "second order of -50 %": lambda random: np.full(3, -0.5),
-    "second order of -80 %": lambda random: np.full(3, -0.8),
+FLOOR, A, B = 0.735, 11.0, 0.75  # of digits
+GRIDS = {"3 x 3": ((64, 128, 256), (4, 8, 16)), "4 x 5": ((64, 128, 256, 512), (4, 8, 16, 32, 64))}
+SEEDS = (2, 3, 6)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the losses of a grid are drawn from.
+
+    Attributes:
+        scatter: of a network of width 64. slope: the power of the width that its variance falls with.
+        common, of_width: shares of that variance that all sizes of a seed, and those of one width, have in common.
+        powers: of width and depth. bend: terms of second order are up to this share of those of first order at the
+            smallest size, of either sign.
+    """
+
+    scatter: float = 0.0875
+    slope: float = 1.0
+    common: float = 0.0
+    of_width: float = 0.0
+    powers: tuple[float, float] = (1.0, 1.0)
+    bend: float = 0.5
+
+    def law(self, grid: str, random: Random) -> Callable[[float, float], float]:
+        """The true mean loss of a size."""
+        (n0, *_), (L0, *_) = GRIDS[grid]
+        first, (p, q) = np.array([A / n0, B / L0]), self.powers
+        bends = random.uniform(-self.bend, self.bend, 3) * [*first, first.mean()]
+
+        def loss(n: float, L: float) -> float:
+            wide, deep = n0 / n, L0 / L
+            return float(FLOOR + first @ [wide**p, deep**q] + bends @ [wide**2, deep**2, wide * deep])
+
+        return loss
+
+    def rows(self, grid: str, seeds: int, law: Callable[[float, float], float], random: Random) -> list[dict[str, Any]]:
+        """A table of runs, whose sizes share their seeds where they share noise."""
+        (widths, depths), rows = GRIDS[grid], list[dict[str, Any]]()
+        shared, own = self.common + self.of_width, 1 - self.common - self.of_width
+        common = math.sqrt(self.common) * random.normal(size=seeds)
+        for n in widths:
+            of_width = math.sqrt(self.of_width) * random.normal(size=seeds)
+            for L in depths:
+                noise = common + of_width + math.sqrt(own) * random.normal(size=seeds)
+                losses = law(n, L) + self.scatter * (64 / n) ** (self.slope / 2) * noise
+                rows += [
+                    {"width": n, "depth": L, "loss": loss, "seed": seed if shared else 10**6 * n + 10**3 * L + seed}
+                    for seed, loss in enumerate(losses)
+                ]
+        return rows
+
+
+CASES = {
+    "seeds of its own at each size": Sizes(),
+    "shared seeds, correlation 0.7": Sizes(common=0.7),
+    "shared seeds, correlation 0.36, at equal width 0.72": Sizes(common=0.36, of_width=0.36),
+    "the same, equal noise at all sizes": Sizes(scatter=0.06, slope=0.0, common=0.36, of_width=0.36),
+    "shared seeds, width power 1.5": Sizes(common=0.36, powers=(1.5, 1.0), bend=0.0),
+    "little noise, width power 0.75": Sizes(scatter=0.025, common=0.36, powers=(0.75, 1.0), bend=0.0),
+    "little noise, powers 1.5 and 0.75": Sizes(scatter=0.025, powers=(1.5, 0.75), bend=0.0),
 }
 
 
-def expected_loss(width: float, depth: float, bend: Array) -> float:
-    """The true mean loss: terms of second order are these shares of first order at the smallest size."""
-    wide, deep = WIDTHS[0] / width, DEPTHS[0] / depth
-    first = A / WIDTHS[0], B / DEPTHS[0]
-    second = first[0] * wide**2, first[1] * deep**2, sum(first) / 2 * wide * deep
-    return float(FLOOR + first[0] * wide + first[1] * deep + bend @ np.array(second))
-
-
-def losses(random: Random, bend: Array, scatter: float = SCATTER) -> dict[tuple[int, int], list[float]]:
-    """Losses of a grid of networks, each of a seed of its own."""
-    return {
-        (n, L): (expected_loss(n, L, bend) + scatter * math.sqrt(64 / n) * random.normal(size=SEEDS)).tolist()
-        for n in WIDTHS
-        for L in DEPTHS
-    }
-
-
 def _laws(random: Random) -> Iterator[Hit]:
-    for case, draw in BENDS.items():
-        bend = draw(random)
-        law = fit_law(losses(random, bend), paired=False)
-        new = random.normal(size=3).mean() * SCATTER * math.sqrt(64 / HELD_OUT[0])
-        if not law.good:
-            continue
-        yield "law of size: floor", case, inside(law.floor, FLOOR)
-        yield "law of size: a", case, inside(law.a, A)
-        yield "law of size: b", case, inside(law.b, B)
-        yield "law of size: loss of larger networks", case, inside(law.loss(*FAR), expected_loss(*FAR, bend))
-        said = law.network(*HELD_OUT, 3)
-        yield "law of size: new networks, larger", case, inside(said, expected_loss(*HELD_OUT, bend) + new)
+    for grid, (widths, depths) in GRIDS.items():
+        for seeds in SEEDS:
+            for about, sizes in CASES.items():
+                case, truth = f"{grid}, {seeds} seeds, {about}", sizes.law(grid, random)
+                fitted, far = (
+                    nfd.fit_scaling_law(sizes.rows(grid, seeds, truth, random)),
+                    (4 * widths[-1], 4 * depths[-1]),
+                )
+                if fitted.law.good:
+                    yield "law of size: floor", case, inside(fitted.floor, FLOOR)
+                    yield "law of size: larger networks", case, inside(fitted.at(*far), truth(*far))
 
 
 # ---- best rates ----------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@ from .families.family import Family as Family
 from .families.resnet import MLP as MLP
 from .families.resnet import ResNet as ResNet
 from .families.resnets import resnets as resnets
-from .forecasts.scaling_law import Capacity as Capacity
+from .forecasts.scaling_law import ScalingLaw as ScalingLaw
 from .forecasts.scaling_law import fit_scaling_law as fit_scaling_law
-from .forecasts.trained import scaling_law as scaling_law
+from .forecasts.scaling_law import scaling_law as scaling_law
 from .limits.kernels import kernel as kernel
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd

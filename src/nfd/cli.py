@@ -469,10 +469,9 @@ class ScalingLaw(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.answers import answers_of, capacity_findings
+        from nfd.forecasts.answers import answers_of, charts
         from nfd.forecasts.budget import amount, check_resource
-        from nfd.forecasts.scaling_law import fit_scaling_law
-        from nfd.forecasts.trained import scaling_law
+        from nfd.forecasts.scaling_law import fit_scaling_law, scaling_law
         from nfd.report.report import Report, made_by
 
         budgets = pairs("--best", self.best)
@@ -497,7 +496,7 @@ class ScalingLaw(Logged):
             "How big should it be?",
             command,
             self.settings,
-            capacity_findings(answers),
+            charts(answers),
             [*answers.sentences, law.about, *law.notes],
             closing=[made_by(command)],
             content=answers.result,

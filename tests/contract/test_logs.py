@@ -258,7 +258,7 @@ def test_parameters_and_tokens_have_their_law_and_the_best_split_of_a_budget() -
 
 
 def test_small_sizes_that_break_the_law_are_left_out_and_told() -> None:
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(1)
     rows = [
         {"width": n, "seed": 100 * n + s, "loss": 2 + 8 / n + (1.0 if n == 64 else 0.0) + 0.01 * random.normal()}
         for n in (64, 128, 256, 512, 1024, 2048)

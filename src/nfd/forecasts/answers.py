@@ -1,4 +1,4 @@
-"""The answers of a law of size for a report: sentences, numbers and charts."""
+"""The answers of a law of the loss about a network and about budgets, for a report: sentences, numbers and charts."""
 
 from __future__ import annotations
 
@@ -9,78 +9,60 @@ from functools import cached_property, partial
 from typing import Any
 
 from nfd.core.errors import InputError
-from nfd.core.findings import Axes, Finding, SeriesRole, columns, numbers
+from nfd.core.estimates import mean
+from nfd.core.findings import Axes, Finding, SeriesRole, columns
 from nfd.core.tables import Row
-from nfd.forecasts.budget import BestSize, BestSplit, Cost, Costs, Resource, Returns, SizeLaw, check_resource, returns
-from nfd.forecasts.scaling_law import Capacity, mean_of
-
-# ---- What a capacity sweep answers about a network and about budgets: as numbers, and in sentences
+from nfd.forecasts.budget import BestSize, BestSplit, Cost, Costs, Resource, check_resource
+from nfd.forecasts.law import Law
+from nfd.forecasts.scaling_law import ScalingLaw
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of some runs about a network of a size (width, depth), and about the best size for each budget."""
+    """The answers about a network of a size (width, depth), and about the best size for each budget."""
 
-    capacity: Capacity
+    fitted: ScalingLaw
     size: tuple[int, int] | None
     budgets: dict[Resource, str | int]
 
     @cached_property
     def best(self) -> dict[Resource, BestSize | BestSplit | InputError]:
         """The best size for every budget, or why a budget has none."""
-        return {resource: self._best(resource, budget) for resource, budget in self.budgets.items()}
+        found = dict[Resource, BestSize | BestSplit | InputError]()
+        for resource, budget in self.budgets.items():
+            try:
+                found[resource] = self.fitted.best(**{str(resource): budget})  # type: ignore[arg-type]
+            except InputError as error:
+                found[resource] = error
+        return found
 
     @property
     def sizes(self) -> dict[Resource, BestSize | BestSplit]:
         """The best sizes that there are."""
         return {resource: size for resource, size in self.best.items() if not isinstance(size, InputError)}
 
-    @cached_property
-    def returns(self) -> Returns | None:
-        """What growing the network asked about buys; None where the law does not say."""
-        law = self.capacity.law
-        return None if self.size is None or not law.good else returns(law, *self.size)
-
-    def _best(self, resource: Resource, budget: str | int) -> BestSize | BestSplit | InputError:
-        try:
-            budgets: dict[str, Any] = {resource: budget}
-            return self.capacity.best(**budgets)
-        except InputError as error:
-            return error
-
-    # ---- sentences -------------------------------------------------------------------------------------------
-
     @property
     def sentences(self) -> list[str]:
         """The answers in a sentence each, the most important first."""
-        law, shorter = self.capacity.law, self.capacity.shorter
+        law, held = self.fitted.law, self.fitted.held_out
         if not law.good:
-            none = f"The law {law.equation} may not be used beyond the sizes trained, and gives no floor. {law.note}"
-            return [none]
+            return [f"The law {law.equation} may not be used beyond the sizes trained, and gives no floor. {law.note}"]
         sentences = [f"The law: {law.formula}; it holds ({law.test}). {law.note}".strip()]
-        if shorter is not None:
-            moved = shorter.floor.value - law.floor.value
+        if self.size is not None:
+            n, L = self.size
+            left = law.excess(n, L)
+            better = ": it is better than the infinite network" if left.high < 0 else ""
             sentences.append(
-                f"Without its smallest {' and '.join(law.variables)} the floor is {shorter.floor.unsigned}, "
-                f"{moved:+.3f} away."
+                f"A network of {self.fitted.named(self.size)} loses {left.unsigned} nats to its size{better}. Doubling "
+                f"its width buys {law.bought(n, L, 2 * n, L)}, doubling its depth {law.bought(n, L, n, 2 * L)}."
             )
-        return [*sentences, *self._of_network(), *map(self.of_budget, self.best), *self._of_held_out()]
-
-    def _of_network(self) -> list[str]:
-        """What is left to gain at the size asked about, and what growing buys there."""
-        gains = self.returns
-        if gains is None or self.size is None:
-            return []
-        better = gains.left.high < 0
-        beyond = ": it is better than the infinite network" if better else ""
-        sentences = [
-            f"A network of {self.capacity.named(self.size)} loses {gains.left.unsigned} nats to its size{beyond}. "
-            f"Doubling its width buys {gains.width}, doubling its depth {gains.depth}."
-        ]
-        if gains.enough is not None and not better:
+        sentences += map(self.of_budget, self.best)
+        if held is not None:
+            outcome = "holds" if held.inside else "fails, as their mean lies outside of its interval"
             sentences.append(
-                f"Returns diminish beyond width {gains.enough[0]:,} and depth {gains.enough[1]:,}: from there on all "
-                "growth together lowers the loss by less than a tenth of the floor."
+                f"Held out: for the mean of {held.networks} networks of {self.fitted.named(held.size)} the law "
+                f"predicted {held.predicted.unsigned}; trained, they reach {held.measured.unsigned}: the prediction "
+                f"{outcome}."
             )
         return sentences
 
@@ -92,79 +74,68 @@ class Answers:
         shown = f"{budget:,} {resource}" if isinstance(budget, int) else f"{budget} of {resource}"
         return f"For {shown} the best size is {size}"
 
-    def _of_held_out(self) -> list[str]:
-        h = self.capacity.held_out
-        if h is None:
-            return []
-        outcome = "holds" if h.inside else "fails, as their mean lies outside of its interval"
-        return [
-            f"Held out: for the mean of {h.networks} networks of {self.capacity.named(h.size)} the law predicted "
-            f"{h.predicted.unsigned}; trained, they reach {h.measured.unsigned}: the prediction {outcome}."
-        ]
-
-    # ---- numbers ---------------------------------------------------------------------------------------------
-
     @property
     def result(self) -> dict[str, Any]:
         """The answers as ``result.json`` holds them."""
-        c = self.capacity
-        shorter = {} if c.shorter is None else {"floor_without_smallest": numbers(c.shorter.floor)}
-        content: dict[str, Any] = {"fit": c.law.content | shorter}
-        if c.held_out is not None:
-            h = c.held_out
-            size = dict(zip(c.law.variables, h.size, strict=True)) | {"networks": h.networks, "inside": h.inside}
-            content["held_out"] = size | {"predicted": numbers(h.predicted), "measured": numbers(h.measured)}
-        if c.law.good:
+        law, held = self.fitted.law, self.fitted.held_out
+        content: dict[str, Any] = {"fit": law.content}
+        if held is not None:
+            size = dict(zip(law.variables, held.size, strict=True)) | {"networks": held.networks, "inside": held.inside}
+            content["held_out"] = size | {"predicted": held.predicted.limits, "measured": held.measured.limits}
+        if law.good:
             content["best"] = {resource: size.content for resource, size in self.sizes.items()}
-        if (gains := self.returns) is not None and self.size is not None:
-            content["network"] = {"width": self.size[0], "depth": self.size[1], "excess": numbers(gains.left)}
-            content["network"] |= {"doubling_width": numbers(gains.width), "doubling_depth": numbers(gains.depth)}
+        if law.good and self.size is not None:
+            n, L = self.size
+            content["network"] = {"width": n, "depth": L, "excess": law.excess(n, L).limits}
+            content["network"]["doubling_width"] = law.bought(n, L, 2 * n, L).limits
+            content["network"]["doubling_depth"] = law.bought(n, L, n, 2 * L).limits
         return content
 
 
-def answers_of(capacity: Capacity, size: Mapping[str, int], budgets: Mapping[str, str]) -> Answers:
+def answers_of(fitted: ScalingLaw, size: Mapping[str, int], budgets: Mapping[str, str]) -> Answers:
     """The answers about a network, by default the largest of the fit, and about budgets, by default its parameters.
 
     A law that is not in width and depth says nothing of a network of theirs.
     """
     asked: dict[Resource, str | int] = {check_resource(name): budget for name, budget in budgets.items()}
-    if capacity.law.variables != ("width", "depth"):
-        return Answers(capacity, None, asked)
-    width, depth = map(int, capacity.law.largest)
-    if not asked and capacity.costs is not None and "parameters" in capacity.costs.by_resource:
-        asked["parameters"] = capacity.costs.cost("parameters").at(width, depth)
-    return Answers(capacity, (size.get("width", width), size.get("depth", depth)), asked)
+    if fitted.law.variables != ("width", "depth"):
+        return Answers(fitted, None, asked)
+    width, depth = map(int, fitted.law.largest)
+    if not asked and fitted.costs is not None and "parameters" in fitted.costs.by_resource:
+        asked["parameters"] = fitted.costs.cost("parameters").at(width, depth)
+    return Answers(fitted, (size.get("width", width), size.get("depth", depth)), asked)
 
 
-# ---- The charts of a law of size: the ceiling, and the map of sizes
+# ---- The charts: the floor under the measured losses, and the map of sizes.
 
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
 _POINTS = 60  # of a line of the map
+_UNITS = {"parameters": "parameters", "flops": "floating-point operations"}
+
 Span = tuple[float, float]
-_UNITS = {"parameters": "parameters", "memory": "bytes of memory", "flops": "floating-point operations"}
 
 
-def capacity_findings(answers: Answers) -> list[Finding]:
+def charts(answers: Answers) -> list[Finding]:
     """Every chart that the runs have numbers for."""
-    capacity = answers.capacity
+    fitted = answers.fitted
     findings = [_ceiling(answers)]
-    if capacity.law.good and capacity.costs is not None:
-        findings.append(_map(answers, capacity.costs))
+    if fitted.law.good and fitted.costs is not None:
+        findings.append(_map(answers, fitted.costs))
     return findings
 
 
 def _ceiling(answers: Answers) -> Finding:
     """Measured losses against the last variable of the law, a line per size of the others, over the floors."""
-    capacity, rows = answers.capacity, list[Row]()
-    *others, last = capacity.law.variables
-    for size, losses in sorted(capacity.losses.items()):
+    fitted, rows = answers.fitted, list[Row]()
+    *others, last = fitted.law.variables
+    for size, losses in sorted(fitted.losses.items()):
         if all(math.isfinite(loss) for loss in losses):
-            sizes = dict(zip(capacity.law.variables, size, strict=True))
+            sizes = dict(zip(fitted.law.variables, size, strict=True))
             series = ", ".join(f"{name} {sizes[name]:g}" for name in others) or "runs"
-            rows.append({"series": series} | sizes | columns("loss", mean_of(losses)))
-    floors = {"floor of the law": capacity.law.floor} if capacity.law.good else {}
-    places = sorted({size[-1] for size in capacity.losses})
+            rows.append({"series": series} | sizes | columns("loss", mean(losses)))
+    floors = {"floor of the law": fitted.law.floor} if fitted.law.good else {}
+    places = sorted({size[-1] for size in fitted.losses})
     rows += [
         {"series": name} | dict.fromkeys(others, math.inf) | {last: place} | columns("loss", floor)
         for name, floor in floors.items()
@@ -176,14 +147,14 @@ def _ceiling(answers: Answers) -> Finding:
         "How far is a network from its ceiling?",
         answers.sentences[0],
         rows,
-        Axes(last, "loss", last, f"{capacity.score} after training", "semilogarithmic", zero=False, colour=colour),
-        f"Bars: 95 % intervals over seeds. {capacity.about}",
+        Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False, colour=colour),
+        f"Bars: 95 % intervals over seeds. {fitted.about}",
     )
 
 
 def _map(answers: Answers, costs: Costs) -> Finding:
     """Lines of equal excess loss over width and depth, the budgets, and the sizes to choose."""
-    law, asked = answers.capacity.law, [] if answers.size is None else [answers.size]
+    law, asked = answers.fitted.law, [] if answers.size is None else [answers.size]
     sizes = {resource: size for resource, size in answers.sizes.items() if isinstance(size, BestSize)}
     places = [law.smallest, law.largest, *asked, *((size.width, size.depth) for size in sizes.values())]
     widths, depths = zip(*places, strict=True)
@@ -208,7 +179,7 @@ def _map(answers: Answers, costs: Costs) -> Finding:
         rows,
         Axes("width", "depth", "width n", "depth L", "map"),
         f"Lines of equal excess a/n + b/L, the first order of the law, which was fitted to {fitted}. "
-        f"{answers.capacity.about}",
+        f"{answers.fitted.about}",
     )
 
 
@@ -220,7 +191,7 @@ def _line(name: str, spans: tuple[Span, Span], depth: Callable[[float], float | 
     return [{"series": name, "width": n, "depth": L} for n, L in places] if len(places) > 1 else []
 
 
-def _depth_for(law: SizeLaw, excess: float, n: float) -> float | None:
+def _depth_for(law: Law, excess: float, n: float) -> float | None:
     """The depth at which a network of width n has this excess loss."""
     a, b = law.terms["a"].value, law.terms["b"].value
     left = excess - a / n

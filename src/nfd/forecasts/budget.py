@@ -10,13 +10,11 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from nfd.core.errors import InputError, check_choice, check_count, check_real
+from nfd.core.errors import InputError, check_choice, check_real
 from nfd.core.estimates import Interval
-from nfd.core.machine import bytes_of
-from nfd.forecasts.law import Law
-from nfd.forecasts.power_law import PowerLaw, interval_of
+from nfd.forecasts.law import Law, interval_of
 
-Resource = Literal["parameters", "flops", "memory"]
+Resource = Literal["parameters", "flops"]
 
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 _PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
@@ -98,9 +96,8 @@ def check_resource(name: str) -> Resource:
 
 
 def amount(resource: Resource, budget: str | float) -> int:
-    """A budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"``, ``"1 GiB"`` or a number."""
-    if check_choice("resource", resource, RESOURCES) == "memory":
-        return bytes_of(budget)
+    """A budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"`` or a number."""
+    check_choice("resource", resource, RESOURCES)
     if not isinstance(budget, str):
         return int(check_real("budget", budget, least=1.0))
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*", budget.upper())
@@ -110,13 +107,11 @@ def amount(resource: Resource, budget: str | float) -> int:
     return round(value)
 
 
-# ---- The best size for a budget, and what growing a network buys.
+# ---- The best size for a budget.
 #
 # The best size is where ``a / n + b / L`` is least within the budget. Where all is spent on matrices, ``n^2 L``, and
 # were sizes real numbers, ``a / n = 2 b / L`` there.
 
-
-SizeLaw = Law | PowerLaw  # in width and depth
 
 _UNBOUNDED = 2**62
 
@@ -169,7 +164,7 @@ class BestSplit:
         return {"parameters": self.parameters.limits, "tokens": self.tokens.limits} | about
 
 
-def best_size(law: SizeLaw, costs: Costs, resource: Resource, budget: str | float) -> BestSize:
+def best_size(law: Law, costs: Costs, resource: Resource, budget: str | float) -> BestSize:
     """The width and depth of least ``a / n + b / L`` within a budget, exactly, over all whole numbers, of which widths
     are multiples of ``costs.multiple``.
 
@@ -209,7 +204,7 @@ def best_size(law: SizeLaw, costs: Costs, resource: Resource, budget: str | floa
     return BestSize(n, L, cost.at(m, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
 
 
-def best_split(law: PowerLaw, resource: Resource, budget: str | float) -> BestSplit:
+def best_split(law: Law, resource: Resource, budget: str | float) -> BestSplit:
     """The parameters N and tokens D of least ``a / N^alpha + c / D^beta`` within a budget of floating-point operations.
 
     Training costs ``6 N D``, the usual count for dense Transformers. The best N is where both terms fall alike:
@@ -222,9 +217,8 @@ def best_split(law: PowerLaw, resource: Resource, budget: str | float) -> BestSp
         raise InputError(f"a law in parameters and tokens splits a budget of flops; got {resource}. Give flops.")
     most = amount(resource, budget)
     both = np.vstack([law.fit, law.draws])
-    powers = law.form.powers(both)
-    A, c = (both[:, law.form.first] * np.array(law.smallest) ** powers).T
-    alpha, beta = powers.T
+    powers = np.exp(both[:, law.form.powers])
+    (A, c), (alpha, beta) = (both[:, law.form.first] * np.array(law.smallest) ** powers).T, powers.T
     with np.errstate(invalid="ignore"):  # of draws in which a term is negative, and no size is best
         N = (alpha * A / (beta * c)) ** (1 / (alpha + beta)) * (most / 6) ** (beta / (alpha + beta))
     if not N[0] > 0:
@@ -240,7 +234,7 @@ def pays(term: Interval) -> bool:
     return term.value > 0.5 * term.stderr
 
 
-def _bounds(law: SizeLaw, step: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _bounds(law: Law, step: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """The smallest and the largest size that may be chosen, of widths in multiples of ``step``."""
     (n, L), (wide, deep) = map(int, law.smallest[:2]), map(int, law.largest[:2])
     n, wide = -(-n // step), wide // step
@@ -271,7 +265,7 @@ def _both(
     return size
 
 
-def _about(law: SizeLaw) -> list[str]:
+def _about(law: Law) -> list[str]:
     notes = [law.note] if not law.good else []
     for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
         term = law.terms[symbol]
@@ -286,7 +280,7 @@ def _about(law: SizeLaw) -> list[str]:
     return notes
 
 
-def _beyond(law: SizeLaw, *sizes: float) -> list[str]:
+def _beyond(law: Law, *sizes: float) -> list[str]:
     """Which of these sizes lie outside of what was fitted."""
     fitted = zip(law.variables, sizes, law.smallest, law.largest, strict=False)
     return [
@@ -294,44 +288,3 @@ def _beyond(law: SizeLaw, *sizes: float) -> list[str]:
         for name, size, least, most in fitted
         if not least <= size <= most
     ]
-
-
-@dataclass(frozen=True)
-class Returns:
-    """What growing from a size buys.
-
-    Attributes:
-        width, depth: loss that doubling it takes away; to first order ``a / (2 n)`` and ``b / (2 L)``.
-        left: the loss above the floor, all that growth can remove.
-        enough: the size beyond which growing does not pay (see ``returns``); None where it is not resolved.
-    """
-
-    width: Interval
-    depth: Interval
-    left: Interval
-    enough: tuple[int, int] | None
-
-
-def returns(law: SizeLaw, width: int, depth: int, *, share: float = 0.1) -> Returns:
-    """What doubling the width, or the depth, buys at a size, and where growth stops paying.
-
-    It stops paying at the size where all further growth together, ``a / n + b / L``, would lower the loss by no more
-    than ``share`` of the floor; of these sizes the cheapest is meant, least ``n^2 L``: a third of the excess from
-    depth, two thirds from width. Extrapolates only as ``Law.loss`` does, so it needs a good law at most sizes.
-    """
-    n, L = check_count("width", width), check_count("depth", depth)
-    share = check_real("share", share, above=0.0)
-    wider, deeper = law.bought(n, L, 2 * n, L), law.bought(n, L, n, 2 * L)
-    return Returns(wider, deeper, law.excess(n, L), _enough(law, share * law.floor.value))
-
-
-def _enough(law: SizeLaw, limit: float) -> tuple[int, int] | None:
-    if not law.good or limit <= 0:
-        return None
-    a, b, (narrowest, shallowest) = law.terms["a"], law.terms["b"], map(int, law.smallest)
-    wide, deep = pays(a), pays(b)
-    parts = (2 / 3 if deep else 1.0, 1 / 3 if wide else 1.0)
-    n = math.ceil(a.value / (parts[0] * limit)) if wide else narrowest
-    L = math.ceil(b.value / (parts[1] * limit)) if deep else shallowest
-    size = max(n, narrowest), max(L, shallowest)
-    return size if law.excess(*size).high <= 2 * limit else None  # a term that is not resolved may be large

@@ -1,27 +1,32 @@
-"""The law of size of some runs, its floor, the best size for a budget, and what holds the law to account.
+"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, by the law of those that were trained.
 
-The runs are trained (``nfd.forecasts.trained``) or come from a log (``nfd.forecasts.scaling_law``). A size
-outside the fit is predicted, then compared with the runs there.
+The runs are trained here, or come from a log; the law, and what holds it to account, are the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nfd.core.errors import InputError, check_real
+from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_count, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
+from nfd.core.machine import undisturbed
 from nfd.core.tables import rows_as_text
 from nfd.forecasts.budget import BestSize, BestSplit, Costs, Resource, best_size, best_split, counted
-from nfd.forecasts.law import Law, Losses, fit_law
-from nfd.forecasts.power_law import PowerLaw, Sizes, fit_power_law, without_smallest
+from nfd.forecasts.law import GOOD, Law, Losses, Sizes, check_sizes, fit_law
 from nfd.logs import Field, Log, LoggedRun, at_rate, read_log
+
+if TYPE_CHECKING:  # a fit of a table loads neither PyTorch nor what trains networks
+    from nfd.families.family import Family
+    from nfd.runs.sweep import Sweep
+    from nfd.scaling.entries import MakeModel
+    from nfd.training.task import Batch, Task
 
 
 @dataclass(frozen=True)
@@ -40,19 +45,17 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class ScalingLaw:
     """The result of ``nfd.scaling_law`` and ``nfd.fit_scaling_law``. Print it to see the table.
 
     A law of size, fitted to the losses of runs, and the best size for a budget.
 
     Attributes:
-        law: ``floor + a/n + b/L`` (``Law``), or a law of other variables (``PowerLaw``).
+        law: the fitted law, with its test.
         losses: of the fitted runs, by size, in the order of ``law.variables``.
         about: a description of the runs. score: the kind of their loss, in words.
         costs: parameters and operations of networks of any size, if known.
         held_out: the largest size, predicted by a fit without it.
-        shorter: the law without the smallest sizes, if enough are left. A floor that moves without them is not yet the
-            limit, even if the law fits well.
         lr: the rate of the runs, if they share one.
         speed: operations per second at which the largest network was trained; not-a-number if not known.
         notes: which runs were left out, and why.
@@ -68,18 +71,17 @@ class Capacity:
             for L in (4, 8, 16)
             for seed in (0, 1)
         ]
-        capacity = nfd.fit_scaling_law(rows)
-        capacity.floor.value, capacity.floor.low, capacity.floor.high
-        capacity.at(width=512, depth=32)  # the loss of a larger network, with its interval
+        law = nfd.fit_scaling_law(rows)
+        law.floor.value, law.floor.low, law.floor.high
+        law.at(width=512, depth=32)  # the loss of a larger network, with its interval
     """
 
-    law: Law | PowerLaw
+    law: Law
     losses: Losses = field(repr=False)
     about: str
     score: str = "test loss"
     costs: Costs | None = None
     held_out: HeldOut | None = None
-    shorter: Law | PowerLaw | None = None
     lr: float = math.nan
     speed: float = math.nan
     notes: tuple[str, ...] = ()
@@ -130,7 +132,6 @@ class Capacity:
         *,
         parameters: float | str | None = None,
         flops: float | str | None = None,
-        memory: float | str | None = None,
         seconds: float | None = None,
     ) -> BestSize | BestSplit:
         """The size of the lowest loss within one budget, such as ``parameters="2M"`` or ``flops=1e18``.
@@ -138,7 +139,6 @@ class Capacity:
         Args:
             parameters: numbers that the network stores.
             flops: floating-point operations of one whole training.
-            memory: bytes of one training, such as ``"4 GiB"``.
             seconds: of one training, at the speed at which the largest network was trained.
 
         Returns:
@@ -155,12 +155,12 @@ class Capacity:
             flops = self.speed * check_real("seconds", seconds, above=0.0)
         elif seconds is not None:
             raise InputError("best needs one budget; got flops and seconds. Drop one.")
-        budgets: dict[Resource, float | str | None] = {"parameters": parameters, "flops": flops, "memory": memory}
+        budgets: dict[Resource, float | str | None] = {"parameters": parameters, "flops": flops}
         given = [(resource, budget) for resource, budget in budgets.items() if budget is not None]
         if len(given) != 1:
-            raise InputError(f"best needs one budget: parameters, flops or memory; got {len(given)}.")
+            raise InputError(f"best needs one budget: parameters or flops; got {len(given)}.")
         resource, budget = given[0]
-        if isinstance(self.law, PowerLaw) and self.law.variables == ("parameters", "tokens"):
+        if self.law.variables == ("parameters", "tokens"):
             return best_split(self.law, resource, budget)
         if self.law.variables[:2] != ("width", "depth") or self.costs is None:
             raise InputError(
@@ -184,7 +184,7 @@ class Capacity:
         rows = [{"quantity": name, **about, **term.limits} for name, term in terms.items()]
         for size, losses in sorted(self.losses.items()):
             sizes = dict(zip(self.law.variables, size, strict=True))
-            rows.append({"quantity": self.score, **sizes, **mean_of(losses).limits})
+            rows.append({"quantity": self.score, **sizes, **mean(losses).limits})
         return rows
 
     def __str__(self) -> str:
@@ -192,77 +192,10 @@ class Capacity:
         return f"{self.law.equation}: {self.law.test}\n{rows_as_text(self.table)}\n{notes}".strip()
 
 
-def mean_of(losses: Sequence[float]) -> Interval:
-    """The mean loss of the runs of a size."""
-    return mean(losses)
-
-
-def largest_held_out(fit: Callable[[Any], Any], losses: Losses) -> HeldOut | None:
-    """The largest size, by a law without it; None where that law may not be extrapolated."""
-    trained = {size: runs for size, runs in losses.items() if all(map(math.isfinite, runs))}
-    largest = max(trained, key=math.prod)
-    with suppress(InputError):
-        law = fit({size: runs for size, runs in trained.items() if size != largest})
-        runs = trained[largest]
-        return HeldOut(largest, len(runs), law.network(*largest, networks=len(runs)), mean_of(runs))
-    return None
-
-
-def shorter(fit: Callable[[Any], Law | PowerLaw], losses: Losses) -> Law | PowerLaw | None:
-    """The law without the smallest size of each variable; None where three of each are not left."""
-    axes = [{*sizes} for sizes in zip(*losses, strict=True)]
-    if min(map(len, axes)) < 4:
-        return None
-    least = [min(sizes) for sizes in axes]
-    with suppress(InputError):
-        return fit(
-            {size: runs for size, runs in losses.items() if all(x > x0 for x, x0 in zip(size, least, strict=True))}
-        )
-    return None
-
-
-# ---- The law of some runs that may be trusted: the smallest can bend it.
-
-
-_FAILS = "From the others the law does not predict the largest size: train it from other seeds, or a larger one."
-_LEFT_OUT = "Smaller sizes were left out until the law held and predicted the largest size from the others."
-
-
-def judged_law(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> dict[str, Any]:
-    """The law, and what holds it to account: fields of a ``Capacity``, the same for runs that were trained here and for
-    those of a log.
-
-    Args:
-        variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes are of one seed.
-    """
-    law: Law | PowerLaw
-    if variables == ("width", "depth") and min(map(len, losses.values())) > 1:
-        fit: Callable[[Any], Any] = partial(fit_law, paired=paired, trim=True)
-        law, held_out = fit(losses), largest_held_out(fit, losses)
-    else:
-        fit = partial(fit_power_law, variables)
-        law, held_out = trusted_law(variables, losses)
-    return {"law": law, "losses": losses, "held_out": held_out, "shorter": shorter(fit, losses)}
-
-
-def trusted_law(variables: tuple[str, ...], losses: Losses) -> tuple[PowerLaw, HeldOut | None]:
-    """The law of the rungs from which it holds and predicts the largest, and how; where no rungs are, that of all."""
-    fit, kept = partial(fit_power_law, variables), losses
-    whole = law, held_out = fit(losses), largest_held_out(fit, losses)
-    while not law.good or (held_out is not None and not held_out.inside):
-        left = without_smallest(variables, kept)
-        if left is None:
-            fails = whole[0].note if not whole[0].good else f"{_FAILS} {whole[0].note}".strip()
-            return replace(whole[0], good=False, note=fails), whole[1]
-        kept, law, held_out = left, fit(left), largest_held_out(fit, left)
-    return law if kept is losses else replace(law, note=f"{_LEFT_OUT} {law.note}".strip()), held_out
-
-
-# ---- Capacity from a log: the law of size of the user's runs, of any framework.
+# ---- A law of your logs.
 
 
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
-
 _REMEDIES = {
     "lr": "Give rate='best', in the shell --rate best, to fit the runs of the best rate of each size, or one rate.",
     "rule": "Give the rows of one rule at each size.",
@@ -271,14 +204,12 @@ _REMEDIES = {
 
 def fit_scaling_law(
     rows: Any, *, columns: Mapping[str, str | None] | None = None, rate: float | str | None = None
-) -> Capacity:
+) -> ScalingLaw:
     """Fit a law of size to the final losses of your logged runs, from any framework.
 
-    If width n and depth L vary independently and every size has two seeds or more, the law is
-    ``loss = floor + a/n + b/L`` with terms of second order (``nfd.forecasts.law``). Otherwise it has the variables
-    that vary among width, depth, parameters N and tokens D: ``floor + a / n + b / L + c / D^beta`` or
-    ``floor + a / N^alpha + c / D^beta`` (``nfd.forecasts.power_law``). As a test, a second fit without the largest size
-    predicts its loss. Small sizes are left out until the law holds; one by least squares must predict the largest, too.
+    The law has the variables that vary among width n, depth L, parameters N and tokens D: ``floor + a / n + b / L``
+    with terms of second order, ``floor + a / N^alpha + c / D^beta``, or another mixture (``nfd.forecasts.law``). As a
+    test, a second fit without the largest size predicts its loss. Small sizes are left out until the law holds.
 
     Example::
 
@@ -302,7 +233,7 @@ def fit_scaling_law(
             the rate with the lowest mean loss over seeds. That choice makes losses too low, by less than their noise.
 
     Returns:
-        A ``Capacity``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table`` and ``.held_out``. Print it to
+        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table`` and ``.held_out``. Print it to
         see the table. ``about`` lists the recognised columns.
 
     Raises:
@@ -316,8 +247,8 @@ def fit_scaling_law(
     runs, of_rates = at_rate(runs, variables, rate)
     rungs = _rungs(runs, variables)
     losses = {size: [run.loss for run in rung if run.loss is not None] for size, rung in rungs.items()}
-    return Capacity(
-        **judged_law(variables, losses, paired=_paired(rungs)),
+    return ScalingLaw(
+        **judged(variables, losses, paired=_paired(rungs)),
         about=f"A log of {log.recognised}",
         score=log.columns["loss"],
         costs=_costs(runs),
@@ -372,3 +303,167 @@ def _costs(runs: list[LoggedRun]) -> Costs | None:
     counts = {(run.width, run.depth): run.parameters for run in runs if run.width and run.depth and run.parameters}
     cost = counted({size: round(count) for size, count in counts.items()}) if counts else None
     return None if cost is None else Costs({"parameters": cost})
+
+
+# ---- A law of networks that are trained here.
+
+
+@undisturbed()
+def scaling_law(
+    family: Family | MakeModel,
+    task: Task | Iterable[Batch],
+    widths: Sequence[int],
+    depths: Sequence[int],
+    lr: float | None = None,
+    *,
+    seeds: int = 4,
+    lengths: Sequence[int] | None = None,
+    sweep: Sweep | None = None,
+) -> ScalingLaw:
+    """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.
+
+    The law answers how low the loss of a larger network would be (``.at``), and which size is best for a budget
+    (``.best``). The floor is the loss of the infinitely large network after the same training. As a test, the largest
+    size is predicted from a fit without it.
+
+    With several ``lengths``, every size is trained over each number of steps. The law is then
+    ``floor + a/n + b/L + c/D^beta``, where D (``tokens``) is the number of targets seen. It is fitted to the sizes from
+    which it holds and predicts the largest one.
+
+    Example::
+
+        law = nfd.scaling_law(make_model, batches, [8, 16, 32], [1, 2, 4], lr=3e-3)
+        print(law)
+        print(law.floor)  # the loss of the infinitely large network
+
+    Args:
+        family: ``make_model(width, depth)``, or an ``nfd.Family``, under whose rule the best rate must not depend on
+            size. The base of a plain function is the smallest network.
+        task: batches, one update for each, or an ``nfd.Task``.
+        widths, depths: of the networks; every pair is trained. A law that may be extrapolated needs three or more of
+            each.
+        lr: learning rate of the base; by default that of ``nfd.check``.
+        seeds: of each size, at least 2.
+        lengths: numbers of steps, on the first batches; by default one, on all. With several, a ``schedule`` must take
+            ``steps``.
+        sweep: where networks are trained and kept.
+
+    Returns:
+        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)``, ``.best(flops=...)``
+        or ``.best(seconds=...)``, and ``.table``. Parameters and floating-point operations of every size are counted.
+
+    Raises:
+        ValueError, TypeError: naming the argument; with too few sizes for a law.
+        RuntimeError: naming the line of your code at which a network cannot be trained.
+    """
+    from nfd.families.family import as_family
+    from nfd.runs.sweep import Sweep
+    from nfd.runs.trial import Trial
+    from nfd.scaling.model import batch_size
+    from nfd.scaling.optimizers import check_optimizer
+    from nfd.scaling.rules import MAX_RATE
+    from nfd.training.schedule import knows_steps
+    from nfd.training.task import as_task
+
+    task = as_task(task)
+    widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
+    family = as_family(family, (widths[0], depths[0]), sample=task.sample)
+    family.check_sizes(widths, depths)
+    count = check_count("seeds", seeds, minimum=2, maximum=MOST)
+    check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
+    rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
+    several = [task.steps] if lengths is None else check_ascending("lengths", lengths, task.steps)
+    if several != [task.steps] and task.schedule is not None and not knows_steps(task.schedule):
+        raise InputError(
+            "schedule must take steps, how many there are, where they vary: such as lambda step, steps: 1 - step / "
+            "steps."
+        )
+    tasks = [task.first(length) for length in several]
+    sizes = [(n, L, own.targets) for own in tasks for n in widths for L in depths]
+    varying = [k for k in range(3) if len({size[k] for size in sizes}) > 1]
+    variables = tuple(("width", "depth", "tokens")[k] for k in varying)
+    check_sizes(variables, [[size[k] for k in varying] for size in sizes])  # before hours of training
+    trials = {
+        (n, L, own.targets): [Trial(family, own, n, L, seed, rate) for seed in range(count)]
+        for own in tasks
+        for n in widths
+        for L in depths
+    }
+    with sweep or Sweep() as opened:
+        trained = opened.run_all(trials, "sizes")
+    losses = {
+        tuple(size[k] for k in varying): [record.metrics.get(task.score, math.inf) for record in records]
+        for size, records in trained.items()
+    }
+    # what the longest training costs at every size
+    sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in tasks[-1].batches)
+    models = {(n, L): family.member(n, L, device=task.device) for n in widths for L in depths}
+    counts: dict[Resource, dict[tuple[int, int], int]] = {
+        "parameters": {size: model.parameters for size, model in models.items()},
+        "flops": {size: round(model.operations(sample) * samples) for size, model in models.items()},
+    }
+    costs = Costs({resource: cost for resource, of in counts.items() if (cost := counted(of))}, math.gcd(*widths))
+    seconds = median(record.seconds for record in trained[max(trained)])
+    known = "flops" in costs.by_resource and seconds > 0
+    return ScalingLaw(
+        **judged(variables, losses, paired=True),
+        about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
+        f"{''.join(f'{own.steps} or ' for own in tasks[:-1])}{tasks[-1].about}, {count} seeds of each size.",
+        score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
+        costs=costs,
+        lr=rate,
+        speed=costs.cost("flops").at(widths[-1], depths[-1]) / seconds if known else math.nan,
+        notes=task.notes,
+    )
+
+
+# ---- The law of some runs, and what holds it to account.
+
+
+_FEWEST_LEFT = 4  # sizes of a variable, where a longer ladder failed: three lie on some law of second order
+_FAILS = "From the others the law does not predict the largest size: train it from other seeds, or a larger one."
+_LEFT_OUT = "Smaller sizes were left out until the law held."
+
+
+def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> dict[str, Any]:
+    """The law of the sizes from which it holds, fields of a ``ScalingLaw``; where no sizes are, that of all.
+
+    With one seed of each size little else can tell that it holds, so it must predict the largest from the others, too.
+
+    Args:
+        variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes are of one seed.
+    """
+    kept, (law, held, fails) = losses, _accounted(variables, losses, paired)
+    whole = law, held
+    while not law.good or fails:
+        left = _without_smallest(variables, kept) if law.p_value < GOOD or fails else None
+        if left is None:
+            law, held = whole
+            law = replace(law, good=False, note=f"{_FAILS if law.good else ''} {law.note}".strip())
+            return {"law": law, "losses": losses, "held_out": held}
+        kept, (law, held, fails) = left, _accounted(variables, left, paired)
+    note = law.note if kept is losses else f"{_LEFT_OUT} {law.note}".strip()
+    return {"law": replace(law, note=note), "losses": losses, "held_out": held}
+
+
+def _accounted(variables: tuple[str, ...], losses: Losses, paired: bool) -> tuple[Law, HeldOut | None, bool]:
+    """The law, the largest size by a law without it, and whether that fails a law that has no seeds to test it."""
+    law, held = fit_law(variables, losses, paired=paired), None
+    trained = {size: own for size, own in losses.items() if all(map(math.isfinite, own))}
+    largest = max(trained, key=math.prod)
+    own = trained.pop(largest)
+    with suppress(InputError):  # too few others, or a law that may not be extrapolated
+        said = fit_law(variables, trained, paired=paired).network(*largest, networks=len(own))
+        held = HeldOut(largest, len(own), said, mean(own))
+    return law, held, law.seeds < 2 and held is not None and not held.inside
+
+
+def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | None:
+    """The runs without the smallest size of the variable that has most sizes; None where too few are left."""
+    axes = [sorted({*sizes}) for sizes in zip(*losses, strict=True)]
+    k = max(range(len(axes)), key=lambda axis: len(axes[axis]))
+    left = {size: own for size, own in losses.items() if size[k] > axes[k][0]}
+    with suppress(InputError):
+        check_sizes(variables, left)
+        return left if len(axes[k]) > _FEWEST_LEFT else None
+    return None

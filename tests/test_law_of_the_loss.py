@@ -1,0 +1,116 @@
+"""The law of the loss: hand-made fits, correlated noise, powers, and best sizes against brute force."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nfd.forecasts.budget import Cost, Costs, amount, best_size
+from nfd.forecasts.law import Law, fit_law
+
+TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}
+WIDTHS, DEPTHS = (64, 96, 128, 192, 256), (2, 4, 8, 16)
+BOTH = ("width", "depth")
+
+
+def exact(spread: float = 1e-3, **given: float) -> Law:
+    """Seeds that lie evenly about the law: the fit must find it to rounding."""
+    law = TRUE | given
+    losses = {
+        (n, L): [law["floor"] + law["a"] / n + law["b"] / L + offset for offset in (-spread, 0.0, spread)]
+        for n, L in product(WIDTHS, DEPTHS)
+    }
+    return fit_law(BOTH, losses, paired=False)
+
+
+def test_a_law_without_misfit_is_found_exactly() -> None:
+    law = exact()
+    assert {name: term.value for name, term in law.terms.items()} == pytest.approx(TRUE, rel=1e-6)
+    assert law.loss(math.inf, math.inf).value == law.floor.value
+    assert law.loss(512, math.inf).value == pytest.approx(0.735 + 7.9 / 512, abs=1e-7)
+    assert law.excess(100, 10).value == pytest.approx(0.079 + 0.052, abs=1e-7)
+    assert law.bought(64, 2, 128, 2).value == pytest.approx(7.9 / 128, abs=1e-7)
+    assert (law.smallest, law.largest, law.seeds, law.good) == ((64, 2), (256, 16), 3, True)
+
+
+def test_errors_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal noise everywhere and known powers: the textbook errors of least squares with priors."""
+    monkeypatch.setattr("nfd.forecasts.law._POWERS", dict.fromkeys(BOTH, (1.0, 1e-6)))
+    grid = {(n, L): [1 + 4 / n + 2 / L + s for s in (-0.01, 0.01)] for n, L in product((2, 4, 8), (2, 4, 8))}
+    law = fit_law(BOTH, grid, paired=False)
+    X = np.array([[1, 2 / n, 2 / L] for n, L in grid])
+    X = np.hstack([X, X[:, 1:] ** 2, X[:, 1:2] * X[:, 2:]])
+    information = X.T @ X * 2 / 2e-4  # variance 2e-4 of a seed, two seeds a size
+    free = np.linalg.inv(information)
+    first = np.hypot([2, 1], np.sqrt(np.diag(free))[1:3])  # terms of first order, with their errors
+    sure = np.array([0, 0, 0, *first**-2, first.mean() ** -2])
+    errors = np.sqrt(np.diag(np.linalg.inv(information + np.diag(sure)))) * [1, 2, 2, 0, 0, 0]
+    found = [law.terms[name].stderr for name in TRUE]
+    assert found == pytest.approx(errors[:3].tolist(), rel=0.12)  # of 500 draws, by Student's t
+    assert law.network(4, 4).stderr ** 2 - law.network(4, 4, networks=4).stderr ** 2 == pytest.approx(1.5e-4, rel=0.4)
+
+
+def test_noise_that_sizes_share_widens_the_floor_and_noise_of_their_own_less() -> None:
+    random, widths = np.random.default_rng(0), {True: list[float](), False: list[float]()}
+    for _ in range(10):
+        common = random.normal(size=3)
+        for shared in (True, False):
+            noise = {size: common if shared else random.normal(size=3) for size in product((64, 128, 256), (4, 8, 16))}
+            losses = {
+                (n, L): (1 + 8 / n + 1 / L + 0.02 * (own + 0.1 * random.normal(size=3))).tolist()
+                for (n, L), own in noise.items()
+            }
+            law = fit_law(BOTH, losses)
+            assert not shared or law.paired
+            widths[shared].append(law.floor.high - law.floor.low)
+    alone = fit_law(BOTH, losses, paired=False)
+    assert alone.floor.high - alone.floor.low < np.median(widths[False])
+    assert np.median(widths[True]) > 0.02 * 2  # of three numbers with the deviation 0.02, their mean
+
+
+@pytest.mark.parametrize("power", [0.75, 1.0, 1.5])
+def test_a_power_within_the_prior_is_held(power: float) -> None:
+    """The power of width leaves the interval of the floor, or the law is refused: at 60 draws, three errors of 0.95."""
+    held, random = list[bool](), np.random.default_rng(0)
+    for _ in range(60):
+        losses = {
+            (n, L): (1 + 0.2 * (64 / n) ** power + 0.2 * 4 / L + 0.01 * random.normal(size=2)).tolist()
+            for n, L in product((64, 128, 256), (4, 8, 16))
+        }
+        law = fit_law(BOTH, losses)
+        held += [law.floor.low <= 1 <= law.floor.high] if law.good else []
+    assert len(held) > 30
+    assert sum(held) / len(held) >= 0.87
+
+
+# ---- budgets ----------------------------------------------------------------------------------------------------
+
+
+def test_budgets_are_read_in_their_units() -> None:
+    assert amount("parameters", "2M") == 2_000_000
+    assert amount("parameters", "1.5 B") == amount("parameters", "1.5G params") == 1_500_000_000
+    assert amount("flops", "3 TFLOP") == amount("flops", 3e12) == amount("flops", "3e12") == 3 * 10**12
+    for resource, budget, said in (("parameters", "2 GiB", "'2M'"), ("flops", "3 TFLOP/s", "'3 TFLOP'")):
+        with pytest.raises(ValueError, match=said):
+            amount(resource, budget)
+
+
+COSTS = Costs({"parameters": Cost(0, 74, 0, 1), "flops": Cost(0, 130, 0, 36)})
+
+
+@pytest.mark.parametrize("resource", ["parameters", "flops"])
+@pytest.mark.parametrize("terms", [{"a": 7.9, "b": 0.52}, {"a": 0.5, "b": 3.0}, {"a": 60.0, "b": 0.2}])
+def test_the_best_size_is_that_of_brute_force(resource: Any, terms: dict[str, float]) -> None:
+    law, cost = exact(spread=1e-6, **terms), COSTS.cost(resource)
+    a, b = law.terms["a"].value, law.terms["b"].value
+    for budget in (cost.at(1, 1), cost.at(5, 9), cost.at(30, 7) + 11, cost.at(60, 20)):
+        best = min(
+            a / n + b / L for n in range(1, cost.widest(1, budget) + 1) for L in range(1, cost.deepest(n, budget) + 1)
+        )
+        found = best_size(law, COSTS, resource, budget)
+        assert found.cost == cost.at(found.width, found.depth) <= budget
+        assert a / found.width + b / found.depth == pytest.approx(best, rel=1e-12)
