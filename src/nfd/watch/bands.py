@@ -280,6 +280,9 @@ class Band:
     alone_high: float
     deviation: float
 
+    def __str__(self) -> str:
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
 
 class Bands:
     """Bands of every meter for a network of this size.

@@ -114,7 +114,7 @@ class Alert:
     def __str__(self) -> str:
         if self.tensors:
             return f"step {self.step}: {self.reason}. {self.remedy}"
-        expected = f", expected {self.band.value:.3g} [{self.band.low:.3g}, {self.band.high:.3g}]" if self.band else ""
+        expected = f", expected {self.band}" if self.band else ""
         since = f" since step {self.since}" if self.since < self.step else ""
         what = f"{self.layer or 'the network'}: {self.meter} is {self.value:.3g}{expected}{since}"
         return f"step {self.step}: {what}: {self.reason}. {self.remedy}"

@@ -323,12 +323,12 @@ class Watch:
             return
         if left == self.noise.group - 1:
             self.noise.restart()
-        gradients = [p.grad for p in self._member.module.parameters() if p.requires_grad]
+        grads = [p.grad for p in self._member.module.parameters() if p.requires_grad]
         self._unread.pop("noise", None)
-        if all(g is None for g in gradients):
+        if all(grad is None for grad in grads):
             self._unread["noise"] = _NO_GRADIENTS
         else:
-            self.noise.add(gradients)
+            self.noise.add(grads)
 
     def _begin(self, of_plan: list[Alert]) -> None:
         """Alert to initial weights and rates that are not those of the plan, and to nothing else yet."""
@@ -360,6 +360,7 @@ class Watch:
 
 
 def _tensors_of(alert: Alert) -> tuple[Cause, list[str]]:
+    """What an alert by the plan is of: a schedule changes its numbers from one step to another, and not this."""
     return alert.cause, [deviation.tensor for deviation in alert.tensors]
 
 
@@ -557,4 +558,4 @@ def _expected(watch: Watch, rows: Sequence[WatchRow]) -> str:
     beyond = sum(outside(watch, row) for row in rows)
     if len(rows) > 1:
         return f"{beyond} of {len(bands)} outside" if beyond else "all within"
-    return f"{bands[0].value:.3g} [{bands[0].low:.3g}, {bands[0].high:.3g}]{' outside' if beyond else ''}"
+    return f"{bands[0]} outside" if beyond else str(bands[0])
