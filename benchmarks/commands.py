@@ -46,7 +46,7 @@ def study_run() -> list[float]:
     start = time.perf_counter()
     study = measured(Study(StudyConfig()))
     with tempfile.TemporaryDirectory() as folder:
-        study_report(study, findings(study), Path(folder), "nfd paper study").write(Path(folder))
+        study_report(study, findings(study), "nfd paper study").write(Path(folder))
     took = time.perf_counter() - start
     return [took, peak_memory(), max(study.measured.seconds.values()) / took]
 
@@ -79,7 +79,7 @@ def page(turn: Round) -> list[Row]:
 
     def written() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            study_report(study, found, Path(folder), "nfd paper study").write(Path(folder))
+            study_report(study, found, "nfd paper study").write(Path(folder))
 
     if turn.number == 0:
         drawn()

@@ -27,9 +27,9 @@ from nfd.paper.claims.rules import (
 )
 from nfd.paper.claims.significance import discovery_rates, level
 from nfd.paper.claims.table import CLAIMS
-from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.pages import claims_page, warning_sections, write_figure
+from nfd.paper.settings import FigureConfig
 from nfd.report import Result
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def test_pages_of_the_smallest_size_warn(size: Any, tmp_path: Path) -> None:
     page = (tmp_path / "figure-5.html").read_text()
     assert ("nothing of what the paper says" in page) == bool(config.warnings) == (size == "smoke")
     assert "nfd paper claims --only fig5" in page
-    result = Result(".", {"command": "nfd figure", "config": config.model_dump()})
+    result = Result(".", {"command": "nfd figure", "config": config.plain()})
     assert bool(warning_sections(result)) == (size == "smoke")
     assert not warning_sections(Result(".", {"command": "nfd figure", "config": None}))
 
@@ -180,9 +180,9 @@ def test_the_committed_table_is_of_these_claims() -> None:
 
 def test_a_command_refuses_to_mix_two_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "claims.md").touch()
-    (tmp_path / "config.toml").write_text(FigureConfig(seed=3).toml())
+    (tmp_path / "result.json").write_text(json.dumps({"config": FigureConfig(seed=3).plain()}))
     assert main(["paper", "claims", "--only", CLAIMS[0].id, "--out", str(tmp_path)]) == 2
     assert "Give another --out" in capsys.readouterr().err
     (tmp_path / "figure-5.html").touch()
     assert main(["paper", "figure", "1", "--out", str(tmp_path)]) == 2
-    assert "seed 3, and this is digits at size cpu, seed 0" in capsys.readouterr().err
+    assert "holds results of data digits, seed 3, size cpu, and this is data digits, seed 0" in capsys.readouterr().err

@@ -26,13 +26,13 @@ from tests.handmade import (
 from nfd.core.findings import Finding
 from nfd.data import digits
 from nfd.paper.claims.extra_runs import RUNS
-from nfd.paper.config import FigureConfig, Preset
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure5, figure6
 from nfd.paper.figures.beside_captions import CAPTIONS, beside_captions
 from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.pages import rows_in_markdown
 from nfd.paper.runs import RunConfig
+from nfd.paper.settings import FigureConfig, Preset
 from nfd.runs.sweep import Sweep
 from nfd.store import Record
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import math
 import os
 import shlex
@@ -16,11 +15,11 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import fill
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import cloudpickle
 
@@ -41,7 +40,7 @@ from nfd.core.errors import (
     users_frames,
 )
 from nfd.core.files import prepare_results
-from nfd.core.options import Option, read_options
+from nfd.core.options import option, read_dataclass
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
@@ -240,27 +239,22 @@ Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in your
 or code; 70 a bug in nfd, with its traceback; 130 interrupted by Ctrl-C or SIGTERM."""
 
 
-def _option(default: Any, about: str, **more: str) -> Any:
-    """A field of a command that is an option; ``name`` where it is called otherwise, ``place`` of one without --."""
-    return field(default=default, metadata={"about": about, **more})
-
-
 @dataclass
 class Command:
     """What the commands that train share."""
 
-    setup: str = _option(
+    setup: str = option(
         "", "a Python file with make_model(width, depth) and batches, or with family and task", place="SETUP.py"
     )
-    rule: str | None = _option(None, "scaling rule: complete-p by default; standard, mup, depth-mup or depth-mup-inner")
-    optimizer: str | None = _option(None, "adamw by default; sgd, adam, muon or another registered one")
-    seed: int = _option(0, "seed of what the file draws while it is read, such as the order of a loader")
-    out: str = _option("", "directory for the results; by default out/ and the name of the command")
-    workers: int | None = _option(None, "number of processes; by default one for each core")
-    executor: str = _option(
+    rule: str | None = option(None, "scaling rule: complete-p by default; standard, mup, depth-mup or depth-mup-inner")
+    optimizer: str | None = option(None, "adamw by default; sgd, adam, muon or another registered one")
+    seed: int = option(0, "seed of what the file draws while it is read, such as the order of a loader")
+    out: str = option("", "directory for the results; by default out/ and the name of the command")
+    workers: int | None = option(None, "number of processes; by default one for each core")
+    executor: str = option(
         "processes", "where networks are trained: processes, inline (this process) or ray (a cluster)"
     )
-    device: str | None = _option(None, "where it computes: cpu, cuda; by default where the batches lie")
+    device: str | None = option(None, "where it computes: cpu, cuda; by default where the batches lie")
 
     @property
     def name(self) -> str:
@@ -303,11 +297,11 @@ class Command:
 class Sized(Command):
     """What the commands over several sizes share."""
 
-    widths: tuple[int, ...] = _option(
+    widths: tuple[int, ...] = option(
         (32, 64, 128), "widths of the networks; the smallest is the base of a plain make_model"
     )
-    depths: tuple[int, ...] = _option((2, 4, 8), "depths of the networks")
-    seeds: int = _option(3, "initialisations of each network")
+    depths: tuple[int, ...] = option((2, 4, 8), "depths of the networks")
+    seeds: int = option(3, "initialisations of each network")
 
     @property
     def base(self) -> tuple[int, int]:
@@ -325,10 +319,10 @@ class Check(Sized):
     meters.csv and charts to OUT. Exit code 0 if nothing collapses, grows or breaks, 1 if something does.
     """
 
-    lr: float | None = _option(None, "learning rate of the base; by default 0.1 for sgd, 0.001 for the others")
-    steps: int | None = _option(None, "training steps, one per batch; by default the last of --at, or 10")
-    at: tuple[int, ...] | None = _option(None, "steps to look after, such as 1 10 100; by default the last step")
-    noise: bool = _option(False, "also estimate the noise scale of the gradients after the last step")
+    lr: float | None = option(None, "learning rate of the base; by default 0.1 for sgd, 0.001 for the others")
+    steps: int | None = option(None, "training steps, one per batch; by default the last of --at, or 10")
+    at: tuple[int, ...] | None = option(None, "steps to look after, such as 1 10 100; by default the last step")
+    noise: bool = option(False, "also estimate the noise scale of the gradients after the last step")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -357,8 +351,8 @@ class Check(Sized):
 class Logged(Sized):
     """What the commands share that also answer from a table of runs."""
 
-    log: str = _option("", "CSV of runs, of any framework, to answer from; nothing is trained", name="from")
-    columns: tuple[str, ...] = _option(
+    log: str = option("", "CSV of runs, of any framework, to answer from; nothing is trained", name="from")
+    columns: tuple[str, ...] = option(
         (), "with --from: which column holds what, such as lr=config/learning_rate; seed= ignores one"
     )
 
@@ -376,17 +370,17 @@ class Transfer(Logged):
     stop. With --from it answers from a table of runs.
     """
 
-    lr: tuple[float, ...] | None = _option(
+    lr: tuple[float, ...] | None = option(
         None, "rates of the base to begin with, in any order; extended where the best one lies at an end"
     )
-    rules: tuple[str, ...] | None = _option(None, "rules to compare; by default standard beside that of the family")
-    axes: tuple[str, ...] = _option(
+    rules: tuple[str, ...] | None = option(None, "rules to compare; by default standard beside that of the family")
+    axes: tuple[str, ...] = option(
         (),
         "settings against which to find the best rate too, such as batch_size=16,32,64; also steps, warmup, "
         "weight_decay, init_scale",
     )
-    halving: bool = _option(False, "choose rates by short trainings first")
-    guess: float | None = _option(
+    halving: bool = option(False, "choose rates by short trainings first")
+    guess: float | None = option(
         None, "with --from: the loss that a run that diverged counts as, such as the logarithm of the vocabulary"
     )
 
@@ -456,16 +450,16 @@ class ScalingLaw(Logged):
     stop. With --from it answers from a table of runs.
     """
 
-    seeds: int = _option(4, "initialisations of each network")
-    lr: float | None = _option(None, "learning rate of the base")
-    lengths: tuple[int, ...] | None = _option(
+    seeds: int = option(4, "initialisations of each network")
+    lr: float | None = option(None, "learning rate of the base")
+    lengths: tuple[int, ...] | None = option(
         None, "numbers of steps over each of which every size is trained, for a law in tokens too"
     )
-    at: tuple[str, ...] = _option(
+    at: tuple[str, ...] = option(
         (), "the network that is asked about, such as width=512 depth=16; by default the largest of the fit"
     )
-    best: tuple[str, ...] = _option((), "budgets of which the best size is asked for, such as parameters=1M flops=1e15")
-    rate: str | None = _option(None, "with --from: the learning rate whose runs count, or best")
+    best: tuple[str, ...] = option((), "budgets of which the best size is asked for, such as parameters=1M flops=1e15")
+    rate: str | None = option(None, "with --from: the learning rate whose runs count, or best")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -513,13 +507,13 @@ class Predict(Command):
     network to OUT/runs.sqlite; the same command continues after a stop.
     """
 
-    lr: float | None = _option(None, "learning rate of the base")
-    base: tuple[int, int] = _option((64, 4), "width and depth of the base of a plain make_model")
-    depth: float = _option(math.inf, "number of blocks, or inf")
-    width: int | None = _option(None, "width of the networks that stand for the infinitely wide one; by default 1,024")
-    replicates: int = _option(8, "how many of them are averaged")
-    weights: Literal["structured", "deferred", "dense"] | None = _option(None, "structured, deferred or dense")
-    rtol: float | None = _option(
+    lr: float | None = option(None, "learning rate of the base")
+    base: tuple[int, int] = option((64, 4), "width and depth of the base of a plain make_model")
+    depth: float = option(math.inf, "number of blocks, or inf")
+    width: int | None = option(None, "width of the networks that stand for the infinitely wide one; by default 1,024")
+    replicates: int = option(8, "how many of them are averaged")
+    weights: Literal["structured", "deferred", "dense"] | None = option(None, "structured, deferred or dense")
+    rtol: float | None = option(
         None, "wanted standard error, relative to the losses; replicates are doubled until it is met"
     )
 
@@ -552,14 +546,12 @@ class Plan(Command):
     With --fits it says whether a stored plan fits the network, and exits with 1 where it does not.
     """
 
-    width: int = _option(256, "width of the network")
-    depth: int = _option(4, "depth of the network")
-    base: tuple[int, int] = _option((64, 4), "width and depth that rates were tuned at")
-    batch: tuple[float, float] | None = _option(None, "batch of the small run and of this one, in tokens or in samples")
-    tokens: tuple[float, float] | None = _option(
-        None, "length of the small run and of this one, in the unit of --batch"
-    )
-    fits: str | None = _option(None, "plan.json of an earlier plan, to compare with the network")
+    width: int = option(256, "width of the network")
+    depth: int = option(4, "depth of the network")
+    base: tuple[int, int] = option((64, 4), "width and depth that rates were tuned at")
+    batch: tuple[float, float] | None = option(None, "batch of the small run and of this one, in tokens or in samples")
+    tokens: tuple[float, float] | None = option(None, "length of the small run and of this one, in the unit of --batch")
+    fits: str | None = option(None, "plan.json of an earlier plan, to compare with the network")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -601,8 +593,8 @@ class ReportOf:
     Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
     """
 
-    directory: str = _option("", "directory with results, such as out", place="DIR")
-    out: str = _option("out/report", "directory for the page")
+    directory: str = option("", "directory with results, such as out", place="DIR")
+    out: str = option("out/report", "directory for the page")
 
     def run(self, command: str) -> int:
         """Read, draw, write, print; returns the exit code."""
@@ -649,17 +641,7 @@ def parsed(given: Sequence[str]) -> Any:
     if name not in COMMANDS:
         near = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, [*COMMANDS, "paper"])
         raise InputError(f"there is no command {name!r}.{near} See nfd --help.")
-    kind = COMMANDS[name]
-    hints = get_type_hints(kind)
-    options = [
-        Option(
-            f.metadata.get("name", f.name), hints[f.name], f.default, f.metadata["about"], f.metadata.get("place", "")
-        )
-        for f in fields(kind)
-    ]
-    names = {option.name: f.name for option, f in zip(options, fields(kind), strict=True)}
-    values = read_options(f"nfd {name}", inspect.getdoc(kind) or "", options, rest)
-    return kind(**{names[option]: value for option, value in values.items()})
+    return read_dataclass(COMMANDS[name], f"nfd {name}", rest)
 
 
 def _of_the_paper(given: Sequence[str]) -> Any:
@@ -667,7 +649,7 @@ def _of_the_paper(given: Sequence[str]) -> Any:
     if name not in PAPER:
         raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
     kind = getattr(importlib.import_module(f"nfd.paper.commands.{name}"), PAPER[name])
-    return kind.parsed(name, rest)
+    return read_dataclass(kind, f"nfd paper {name}", rest)
 
 
 def overview() -> str:

@@ -4,6 +4,8 @@ from .activations import stream_variances as stream_variances
 from .errors import INTERRUPTED as INTERRUPTED
 from .errors import InputError as InputError
 from .errors import check_choice as check_choice
+from .errors import check_count as check_count
+from .errors import check_real as check_real
 from .errors import nearest as nearest
 from .estimates import UNKNOWN as UNKNOWN
 from .estimates import Interval as Interval
@@ -34,8 +36,7 @@ from .names import Order as Order
 from .names import Regime as Regime
 from .names import RuleName as RuleName
 from .names import Weights as Weights
-from .options import Option as Option
-from .options import read_options as read_options
+from .options import option as option
 from .random import derive as derive
 from .random import generator as generator
 from .statistics import interval as interval

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from nfd.core.errors import InputError, nearest
 
@@ -34,6 +35,23 @@ class Option:
     default: Any
     about: str
     place: str = ""
+
+
+def option(default: Any, about: str, **more: str) -> Any:
+    """A field of a dataclass that is an option; ``name`` if it is called otherwise, ``place`` of one without ``--``."""
+    return field(default=default, metadata={"about": about, **more})
+
+
+def read_dataclass(kind: Any, command: str, given: Sequence[str]) -> Any:
+    """The dataclass of a command, with what a line gives to its options (``read_options``)."""
+    hints = get_type_hints(kind)
+    names = {f.metadata.get("name", f.name): f for f in fields(kind)}
+    options = [
+        Option(name, hints[f.name], f.default, f.metadata["about"], f.metadata.get("place", ""))
+        for name, f in names.items()
+    ]
+    values = read_options(command, inspect.getdoc(kind) or "", options, given)
+    return kind(**{names[name].name: value for name, value in values.items()})
 
 
 def read_options(command: str, about: str, options: Sequence[Option], given: Sequence[str]) -> dict[str, Any]:
@@ -96,10 +114,11 @@ def _arguments(option: Option) -> dict[str, Any]:
     shown = " ".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
     about = option.about if shown in (None, "", False, ()) else f"{option.about} (default: {shown})"
     about = about.replace("%", "%%")
-    kinds, _, count = _parts(option.kind)
+    kinds, choices, count = _parts(option.kind)
     if kinds == {bool}:
         return {"action": argparse.BooleanOptionalAction if option.default else "store_true", "help": about}
     metavar = "N" if kinds <= {int} and kinds else "X" if kinds <= {int, float} and kinds else "TEXT"
+    metavar = f"{{{','.join(choices)}}}" if choices else metavar
     return {"type": _reader(option), "nargs": count, "metavar": metavar, "help": about}
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nfd.paper.claims.page import are_claims
-from nfd.paper.config import FigureConfig
-from nfd.paper.runs import data_settings
+from nfd.paper.settings import FigureConfig
 
 
 def clash(config: FigureConfig, directory: Path, kept: Sequence[str]) -> str | None:
@@ -18,32 +17,24 @@ def clash(config: FigureConfig, directory: Path, kept: Sequence[str]) -> str | N
     Args:
         kept: patterns of the files that stay in the directory.
     """
-    place = directory / "config.toml"
-    if not place.exists() or not any(path for pattern in kept for path in directory.glob(pattern)):
+    if not any(path for pattern in kept for path in directory.glob(pattern)):
         return None
-    try:
-        earlier = FigureConfig.load(place)
-    except ValueError:
-        held = "another setting"
-    else:
-        if _numbers(earlier) == _numbers(config):
-            return None
-        held = _said(earlier)
-    return f"{str(directory)!r} holds results of {held}, and this is {_said(config)}."
+    earlier, now = _result(directory).get("config"), config.plain()
+    if not isinstance(earlier, dict) or earlier == now:
+        return None
+    return f"{str(directory)!r} holds results of {_said(earlier)}, and this is {_said(now)}."
 
 
 def judged_before(directory: Path) -> list[dict[str, Any]]:
     """The rows that ``write_claims`` left in a directory; none where it holds no result."""
-    path = directory / "result.json"
-    rows = json.loads(path.read_text(encoding="utf-8")).get("rows") if path.exists() else None
+    rows = _result(directory).get("rows")
     return rows if are_claims(rows) else []
 
 
-def _numbers(config: FigureConfig) -> dict[str, Any]:
-    """What decides the numbers."""
-    return data_settings(config) | {"size": config.size}
+def _result(directory: Path) -> dict[str, Any]:
+    path = directory / "result.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
-def _said(config: FigureConfig) -> str:
-    place = f" in {config.data_dir}" if config.data_dir else ""
-    return f"{config.data or 'digits'}{place} at size {config.size}, seed {config.seed}"
+def _said(config: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in config.items() if value is not None)

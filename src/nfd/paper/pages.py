@@ -9,8 +9,8 @@ from typing import Any
 from nfd.core import Finding, Row, plain, staged
 from nfd.paper.claims.claim import only_of
 from nfd.paper.claims.page import claims_markdown, claims_section, in_markdown
-from nfd.paper.config import FigureConfig, warnings_of
 from nfd.paper.figures.figure import Figure
+from nfd.paper.settings import FigureConfig, warnings_of
 from nfd.report import Report, Result, Section, figure_section, made_by, write_charts, write_page
 
 Drawn = Sequence[tuple[Sequence[Finding], Section]]
@@ -29,14 +29,13 @@ def write_figure(
     directory: Path,
     statements: Sequence[str] = (),
 ) -> Section:
-    """Write a figure's page, its setting and every panel as PDF, PNG and CSV; returns the figure as a section.
+    """Write a figure's page, and every panel as PDF, PNG and CSV; returns the figure as a section.
 
     Args:
         statements: ids of the claims about the figure, named below its panels.
     """
     number = figure.name.replace("figure-", "Figure ")
     with staged(directory) as folder:
-        (folder / "config.toml").write_text(config.toml(), encoding="utf-8")
         charts = write_charts(findings, folder)
         section = figure_section(f"{number}: {figure.title}", "", findings, charts)
         write_page(
@@ -50,7 +49,7 @@ def write_figure(
 def write_figures(
     config: FigureConfig, drawn: Drawn, beside: Sequence[Row], data: str, directory: Path, command: str
 ) -> Path:
-    """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path.
+    """Write the page of several figures, and ``result.json``; returns the page's path.
 
     Args:
         beside: what ran for every panel and what its caption says (``figures.beside_captions``).
@@ -58,7 +57,7 @@ def write_figures(
     return Report(
         f"{_FIGURES}, on {data}",
         command,
-        config.model_dump(),
+        config.plain(),
         [],
         opening=[*_warning(config), *(section for _, section in drawn)],
         closing=[
@@ -66,7 +65,6 @@ def write_figures(
             made_by(command, "The same command draws again without training."),
         ],
         content={"findings": plain([finding for findings, _ in drawn for finding in findings])},
-        texts={"config.toml": config.toml()},
     ).write(directory)
 
 
@@ -94,12 +92,12 @@ def write_claims(
     return Report(
         _CLAIMS,
         command,
-        config.model_dump(),
+        config.plain(),
         [],
         opening=[*_warning(config), Section("How", [intro]), claims_section(rows)],
         closing=_beside(beside),
         content={"data": data, "rows": list(rows)},
-        texts={"config.toml": config.toml(), "claims.md": claims_page(config, rows, data, command)},
+        texts={"claims.md": claims_page(config, rows, data, command)},
     ).write(directory)
 
 

@@ -78,8 +78,8 @@ def grid(**settings: Any) -> list[RunConfig]:
 
 def data_settings(config: DataConfig) -> dict[str, Any]:
     """The data of a configuration, as settings of ``RunConfig``."""
-    data = config.data or "digits"  # a configuration may leave it open
-    return {"data": data, "data_dir": config.data_dir, "data_seed": config.seed}
+    data, directory = config.source
+    return {"data": data, "data_dir": directory, "data_seed": config.seed}
 
 
 def steps_of(epochs: float, images: int, batch: int) -> int:

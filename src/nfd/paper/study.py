@@ -106,7 +106,7 @@ class Study:
     def __init__(self, config: StudyConfig, *, device: str = "cpu", progress: bool = False) -> None:
         self.config, self.device = config, torch.device(device)
         self.measured = Measured()
-        self.dataset: Dataset = load(config.data, config.data_dir, seed=config.seed)
+        self.dataset: Dataset = load(*config.source, seed=config.seed)
         batches = self.dataset.batches(config.batch, config.steps, config.seed)
         self.inputs, self.targets = (x.to(self.device) for x in batches)
         self.task = Task(list(zip(self.inputs, self.targets, strict=True)))

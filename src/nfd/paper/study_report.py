@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from nfd.paper.findings import Finding
 from nfd.paper.study import WEIGHTS, Study
@@ -17,20 +15,18 @@ _TITLE = (
 )
 
 
-def study_report(study: Study, findings: Sequence[Finding], directory: Path, command: str) -> Report:
-    """The report of a study whose results go to ``directory``."""
-    repeat = shlex.join(["nfd", "paper", "study", "--config", str(directory / "config.toml"), "--out", str(directory)])
+def study_report(study: Study, findings: Sequence[Finding], command: str) -> Report:
+    """The report of a study ."""
     data = _data(study)
     return Report(
         _TITLE,
         command,
-        study.config.model_dump(),
+        study.config.plain(),
         [replace(finding, caption=f"{finding.caption} {data}") for finding in findings],
         [f"{finding.title} {finding.headline}" for finding in findings],
         opening=_warning(study),
-        closing=_run(study, command, repeat),
-        texts={"config.toml": study.config.toml()},
-        content={"complete": study.measured.complete, "run": study.facts(), "repeat": repeat},
+        closing=_run(study, command),
+        content={"complete": study.measured.complete, "run": study.facts()},
     )
 
 
@@ -51,10 +47,10 @@ def _data(study: Study) -> str:
     )
 
 
-def _run(study: Study, command: str, repeat: str) -> list[Section]:
-    settings = {k: " ".join(map(str, v)) if isinstance(v, tuple) else v for k, v in study.config.model_dump().items()}
+def _run(study: Study, command: str) -> list[Section]:
+    settings = {k: " ".join(map(str, v)) if isinstance(v, tuple) else v for k, v in study.config.plain().items()}
     facts = study.facts()
     times = [{"": name, "seconds": value} for name, value in facts.pop("seconds").items()]
     rows = [{"": k.replace("_", " "), "value": v} for k, v in (settings | facts).items() if v is not None]
-    made = replace(made_by(command, f"Repeat it bit for bit with: {repeat}"), table=rows)
+    made = replace(made_by(command, "The same command repeats it bit for bit."), table=rows)
     return [made, Section("Where the time went", [], table=times, folded=True)]

@@ -17,8 +17,8 @@ from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors
 from nfd.paper.claims.measuring import exponent, listed, rows, seeds, unit
 from nfd.paper.claims.rules import FASTER, NEAR, around, near, together
-from nfd.paper.config import Preset
 from nfd.paper.distances import relative
+from nfd.paper.settings import Preset
 from nfd.paper.untrained import flows
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nfd.data import Dataset
-from nfd.paper.config import Preset
 from nfd.paper.figures.selection import Runs
+from nfd.paper.settings import Preset
 
 
 class PartsAtNeed(Mapping[str, Runs]):

@@ -6,8 +6,8 @@ judged by otherwise (``Evidence.part``): what the panel shows leaves that claim 
 
 from __future__ import annotations
 
-from nfd.paper.config import Preset
 from nfd.paper.figures.figure import Figure, Parts, Settings
+from nfd.paper.settings import Preset
 
 _RATES = [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828, 4.0, 5.657]
 _LOW_RATES = [0.0884, 0.125, 0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0]

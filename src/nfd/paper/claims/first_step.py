@@ -13,7 +13,7 @@ from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, ratio, seeds, unit
 from nfd.paper.claims.rules import NEAR, around, near, rescued
-from nfd.paper.config import Preset
+from nfd.paper.settings import Preset
 from nfd.paper.two_limits import first_step
 
 

@@ -16,8 +16,8 @@ from nfd.paper.claims.claim import Bounds, Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, rows, seeds, unit
 from nfd.paper.claims.rules import FASTER, NEAR, around, fast, inside, near, together
-from nfd.paper.config import Preset
 from nfd.paper.distances import distance, relative
+from nfd.paper.settings import Preset
 from nfd.paper.start import at_start
 from nfd.paper.untrained import covariances, errors_in_depth
 

@@ -15,7 +15,7 @@ from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import rows, seeds, signed, span
 from nfd.paper.claims.rules import rescued, together
-from nfd.paper.config import Preset
+from nfd.paper.settings import Preset
 from nfd.paper.untrained import flows
 from nfd.training import train
 

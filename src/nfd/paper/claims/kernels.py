@@ -12,7 +12,7 @@ from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import within
 from nfd.paper.claims.rules import some_of
-from nfd.paper.config import Preset
+from nfd.paper.settings import Preset
 
 ZERO = 1e-9
 NUMERICAL = 1e-8  # of a relative eigenvalue: errors of kernel tables and rounding

@@ -13,8 +13,8 @@ from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, signed
 from nfd.paper.claims.rules import FASTER, NEAR, around, as_fast_as, near, rescued, together
-from nfd.paper.config import Preset
 from nfd.paper.distances import distance, relative, squared_apart, systematic
+from nfd.paper.settings import Preset
 from nfd.paper.two_limits import ETA_C, networks, solutions
 
 RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares

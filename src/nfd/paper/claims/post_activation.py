@@ -15,7 +15,7 @@ from nfd.paper.claims.claim import Bounds, Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit
 from nfd.paper.claims.rules import FLAT, flat, inside, rescued, together, undecided
-from nfd.paper.config import Preset
+from nfd.paper.settings import Preset
 
 C_1 = 1 / math.sqrt(2 * math.pi)
 

@@ -13,7 +13,7 @@ from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, over, rows
 from nfd.paper.claims.rules import FLAT, around, flat, rescued
-from nfd.paper.config import Preset
+from nfd.paper.settings import Preset
 from nfd.training import train
 
 ETA_C = 0.1

@@ -27,11 +27,11 @@ from nfd.paper.claims import (
 from nfd.paper.claims.claim import Claim, figure_of, only_of
 from nfd.paper.claims.evidence import Evidence, PartsAtNeed
 from nfd.paper.claims.extra_runs import RUNS
-from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.making import dataset_for, trained
 from nfd.paper.figures.selection import Runs
+from nfd.paper.settings import FigureConfig
 
 CLAIMS: tuple[Claim, ...] = (  # in the order of the text
     *regimes.CLAIMS,

@@ -15,7 +15,7 @@ from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit
 from nfd.paper.claims.rules import FLAT, around, flat, rescued, together
-from nfd.paper.config import Preset
+from nfd.paper.settings import Preset
 from nfd.paper.untrained import flows
 
 

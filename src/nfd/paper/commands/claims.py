@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from nfd.core import InputError, expanded, nearest
+from nfd.core import InputError, expanded, nearest, option
 from nfd.paper.commands.figure import PaperOptions, say
-from nfd.paper.config import FigureConfig
+from nfd.paper.settings import FigureConfig
 
 
+@dataclass(frozen=True)
 class ClaimsCommand(PaperOptions):
     """Judge the paper's statements, each by a measurement with its interval.
 
     Reads the networks of the figures from STORE, trains those that are missing, and writes result.json, claims.md,
-    report.html and config.toml to OUT.
+    report.html to OUT.
     """
 
-    out: str = "out/claims"
-    """directory for the results"""
-    store: str | None = None
-    """directory of the trained networks, such as nfd paper figure's OUT; by default OUT"""
-    only: tuple[str, ...] = ()
-    """judge these, by id or figure such as fig5, and train only what they need; others keep their rows in OUT"""
+    out: str = option("out/claims", "directory for the results")
+    store: str | None = option(None, "directory of trained networks, such as nfd paper figure's OUT; by default OUT")
+    only: tuple[str, ...] = option(
+        (), "judge these, by id or figure such as fig5, and train only what they need; others keep their rows in OUT"
+    )
 
     def kept(self) -> list[str]:
         return [*super().kept(), *(["claims.md"] if self.only else [])]

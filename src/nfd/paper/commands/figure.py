@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nfd.core import InputError, expanded, prepare_directory
+from nfd.core import InputError, expanded, option, prepare_directory
 from nfd.paper.commands.options import Options
-from nfd.paper.config import FigureConfig
+from nfd.paper.settings import FigureConfig
 
 
+@dataclass(frozen=True)
 class PaperOptions(Options, FigureConfig):
     """Options that the commands of the paper share: they keep its networks in one place."""
 
-    store: str | None = None
-    """directory of the trained networks; by default OUT"""
+    store: str | None = option(None, "directory of the trained networks; by default OUT")
+
+    kind = FigureConfig
 
     def kept(self) -> list[str]:
         """Patterns of the files in OUT that stay beside those that are written."""
@@ -35,21 +38,16 @@ class PaperOptions(Options, FigureConfig):
         return prepare_directory(self.store or directory)
 
 
+@dataclass(frozen=True)
 class FigureCommand(PaperOptions):
     """Draw figures of the paper, every panel, from networks trained here.
 
-    Writes report.html, result.json, config.toml, a page for each figure and every panel as PDF, PNG and CSV to OUT. It
+    Writes report.html, result.json, a page for each figure and every panel as PDF, PNG and CSV to OUT. It
     can be stopped at any time: the same command continues from there, and drawing again trains nothing.
     """
 
-    number: Literal["1", "2", "3", "4", "5", "6", "7", "all"] = "all"
-    """which figure, or all"""
-    out: str = "out/figures"
-    """directory for the results"""
-
-    @classmethod
-    def places(cls) -> dict[str, str]:
-        return {"number": "FIGURE"}
+    number: Literal["1", "2", "3", "4", "5", "6", "7", "all"] = option("all", "which figure, or all", place="FIGURE")
+    out: str = option("out/figures", "directory for the results")
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.claims.table import ids_of

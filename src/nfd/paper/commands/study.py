@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from nfd.core import INTERRUPTED
+from nfd.core import INTERRUPTED, option
 from nfd.paper.commands.options import Options
 from nfd.paper.settings import StudyConfig
 
@@ -15,16 +16,18 @@ if TYPE_CHECKING:
     from nfd.paper.findings import Finding
 
 
+@dataclass(frozen=True)
 class StudyCommand(Options, StudyConfig):
     """Predict how an infinitely wide and deep residual network trains on real data, and compare real networks with it.
 
-    Writes report.html, result.json, config.toml and every chart as PDF, PNG and CSV to OUT, and every network to
+    Writes report.html, result.json, and every chart as PDF, PNG and CSV to OUT, and every network to
     OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report says that it is
     partial; the same command continues from there.
     """
 
-    out: str = "out/study"
-    """directory for the results"""
+    out: str = option("out/study", "directory for the results")
+
+    kind = StudyConfig
 
     def answer(self, config: StudyConfig, directory: Path, command: str) -> int:
         from nfd.paper.findings import findings
@@ -39,7 +42,7 @@ class StudyCommand(Options, StudyConfig):
                 raise
         measured = findings(study)
         try:
-            path = study_report(study, measured, directory, command).write(directory)
+            path = study_report(study, measured, command).write(directory)
         finally:  # findings are shown even where they cannot be written
             for finding in measured:
                 print(finding.title, *_lines(finding), sep="\n")

@@ -8,9 +8,9 @@ from typing import Any
 
 from nfd.core import Finding
 from nfd.data import Dataset
-from nfd.paper.config import Preset
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.runs import RunConfig, grid, initial_seed, steps_of
+from nfd.paper.settings import Preset
 
 Settings = Mapping[str, Any]
 Parts = Mapping[str, Settings]

@@ -27,7 +27,6 @@ from nfd.core import (
     systematic_squares,
 )
 from nfd.limits import extrapolated
-from nfd.paper.config import Preset
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, Parts
 from nfd.paper.figures.panels import (
@@ -41,6 +40,7 @@ from nfd.paper.figures.panels import (
     slopes_said,
 )
 from nfd.paper.figures.selection import DataSummary, Runs
+from nfd.paper.settings import Preset
 from nfd.paper.slopes import slope_row
 
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}

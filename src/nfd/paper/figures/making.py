@@ -8,10 +8,10 @@ from dataclasses import replace
 from nfd import Sweep
 from nfd.core import Finding
 from nfd.data import Dataset
-from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.runs import RunConfig, data_settings, dataset_of, run_all, trial_of
+from nfd.paper.settings import FigureConfig
 
 
 def dataset_for(config: FigureConfig) -> Dataset:
