@@ -390,7 +390,6 @@ class Transfer(Logged):
             return self._from_log(command)
         from nfd.rates.findings import advice, sentence
         from nfd.rates.sweep import transfer
-        from nfd.rates.transfer import recommended
 
         setup, directory = self.read_setup(), self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
@@ -400,16 +399,17 @@ class Transfer(Logged):
                 family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
                 axes=axes or None, halving=self.halving, sweep=sweep,
             )  # fmt: skip
-        advised = recommended(answer.rules)
-        more = {"recommendation": advice(advised)}
-        page = self._report(answer, command, [str(advised)], more).write(directory)
+        advised = answer.recommendation
+        advised_to = [advised.sentence] if advised else []
+        more = {"recommendation": advice(advised)} if advised else {}
+        page = self._report(answer, command, advised_to, more).write(directory)
         print(answer.levels)
         for rule in answer:
             print(sentence(rule) if rule.regret is None else f"{rule.verdict}  {sentence(rule)}")
         warned = [f"Warning: {warning}" for warning in answer.warnings]
         told = [*answer.along_settings, *warned, *self.stored(sweep)]
         print(*(f"{line}\n" for line in told), sep="", end="")
-        print(f"Report: {page}", advised, sep="\n")
+        print(f"Report: {page}", *advised_to, sep="\n")
         return 0
 
     def _report(self, answer: Any, command: str, more: Sequence[str], content: Mapping[str, Any]) -> Report:

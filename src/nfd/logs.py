@@ -16,7 +16,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, get_args
@@ -43,19 +43,8 @@ _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")  # which rows are runs
 _ENDED = ("", "finished", "done", "completed", "success", "diverged")  # states of runs whose last loss is their result
 
 
-_SETTINGS = {
-    "weight_decay",
-    "batch_size",
-    "warmup",
-    "warmup_steps",
-    "optimizer",
-    "momentum",
-    "beta1",
-    "beta2",
-    "adamw_lr",
-    "dropout",
-}
-"""Usual names of what a best rate depends on and no field holds."""
+# usual names of what a best rate depends on and no field holds
+_SETTINGS = re.compile("weight_decay|batch_size|warmup(_steps)?|optimizer|momentum|beta[12]|adamw_lr|dropout")
 
 
 @dataclass(frozen=True)
@@ -106,15 +95,21 @@ def read_log(
         ValueError, TypeError, OSError: naming the columns, where one is missing or two may be meant, and the row of
             a value that is not a number.
     """
-    given = _checked(columns)
-    table = table_of_log(rows)
+    given = {} if columns is None else columns
+    if not isinstance(given, Mapping):
+        raise InputTypeError(f"columns must be a dict from fields to names of columns, or None; got {columns!r}.")
+    for field in given:
+        check_choice("columns", field, FIELDS)
+    table = _table(rows)
     names = list(dict.fromkeys(name for line in table for name in line))
     chosen = {field: _needed(field, table, names, given) for field in needed}
     more = {field: _column(field, names, given) for field in (*others, *_ABOUT_RUNS)}
     chosen |= {field: candidates[0] for field, candidates in more.items() if candidates}
+    settings = [name for name in names if _SETTINGS.fullmatch(_last(name)) and name not in chosen.values()]
     notes = [
         f"Column {name!r} varies but is not read: runs that differ in it count as equal. Give the rows of one setting."
-        for name in _unread(table, names, chosen)
+        for name in settings
+        if len({repr(line.get(name)) for line in table}) > 1
     ]
     logged = [_run(line, number, chosen) for number, line in enumerate(table, 1)]
     runs = _last_steps(_ended(logged, notes), notes)
@@ -129,68 +124,43 @@ def read_log(
 # ---- columns -------------------------------------------------------------------------------------------------
 
 
-def _checked(columns: Any) -> Mapping[str, str | None]:
-    """The columns that were named."""
-    given = {} if columns is None else columns
-    if not isinstance(given, Mapping) or not all(isinstance(name, str | None) for name in given.values()):
-        raise InputTypeError(f"columns must be a dict from fields to names of columns, or None; got {columns!r}.")
-    for field in given:
-        check_choice("columns", field, FIELDS)
-    return given
-
-
 def _needed(field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]) -> str:
     """The column of a field; ValueError where there is none, or where several hold different values."""
     candidates = _column(field, names, given)
     name = candidates[0] if candidates else "..."
-    example = f"columns={{{field!r}: {name!r}}}, in the shell --columns {shlex.quote(f'{field}={name}')}"
+    name_it = (
+        f"columns={{{field!r}: {name!r}}}, in the shell --columns {shlex.quote(f'{field}={name}')}. The columns are "
+        f"{_listed(names)}."
+    )
     if not candidates:
-        raise InputError(f"no column of the log is known to be the {field}. Name it: {example}. {_among(names)}")
+        raise InputError(f"no column of the log is known to be the {field}. Name it: {name_it}")
     if any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):
-        raise InputError(f"{_listed(candidates)} may all be the {field}. Choose one: {example}. {_among(names)}")
-    return candidates[0]
+        raise InputError(f"{_listed(candidates)} may all be the {field}. Choose one: {name_it}")
+    return name
 
 
 def _column(field: Field, names: Sequence[str], given: Mapping[str, str | None]) -> list[str]:
-    """The columns that may hold a field, the likeliest first; that which was named, where one was."""
-    if field in given:
-        name = given[field]
-        return [] if name is None else [_named(field, name, names)]
-    meant = sorted((place, name) for name in names if (place := _place(name, field)) is not None)
-    return [name for _, name in meant if name not in given.values()]
-
-
-def _unread(table: Sequence[Line], names: Sequence[str], chosen: Mapping[Field, str]) -> list[str]:
-    """The columns of settings that differ between rows and are no field."""
-    settings = [name for name in names if _last(name) in _SETTINGS and name not in chosen.values()]
-    return [name for name in settings if len({repr(line.get(name)) for line in table}) > 1]
+    """The columns that may hold a field, the likeliest first; that which was named, where one was: ``config/lr`` is
+    ``config.lr`` too."""
+    if field not in given:
+        usual = {name: NAMES[field].index(_last(name)) for name in names if _last(name) in NAMES[field]}
+        if field == "step":  # in a summary, the length of a run that ended
+            usual = {name: place for name, place in usual.items() if not re.search(r"[./]", name)}
+        return sorted((name for name in usual if name not in given.values()), key=lambda name: (usual[name], name))
+    if (wanted := given[field]) is None:
+        return []
+    for column in names:
+        if column.replace("/", ".") == wanted.replace("/", "."):
+            return [column]
+    raise InputError(
+        f"columns names {wanted!r} for the {field}, but the log has no such column.{nearest(wanted, names)} "
+        f"The columns are {_listed(names)}."
+    )
 
 
 def _last(name: str) -> str:
     """The name of a column below its prefix, as ``NAMES`` are written."""
     return re.split(r"[./]", name.strip().lower())[-1].replace("-", "_").replace(" ", "_")
-
-
-def _place(name: str, field: Field) -> int | None:
-    """Which of the usual names of a field a column has, perhaps below a prefix; None for another name."""
-    if field == "step" and re.search(r"[./]", name):  # in a summary, the length of a run that ended
-        return None
-    last = _last(name)
-    return NAMES[field].index(last) if last in NAMES[field] else None
-
-
-def _named(field: str, name: str, names: Sequence[str]) -> str:
-    """The column of this name; ``config/lr`` is ``config.lr`` too."""
-    for column in names:
-        if column.replace("/", ".") == name.replace("/", "."):
-            return column
-    raise InputError(
-        f"columns names {name!r} for the {field}, but the log has no such column.{nearest(name, names)} {_among(names)}"
-    )
-
-
-def _among(names: Sequence[str]) -> str:
-    return f"The columns are {_listed(names)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -202,85 +172,58 @@ def _listed(names: Sequence[str]) -> str:
 
 def _ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     """The rows of runs that ended; a run that diverged has an infinite loss."""
-    states = [(run.state or "").lower() for run in runs]
-    if others := sorted({state for state in states if state not in _ENDED}):
-        count = sum(state in others for state in states)
-        notes.append(f"{count} rows of runs that are {' or '.join(others)} were left out.")
-    return [
-        replace(run, loss=math.inf) if state == "diverged" else run
-        for run, state in zip(runs, states, strict=True)
-        if state in _ENDED
-    ]
+    others = [run.state.lower() for run in runs if run.state and run.state.lower() not in _ENDED]
+    if others:
+        notes.append(f"{len(others)} rows of runs that are {' or '.join(sorted({*others}))} were left out.")
+    kept = [run for run in runs if not run.state or run.state.lower() in _ENDED]
+    return [replace(run, loss=math.inf) if (run.state or "").lower() == "diverged" else run for run in kept]
 
 
 def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
-    """Of every run the row of its last step, where rows are steps."""
+    """Of every run the row of its last step with a loss, where rows are steps."""
     if all(run.step is None for run in runs):
         return list(runs)
+    logged = {run.step for run in runs if run.loss is not None and math.isfinite(run.loss)}
     histories = dict[LoggedRun, list[LoggedRun]]()
     for run in sorted((run for run in runs if run.step is not None), key=lambda run: run.step or 0.0):
         histories.setdefault(replace(run, loss=None, step=None), []).append(run)
-    logged = {run.step for run in runs if run.loss is not None and math.isfinite(run.loss)}
-    ended = [_without_gaps(history, logged) for history in histories.values()]
-    last = [history[-1] for history in ended if history]
+    last = []
+    for history in histories.values():
+        known = [run for run in history if run.loss is not None]
+        finite = [math.isfinite(run.loss or 0.0) for run in known]
+        # not-a-number between losses is a gap, and so it is after them at steps at which no run has a loss
+        if not all(finite[: max((place for place, is_finite in enumerate(finite) if is_finite), default=-1) + 1]):
+            known = [run for run, is_finite in zip(known, finite, strict=True) if is_finite or run.step in logged]
+        last += known[-1:]
     if len(last) < len(runs):
         notes.append("Rows are steps: of every run the last step with a loss counts.")
     return last
 
 
-def _without_gaps(history: Sequence[LoggedRun], logged: Set[float | None]) -> list[LoggedRun]:
-    """The rows of a run that hold a loss, an infinite one where it diverged.
-
-    Args:
-        history: its rows by step. logged: the steps at which any run has a loss.
-    """
-    losses = [run for run in history if run.loss is not None]
-    finite = [math.isfinite(run.loss or 0.0) for run in losses]
-    last = max((place for place, known in enumerate(finite) if known), default=-1)
-    if all(finite[: last + 1]):
-        return losses
-    return [run for run, known in zip(losses, finite, strict=True) if known or run.step in logged]
-
-
 def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
-    def read(field: Field) -> Any:
-        name = chosen.get(field)
-        value = None if name is None else line.get(name)
-        if is_missing(value) or (field != "loss" and value != value):  # pandas has nan for none
-            return None
-        reader: Callable[[Any, str, int], Any] = _READERS.get(field, _text)
-        return reader(value, name or "", number)
-
-    return LoggedRun(**{field: read(field) for field in FIELDS})
-
-
-def _loss(value: Any, name: str, number: int) -> float:
-    loss = number_of(value, name, number)
-    return loss if math.isfinite(loss) else math.inf
-
-
-def _positive(value: Any, name: str, number: int) -> float:
-    size = number_of(value, name, number)
-    if not 0 < size < math.inf:
-        raise InputError(f"column {name!r} must hold numbers above 0; row {number} has {value!r}.")
-    return size
-
-
-def _rate(value: Any, name: str, number: int) -> float:
-    """To six digits: 0.1 in single precision is no other rate than 0.1."""
-    return float(f"{_positive(value, name, number):.6g}")
-
-
-def _count(value: Any, name: str, number: int) -> int:
-    size = _positive(value, name, number)
-    if size != int(size):
-        raise InputError(f"column {name!r} must hold whole numbers; row {number} has {value!r}.")
-    return int(size)
-
-
-def _text(value: Any, name: str, number: int) -> str:
-    whole = isinstance(value, float) and value.is_integer()  # pandas makes whole numbers real in a column with gaps
-    return str(int(value) if whole else value).strip()
+    """The fields of a row: width and depth whole, the loss infinite where it is no number."""
+    fields: dict[str, Any] = {}
+    for field, name in chosen.items():
+        value = line.get(name)
+        # pandas has not-a-number for none; as a loss it is divergence, or a gap
+        if value is None or str(value).strip() in _NONE or (field != "loss" and value != value):
+            continue
+        if field in ("rule", "seed", "run", "state"):
+            whole = isinstance(value, float) and value.is_integer()  # pandas makes numbers real in a column with gaps
+            fields[field] = str(int(value) if whole else value).strip()
+            continue
+        size = _number_of(value, name, number)
+        if field == "loss":
+            size = size if math.isfinite(size) else math.inf
+        elif field != "step" and not 0 < size < math.inf:
+            raise InputError(f"column {name!r} must hold numbers above 0; row {number} has {value!r}.")
+        elif field in ("width", "depth"):
+            if size != int(size):
+                raise InputError(f"column {name!r} must hold whole numbers; row {number} has {value!r}.")
+            size = int(size)
+        # 0.1 in single precision is no other rate than 0.1
+        fields[field] = float(f"{size:.6g}") if field == "lr" else size
+    return LoggedRun(**fields)
 
 
 # ---- A log as a table: one flat dict for each row, from any of its forms.
@@ -293,7 +236,7 @@ _SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, 
 _SETTING = re.compile(r"([A-Za-z_][\w.]*)=([^,;/\s]+)")  # in the name of a run
 
 
-def table_of_log(rows: Any) -> list[Line]:
+def _table(rows: Any) -> list[Line]:
     """The rows of a list of dicts, of a DataFrame or of the CSV at a path, as flat dicts.
 
     Raises:
@@ -306,12 +249,7 @@ def table_of_log(rows: Any) -> list[Line]:
     return _pivoted(table) if scalars else table
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing."""
-    return value is None or str(value).strip() in _NONE
-
-
-def number_of(value: Any, name: str, number: int) -> float:
+def _number_of(value: Any, name: str, number: int) -> float:
     """The number in a column of this name, in the row of this number."""
     try:
         if isinstance(value, bool):
@@ -338,16 +276,13 @@ def _lines(rows: Any) -> list[Mapping[str, Any]]:
 def _csv(path: str) -> list[Mapping[str, Any]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            lines = list(reader)
+            lines = list(csv.DictReader(file, strict=True))
     except FileNotFoundError:
         raise FileNotFoundError(f"the log must be a CSV file; there is none at {path!r}.") from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
-    except ValueError as error:  # of a name that no file can have
-        raise InputError(f"the log must be a CSV file; {path!r} is not the name of one ({error}).") from None
     except OSError as error:
         raise OSError(f"the log {path!r} cannot be read: {error.strerror}.") from None
+    except (csv.Error, ValueError) as error:
+        raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
     for number, line in enumerate(lines, 2):
         if None in line or None in line.values():
             raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")
@@ -370,14 +305,13 @@ def _pivoted(table: Sequence[Line]) -> list[Line]:
         values = {name.lower(): value for name, value in line.items()}
         run, tag, step, value = (values[name] for name in _SCALARS)
         row = runs.setdefault(str(run), {"run": run} | dict(_SETTING.findall(str(run))))
-        place, at = (str(run), str(tag)), number_of(step, "step", number)
+        place, at = (str(run), str(tag)), _number_of(step, "step", number)
         if at >= reached.get(place, -math.inf):
             reached[place], row[str(tag)] = at, value
     return list(runs.values())
 
 
-# ---- Of a log with several learning rates at each size, the runs of one: a given rate, or the best of the size.
-
+# ---- Of a log with several learning rates at each size, the runs of one ----------------------------------------------
 
 BEST = "best"
 
@@ -395,67 +329,26 @@ def at_rate(
     tried = sorted({run.lr for run in runs if run.lr is not None})
     if not tried:
         raise InputError(f"rate={rate!r} chooses runs by their learning rate, which no column of the log holds.")
-    if rate == BEST:
-        best = {size: _best(of_size) for size, of_size in _by_size(runs, variables).items()}
-        return [run for run in runs if run.lr == best[_size(run, variables)]], _notes(best, tried)
-    wanted = check_real("rate", _number(rate), above=0.0)
-    chosen = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
-    if not chosen:
-        raise InputError(f"rate={wanted:g} is of no run of the log. The rates are {_rates_listed(tried)}.")
-    return chosen, []
-
-
-def _best(runs: Sequence[LoggedRun]) -> float | None:
-    """The rate with the lowest mean loss over seeds."""
-    losses: dict[float | None, list[float]] = {}
-    for run in runs:
-        losses.setdefault(run.lr, []).append(math.inf if run.loss is None else run.loss)
-    return min(losses, key=lambda rate: fmean(losses[rate]))
-
-
-def _notes(best: Mapping[tuple[float, ...], float | None], tried: Sequence[float]) -> list[str]:
-    chosen = [rate for rate in best.values() if rate is not None]
-    notes = [
-        f"Of each size the runs at its best rate count: {_rates_listed(sorted(set(chosen)))} of {_rates_listed(tried)}."
-    ]
-    ends = sum(rate in (tried[0], tried[-1]) for rate in chosen)
+    shown = ", ".join(f"{known:g}" for known in tried)
+    if rate != BEST:
+        try:
+            wanted = check_real("rate", float(rate), above=0.0)  # the shell gives a text
+        except (TypeError, ValueError):
+            raise InputError(f"rate must be a learning rate above 0, or {BEST!r}; got {rate!r}.") from None
+        kept = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
+        if not kept:
+            raise InputError(f"rate={wanted:g} is of no run of the log. The rates are {shown}.")
+        return kept, []
+    losses = dict[tuple[float, ...], dict[float | None, list[float]]]()
+    sizes = [tuple(getattr(run, name) for name in variables) for run in runs]
+    for size, run in zip(sizes, runs, strict=True):
+        losses.setdefault(size, {}).setdefault(run.lr, []).append(math.inf if run.loss is None else run.loss)
+    best = {size: min(own, key=lambda lr: fmean(own[lr])) for size, own in losses.items()}
+    chosen = ", ".join(f"{lr:g}" for lr in sorted({lr for lr in best.values() if lr is not None}))
+    notes = [f"Of each size the runs at its best rate count: {chosen} of {shown}."]
+    ends = sum(lr in (tried[0], tried[-1]) for lr in best.values())
     if ends and len(tried) > 1:
-        notes.append(f"At {ends} of {len(best)} sizes that is the lowest or highest rate tried: a better one may lie "
-                     "beyond.")  # fmt: skip
-    return notes
-
-
-def _by_size(runs: Sequence[LoggedRun], variables: Sequence[str]) -> dict[tuple[float, ...], list[LoggedRun]]:
-    sizes: dict[tuple[float, ...], list[LoggedRun]] = {}
-    for run in runs:
-        sizes.setdefault(_size(run, variables), []).append(run)
-    return sizes
-
-
-def _size(run: LoggedRun, variables: Sequence[str]) -> tuple[float, ...]:
-    return tuple(getattr(run, name) for name in variables)
-
-
-def _number(rate: float | str) -> float | str:
-    """A number that the shell gave as a text; anything else as it is."""
-    try:
-        return float(rate)
-    except (TypeError, ValueError):
-        raise InputError(f"rate must be a learning rate or {BEST!r}; got {rate!r}.") from None
-
-
-def _rates_listed(rates: Sequence[float]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates)
-
-
-# ---- how each field is read -------------------------------------------------------------------------------------
-
-_READERS: dict[Field, Callable[[Any, str, int], Any]] = {
-    "width": _count,
-    "depth": _count,
-    "parameters": _positive,
-    "tokens": _positive,
-    "lr": _rate,
-    "loss": _loss,
-    "step": number_of,
-}
+        notes.append(
+            f"At {ends} of {len(best)} sizes the best rate is an end of those tried: one beyond may be better."
+        )
+    return [run for size, run in zip(sizes, runs, strict=True) if run.lr == best[size]], notes

@@ -1,47 +1,68 @@
-"""The best learning rate: where the typical score of networks is lowest, over log eta_c.
+"""The best learning rate: where the typical score of networks is lowest, over log2 of the rate.
 
 What is sought is the rate that minimises the geometric mean over all initialisations of the score, which is the loss
 or, where that is larger or not finite, log C: divergence counts, as the loss of a uniform guess. We measure the
-same over a few seeds, on a grid. A cubic is fitted through the rates around the best one that keep four fifths of the
-best progress, each with a weight that falls to zero where a fifth is lost: losses rise faster to the right of the best
-rate than to the left, which moves the vertex of a parabola by a fifth of a doubling and more. Which rates those are
-jumps from seed to seed beside divergence, so the best rate is the mean of the lowest points over samples of the seeds
-with replacement ("bagging"): its standard error is up to a third smaller there.
+same over a few seeds, on a grid. These losses have a likelihood: around the vertex ``nu`` they rise as
 
-The interval holds three errors, each once. Of the seeds: what the lowest point changes per seed, by least squares over
-the same samples, with Student's t. Of the curve's form: 0.6 of the distance to a parabola's vertex, less the part of
-it that the seeds explain; a ninth of a step where too few rates are near for a cubic. Of the grid: that of any place
-within half a step, in the share of the samples where a rate next to the best one has lost a fifth already. On an uneven
-grid the step is that from the rates of the fit to the next ones; where it is larger than all of the fit is wide, the
-error of the grid counts too.
+    ``f(x) = h (x - nu)^2`` to the left, ``a h (x - nu)^2`` to the right,    at most ``cap``,
 
-Source: Efron 2014, "Estimation and accuracy after model selection" (the error of a bagged estimate).
+with any curvature ``h``, a lognormal asymmetry ``a``, noise of the seeds, and an error of the form in proportion to f,
+by which rates far from the best one count little. Beyond ``cap``, a share of the progress, a rate only says that it
+is that bad: it lies on a steep side of the bowl, or beyond a cliff, which may cut the bowl off before its vertex; then
+the best rate is the edge. h, a, the level and the place of the cliff are integrated out on a grid (``posterior``).
+
+The interval holds two errors. Of the form and the grid: the spread of the best rate given these losses, less what
+noise of single runs makes of it. Of the seeds: what each seed adds, ``d mean / d losses`` times its distance from the
+typical losses. Few seeds say little of their own spread, so that a prior of ``_PRIOR_SEEDS`` seeds is added: noise of
+single runs, and a scatter of the best rate from seed to seed of ``_SCATTER``.
+
+Source: shapes of the cells of public rate sweeps; Efron 2014, "Estimation and accuracy after model selection" (errors
+by influence).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from nfd.core.estimates import Interval, combined
+from nfd.core.estimates import UNKNOWN, Interval, combined
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Size = tuple[int, int]  # width and depth
 
-_NEAR = 0.2  # the cubic is fitted where this share of the best network's progress is not yet lost
-_LEAST_WEIGHT = 1e-3  # of a rate of the fit
-_RESAMPLES = 200
-_FORM = 0.6  # standard error of the form, over the distance between the cubic's lowest point and the parabola's
-_FORM_UNSEEN = 0.11  # of a step: the same where no cubic can be fitted
-_GRID = 0.475 / 1.96  # of a step: of a place within half a step, so that 95 % reach as far as they should
+_NEAR = 0.3  # of the best progress: rates that lose more are only known to be worse
+_FORM = 0.18  # error of the bowl's form, over its rise
+_NOISE = 0.01  # the least of the noise, over the cap: the grids of the integrals resolve no less
+_NOISE_UNSEEN = 0.1  # the same where there is one seed
+_STEEPER, _ASYMMETRY = 0.4, 0.9  # mean and standard deviation of log(right over left curvature)
+_CLIFF = 0.12  # chance that a loss beyond the cap, to the right, stands behind a cliff
+_WALL = 1.5  # times the variance, where the next rate above the best one is beyond the cap
+_SCATTER = 0.1  # doublings, of the best rate from seed to seed
+_PRIOR_SEEDS = 2.0
+_PLACES, _CURVATURES, _ASYMMETRIES, _CLIFFS = 61, 24, 9, 8  # nodes of the integrals
 LEARNT = 0.01  # nats below a uniform guess
 _LEAST = 1e-9  # of a loss whose logarithm is taken
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What the losses of a cell say of its best rate.
+
+    Attributes:
+        mean, variance: of log2 of the best rate. single: the part of the variance that is noise of single runs.
+        shares: ``[S]``, what each seed adds to the mean; they sum to zero.
+    """
+
+    mean: float
+    variance: float
+    single: float
+    shares: Array
 
 
 @dataclass(frozen=True)
@@ -94,7 +115,7 @@ class Scores:
 
     @property
     def has_optimum(self) -> bool:
-        """Whether the best rate lies inside of the grid: it is fitted there alone."""
+        """Whether the best rate lies inside of the grid: it is known there alone."""
         return self.learns and not self.edge
 
     @property
@@ -106,23 +127,31 @@ class Scores:
         return reached
 
     @property
-    def near_ends(self) -> tuple[bool, bool]:
-        """Whether the ends of the grid keep so much progress that rates beyond them could be part of the fit."""
-        lost = _lost(self.typical, self.guess)
-        return bool(lost[0] <= 1), bool(lost[-1] <= 1)
-
-    def of(self, seeds: ArrayLike) -> Scores:
-        """The scores of some of the seeds, given by their indices."""
-        return replace(self, losses=self.losses[np.asarray(seeds)], upset=self.upset[np.asarray(seeds)])
+    def near(self) -> Bools:
+        """The rates ``[E]`` that keep so much of the best progress that their losses count as they are."""
+        lowest = self.typical.min()
+        near: Bools = self.typical - lowest <= _NEAR * (self.guess - lowest)
+        return near
 
     @cached_property
-    def resampled(self) -> Vertex:
-        """The lowest points in samples of the seeds with replacement (``resamples``)."""
-        return vertex(self.log2_eta, np.exp(resamples(len(self.losses)) @ self.logs), self.guess)
+    def posterior(self) -> Posterior:
+        """What the losses say of the best rate."""
+        logs, typical, near, S = self.logs, self.typical, self.near, len(self.losses)
+        lowest = typical.min()
+        cap = max(_NEAR * (self.guess - lowest) / lowest, _LEAST)
+        rise = np.minimum((typical / lowest - 1) / cap, 1.0)
+        apart = (logs - logs.mean(0)) / cap  # of seeds from the typical losses
+        own = apart[:, near] - apart[:, near].mean(1, keepdims=True) * (near.sum() > 1)  # a seed's level moves no rate
+        freedom = (S - 1) * max(int(near.sum()) - 1, 1)
+        noise = _NOISE_UNSEEN if S < 2 else max(_NOISE, math.sqrt(float(np.square(own).sum()) / freedom / S))
+        mean, variance, slopes = posterior(self.log2_eta, rise, noise * typical / lowest)
+        slopes = np.where(near, slopes * typical / lowest, 0.0)  # by the logarithms of losses, whose noise is even
+        single = float(np.square(slopes * noise).sum())
+        return Posterior(mean, variance, min(single, variance), apart @ slopes)
 
     def best(self) -> float:
-        """log2 of the best rate: the mean over samples of the seeds of the lowest point of the fit."""
-        return float(self.resampled.place.mean())
+        """log2 of the best rate."""
+        return self.posterior.mean
 
     def optimum(self) -> Interval:
         """``best`` with its interval."""
@@ -133,89 +162,73 @@ class Scores:
         return float(np.interp(log2_eta, self.log2_eta, self.typical))
 
 
+def posterior(x: Array, rise: Array, noise: Array) -> tuple[float, float, Array]:
+    """Mean and variance of the best rate, and the slopes ``[E]`` of the mean by the rises.
+
+    Args:
+        x: log2 of the rates ``[E]``, ascending. rise: of the loss over its lowest, over the cap, at most 1. noise: its
+            standard error.
+    """
+    best, count = int(rise.argmin()), len(x)
+    step = (x[-1] - x[0]) / (count - 1) if count > 1 else 1.0
+    first = max((e for e in range(best) if rise[e] >= 1), default=-1)
+    last = min((e for e in range(best + 1, count) if rise[e] >= 1), default=count)
+    low = x[0] - step / 2 if first < 0 else x[first]
+    high = x[-1] + step / 2 if last == count else x[last]
+    used = slice(max(first, 0), last + 1)
+    t, y, sigma = x[used], rise[used], noise[used]
+    places = np.linspace(low, high, _PLACES)
+    h = np.geomspace(1e-3, 1e2, _CURVATURES)[:, None, None]
+    z = np.linspace(-2.4, 2.4, _ASYMMETRIES)[:, None]
+    right = np.exp(_STEEPER + _ASYMMETRY * z)
+    d = t - places[:, None, None, None]
+    f = np.minimum(h * d * d * np.where(d > 0, right, 1.0), 1.0)
+    v = sigma**2 + (_FORM * f) ** 2
+
+    def summed(kept: Bools, chance: float) -> tuple[Array, Array]:
+        """Log densities ``[places, ...]`` and their slopes ``[places, ..., E]``; the level has a flat prior."""
+        weights = kept / v
+        total = weights.sum(-1, keepdims=True)
+        left = y - f - (weights * (y - f)).sum(-1, keepdims=True) / total
+        # what is left out has the density of a number of the cap's size
+        log = -0.5 * (np.where(kept, np.log(v), math.log(_FORM**2)).sum(-1) + np.log(total[..., 0]))
+        log = log - 0.5 * (weights * left**2).sum(-1) - 0.5 * z[..., 0] ** 2 + math.log(chance)
+        return log, -weights * left
+
+    walled = last < count
+    cases = [summed(np.ones(len(t), np.bool_), 1 - _CLIFF * walled)]
+    if walled:
+        cases.append(summed(np.arange(len(t)) < len(t) - 1, _CLIFF))
+    top = max(float(log.max()) for log, _ in cases)
+    mass, first_moment, second, slope, moved = 0.0, 0.0, 0.0, np.zeros_like(t), np.zeros_like(t)
+    for case, (log, slopes) in enumerate(cases):
+        p = np.exp(log - top)
+        of_place, pull = p.sum((1, 2)), np.einsum("pha,phae->pe", p, slopes)
+        ends = places[:, None]
+        if case:  # the edge may cut the bowl off before its vertex
+            between = (np.arange(_CLIFFS) + 0.5) / _CLIFFS
+            ends = np.minimum(ends, t[-2] + between * (t[-1] - t[-2]))
+        once, twice = ends.mean(1), np.square(ends).mean(1)
+        mass, first_moment, second = mass + of_place.sum(), first_moment + of_place @ once, second + of_place @ twice
+        slope, moved = slope + pull.sum(0), moved + once @ pull
+    mean = float(first_moment / mass)
+    full = np.zeros(count)
+    full[used] = moved / mass - mean * slope / mass
+    variance = float(second / mass) - mean**2
+    # right beside the best rate a wall may be steeper than any bowl here: without this .86 to .94 were held, not .95
+    return mean, variance * (_WALL if last == best + 1 else 1.0), full
+
+
 def rate_of(log2_eta: Interval) -> Interval:
     """The interval of a rate from that of its logarithm to base 2."""
     value, low, high = (math.pow(2, v) for v in (log2_eta.value, log2_eta.low, log2_eta.high))
     return Interval(value, value * math.log(2) * log2_eta.stderr, low, high)
 
 
-@dataclass(frozen=True)
-class Vertex:
-    """The lowest points of fits ``[...]``.
-
-    Attributes:
-        place: log2 of the rate. parabola: the same by a parabola.
-        curved: whether a cubic was fitted. resolved: whether a parabola was, rates on both sides of the best one keep
-            four fifths of the progress, and the rates of the fit reach as far as ``coarse``.
-        coarse: the larger of the two steps, in log2, from the rates of the fit to those beyond.
-    """
-
-    place: Array
-    parabola: Array
-    curved: Bools
-    resolved: Bools
-    coarse: Array
+# ---- Sums of best rates ----------------------------------------------------------------------------------------------
 
 
-def vertex(log2_eta: Array, typical: Array, guess: float) -> Vertex:
-    """The best rate of typical scores ``[..., E]`` on a grid ``[E]``.
-
-    The cubic needs five rates and a lowest point, the parabola three and to open upward; else the next simpler one
-    stands for it, at last the best rate of the grid. Neither leaves the rates of the fit.
-    """
-    x, y, E = log2_eta, typical, len(log2_eta)
-    place = np.arange(E)
-    best = y.argmin(-1, keepdims=True)
-    lost = _lost(y, guess)
-    far = lost > 1
-    first = np.where(far & (place < best), place, -1).max(-1, keepdims=True)
-    last = np.where(far & (place > best), place, E).min(-1, keepdims=True)
-    near = (place > first) & (place < last)
-    weights = np.where(near, np.maximum(1 - lost, _LEAST_WEIGHT), 0.0)
-    t = x - x[best]
-    parabola, upward = _lowest(_fitted(t, y, weights, near, 3))
-    parabola = np.where(upward, parabola, 0.0)
-    cubic, curved = _lowest(_fitted(t, y, weights, near & (near.sum(-1, keepdims=True) > 4), 4))
-    cubic = np.where(curved, cubic, parabola)
-    low, high = np.where(near, t, math.inf).min(-1), np.where(near, t, -math.inf).max(-1)
-    start = x[best[..., 0]]
-    steps = np.diff(x) if E > 1 else np.zeros(1)
-    left, right = np.append(steps[:1], steps)[first + 1], np.append(steps, steps[-1:])[last - 1]
-    coarse = np.maximum(left, right)[..., 0]
-    # rates close to each other show the slope between them, but not whether the best lies in the gap beside them
-    wide = high - low >= coarse
-    resolved = upward & wide & (best - first > 1)[..., 0] & (last - best > 1)[..., 0]
-    return Vertex(start + cubic.clip(low, high), start + parabola.clip(low, high), curved, resolved, coarse)
-
-
-def _lost(typical: Array, guess: float) -> Array:
-    """The progress that rates ``[..., E]`` lose, over what the rates of the fit may lose."""
-    lowest = typical.min(-1, keepdims=True)
-    lost: Array = (typical - lowest) / np.maximum(_NEAR * (guess - lowest), _LEAST)
-    return lost
-
-
-def _fitted(t: Array, y: Array, weights: Array, near: Bools, terms: int) -> Array:
-    """Coefficients ``[..., terms]`` of powers of t by weighted least squares; zeros where there are too few rates."""
-    powers = t[..., None] ** np.arange(terms)
-    weighted = np.swapaxes(powers * weights[..., None], -1, -2)
-    enough = (near.sum(-1) >= terms)[..., None, None]
-    square = np.where(enough, weighted @ powers, np.eye(terms))
-    solution: Array = np.linalg.solve(square, np.where(enough, weighted @ y[..., None], 0.0))[..., 0]
-    return solution
-
-
-def _lowest(coefficients: Array) -> tuple[Array, Bools]:
-    """Where a parabola or cubic has its minimum, and whether it has one."""
-    slope, bend = coefficients[..., 1], coefficients[..., 2]
-    turn = coefficients[..., 3] if coefficients.shape[-1] > 3 else np.zeros_like(bend)
-    inside = bend**2 - 3 * slope * turn
-    below = bend + np.sqrt(np.maximum(inside, 0))
-    has_minimum = (inside > 0) & (below > 0)
-    return -slope / np.where(has_minimum, below, 1.0), has_minimum
-
-
-def chosen(cells: list[Scores], weights: Array, scatter: tuple[float, float] = (math.nan, 1.0)) -> Interval:
+def chosen(cells: Sequence[Scores], weights: Array, scatter: tuple[float, float] = (math.nan, 1.0)) -> Interval:
     """A weighted sum of the best rates of some sizes, with its interval.
 
     Args:
@@ -224,76 +237,42 @@ def chosen(cells: list[Scores], weights: Array, scatter: tuple[float, float] = (
         scatter: in place of the noise of the seeds where a size has one seed alone: a variance, and its degrees of
             freedom; limits are not-a-number without it.
     """
-    fits = [cell.resampled for cell in cells]
-    places, parabolas = (np.stack(p, -1) * weights for p in zip(*((f.place, f.parabola) for f in fits), strict=True))
-    form = places - parabolas
-    noise = [scatter] if any(len(cell.losses) < 2 for cell in cells) else _noise(places, cells)
-    # a distance between the fits that is noise of the seeds is in their error already
-    square = max(0.0, float(form.sum(-1).mean() ** 2) - sum(v for v, _ in _noise(form, cells)))
-    errors = [np.where(f.resolved, _FORM_UNSEEN * ~f.curved, _GRID) * f.coarse for f in fits]
-    of_grid = float(np.square(np.stack(errors, -1) * weights).mean(0).sum())
-    return combined(float(places.sum(-1).mean()), [*noise, (_FORM**2 * square + of_grid, math.inf)])
+    known = [cell.posterior for cell in cells]
+    value = sum(w * own.mean for w, own in zip(weights, known, strict=True))
+    form = sum(w**2 * (own.variance - own.single) for w, own in zip(weights, known, strict=True))
+    if any(len(cell.losses) < 2 for cell in cells):
+        return combined(float(value), [scatter, (float(form), math.inf)])
+    groups = dict[tuple[object, ...], list[tuple[float, Posterior]]]()
+    together = len({(len(cell.losses), cell.seeds) for cell in cells}) == 1
+    for place, (w, own) in enumerate(zip(weights, known, strict=True)):
+        groups.setdefault(() if together else (place,), []).append((float(w), own))
+    noise = []
+    for group in groups.values():
+        shares = np.sum([w * own.shares for w, own in group], 0)
+        S = len(shares)
+        prior = sum(w**2 * (own.single + _SCATTER**2 / S) for w, own in group)
+        freedom = S - 1 + _PRIOR_SEEDS
+        noise.append(((float(np.square(shares).sum()) / S + _PRIOR_SEEDS * prior) / freedom, freedom))
+    return combined(float(value), [*noise, (float(form), math.inf)])
 
 
-def _noise(values: Array, cells: list[Scores]) -> list[tuple[float, float]]:
-    """Variances of the mean of a sum of ``values [B, sizes]`` over samples of the seeds, with degrees of freedom: of
-    all sizes together where they share their seeds, else of each; none of sizes of one seed."""
-    counts = [len(cell.losses) for cell in cells]
-    if len({(count, cell.seeds) for count, cell in zip(counts, cells, strict=True)}) == 1:
-        values, counts = values.sum(-1, keepdims=True), counts[:1]
-    return [(of_seeds(v, S), S - 1) for v, S in zip(values.T, counts, strict=True) if S > 1]
-
-
-def fitted_exponent(cells: list[Scores], logs: Sequence[Sequence[float]], k: int) -> Interval:
-    """p of ``best rate ~ x^p y^q ...`` along the k-th of some variables, by least squares over cells.
+def fitted_exponent(cells: Sequence[Scores], logs: Sequence[Sequence[float]], k: int) -> Interval:
+    """p of ``best rate ~ x^p y^q ...`` along the k-th of some variables, by least squares over cells; not-a-number
+    where it varies only with the others.
 
     Args:
         logs: ``[cells, variables]``, to base 2. Where cells have one seed each, the error comes from how far they lie
             from the power law.
     """
     rows = np.array([[1.0, *place] for place in logs])
+    rank = np.linalg.matrix_rank(rows)
+    if rank == np.linalg.matrix_rank(np.delete(rows, 1 + k, 1)):
+        return UNKNOWN
     weights = np.linalg.pinv(rows)[1 + k]
-    return chosen(cells, weights, scatter(cells, rows, weights))
-
-
-def scatter(cells: list[Scores], rows: Array, weights: Array) -> tuple[float, float]:
-    """What sizes of one seed show of their noise: how far their best rates lie from the least squares by ``rows``.
-
-    Args:
-        rows: ``[sizes, terms]``. weights: ``[sizes]``, of the sum that ``chosen`` is asked for.
-
-    Returns:
-        Its variance and degrees of freedom; not-a-number where no size is left to tell it by.
-    """
-    places = np.array([cell.best() for cell in cells])
-    left, freedom = places - rows @ (np.linalg.pinv(rows) @ places), len(rows) - int(np.linalg.matrix_rank(rows))
-    if freedom < 1:
-        return math.nan, 1.0
-    return float(left @ left / freedom * (weights @ weights)), float(freedom)
-
-
-def of_seeds(values: Array, seeds: int) -> float:
-    """Variance of the mean of values ``[B]`` over samples of the seeds (``resamples``), by what each seed adds to it.
-
-    ``sum_s c_s^2 / (S (S - 1))``, where ``c_s`` is the coefficient of least squares of the values by the weights of the
-    seeds, in the mean 0: exact for a mean over seeds.
-    """
-    return float(np.square(_changes(seeds) @ values).sum()) / (seeds * (seeds - 1))
-
-
-@cache
-def resamples(seeds: int) -> Array:
-    """Weights ``[B, S]`` of the seeds in B samples with replacement, in which together every seed is equally often."""
-    drawn = np.random.default_rng(0).permutation(_RESAMPLES * seeds) % seeds
-    weights: Array = np.eye(seeds)[drawn.reshape(_RESAMPLES, seeds)].mean(1)
-    return weights
-
-
-@cache
-def _changes(seeds: int) -> Array:
-    """Least squares of values ``[B]`` by the weights of ``resamples``, ``[S, B]``."""
-    changes: Array = np.linalg.pinv(resamples(seeds) - 1 / seeds).astype(np.float64)
-    return changes
+    places, freedom = np.array([cell.best() for cell in cells]), len(rows) - int(rank)
+    left = places - rows @ (np.linalg.pinv(rows) @ places)
+    scatter = float(left @ left / freedom * (weights @ weights)) if freedom else math.nan
+    return chosen(cells, weights, (scatter, max(freedom, 1.0)))
 
 
 def rounded(log2_eta: float) -> float:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -130,10 +128,10 @@ def transfer(
             f"and {list(depths)}."
         )
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
-    asked = _Trials(families, task, sizes, count, _grid(lr, given.law), varying, check_flag("halving", halving))
+    rates, halve = _grid(lr, given.law), check_flag("halving", halving)
     with sweep or Sweep() as opened:
-        answer = best_rates(asked, opened)
-    return replace(answer, notes=task.notes, initial_scale=_initial_scale(given))
+        asked = _Question(families, task, sizes, count, varying, rates, halve, opened)
+        return asked.answered(_initial_scale(given))
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -236,15 +234,22 @@ def _varied(task: Task, variation: Variation, family: Family) -> Task:
         ValueError, TypeError: where networks cannot be trained so, or the value would be ignored.
     """
     value: Any = variation.value
+    lengths_vary = variation.setting in ("batch_size", "steps")
+    if lengths_vary and task.schedule is not None and not knows_steps(task.schedule):
+        raise InputError(
+            f"schedule must take steps where axes vary {variation.setting}, as it would end elsewhere in runs of other "
+            "lengths: lambda step, steps: 1 - step / steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, "
+            "T_max=steps)."
+        )
     try:
         if variation.setting == "weight_decay":
             decay = check_real("weight_decay", value, least=0.0, below=MAX_RATE)
             check_optimizer(family.optimizer, rule=family.rule, weight_decay=decay)
             return task.having(weight_decay=decay)
         if variation.setting == "batch_size":
-            return _of_any_length(task).in_batches(check_count("batch_size", value))
+            return task.in_batches(check_count("batch_size", value))
         if variation.setting == "steps":
-            return _of_any_length(task).first(check_count("steps", value, maximum=task.steps))
+            return task.first(check_count("steps", value, maximum=task.steps))
         if variation.setting == "warmup":
             share = check_real("warmup", value, least=0.0, below=1.0)
             warmed(None, task.steps, share)
@@ -256,24 +261,12 @@ def _varied(task: Task, variation: Variation, family: Family) -> Task:
         raise type(error)(f"axes: {error}") from None
 
 
-def _of_any_length(task: Task) -> Task:
-    """ValueError where the schedule is of one number of steps, so that it would end elsewhere in runs of others."""
-    if task.schedule is not None and not knows_steps(task.schedule):
-        raise InputError(
-            "schedule must take steps, how many there are, where they vary: such as lambda step, steps: 1 - step / "
-            "steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, T_max=steps)."
-        )
-    return task
-
-
-# ---- Best rates and their regret, of any networks: which runs they need, and what these give
-
+# ---- The question: which networks it needs, and what they answer ----------------------------------------------------
 
 SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
-_ROUNDS = 12  # of extending a grid by two rates
-
-
-NewScores = dict[Size, Array]
+_ROUNDS = 12  # of extending a grid by two rates: from a rate that is off by 2^12, a grid of octaves is there in time
+_FIRST = 1 / 8  # share of the steps after which halving leaves out the first half of the rates
+_FEWEST = 4  # rates that are not halved
 
 
 class Place(NamedTuple):
@@ -284,191 +277,120 @@ class Place(NamedTuple):
     variation: Variation | None = None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of networks: their best rates under these rules, at these sizes.
-
-    Attributes:
-        rules, sizes: every pair; sizes from the smallest to the largest.
-        rates: to begin with, ascending. rate_name: what they are called.
-        score: the metric that the best rate minimises, of ``SCORES``.
-        about: what is trained, in words.
-        axes: settings that vary too, one at a time, at every size.
-        halving: whether short trainings tell which rates to begin with.
-    """
-
-    rules: Sequence[RuleName]
-    sizes: Sequence[Size]
-    rates: Sequence[float]
-    rate_name: str
-    score: str
-    about: str
-    axes: Sequence[SettingAxis] = ()
-    halving: bool = False
-
-    @property
-    def places(self) -> list[Place]:
-        """Every place, those of the sizes themselves first."""
-        variations = [None, *(variation for axis in self.axes for variation in axis.variations)]
-        return [Place(rule, size, at) for at in variations for rule in self.rules for size in self.sizes]
-
-
-class Networks(ABC):
-    """Networks whose best rates are asked for."""
-
-    asked: Asked
-
-    @abstractmethod
-    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[Trial]:
-        """Seeds times rates, the rates varying fastest; a rate may be given twice.
-
-        ``new``: twice as many seeds, other than those that best rates are chosen by.
-        """
-
-    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[Trial]:
-        """One run at each rate that stops after a share of the steps, where rates are halved."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def reference(self, records: Sequence[Record]) -> tuple[float, float]:
-        """The loss that divergence counts as and progress is measured from, and how much below it is learning."""
-
-
-def best_rates(networks: Networks, sweep: Sweep) -> Transfer:
-    """Train what the question needs: every rule and size together, so that every core has work to the end."""
-    return _Question(networks, sweep).answered()
+Rates = Mapping[Place, Sequence[float]]
+NewScores = dict[Size, Array]
 
 
 class _Question:
-    def __init__(self, networks: Networks, sweep: Sweep) -> None:
-        self.networks, self.asked, self.sweep = networks, networks.asked, sweep
+    """Best rates under rules, at sizes and along axes. Every stage trains all places together, so that every core has
+    work to the end."""
 
-    def answered(self) -> Transfer:
-        asked, cells = self.asked, self._cells()
-        regrets, new = self._regrets(cells) if len(asked.sizes) > 1 else ({}, {})
-        rules = [
-            RuleTransfer(
-                rule,
-                {size: cells[Place(rule, size)] for size in asked.sizes},
-                regrets.get(rule),
-                asked.rate_name,
-                {axis.name: self._against(rule, axis, cells) for axis in asked.axes},
-                new.get(rule, {}),
-            )
-            for rule in asked.rules
-        ]
-        tolerance = f"A regret under {100 * TOLERANCE:.0f} % of the progress counts as none."
-        return Transfer(tuple(rules), f"{asked.about} {tolerance}", SCORES[asked.score])
-
-    def _against(self, rule: RuleName, axis: SettingAxis, cells: Mapping[Place, Scores]) -> RateAgainst:
-        places = [(size, value) for size in self.asked.sizes for value in axis.values]
-        own = {place: cells[Place(rule, place[0], Variation(axis.name, place[1]))] for place in places}
-        return RateAgainst(rule, axis, own, self.asked.rate_name)
-
-    def _cells(self) -> dict[Place, Scores]:
-        """Scores at every place, on grids that grow until no best rate lies at an end."""
-        whole, rates = list(self.asked.rates), self._first_rates()
-        cells = self._scored(rates)
-        for _ in range(_ROUNDS + (len(whole) if self.asked.halving else 0)):
-            more = {place: wider(rates[place], whole, cell) for place, cell in cells.items()}
-            if not (more := {place: grid for place, grid in more.items() if grid != rates[place]}):
-                break
-            rates |= more
-            cells |= self._scored(more)
-        return cells
-
-    def _first_rates(self) -> dict[Place, list[float]]:
-        """All rates, or those that short trainings leave."""
-        rates = {place: list(self.asked.rates) for place in self.asked.places}
-        if not self.asked.halving:
-            return rates
-        return halved(rates, self._short_losses)
-
-    def _short_losses(self, rates: Mapping[Place, Sequence[float]], share: float) -> dict[Place, list[float]]:
-        plans = {place: self.networks.short_runs(place, of_place, share) for place, of_place in rates.items()}
-        trained = self.sweep.run_all(plans, "short trainings")
-        return {place: [record.metrics["train_loss"] for record in records] for place, records in trained.items()}
-
-    def _regrets(self, cells: Mapping[Place, Scores]) -> tuple[dict[RuleName, Regret], dict[RuleName, NewScores]]:
-        """The regret of each rule, and scores of new starts of the smallest and largest size at their best rates."""
-        small, large = self.asked.sizes[0], self.asked.sizes[-1]
-        rates = {
-            rule: [rounded(cells[Place(rule, size)].best()) for size in (small, large)] for rule in self.asked.rules
-        }
-        plans = {
-            Place(rule, size): self.networks.runs(Place(rule, size), asked, new=True)
-            for rule, pair in rates.items()
-            for size, asked in ((large, pair), (small, pair[:1]))
-        }
-        trained = self.sweep.run_all(plans, "regrets")
-        regrets, new = dict[RuleName, Regret](), dict[RuleName, NewScores]()
-        for rule, pair in rates.items():
-            at_large = self._scores(pair, trained[Place(rule, large)])
-            at_small = self._scores(pair[:1], trained[Place(rule, small)])
-            regrets[rule] = Regret(pair[0], pair[1], at_large, cells[Place(rule, large)])
-            new[rule] = {small: at_small.scores[:, 0], large: regrets[rule].own}
-        return regrets, new
-
-    def _scored(self, rates: Mapping[Place, Sequence[float]]) -> dict[Place, Scores]:
-        plans = {place: self.networks.runs(place, etas) for place, etas in rates.items()}
-        trained = self.sweep.run_all(plans, "learning rates")
-        return {place: self._scores(rates[place], records) for place, records in trained.items()}
-
-    def _scores(self, rates: Sequence[float], records: Sequence[Record]) -> Scores:
-        shape = (-1, len(rates))
-        losses = np.array([record.metrics[self.asked.score] for record in records]).reshape(shape)
-        upset = np.array([upset_in(record) for record in records]).reshape(shape)
-        guess, least = self.networks.reference(records)
-        return Scores(np.log2(rates), losses, upset, guess, least=least)
-
-
-class _Trials(Networks):
     def __init__(
         self,
         families: Mapping[RuleName, Family],
         task: Task,
-        sizes: Sequence[tuple[int, int]],
+        sizes: Sequence[Size],
         seeds: int,
-        rates: Sequence[float],
         axes: Sequence[SettingAxis],
+        rates: Sequence[float],
         halving: bool,
+        sweep: Sweep,
     ) -> None:
-        self.families, self.seeds, family = families, seeds, next(iter(families.values()))
-        self.tasks = {None: task} | {at: _varied(task, at, family) for axis in axes for at in axis.variations}
-        self.classes = _classes(family, task) if task.loss == "cross-entropy" else None
+        self.families, self.family, self.task = families, next(iter(families.values())), task
+        self.sizes, self.seeds, self.axes = sizes, seeds, axes
+        self.rates, self.halving, self.sweep = rates, halving, sweep
+        self.tasks: dict[Variation | None, Task] = {None: task}
+        self.tasks |= {at: _varied(task, at, self.family) for axis in axes for at in axis.variations}
+        self.places = [Place(rule, size, at) for at in self.tasks for rule in families for size in sizes]
+        self.classes = _classes(self.family, task) if task.loss == "cross-entropy" else None
+
+    def answered(self, initial_scale: float) -> Transfer:
+        cells = self.cells()
+        regrets, new = self.regrets(cells) if len(self.sizes) > 1 else ({}, {})
+        rules = []
+        for rule in self.families:
+            against = {}
+            for axis in self.axes:
+                places = [(size, value) for size in self.sizes for value in axis.values]
+                own = {place: cells[Place(rule, place[0], Variation(axis.name, place[1]))] for place in places}
+                against[axis.name] = RateAgainst(rule, axis, own)
+            own_cells = {size: cells[Place(rule, size)] for size in self.sizes}
+            rules.append(RuleTransfer(rule, own_cells, regrets.get(rule), against, new.get(rule, {})))
+        score = SCORES[self.task.score]
         lost = "log C" if self.classes else "an untrained one"
         about = (
-            f"{family.name}, {family.optimizer}, {task.about}, {seeds} seeds; best by {SCORES[task.score]}; a network "
-            f"that diverged counts as {lost}."
+            f"{self.family.name}, {self.family.optimizer}, {self.task.about}, {self.seeds} seeds; best by {score}; a "
+            f"network that diverged counts as {lost}. A regret under {100 * TOLERANCE:.0f} % of the progress counts as "
+            "none."
         )
-        self.asked = Asked(list(families), sizes, rates, "lr", task.score, about, axes, halving)
+        return Transfer(tuple(rules), about, score, self.task.notes, initial_scale)
 
-    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[Trial]:
-        S = self.seeds
-        return self._trials(place, rates, range(S, 3 * S) if new else range(S))
+    def cells(self) -> dict[Place, Scores]:
+        """Scores at every place, on grids that grow until no best rate lies at an end."""
+        rates = self.halved() if self.halving else {place: list(self.rates) for place in self.places}
+        cells = self.scored(rates)
+        for _ in range(_ROUNDS + (len(self.rates) if self.halving else 0)):
+            more = {place: wider(rates[place], self.rates, cell) for place, cell in cells.items()}
+            if not (more := {place: grid for place, grid in more.items() if grid != rates[place]}):
+                break
+            rates |= more
+            cells |= self.scored(more)
+        return cells
 
-    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[Trial]:
-        stop = max(1, round(share * self.tasks[place.variation].steps))
-        return self._trials(place, rates, range(1), stop)
+    def halved(self) -> dict[Place, list[float]]:
+        """The rates that short trainings of one seed leave at every place: a half, then a quarter, at twice the
+        steps."""
+        left, share = {place: list(self.rates) for place in self.places}, _FIRST
+        while share < 1 and (many := {place: grid for place, grid in left.items() if len(grid) > _FEWEST}):
+            plans = {
+                place: self.trials(place, grid, range(1), max(1, round(share * self.tasks[place.variation].steps)))
+                for place, grid in many.items()
+            }
+            for place, records in self.sweep.run_all(plans, "short trainings").items():
+                left[place] = _better_half(left[place], [record.metrics["train_loss"] for record in records])
+            share *= 2
+        return left
 
-    def _trials(self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None) -> list[Trial]:
+    def regrets(
+        self, cells: Mapping[Place, Scores]
+    ) -> tuple[dict[RuleName, Regret], dict[RuleName, dict[Size, Array]]]:
+        """The regret of each rule, and scores of new starts of the smallest and largest size at their best rates."""
+        small, large = self.sizes[0], self.sizes[-1]
+        rates = {rule: [rounded(cells[Place(rule, size)].best()) for size in (small, large)] for rule in self.families}
+        asked = {Place(rule, large): pair for rule, pair in rates.items()}
+        asked |= {Place(rule, small): pair[:1] for rule, pair in rates.items()}
+        # other seeds than those that chose the rates: the best of a grid is too low by chance
+        found = self.scored(asked, range(self.seeds, 3 * self.seeds), "regrets")
+        regrets, new = dict[RuleName, Regret](), dict[RuleName, NewScores]()
+        for rule, pair in rates.items():
+            regrets[rule] = Regret(pair[0], pair[1], found[Place(rule, large)], cells[Place(rule, large)])
+            new[rule] = {small: found[Place(rule, small)].scores[:, 0], large: regrets[rule].own}
+        return regrets, new
+
+    def scored(self, rates: Rates, seeds: range | None = None, label: str = "learning rates") -> dict[Place, Scores]:
+        """Train the seeds at these rates, of which one may be given twice."""
+        plans = {place: self.trials(place, own, seeds or range(self.seeds)) for place, own in rates.items()}
+        cells = {}
+        for place, records in self.sweep.run_all(plans, label).items():
+            losses = np.array([record.metrics[self.task.score] for record in records])
+            if losses.min() < 0:
+                raise InputError(
+                    f"loss must not be negative, as its logarithm is taken; it fell to {losses.min():.4g}. Add a "
+                    "constant."
+                )
+            _check_seeds(records)
+            upset = np.array([upset_in(record) for record in records])
+            first = math.fsum(record.metrics["first_loss"] for record in records) / len(records)
+            guess, least = (first, LEARNT * first) if self.classes is None else (math.log(self.classes), LEARNT)
+            shape = (-1, len(rates[place]))
+            log2_eta = np.log2(rates[place])
+            cells[place] = Scores(log2_eta, losses.reshape(shape), upset.reshape(shape), guess, least=least)
+        return cells
+
+    def trials(self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None) -> list[Trial]:
         """Seeds times rates, the rates varying fastest."""
         family, task = self.families[place.rule], self.tasks[place.variation]
         return [Trial(family, task, *place.size, seed, lr, stop) for seed in seeds for lr in rates]
-
-    def reference(self, records: Sequence[Record]) -> tuple[float, float]:
-        """log C, or the mean loss of the untrained networks; refuses losses that cannot be compared."""
-        losses = [record.metrics[self.asked.score] for record in records]
-        if min(losses) < 0:
-            raise InputError(
-                f"loss must not be negative, as its logarithm is taken; it fell to {min(losses):.4g}. Add a constant."
-            )
-        _check_seeds(records)
-        if self.classes is not None:
-            return math.log(self.classes), LEARNT
-        first = [record.metrics["first_loss"] for record in records]
-        guess = math.fsum(first) / len(first)
-        return guess, LEARNT * guess
 
 
 def _check_seeds(records: Sequence[Record]) -> None:
@@ -497,28 +419,7 @@ def _classes(family: Family, task: Task) -> int:
             return classes_last(member(x), y).shape[-1]
 
 
-# ---- Grids of rates: successive halving of those to begin with, and growth where the best rate needs more
-
-
-P = TypeVar("P")
-ShortLosses = Callable[[Mapping[P, Sequence[float]], float], Mapping[P, Sequence[float]]]
-
-_FIRST = 1 / 8  # share of the steps after which the first half of the rates is left out
-_FEWEST = 4  # rates that are not halved
-
-
-def halved(rates: Mapping[P, Sequence[float]], short_losses: ShortLosses[P]) -> dict[P, list[float]]:
-    """The rates to begin with at every place.
-
-    Args:
-        rates: by place, ascending. short_losses: from rates by place and a share of the steps to a loss at each rate.
-    """
-    left, share = {place: list(grid) for place, grid in rates.items()}, _FIRST
-    while share < 1 and (many := {place: grid for place, grid in left.items() if len(grid) > _FEWEST}):
-        for place, losses in short_losses(many, share).items():
-            left[place] = _better_half(left[place], losses)
-        share *= 2
-    return left
+# ---- Grids of rates --------------------------------------------------------------------------------------------------
 
 
 def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[float]:
@@ -530,11 +431,14 @@ def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[
     below, above = [r for r in whole if r < rates[0]], [r for r in whole if r > rates[-1]]
     if not cell.learns and (below or above):
         return sorted({*rates, *whole})
-    low, high = cell.near_ends
+    low, high = cell.near[0], cell.near[-1]
     nearest = [*(below[-1:] if low else []), *(above[:1] if high else [])]
-    if nearest:
+    if nearest or not cell.edge:
         return sorted([*rates, *nearest])
-    return _extended(rates, whole, cell.edge) if cell.edge else list(rates)
+    # two more rates beyond the end where the best one lies, by the mean factor of the grid that was asked for
+    factor = (whole[-1] / whole[0]) ** (1 / (len(whole) - 1))
+    more = [rates[0 if cell.edge < 0 else -1] * factor ** (cell.edge * k) for k in (1, 2)]
+    return sorted([*rates, *(float(f"{rate:.4g}") for rate in more)])
 
 
 def _better_half(rates: Sequence[float], losses: Sequence[float]) -> list[float]:
@@ -545,10 +449,3 @@ def _better_half(rates: Sequence[float], losses: Sequence[float]) -> list[float]
         down = last == len(rates) - 1 or (first > 0 and losses[first - 1] < losses[last + 1])
         first, last = (first - 1, last) if down else (first, last + 1)
     return list(rates[first : last + 1])
-
-
-def _extended(rates: Sequence[float], whole: Sequence[float], edge: int) -> list[float]:
-    """Two more rates beyond the end where the best one lies, by the mean factor of the grid that was asked for."""
-    factor = (whole[-1] / whole[0]) ** (1 / (len(whole) - 1))
-    more = [rates[0 if edge < 0 else -1] * factor ** (edge * k) for k in (1, 2)]
-    return sorted([*rates, *(float(f"{rate:.4g}") for rate in more)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast
@@ -29,201 +29,7 @@ from nfd.rates.optimum import (
     signed,
 )
 
-# ---- What a regret does not show: how low the loss is, beside other rules and beside the smallest network
-
-
-_FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
-_TRIED = 4  # scales to try, at most
-
-
-def better_than(answers: Sequence[RuleTransfer], rule: str) -> tuple[str, Interval] | None:
-    """Another rule whose loss at the largest size is significantly lower, each at its own best rate; and by how much.
-
-    The other rule is chosen by the grid and judged by new starts, so that chance counts once. Rules share their seeds,
-    so the test is one of pairs. What is less than learning anything at all is left out.
-    """
-    own = next(answer for answer in answers if answer.rule == rule)
-    large = [*own.cells][-1]
-    others = [answer for answer in answers if answer.rule != rule and answer.cells[large].learns]
-    if not others:
-        return None
-    other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
-    gap = _difference(other.reached(large), own.reached(large))
-    return (other.rule, gap) if gap.high < 0 and -gap.value > own.cells[large].least else None
-
-
-def growth(answer: RuleTransfer) -> Interval:
-    """The loss of the largest network less that of the smallest, each at its own best rate."""
-    small, *_, large = answer.cells
-    return _apart(answer.reached(large), answer.reached(small))
-
-
-def of_level(answers: Sequence[RuleTransfer], rule: str) -> list[str]:
-    """A sentence where another rule is better than this one, and one where its largest network is no better than its
-    smallest."""
-    own = next(answer for answer in answers if answer.rule == rule)
-    small, *_, large = own.cells
-    said, better, grown = [], better_than(answers, rule), growth(own)
-    if better is not None:
-        other, gap = better
-        said.append(
-            f"At {in_words(large)} {other} is better than {rule}: the loss at its own best {own.rate} is lower by "
-            f"{_positive(gap)} nats."
-        )
-    if not grown.high < 0:
-        half = grown.value - grown.low  # of the interval: a gain below half of it is nearer to none than to a known one
-        word = "worse" if grown.low > 0 else "no better" if grown.value > -half / 2 else "not known to be better"
-        said.append(
-            f"Under {rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best loss "
-            f"changes by {grown} nats."
-        )
-    return said
-
-
-def of_initial_scale(scale: float) -> list[str]:
-    """A sentence where initial weights are far from fan-in scaling, with the axis to try."""
-    if not max(scale, 1 / scale) > _FAR:
-        return []
-    octaves = -math.log2(scale)
-    steps = math.copysign(math.ceil(abs(octaves) / (_TRIED - 1)), octaves)
-    values = sorted(2.0 ** (k * steps) for k in range(math.ceil(octaves / steps) + 1))
-    tried = ", ".join(f"{value:g}" for value in values)
-    return [
-        f"Initial weights are {'small' if scale < 1 else 'large'}: inner matrices of the smallest network begin at "
-        f"{scale:.2g} times fan_in^-1/2, and a rule keeps this at every size. Others may be better: try "
-        f"axes={{'init_scale': ({tried})}} (in the shell --axes init_scale={tried.replace(' ', '')})."
-    ]
-
-
-def _difference(first: Array, second: Array) -> Interval:
-    """The mean of samples less that of others, as pairs where there are as many of both."""
-    return mean(first - second) if len(first) == len(second) else _apart(first, second)
-
-
-def _apart(first: Array, second: Array) -> Interval:
-    """The mean of samples less that of other, independent ones."""
-    parts = [(float(own.var(ddof=1)) / len(own), len(own) - 1) for own in (first, second)]
-    return combined(float(first.mean() - second.mean()), parts)
-
-
-def _positive(gap: Interval) -> str:
-    """The size of a negative number."""
-    return Interval(-gap.value, gap.stderr, -gap.high, -gap.low).unsigned
-
-
-# ---- What to do after a transfer sweep, in one line: which rule at which rate, or what else where none transfers.
-
-
-RecommendationKind = Literal["use", "more seeds", "tune large", "other rates", "one size", "no guess"]
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """What to do.
-
-    Attributes:
-        kind: ``"use"`` a rule that transfers; take ``"more seeds"`` where the seeds leave that open; ``"tune large"``
-            where every rule costs; ``"other rates"`` or more steps where no best rate is known; ``"one size"`` was
-            tuned, so that nothing is known of another; ``"no guess"`` was given to measure progress from.
-        rule: the one of the lowest loss at the largest size, of those that the advice is about; None for other rates.
-        rate: the best one, at the smallest size for ``"use"``, else at the largest.
-        small, large: sizes that were tuned and trained.
-        share: what the smallest network's best rate costs the largest, over its progress. progress: of the largest at
-            its own best rate, in nats below a uniform guess; not-a-number where it is not known.
-        seeds: of each size. name: what the learning rate is called.
-        better: another rule whose loss at the largest size is significantly lower, each at its own best rate; None if
-            there is none. gap: by how much, in nats, below zero.
-    """
-
-    kind: RecommendationKind
-    rule: str | None
-    rate: Interval | None
-    small: Size
-    large: Size
-    share: Interval | None
-    seeds: int
-    name: str = "eta_c"
-    progress: float = math.nan
-    better: str | None = None
-    gap: Interval | None = None
-
-    def __str__(self) -> str:
-        if self.rule is None or self.rate is None:
-            return "No rule can be recommended: no best rate is known at every size. Give other rates or more steps."
-        rate, large = rate_in_words(self.rate), in_words(self.large)
-        if self.share is None:
-            return (
-                f"At {large} the loss is lowest under {self.rule}, at {self.name} = {rate}. Give two sizes or more to "
-                "see whether that transfers."
-            )
-        if self.kind == "no guess":
-            return (
-                f"At {large} the loss is lowest under {self.rule}, at {self.name} = {rate}. To tell what tuning a "
-                f"smaller network costs, give {GUESS}."
-            )
-        cost = "an unknown part"
-        if math.isfinite(self.share.value):
-            value, low, high = (round(100 * share) for share in (self.share.value, self.share.low, self.share.high))
-            cost = f"{value} % [{low}, {high}]"
-        nats = f" of {self.progress:.2g} nats" if math.isfinite(self.progress) else ""
-        if self.kind == "use" and self.better is not None and self.gap is not None:
-            return (
-                f"{self.rule} transfers, but its loss is not the lowest: at {self.name} = {rate}, tuned at "
-                f"{in_words(self.small)}, it costs {cost} of the progress at {large}, and {self.better} tuned there is "
-                f"better by {-self.gap.value:.2g} nats. Find out why before you train at this rate, or tune "
-                f"{self.better} at the size that you train."
-            )
-        if self.kind == "use":
-            return (
-                f"Use {self.rule} at {self.name} = {rate}: tuned at {in_words(self.small)} it costs {cost} of the "
-                f"progress at {large}."
-            )
-        if self.kind == "more seeds":
-            return (
-                f"No rule is known to transfer: {self.rule} costs {cost} of the progress{nats} at {large}. Ask again "
-                f"with {2 * self.seeds} seeds or more steps, or tune at the size that you train: there its best "
-                f"{self.name} is {rate}."
-            )
-        return (
-            f"No rule transfers: {self.rule} costs {cost} of the progress{nats} at {large}. Tune at the size that you "
-            f"train: there its best {self.name} is {rate}."
-        )
-
-
-def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
-    """The advice that all rules together give, of which the regrets are known."""
-    regrets = {answer.rule: answer.regret for answer in answers if answer.regret is not None}
-    sizes = [*answers[0].cells]
-    small, large = sizes[0], sizes[-1]
-    seeds = len(answers[0].cells[large].losses)
-    known = [answer for answer in answers if not answer.doubt]
-    transferring = [answer for answer in known if answer.verdict == "TRANSFERS"]
-    uncertain = [answer for answer in known if answer.verdict == "UNCERTAIN"]
-
-    def of(
-        kind: RecommendationKind, losses: dict[str, Array], tuned: Size, among: Sequence[RuleTransfer]
-    ) -> Recommendation:
-        best = min(among, key=lambda answer: float(losses[answer.rule].mean()))
-        rate, regret = rate_of(best.optimum(tuned)), regrets[best.rule]
-        better, gap = better_than(answers, best.rule) or (None, None)
-        return Recommendation(
-            kind, best.rule, rate, small, large, regret.share, seeds, best.rate, regret.progress, better, gap
-        )
-
-    if not known:
-        return Recommendation("other rates", None, None, small, large, None, seeds)
-    if small == large:
-        best = min(known, key=lambda answer: float(answer.cells[large].typical.min()))
-        return Recommendation("one size", best.rule, rate_of(best.optimum(large)), small, large, None, seeds, best.rate)
-    if transferring:
-        return of("use", {rule: regret.foreign for rule, regret in regrets.items()}, small, transferring)
-    own = {rule: regret.own for rule, regret in regrets.items()}
-    if not all(regret.counts_progress for regret in regrets.values()):
-        return of("no guess", own, large, known)
-    return of("more seeds", own, large, uncertain) if uncertain else of("tune large", own, large, known)
-
-
-# ---- The answer of a transfer sweep: all rules, and what to do.
+# ---- The answer of a sweep or of a log, for all rules
 
 
 @dataclass(frozen=True)
@@ -237,19 +43,6 @@ class Transfer:
         notes: which runs were left out, and why.
         initial_scale: standard deviation of the initial inner matrices of the smallest network over fan_in^-1/2;
             not-a-number if it is not known.
-
-    Example::
-
-        rows = [
-            {"width": n, "lr": 2.0**k, "seed": seed, "loss": 2 + 0.1 * (k + 9 + seed / 9) ** 2}
-            for n in (64, 128)
-            for seed in (0, 1)
-            for k in range(-12, -6)
-        ]
-        answer = nfd.fit_transfer(rows)
-        best = answer.best("logged", 128, 1)
-        best.value, best.low, best.high  # the best rate and its 95 % interval
-        answer.drift("logged", "width").resolved  # whether it moves significantly with width
     """
 
     rules: tuple[RuleTransfer, ...]
@@ -328,10 +121,10 @@ class Transfer:
     def warnings(self) -> tuple[str, ...]:
         """What a small regret does not show: another rule whose loss is lower, a larger network that is no better than
         the smallest, initial weights far from fan-in scaling. Empty if there is nothing of the kind."""
-        advised = recommended(self.rules).rule if self._is_trained else None
+        advised = self.recommendation
         measured = any("init_scale" in answer.against for answer in self.rules)
-        of_levels = [] if advised is None else of_level(self.rules, advised)
-        return (*of_levels, *([] if measured else of_initial_scale(self.initial_scale)))
+        of_levels = _of_level(self.rules, advised.rule) if advised and advised.rule else []
+        return (*of_levels, *([] if measured else _of_initial_scale(self.initial_scale)))
 
     @property
     def along_settings(self) -> list[str]:
@@ -341,7 +134,7 @@ class Transfer:
     def __str__(self) -> str:
         against = [str(against) for answer in self.rules for against in answer.against.values()]
         warnings = [f"Warning: {warning}" for warning in self.warnings]
-        advice = [str(recommended(self.rules))] if self._is_trained else []
+        advice = [self.recommendation.sentence] if self.recommendation else []
         return "\n".join([self.levels, *map(str, self.rules), *against, *self.notes, *warnings, *advice])
 
     @property
@@ -350,7 +143,7 @@ class Transfer:
         sizes = dict.fromkeys(size for answer in self.rules for size in answer.cells)
         return rows_as_text(
             [
-                {"width": n, "depth": L, "rule": answer.rule, f"best {answer.rate}": rate_in_words(rate), "loss": loss}
+                {"width": n, "depth": L, "rule": answer.rule, "best lr": rate_in_words(rate), "loss": loss}
                 for n, L in sizes
                 for answer in self.rules
                 if (n, L) in answer.cells
@@ -358,10 +151,10 @@ class Transfer:
             ]
         )
 
-    @property
-    def _is_trained(self) -> bool:
-        """Whether every rule has a regret, so that there is something to advise."""
-        return all(answer.regret for answer in self.rules)
+    @cached_property
+    def recommendation(self) -> Recommendation | None:
+        """What to do; None unless every rule has a regret, so that there is something to advise."""
+        return recommended(self.rules) if all(answer.regret for answer in self.rules) else None
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule, of which there are runs of this size."""
@@ -377,9 +170,8 @@ class Transfer:
 
 _NEAREST = (5, 4, 3)  # rates of a fit: the most that lie
 _REACH = 3.5  # doublings apart, or the fewest
-_SAME_PLACE = 0.25  # doublings within which a rate that was trained counts as the best one
-_FEWEST_STARTS = 2  # of a regret
-_SHARE = 0.2  # of the progress that a rate of a fit may have lost
+_SHARE = 0.2  # of the progress that a rate of a fit may have lost, where no guess says how much there is
+_SAME_RATE = 0.25  # doublings within which a rate that was trained counts as the best one
 _RULE = "logged"  # where no rule is logged
 
 Place = tuple[str, Size]
@@ -442,29 +234,23 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     rules = []
     for rule in dict.fromkeys(rule for rule, _ in cells):
         own = {size: cell for (of, size), cell in sorted(cells.items()) if of == rule}
-        regret = _regret(own, places[rule, [*own][-1]], guess_is_given=given is not None)
-        new = {} if regret is None else {[*own][-1]: regret.own}
-        rules.append(RuleTransfer(rule, own, regret, rate="lr", new=new))
-        notes += _left_out(rules[-1], places)
+        large = [*own][-1]
+        regret = _regret(own, places[rule, large], guess_is_given=given is not None)
+        rules.append(RuleTransfer(rule, own, regret, new={} if regret is None else {large: regret.own}))
+        used = {size: cell.losses.size for size, cell in own.items()}
+        if regret is not None:
+            used[large] += regret.new.losses[:, : len({regret.foreign_eta, regret.own_eta})].size
+        notes += [
+            f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds were not trained at every rate."
+            for size, count in used.items()
+            if (lost := len(places[rule, size]) - count)
+        ]
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
-
-
-def _left_out(answer: RuleTransfer, places: Mapping[Place, Sequence[LoggedRun]]) -> list[str]:
-    """Of how many runs nothing was made, by size."""
-    notes, largest = [], [*answer.cells][-1]
-    for size, cell in answer.cells.items():
-        used = cell.losses.size
-        if size == largest and answer.regret is not None:
-            used += answer.regret.foreign.size * len({answer.regret.foreign_eta, answer.regret.own_eta})
-        if lost := len(places[answer.rule, size]) - used:
-            where = f"{answer.rule} at {in_words(size)}"
-            notes.append(f"{lost} runs of {where} were left out: their seeds were not trained at every rate.")
-    return notes
 
 
 def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun], *, guess_is_given: bool) -> Regret | None:
     """What the largest network loses at the smallest one's best rate, by its runs from seeds that chose neither rate;
-    None where there are too few of these."""
+    None where fewer than two seeds were trained at both."""
     if len(cells) < 2:
         return None
     small, large = cells[min(cells)], cells[max(cells)]
@@ -472,28 +258,20 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun], *, guess_is
     for run in runs:
         if run.seed is not None and run.seed not in large.seeds:
             losses.setdefault(run.lr or 0.0, {})[run.seed] = run.loss or math.inf
-    foreign, own = (_nearest(cell.best(), losses) for cell in (small, large))
-    if foreign is None or own is None:
+    pair = []
+    for cell in (small, large):
+        apart = {rate: abs(math.log2(rate) - cell.best()) for rate in losses}
+        if not apart or min(apart.values()) > _SAME_RATE:
+            return None
+        pair.append(min(apart, key=lambda rate: apart[rate]))
+    seeds = sorted(losses[pair[0]].keys() & losses[pair[1]].keys())
+    if len(seeds) < 2:
         return None
-    seeds = sorted(losses[foreign].keys() & losses[own].keys())
-    if len(seeds) < _FEWEST_STARTS:
-        return None
-    at = np.array([[losses[rate][seed] for rate in (foreign, own)] for seed in seeds])
-    grid = large if guess_is_given else replace(large, guess=_beyond(at, large.losses))
-    scores = Scores(np.log2([foreign, own]), at, ~np.isfinite(at), grid.guess)
-    return Regret(foreign, own, scores, grid, guess_is_given)
-
-
-def _beyond(*losses: Array) -> float:
-    """The loss that divergence counts as where none is given: just above all others."""
-    known = np.concatenate([loss[np.isfinite(loss)] for loss in losses])
-    return math.nextafter(float(known.max()), math.inf)
-
-
-def _nearest(log2_rate: float, rates: Iterable[float]) -> float | None:
-    """The rate that was trained in place of one; None where none is near."""
-    near = [rate for rate in rates if abs(math.log2(rate) - log2_rate) <= _SAME_PLACE]
-    return min(near, key=lambda rate: abs(math.log2(rate) - log2_rate), default=None)
+    at = np.array([[losses[rate][seed] for rate in pair] for seed in seeds])
+    if not guess_is_given:  # divergence counts as a loss just above all others
+        known = [float(some[np.isfinite(some)].max(initial=0.0)) for some in (at, large.losses)]
+        large = replace(large, guess=math.nextafter(max(known), math.inf))
+    return Regret(pair[0], pair[1], Scores(np.log2(pair), at, ~np.isfinite(at), large.guess), large, guess_is_given)
 
 
 def _places(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
@@ -529,14 +307,7 @@ def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: l
         raise InputError(f"losses must be above 0, as their geometric mean is taken; runs of {where} have others.")
     listed, seeds, losses = _table(where, runs)
     rates = np.log2(listed)
-    return Scores(
-        rates,
-        losses,
-        ~np.isfinite(losses),
-        _scale(rates, losses) if guess is None else guess,
-        seeds,
-        0.0,
-    )
+    return Scores(rates, losses, ~np.isfinite(losses), guess or _scale(rates, losses), seeds, 0.0)
 
 
 def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Array]:
@@ -616,7 +387,6 @@ class RuleTransfer:
 
     Attributes:
         regret: None where no new networks were trained at both rates, as in most logs, or there is one size.
-        rate: what the learning rate is called.
         against: the best rate against further settings, by their names.
         new: scores at the best rate of a size from starts that chose no rate, where there are any.
     """
@@ -624,7 +394,6 @@ class RuleTransfer:
     rule: str
     cells: dict[Size, Scores]
     regret: Regret | None = None
-    rate: str = "eta_c"
     against: Mapping[str, RateAgainst] = field(default_factory=dict)
     new: Mapping[Size, Array] = field(default_factory=dict)
 
@@ -665,7 +434,7 @@ class RuleTransfer:
         """A row per quantity: best rates and losses by size, drifts, and the regret in nats and over the progress."""
         about: dict[str, Any] = {"rule": self.rule, "width": None, "depth": None}
         rates = [
-            about | {"quantity": f"best {self.rate}", "width": n, "depth": L} | rate_of(self.optimum((n, L))).limits
+            about | {"quantity": "best lr", "width": n, "depth": L} | rate_of(self.optimum((n, L))).limits
             for n, L in self.cells
         ]
         rates += [
@@ -684,7 +453,7 @@ class RuleTransfer:
         share = self.regret.share
         loss = self.regret.loss
         paid = "an unknown loss" if math.isnan(loss.value) else f"{loss} nats"
-        cost = f"The smallest network's best {self.rate} costs the largest {paid}"
+        cost = f"The smallest network's best lr costs the largest {paid}"
         if math.isfinite(share.value):
             value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
             cost += f", {value} % [{low}, {high}] of its progress"
@@ -854,15 +623,16 @@ def _likely(log2_eta: Array, lost: Bools, middle: Array, width: Array) -> Array:
     return likely
 
 
-# ---- ``RateAgainst``: the best learning rate against a setting other than width and depth, under one rule
+# ---- The best rate against a setting other than width and depth, under one rule
 
 
 Agreement = Literal["AGREES", "DIFFERS", "UNDECIDED"]
 
-_IN_WORDS: dict[Agreement, str] = {
-    "AGREES": "these runs agree",
-    "DIFFERS": "these runs differ from it",
-    "UNDECIDED": "these runs leave it open",
+_IN_WORDS: dict[Agreement | None, str] = {
+    "AGREES": "; these runs agree",
+    "DIFFERS": "; these runs differ from it",
+    "UNDECIDED": "; these runs leave it open",
+    None: "",
 }
 
 
@@ -871,9 +641,6 @@ class Variation(NamedTuple):
 
     setting: str
     value: float
-
-
-Support = Literal["theorem", "empirical law", "assumption"]
 
 
 @dataclass(frozen=True)
@@ -886,7 +653,7 @@ class Assumed:
 
     exponent: float
     name: str
-    kind: Support
+    kind: Literal["theorem", "empirical law", "assumption"]
     source: str
 
     def __str__(self) -> str:
@@ -915,25 +682,18 @@ class SettingAxis:
         """Whether the best rate may follow a power of it; warm-up is a share, whose usual value is 0."""
         return self.name != "warmup"
 
-    @property
-    def has_optimum(self) -> bool:
-        """Whether losses at different values can be compared: other steps or batches are other trainings."""
-        return self.name not in ("batch_size", "steps")
-
 
 @dataclass(frozen=True)
 class RateAgainst:
     """The best learning rate at several values of one setting, such as the batch size. Print it for the table.
 
     Attributes:
-        rule, axis: the rule, and the setting.
-        cells: scores by size and value of the setting. rate: the name of the learning rate.
+        rule, axis: the rule, and the setting. cells: scores by size and value of the setting.
     """
 
     rule: str
     axis: SettingAxis
     cells: Mapping[tuple[Size, float], Scores]
-    rate: str = "lr"
 
     @cached_property
     def inside(self) -> dict[tuple[Size, float], Scores]:
@@ -959,58 +719,45 @@ class RateAgainst:
     @cached_property
     def exponent(self) -> Interval:
         """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
-        return self._fitted(0)
-
-    @cached_property
-    def bend(self) -> Interval:
-        """How much the exponent grows per doubling of the value, times one half: 0 where a power law holds."""
-        return self._fitted(3, bent=True)
+        known = {place: cell for place, cell in self.inside.items() if place[1] > 0}
+        if not self.axis.has_exponent or len({value for _, value in known}) < 2:
+            return UNKNOWN
+        logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
+        return fitted_exponent(list(known.values()), logs, 0)
 
     @cached_property
     def moved(self) -> Interval:
         """Doublings of the best rate from the first value to the last, over the sizes at which both are known."""
-        return self.doublings(self.axis.values[0], self.axis.values[-1])
-
-    def doublings(self, first: float, last: float) -> Interval:
-        """Doublings of the best rate from one value to another, over the sizes at which both are known."""
+        first, last = self.axis.values[0], self.axis.values[-1]
         sizes = [size for size in self.sizes if {(size, first), (size, last)} <= self.inside.keys()]
         if not sizes or first == last:
             return UNKNOWN
-        ends = [(self.inside[size, value], sign) for size in sizes for value, sign in ((first, -1.0), (last, 1.0))]
-        weights = np.array([sign / len(sizes) for _, sign in ends])
-        return chosen([cell for cell, _ in ends], weights)
+        cells = [self.inside[size, value] for size in sizes for value in (first, last)]
+        return chosen(cells, np.tile([-1.0, 1.0], len(sizes)) / len(sizes))
 
     @property
     def agreement(self) -> Agreement | None:
         """Whether the exponent is the assumed one; None where nothing is assumed or the exponent is not known.
 
         It agrees when the 95 % interval holds the assumed exponent and ends before none and before twice of it, and
-        differs when the interval leaves it out, or the best rate follows no power.
+        differs when the interval leaves it out.
         """
         if self.axis.assumed is None or math.isnan(self.exponent.low):
             return None
         assumed, p = self.axis.assumed.exponent, self.exponent
-        if self.bend.resolved or not p.low <= assumed <= p.high:
+        if not p.low <= assumed <= p.high:
             return "DIFFERS"
         return "AGREES" if max(p.high - assumed, assumed - p.low) < abs(assumed) else "UNDECIDED"
 
-    def lowest(self, size: Size) -> float | None:
-        """The value at which the loss is lowest, each at its best rate; None where nothing is learnt."""
-        losses = {value: float(self.cells[size, value].typical.min()) for value in self.axis.values}
-        learning = {value: loss for value, loss in losses.items() if self.cells[size, value].learns}
-        return min(learning, key=lambda value: learning[value], default=None)
-
     @property
     def table(self) -> list[dict[str, Any]]:
-        """A row per quantity: best rates and losses by size and value, with decay their product, and the exponent."""
+        """A row per quantity: best rates and losses by size and value, and the exponent."""
         rows = list[dict[str, Any]]()
         for (n, L), value in self.cells:
             about = {"rule": self.rule, "width": n, "depth": L, self.axis.name: value}
-            best, cell = rate_of(self.optimum((n, L), value)), self.cells[(n, L), value]
-            rows.append(about | {"quantity": f"best {self.rate}"} | best.limits)
+            cell = self.cells[(n, L), value]
+            rows.append(about | {"quantity": "best lr"} | rate_of(self.optimum((n, L), value)).limits)
             rows.append(about | {"quantity": "loss"} | mean(cell.scores[:, int(cell.typical.argmin())]).limits)
-            if self.axis.name == "weight_decay" and value:
-                rows.append(about | {"quantity": f"best {self.rate} x decay"} | best.scaled(value).limits)
         last = {"rule": self.rule, "width": None, "depth": None, self.axis.name: None}
         if self.axis.has_exponent:
             return [*rows, last | {"quantity": f"exponent of {self.axis.name}"} | self.exponent.limits]
@@ -1019,73 +766,169 @@ class RateAgainst:
     @property
     def sentence(self) -> str:
         """How the best rate follows the setting beside what is assumed, and where the loss is lowest."""
-        parts = [self._followed()]
-        if self.axis.has_optimum:
-            parts += [self._optimum(size) for size in self.sizes]
-        unknown = self.cells.keys() - self.inside.keys()
-        if unknown:
-            places = sorted(f"{self.axis.name} {value:g} and {in_words(size)}" for size, value in unknown)
+        name, assumed, values = self.axis.name, self.axis.assumed, self.axis.values
+        if not self.axis.has_exponent:
+            moved = f"from {name} {values[0]:g} to {values[-1]:g} the best lr moves by {signed(self.moved)} doublings."
+        elif math.isnan(self.exponent.value):
+            moved = f"how the best lr follows {name} is not known from these values."
+        else:
+            usual = f"usually assumed: {name}{assumed}{_IN_WORDS[self.agreement]}." if assumed else "no usual law."
+            moved = f"the best lr follows {name}^{signed(self.exponent)} up to {values[-1]:g}; {usual}"
+        parts = [moved]
+        if name not in ("batch_size", "steps"):  # other steps or batches are other trainings
+            parts += [self._lowest(size) for size in self.sizes]
+        if unknown := self.cells.keys() - self.inside.keys():
+            places = sorted(f"{name} {value:g} and {in_words(size)}" for size, value in unknown)
             parts.append(f"The best rate is not known at {'; '.join(places)}, so it was left out: give other rates.")
         return f"{self.rule}: {' '.join(parts)}"
 
     def __str__(self) -> str:
         return f"{self.sentence}\n{rows_as_text(self.table)}"
 
-    def _fitted(self, k: int, *, bent: bool = False) -> Interval:
-        """The k-th coefficient of a fit in the logarithms of value, width and depth, where ``bent`` with the square of
-        the first; not-a-number where it varies only with the others."""
-        known = {place: cell for place, cell in self.inside.items() if place[1] > 0}
-        logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
-        if bent:
-            middle = sum(x for x, *_ in logs) / max(len(logs), 1)
-            logs = [[*place, (place[0] - middle) ** 2] for place in logs]
-        if not self.axis.has_exponent or not _varies_alone(logs, k):
-            return UNKNOWN
-        return fitted_exponent(list(known.values()), logs, k)
-
-    def _followed(self) -> str:
-        name, values = self.axis.name, [value for value in self.axis.values if value > 0 or not self.axis.has_exponent]
-        reach = f"{values[0]:g} to {values[-1]:g}" if values else "0"
-        if not self.axis.has_exponent:
-            return f"from {name} {reach} the best {self.rate} moves by {signed(self.moved)} doublings."
-        if math.isnan(self.exponent.value):
-            return f"how the best {self.rate} follows {name} is not known from these values."
-        sentence = f"the best {self.rate} follows {name}^{signed(self.exponent)} over {reach}"
-        if self.bend.resolved:
-            ends = [
-                f"{signed(self._local(*pair))} from {pair[0]:g} to {pair[1]:g}" for pair in (values[:2], values[-2:])
-            ]
-            sentence += f", but no power of it: the exponent is {' and '.join(ends)}"
-        if self.axis.assumed is None:
-            return f"{sentence}; nothing is usually assumed."
-        agreement = "" if self.agreement is None else f"; {_IN_WORDS[self.agreement]}"
-        return f"{sentence}; usually assumed: {name}{self.axis.assumed}{agreement}."
-
-    def _local(self, first: float, last: float) -> Interval:
-        """The exponent between two values."""
-        return self.doublings(first, last).scaled(1 / math.log2(last / first))
-
-    def _optimum(self, size: Size) -> str:
-        """Where the loss is lowest at one size, and whether that is an end of the values."""
-        name, value = self.axis.name, self.lowest(size)
-        if value is None:
+    def _lowest(self, size: Size) -> str:
+        """Where the loss is lowest at one size, each value at its best rate, and whether that is an end of them."""
+        learning = [value for value in self.axis.values if self.cells[size, value].learns]
+        if not learning:
             return f"At {in_words(size)} nothing is learnt."
-        best = rate_of(self.optimum(size, value))
-        rate = f"{self.rate} {rate_in_words(best)}"
-        product = f", a product of {rate_in_words(best.scaled(value))}" if name == "weight_decay" and value else ""
-        if value == self.axis.values[-1]:
-            end = f", the largest {name} that was tried: the optimum may lie beyond"
-        elif value == self.axis.values[0] and value > 0:
-            end = f", the smallest {name} that was tried: the optimum may lie below"
-        else:
-            end = ""
-        return f"At {in_words(size)} the loss is lowest at {name} {value:g} and {rate}{product}{end}."
+        value = min(learning, key=lambda value: float(self.cells[size, value].typical.min()))
+        ends = {self.axis.values[0] or math.nan: "smallest", self.axis.values[-1]: "largest"}
+        end = f", the {ends[value]} that was tried: the optimum may lie beyond" if value in ends else ""
+        best = rate_in_words(rate_of(self.optimum(size, value)))
+        return f"At {in_words(size)} the loss is lowest at {self.axis.name} {value:g} and lr {best}{end}."
 
 
-def _varies_alone(logs: Sequence[Sequence[float]], k: int) -> bool:
-    """Whether the k-th of some variables varies otherwise than with the others."""
-    if len(logs) < 2:
-        return False
-    rows = np.array([[1.0, *place] for place in logs])
-    others = rows[:, [column for column in range(rows.shape[1]) if column != k + 1]]
-    return bool(np.linalg.matrix_rank(rows) > np.linalg.matrix_rank(others))
+# ---- What a regret does not show, and what to do
+#
+# A rule under which nothing is lost by tuning small may train every size badly. So the losses that rules reach at their
+# own best rates are compared, by starts that chose none of these rates: the best of a grid is too low by chance.
+
+_FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
+_TRIED = 4  # scales to try, at most
+
+
+def _better_than(answers: Sequence[RuleTransfer], rule: str) -> tuple[str, Interval] | None:
+    """Another rule whose loss at the largest size is significantly lower, each at its own best rate; and by how much.
+
+    The other rule is chosen by the grid and judged by new starts, so that chance counts once. Rules share their seeds,
+    so the test is one of pairs. What is less than learning anything at all is left out.
+    """
+    own = next(answer for answer in answers if answer.rule == rule)
+    large = [*own.cells][-1]
+    others = [answer for answer in answers if answer.rule != rule and answer.cells[large].learns]
+    if not others:
+        return None
+    other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
+    first, second = other.reached(large), own.reached(large)
+    gap = mean(first - second) if len(first) == len(second) else _apart(first, second)
+    return (other.rule, gap) if gap.high < 0 and -gap.value > own.cells[large].least else None
+
+
+def _apart(first: Array, second: Array) -> Interval:
+    """The mean of samples less that of other, independent ones."""
+    parts = [(float(own.var(ddof=1)) / len(own), len(own) - 1) for own in (first, second)]
+    return combined(float(first.mean() - second.mean()), parts)
+
+
+def _of_level(answers: Sequence[RuleTransfer], rule: str) -> list[str]:
+    """A sentence where another rule is better than this one, and one where its largest network is no better than its
+    smallest, each at its own best rate."""
+    own = next(answer for answer in answers if answer.rule == rule)
+    small, *_, large = own.cells
+    said, grown = [], _apart(own.reached(large), own.reached(small))
+    if better := _better_than(answers, rule):
+        other, gap = better
+        lower = Interval(-gap.value, gap.stderr, -gap.high, -gap.low).unsigned
+        said.append(
+            f"At {in_words(large)} {other} is better than {rule}: the loss at its own best lr is lower by {lower} nats."
+        )
+    if not grown.high < 0:
+        half = grown.value - grown.low  # of the interval: a gain below half of it is nearer to none than to a known one
+        word = "worse" if grown.low > 0 else "no better" if grown.value > -half / 2 else "not known to be better"
+        said.append(
+            f"Under {rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best loss "
+            f"changes by {grown} nats."
+        )
+    return said
+
+
+def _of_initial_scale(scale: float) -> list[str]:
+    """A sentence where initial weights are far from fan-in scaling, with the axis to try."""
+    if not max(scale, 1 / scale) > _FAR:
+        return []
+    octaves = -math.log2(scale)
+    steps = math.copysign(math.ceil(abs(octaves) / (_TRIED - 1)), octaves)
+    values = sorted(2.0 ** (k * steps) for k in range(math.ceil(octaves / steps) + 1))
+    tried = ", ".join(f"{value:g}" for value in values)
+    return [
+        f"Initial weights are {'small' if scale < 1 else 'large'}: inner matrices of the smallest network begin at "
+        f"{scale:.2g} times fan_in^-1/2, and a rule keeps this at every size. Others may be better: try "
+        f"axes={{'init_scale': ({tried})}} (in the shell --axes init_scale={tried.replace(' ', '')})."
+    ]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to do.
+
+    Attributes:
+        kind: ``"use"`` a rule that transfers; take ``"more seeds"`` where the seeds leave that open; ``"tune large"``
+            where every rule costs, or no guess was given to tell; ``"other rates"`` where no best rate is known.
+        rule: the one of the lowest loss at the largest size, of those that the advice is about; None for other rates.
+        rate: the best one, at the smallest size for ``"use"``, else at the largest.
+        sentence: the same in words.
+    """
+
+    kind: Literal["use", "more seeds", "tune large", "other rates"]
+    rule: str | None
+    rate: Interval | None
+    sentence: str
+
+
+def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
+    """The advice that all rules together give, of which the regrets are known."""
+    regrets = {answer.rule: answer.regret for answer in answers if answer.regret is not None}
+    known = [answer for answer in answers if not answer.doubt]
+    if not known:
+        words = "No rule can be recommended: no best rate is known at every size. Give other rates or more steps."
+        return Recommendation("other rates", None, None, words)
+    small, *_, large = answers[0].cells
+    transferring = [answer for answer in known if answer.verdict == "TRANSFERS"]
+    if transferring:
+        best = min(transferring, key=lambda answer: float(regrets[answer.rule].foreign.mean()))
+        rate, cost = rate_of(best.optimum(small)), _share(regrets[best.rule])
+        words = (
+            f"Use {best.rule} at lr = {rate_in_words(rate)}: tuned at {in_words(small)} it costs {cost} of the "
+            f"progress at {in_words(large)}."
+        )
+        if better := _better_than(answers, best.rule):
+            words = (
+                f"{best.rule} transfers, but its loss is not the lowest: at lr = {rate_in_words(rate)}, tuned at "
+                f"{in_words(small)}, it costs {cost} of the progress at {in_words(large)}, and {better[0]} tuned there "
+                f"is better by {-better[1].value:.2g} nats. Find out why before you train at this rate, or tune "
+                f"{better[0]} at the size that you train."
+            )
+        return Recommendation("use", best.rule, rate, words)
+    uncertain = [answer for answer in known if answer.verdict == "UNCERTAIN"]
+    counts = all(regret.counts_progress for regret in regrets.values())
+    among = uncertain if counts and uncertain else known
+    best = min(among, key=lambda answer: float(regrets[answer.rule].own.mean()))
+    rate, regret = rate_of(best.optimum(large)), regrets[best.rule]
+    where = f"At {in_words(large)} its best lr is {rate_in_words(rate)}"
+    if not counts:
+        words = f"The loss is lowest under {best.rule}. {where}. To tell what tuning small costs, give {GUESS}."
+        return Recommendation("tune large", best.rule, rate, words)
+    words = f"{best.rule} costs {_share(regret)} of the progress of {regret.progress:.2g} nats. {where}"
+    if uncertain:
+        more = f"Ask again with {2 * len(regret.grid.losses)} seeds or more steps, or tune at the size that you train."
+        return Recommendation("more seeds", best.rule, rate, f"No rule is known to transfer: {words}. {more}")
+    return Recommendation(
+        "tune large", best.rule, rate, f"No rule transfers: {words}: tune at the size that you train."
+    )
+
+
+def _share(regret: Regret) -> str:
+    """The share of progress that a small network's rate costs, in per cent."""
+    if not math.isfinite(regret.share.value):
+        return "an unknown part"
+    value, low, high = (round(100 * share) for share in (regret.share.value, regret.share.low, regret.share.high))
+    return f"{value} % [{low}, {high}]"
