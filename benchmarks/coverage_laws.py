@@ -185,12 +185,16 @@ class Seeds:
 CURVES = {
     "parabola": Curve(0.1, 0.1, straight=False),
     "steep to the left": Curve(0.25, 0.1),
+    "steep to the right": Curve(0.1, 1.5),
+    "divergence at 1.4 times": Curve(0.25, 0.1, 0.5),
     "divergence at 1.5 times": Curve(0.25, 0.1, math.log2(1.5)),
     "divergence at 2 times": Curve(0.25, 0.1, 1.0),
     "divergence at 4 times": Curve(0.25, 0.1, 2.0),
     "steeper, divergence at 2 times": Curve(0.4, 0.2, 1.0),
 }
-SEEDS_OF_RATES = (4, 8)
+SEEDS_OF_RATES = (2, 4, 8)
+FACTORS = {2: 1.0, 4: 2.0}  # of coarser grids: their steps in doublings
+COARSE = ("parabola", "steep to the left", "steep to the right", "divergence at 1.4 times")
 APART = 0.0, 0.5, 1.0  # log2 of the best rate of a small network over that of a large one
 COMPARED = ("steep to the left", "divergence at 1.5 times", "divergence at 2 times")  # curves of drifts and regrets
 
@@ -233,16 +237,20 @@ def _rates(random: Random, truths: dict[str, float]) -> Iterator[Hit]:
     for name, curve in CURVES.items():
         for count in SEEDS_OF_RATES:
             seeds = Seeds.drawn(random, count)
-            yield "best rate", f"{name}, {count} seeds", inside(sweep(curve, seeds, random).optimum(), truths[name])
+            steps = {"": STEP} | (
+                {f", rates by factors of {k}": step for k, step in FACTORS.items()} if name in COARSE else {}
+            )
+            for words, step in steps.items():
+                found = sweep(curve, seeds, random, step=step)
+                if found.has_optimum:
+                    yield "best rate", f"{name}, {count} seeds{words}", inside(found.optimum(), truths[name])
         if name not in COMPARED:
             continue
         case = f"{name}, {count} seeds"
-        coarse = sweep(curve, seeds, random, step=1.0).optimum()
-        yield "best rate", f"{case}, rates by factors of 2", inside(coarse, truths[name])
         moved = {(32, 2**k): sweep(curve, seeds, random, -0.5 * k) for k in (2, 3, 4)}
-        found = drift(moved, "depth")
-        assert found is not None
-        yield "drift of the best rate", case, inside(found, -0.5)
+        drifted = drift(moved, "depth")
+        assert drifted is not None
+        yield "drift of the best rate", case, inside(drifted, -0.5)
         for apart in APART:
             said, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
             yield "regret", f"{case}, best rates {2**apart:.1f} times apart", inside(said, truth)

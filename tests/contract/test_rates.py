@@ -53,6 +53,30 @@ def test_intervals_of_best_rates_hold_them_on_any_grid(name: str) -> None:
     assert held(2.5) < 0.4  # and not by being wide
 
 
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_intervals_hold_best_rates_beside_divergence(seeds: int) -> None:
+    """Losses fall slowly up to the best rate, and 1.4 times beyond it runs diverge; rates by factors of 1.4."""
+    random, rows, best = np.random.default_rng(seeds), list[dict[str, Any]](), dict[int, float]()
+    for width in range(1, 101):
+        rates = 0.5 * np.arange(8) + random.uniform(0, 0.5)
+        best[width] = random.uniform(2, 2.5)
+        for seed in range(seeds):
+            u = rates - best[width] - 0.15 * random.normal()
+            losses = (0.5 + np.where(u < 0, 0.12, 0.1) * u**2) * np.exp(0.1 * random.normal(size=8))
+            losses[rates > best[width] + 0.5 + 0.25 * random.normal()] = math.inf
+            rows += [
+                {"width": width, "lr": 2.0**rate, "seed": seed, "loss": float(loss)}
+                for rate, loss in zip(rates, losses, strict=True)
+            ]
+    found = nfd.fit_transfer(rows, guess=GUESS)
+    intervals = [(found.best("logged", width, 1), 2.0**place) for width, place in best.items()]
+    known = [(interval, rate) for interval, rate in intervals if not math.isnan(interval.value)]
+    assert len(known) > 60
+    held, far = (np.mean([i.low <= factor * rate <= i.high for i, rate in known]) for factor in (1.0, 4.0))
+    assert held > 0.87  # three errors below 0.95
+    assert far < 0.3
+
+
 def test_the_same_rate_in_single_precision_is_one_rate() -> None:
     exact = [{"width": n, "lr": 3.0**-k, "seed": seed, "loss": 2 + 0.1 * (k + n / 16 - 6.3 + seed / 9) ** 2}
              for n in (8, 16) for seed in range(3) for k in range(3, 9)]  # fmt: skip
