@@ -184,13 +184,6 @@ def start_by(t: TensorInfo, again: Tensor | None) -> Start:
     return replace(own, kept=own.kept or is_shared or (t.is_vector and not t.is_bias_of_pytorch))
 
 
-def made_again(first: Mapping[str, TensorInfo], second: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
-    """The numbers of the second of two instances by one constructor; none where it sets a seed itself, so that all
-    are equal."""
-    again = {name: t.drawn() for name, t in second.items()}
-    return again if any(not torch.equal(t.drawn(), again[name]) for name, t in first.items() if name in again) else {}
-
-
 @dataclass(frozen=True)
 class Base:
     """A small instance that was tuned: its tensors and blocks, and the numbers that another seed gives its tensors."""
@@ -275,21 +268,27 @@ Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 
 
 def entries_of(
-    structure: Anatomy, settled: Settled, scaling: Scaling | None, base: Base | None = None, m: float = 1.0
+    structure: Anatomy,
+    settled: Settled,
+    scaling: Scaling | None,
+    base: Base | None = None,
+    depths: Mapping[str, float] | None = None,
+    m: float = 1.0,
 ) -> dict[str, Entry]:
     """How every tensor begins, and its ratios to its counterpart in the base.
 
     Args:
         scaling: which dimensions grow with width; a matrix with a side that does not, such as a router, has no layout.
+        depths: as ``depths_of`` finds them.
         m: where there is no base, the ratio of widths: then roles say what grows, and matrices follow ``fan_in^-1/2``.
     """
     entries, blocks = {}, structure.blocks
-    begun, depths = base or Base(structure.tensors, blocks), {} if base is None else depths_of(blocks, base.blocks)
+    begun, deeper = base or Base(structure.tensors, blocks), depths or {}
     one_sided = {in_any_block(n, blocks) for n, grows in (scaling or {}).items() if any(grows) and not all(grows)}
     for name, t in structure.tensors.items():
         role, why = settled[name]
         grown = ratios_by_role(t, role, m) if base is None else ratios(t, base.of(t, blocks), role)
-        start, depth = begun.start(t, blocks), depths.get(block_of(name, blocks) or "")
+        start, depth = begun.start(t, blocks), deeper.get(block_of(name, blocks) or "")
         if base is None and not t.is_vector and role not in INPUT_LIKE:
             start = replace(start, std=start.std * grown.fan_in**0.5)
         matrix = None if in_any_block(name, blocks) in one_sided else layout_of(t)
@@ -313,15 +312,8 @@ def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:
     return depths if len(set(depths.values())) > 1 else {}
 
 
-def widest(entries: Mapping[str, Entry]) -> float:
-    """The ratio of widths that a plan reports: the one furthest from 1."""
-    grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
-    return max(grown, default=1.0, key=lambda r: abs(r - 1))
-
-
 # ---- What the model does itself: factors in its forward pass, heads that are embeddings, constants of its own.
 
-_SHOWN = 4  # tensors, by name
 _NO_NORM = {  # whether the head was followed
     True: "no affine norm feeds it alone",
     False: "without sample= it is not known whether an affine norm feeds it alone",
@@ -417,12 +409,6 @@ def with_own_constants(structure: Anatomy, entries: Mapping[str, Entry], chosen:
             begins = start_of(t.drawn())
             made[name] = entry if begins.constant is None else replace(entry, start=begins)
     return made
-
-
-def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[str]:
-    """What is not drawn anew, as its constructor builds it with a structure, or by a law that is not known."""
-    kept = list(dict.fromkeys(in_any_block(name, blocks) for name, e in entries.items() if e.start.kept))
-    return [f"Kept as the constructor makes them, and not drawn anew: {listed(kept, _SHOWN)}."] if kept else []
 
 
 # ---- Matrices that a spectral optimizer may take.

@@ -36,12 +36,9 @@ from nfd.scaling.entries import (
     entries_of,
     instance,
     layout_of,
-    made_again,
-    note_on_kept,
     notes_on_matrices,
     ratios_by_role,
     start_of,
-    widest,
     with_multipliers,
     with_own_constants,
     with_own_factors,
@@ -58,6 +55,7 @@ from nfd.scaling.model import (
     check_stored,
     container_of,
     head_sizes,
+    in_any_block,
     in_base,
     listed,
     mapped,
@@ -231,8 +229,13 @@ def _parts_of_any(
     notes, found, depths = [], dict[str, Own | None](), dict[str, float]()
     if base is not None:
         tuned = given.begun(base, blocks)
-        entries, depths = entries_of(structure, settled, grows, tuned), depths_of(structure.blocks, tuned.blocks)
-        m, depth = widest(entries), len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
+        depths = depths_of(structure.blocks, tuned.blocks)
+        entries = entries_of(structure, settled, grows, tuned, depths)
+        grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
+        m, depth = (
+            max(grown, default=1.0, key=lambda r: abs(r - 1)),
+            len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0,
+        )
         before: nn.Module | None = base
         if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
             before = None if given.size is None else given.instance(depth=round(depth * given.size[1]))
@@ -261,7 +264,9 @@ def _parts_of_any(
         notes = [] if m == 1 and depth == 1 else [_LAW]
     entries, factors, of_factors = with_multipliers(model, structure, entries, found, base)
     entries = with_own_constants(structure, entries, chosen)
-    notes += [*of_factors, *note_on_kept(entries, structure.blocks)]
+    notes += of_factors
+    if kept := dict.fromkeys(in_any_block(n, structure.blocks) for n, e in entries.items() if e.start.kept):
+        notes.append(f"Kept as the constructor makes them, and not drawn anew: {listed([*kept], 4)}.")
     for name in sorted(structure.traced.unscaled) if chosen.scales_depth else ():
         own = depths.get(block_of(f"{name}.", structure.blocks) or "", depth)
         if own != 1:
@@ -347,7 +352,10 @@ class GivenBase:
     def begun(self, base: nn.Module, where: Where) -> Base:
         """What is known of the base's start; with a constructor also which of its tensors another seed builds alike."""
         own, size = tensors(base), self.size
-        again = {} if size is None else made_again(own, tensors(self.instance(depth=size[1], seed=1)))
+        second = {} if size is None else tensors(self.instance(depth=size[1], seed=1))
+        again = {name: t.drawn() for name, t in second.items()}
+        if all(t.drawn().equal(again[name]) for name, t in own.items() if name in again):
+            again = {}  # the constructor sets a seed itself, which says nothing of a structure
         return Base(own, blocks_of(base, where), again)
 
     def growing(self, model: nn.Module, base: nn.Module, where: Where) -> dict[str, tuple[bool, ...]]:
