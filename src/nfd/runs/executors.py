@@ -14,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from types import ModuleType
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 import cloudpickle
 
@@ -27,21 +27,15 @@ from nfd.core.errors import InputError, InputTypeError, check_choice, check_coun
 from nfd.core.names import ExecutorName
 
 _DIED_TWICE = "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if for memory"
-
-
 Task = Callable[[], Any]
 Outcomes = Generator[tuple[int, Any, str | None], None, None]  # number, value and error of a task, as they end
 
 
-class Executor(ABC):
+class Executor(AbstractContextManager["Executor"], ABC):
     """Runs tasks somewhere; its workers live until its ``with`` statement ends."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         """End the workers."""
-        return
 
     @abstractmethod
     def run(self, tasks: Sequence[Task]) -> Outcomes:
@@ -117,11 +111,8 @@ class Processes(Workers):
             self._processes.popitem()[1].end()
 
     def hand(self, message: bytes) -> Future[bytes]:
-        done = next((future for future in self._processes if future.done()), None)
-        process = _Process() if done is None else self._processes.pop(done)
-        if done is not None and done.exception() is not None:
-            process.end()
-            process = _Process()
+        idle = next((last for last in self._processes if last.done() and last.exception() is None), None)
+        process = _Process() if idle is None else self._processes.pop(idle)
         future = process.hand(message)
         self._processes[future] = process
         return future
@@ -147,12 +138,8 @@ class _Process:
 
     def hand(self, message: bytes) -> Future[bytes]:
         """Send a message, and wait for the answer in a thread."""
-
-        def answer() -> bytes:
-            self._line.send_bytes(message)
-            return self._line.recv_bytes()
-
-        return self._thread.submit(answer)
+        self._thread.submit(self._line.send_bytes, message)
+        return self._thread.submit(self._line.recv_bytes)
 
     def end(self) -> None:
         """Stop it at once."""
