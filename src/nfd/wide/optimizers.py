@@ -38,13 +38,8 @@ class FactoredOptimizer(torch.optim.Optimizer):
         """Update all parameters that have a gradient; ``step`` calls it."""
         raise NotImplementedError
 
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        """ValueError unless the settings of a group are in their ranges."""
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings that it does not have are the defaults."""
-        if isinstance(param_group, dict):  # otherwise PyTorch has words of its own
-            self.check_group(self.defaults | param_group)
         _uncompiled(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -165,13 +160,9 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     shared = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
     def __init__(self, params: Any, **options: Any) -> None:
-        super().__init__(params, **options)
-
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        for name in ("lr", "momentum", "weight_decay"):
-            check_real(name, group[name], least=0.0)
-        if group["differentiable"]:
+        if options.get("differentiable"):
             raise InputError("nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice.")
+        super().__init__(params, **options)
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
         return bool(group["weight_decay"] or group["momentum"])
@@ -223,26 +214,15 @@ class Muon(FactoredOptimizer):
         ns_steps: int = STEPS,
         adjust_lr_fn: Shape | None = None,
     ) -> None:
-        settings = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
+        numbers = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "eps": eps}
+        settings: dict[str, Any] = {name: check_real(name, value, least=0.0) for name, value in numbers.items()}
+        settings |= {"nesterov": nesterov, "ns_coefficients": ns_coefficients, "adjust_lr_fn": adjust_lr_fn}
+        settings["ns_steps"] = check_count("ns_steps", ns_steps, maximum=_MOST_STEPS - 1)
+        if len(ns_coefficients) != 3:
+            raise InputError(f"ns_coefficients must be three numbers; got {ns_coefficients!r}.")
+        if adjust_lr_fn is not None:
+            check_choice("adjust_lr_fn", adjust_lr_fn, ("original", "match_rms_adamw"))
         super().__init__(params, settings)
-
-    def check_group(self, group: Mapping[str, Any]) -> None:
-        for name in ("lr", "weight_decay", "momentum", "eps"):
-            check_real(name, group[name], least=0.0)
-        check_count("ns_steps", group["ns_steps"], maximum=_MOST_STEPS - 1)
-        if len(group["ns_coefficients"]) != 3:
-            raise InputError(f"ns_coefficients must be three numbers; got {group['ns_coefficients']!r}.")
-        if group["adjust_lr_fn"] is not None:
-            check_choice("adjust_lr_fn", group["adjust_lr_fn"], ("original", "match_rms_adamw"))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of matrices; settings that it does not have are the defaults."""

@@ -33,7 +33,6 @@ class Guarded(nn.Parameter):
     """
 
     factors: list[tuple[Tensor, Tensor]] | None = None
-
     owner: str = "DeferredLinear"  # the kind of layer, for messages
     stands_for: tuple[int, int] = (0, 0)  # sizes of W
     resolution: float = 0.0  # below which the layer leaves out directions; rules that normalise warn of it
@@ -90,11 +89,10 @@ class Guarded(nn.Parameter):
         self.accept()
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Hold the same value and the same gradient elsewhere, or in another precision."""
-        self.settle()
+        """Hold the same value elsewhere, or in another precision; a gradient is not moved."""
+        if self.has_gradient:
+            raise StateError(f"A {self.owner} moves or converts no gradient. Call zero_grad() before .to().")
         self.data = fn(self.data)
-        if self.factors is not None:
-            self.factors = [(fn(left), fn(right)) for left, right in self.factors]
         self.accept()
 
     def register_hook(self, hook: Any) -> NoReturn:
@@ -253,12 +251,6 @@ class Coefficients(Guarded):
     def begin_gradient(self) -> None:
         if not self.has_gradient:
             self.weights = torch.zeros_like(self.data)
-
-    def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
-        self.settle()
-        self.data = fn(self.data)
-        self.weights = None if self.weights is None else fn(self.weights)
-        self.accept()
 
     def enter_step(self) -> None:
         """Have the column of the gradient where optimizers of PyTorch look for it."""
