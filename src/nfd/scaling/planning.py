@@ -267,11 +267,12 @@ def _parts_of_any(
     notes += of_factors
     if kept := dict.fromkeys(in_any_block(n, structure.blocks) for n, e in entries.items() if e.start.kept):
         notes.append(f"Kept as the constructor makes them, and not drawn anew: {listed([*kept], 4)}.")
-    for name in sorted(structure.traced.unscaled) if chosen.scales_depth else ():
-        own = depths.get(block_of(f"{name}.", structure.blocks) or "", depth)
-        if own != 1:
-            factors[name] = chosen.std("outer").at(1.0, 1.0, own)
-            notes = list(dict.fromkeys([*notes, _UNSCALED]))
+    if chosen.scales_depth:
+        unscaled = sorted(structure.traced.unscaled)
+        own = {name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth) for name in unscaled}
+        branches = {name: chosen.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
+        factors |= branches
+        notes += [_UNSCALED] if branches else []
     if structure.traced.attention and not (base is not None and head_sizes(model)):
         notes.append(_HEADS)
     return Parts(entries, m, depth, [*structure.blocks], factors, notes)
