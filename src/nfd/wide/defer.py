@@ -418,8 +418,16 @@ def _examined(
         elif not own.is_trained:
             reason = Reason.FROZEN
         else:
-            reason = _obstacle(parts, owner, linear) or (None if plan is None else _obstacle_by_plan(plan, name))
-        hooks = () if reason is not None or linear is None else _hooks_of(linear)
+            reason = _obstacle(parts, owner, linear)
+            if reason is None and plan is not None and not plan.law_for(name).equivariant:
+                reason = Reason.ELEMENTWISE
+            elif reason is None and plan is not None and plan.entries[name].start.kept:
+                reason = Reason.KEPT
+        hooks: tuple[str, ...] = ()
+        if reason is None and linear is not None:  # an attention stays the same module, so that its own hooks stay too
+            stays = isinstance(linear.module, nn.MultiheadAttention)
+            lost = [hook for hook in _hooks_on(linear.module) if not stays or hook == _FORWARD]
+            hooks = (*_hooks_on(linear.weight), *lost)
         reason = Reason.HOOKED if hooks else reason
         n_in, n_out = (1, math.prod(own.shape)) if linear is None else linear.features
         itemsize = torch.float32.itemsize if linear is None else linear.weight.element_size()
@@ -484,23 +492,11 @@ def _obstacle(parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: L
     return None
 
 
-def _obstacle_by_plan(plan: Plan, name: str) -> Reason | None:
-    if not plan.law_for(name).equivariant:
-        return Reason.ELEMENTWISE
-    return Reason.KEPT if plan.entries[name].start.kept else None
-
-
 def _hooks_on(holder: nn.Module | Tensor) -> tuple[str, ...]:
     """What would be lost with a module or a weight: its hooks, and a ``forward`` that stands in place of its own."""
     named = [(kind, hook) for kind in _HOOKS for hook in (getattr(holder, f"_{kind}s", None) or {}).values()]
     hooks = [f"{kind.replace('_', ' ')} {getattr(hook, '__qualname__', type(hook).__name__)}" for kind, hook in named]
     return (*hooks, _FORWARD) if "forward" in vars(holder) else tuple(hooks)
-
-
-def _hooks_of(linear: LinearMap) -> tuple[str, ...]:
-    """Of a map and its weight. An attention stays the same module, so that its own hooks stay too."""
-    is_kept = isinstance(linear.module, nn.MultiheadAttention)
-    return _hooks_on(linear.weight) + tuple(h for h in _hooks_on(linear.module) if not is_kept or h == _FORWARD)
 
 
 def _is_grouped(module: nn.Module | None) -> bool:

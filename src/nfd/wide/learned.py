@@ -91,11 +91,6 @@ class RandomPlusLowRank:
         """Samples that are held as they came."""
         return self.samples["inputs"].rank
 
-    @property
-    def other(self) -> Space:
-        """The space of U."""
-        return "gradients" if self.space == "inputs" else "inputs"
-
     # ---- products ---------------------------------------------------------------------------------------------
 
     def add_update(self, value: Tensor, v: Tensor, space: Space, column: Tensor) -> None:
@@ -128,7 +123,7 @@ class RandomPlusLowRank:
         E, share = self.blocks[-1], float(column[SLOTS - 1])
         if E is not None and share:
             E, own = E[: self.basis.rank].double(), X if self.space == "inputs" else G
-            others = (self.samples[self.other].rows[rows].double() @ E.T) * weights[:, None]
+            others = (self.samples[_opposite(self.space)].rows[rows].double() @ E.T) * weights[:, None]
             square += share**2 * E.square().sum() + 2 * share * (others * inner(own, self.basis.tiles.double())).sum()
         return square.clamp_min(0).sqrt()
 
@@ -239,7 +234,7 @@ class RandomPlusLowRank:
 
     def state(self) -> dict[str, Tensor]:
         """Copies of what was learned; the matrices follow from the seed, and a gradient is not saved."""
-        rank, nothing = self.basis.rank, self.basis.tiles.new_zeros(0, self.sizes[self.other])
+        rank, nothing = self.basis.rank, self.basis.tiles.new_zeros(0, self.sizes[_opposite(self.space)])
         blocks = [nothing if block is None else block[:rank].clone() for block in self.blocks[:-1]]
         return {
             "space": torch.tensor(SPACES.index(self.space) if self.settled else _UNSETTLED, device="cpu"),
