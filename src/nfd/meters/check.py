@@ -237,7 +237,7 @@ class Check:
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
             high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
-        optimizer_name: that of ``make_optimizer``; empty without one.
+        optimizer_class: name of what ``make_optimizer`` makes; empty without one.
         about: how the batches were read: their number, samples and shape, in words.
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
 
@@ -262,7 +262,7 @@ class Check:
     growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
     copies: bool = False
-    optimizer_name: str = ""
+    optimizer_class: str = ""
 
     @property
     def steps(self) -> int:
@@ -351,7 +351,7 @@ class Check:
             step = (str(row.get("step", "")),) if several else ()
             word, text = (row["verdict"], meaning_of(row)) if "verdict" in row else ("", row["cause"])
             table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
-        rate = f"{self.optimizer_name or self.optimizer}, lr = {self.lr:g}"
+        rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
         noise = ["", _NOISE, self._noise_as_text()] if self.noise else []
