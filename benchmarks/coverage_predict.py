@@ -14,7 +14,7 @@ import nfd
 from nfd.core.random import derive
 from nfd.data import digits
 from nfd.families.member import PaperMember
-from nfd.families.resnets import RULE, NetworkFamily, Networks
+from nfd.families.resnets import NetworkFamily, Networks
 
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ def truth() -> dict[str, tuple[float, float]]:
 
 def predicted(width: int, replicates: int, seed: int) -> nfd.Prediction:
     """The problem at a width."""
-    family = _Drawn(Networks(nfd.ResNet, 64, 10), (1, 1), RULE, "sgd", version=str(seed))
+    family = _Drawn(Networks(nfd.ResNet, 64, 10), (1, 1), "depth-mup", "sgd", version=str(seed))
     return nfd.predict(family, _task(), 1.0, depth=2, width=width, weights="dense", replicates=replicates)
 
 

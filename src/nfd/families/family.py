@@ -172,11 +172,11 @@ class Family:
         if weights != "dense":
             module, planned = self.outline(width, depth, seed)
             deferred = defer(module, planned, weights=weights, resolution=resolution, seed=seed)
-            return Member(deferred.to(device or "cpu"), planned, width, depth)
+            return Member(deferred.to(device or "cpu"), planned)
         module = instance(self.make_model, width, depth, seed)
         if device is not None:
             module.to(device)
-        member = member_of(module, self._planned(module, width, depth, device), width, depth)
+        member = member_of(module, self._planned(module, width, depth, device))
         member.begin_(seed)
         return member
 

@@ -29,11 +29,10 @@ class Member:
     Args:
         module: the network.
         plan: of this module.
-        width, depth: the size that it was built with; None if that is not known.
     """
 
-    def __init__(self, module: nn.Module, plan: Plan, width: int | None = None, depth: int | None = None) -> None:
-        self.module, self.plan, self.width, self.depth = module, plan, width, depth
+    def __init__(self, module: nn.Module, plan: Plan) -> None:
+        self.module, self.plan = module, plan
 
     def __call__(self, sample: Any) -> Any:
         """The output of the module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
@@ -155,15 +154,9 @@ class PaperMember(Member):
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        net: Network,
-        rule: RuleName,
-        optimizer: str,
-        planned: Plan | None = None,
+        self, module: nn.Module, net: Network, rule: RuleName, optimizer: str, planned: Plan | None = None
     ) -> None:
         self.module, self.net, self.rule, self._optimizer = module, net, rule, optimizer
-        self.width, self.depth = net.width, net.depth
         if planned is not None:
             self.plan = planned
 
@@ -223,9 +216,9 @@ class PaperMember(Member):
         self.net.reserve(samples)
 
 
-def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:
+def member_of(module: nn.Module, planned: Plan) -> Member:
     """The member that a planned module is: the one place that looks at which kind it is."""
     net = told_by(module)
     if isinstance(net, Network):
         return PaperMember(module, net, planned.rule, planned.optimizer, planned)
-    return Member(module, planned, width, depth)
+    return Member(module, planned)

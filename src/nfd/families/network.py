@@ -32,9 +32,7 @@ from nfd.core.names import Feedback, NetworkWeights, Regime, RuleName
 from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 from nfd.wide.layers import DeferredLinear, StructuredLinear
-from nfd.wide.linear import FEEDBACKS, FactoredLinear
-
-# ---- What one pass shows
+from nfd.wide.linear import FactoredLinear
 
 
 @dataclass
@@ -180,7 +178,7 @@ class Network(nn.Module):
         self.activation = activations.activation(activation)
         self.regime = cast(Regime, check_choice("regime", regime, get_args(Regime)))
         self.weights = cast(NetworkWeights, check_choice("weights", weights, _LAYERS))
-        self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
+        self.feedback = cast(Feedback, check_choice("feedback", feedback, get_args(Feedback)))
         if resolution is not None and self.weights != "structured":
             raise InputError(f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop it.")
         self.resolution = resolution
@@ -361,20 +359,18 @@ class Network(nn.Module):
     def _add_layers(self) -> None:
         """Make the hidden layers, where they follow from the arguments of every network."""
 
-    def _layer(self, name: str, index: int) -> Linear:
-        seed: int | Increment = derive(self.seed, "init", name, index)
-        if self.coupled:
-            seed = Increment(derive(self.seed, "init", name), index, self.depth, self.coupled)
-        options = self._factory if self.resolution is None else self._factory | {"resolution": self.resolution}
-        return _LAYERS[self.weights](self.width, self.width, feedback=self.feedback, seed=seed, **options)
-
     def _layers(self, name: str) -> nn.ModuleList:
-        return nn.ModuleList([self._layer(name, index) for index in range(self.depth)])
+        options = self._factory | {"feedback": self.feedback}
+        options |= {} if self.resolution is None else {"resolution": self.resolution}
+        seeds: list[int | Increment] = [derive(self.seed, "init", name, index) for index in range(self.depth)]
+        if self.coupled:
+            path = derive(self.seed, "init", name)
+            seeds = [Increment(path, index, self.depth, self.coupled) for index in range(self.depth)]
+        return nn.ModuleList([_LAYERS[self.weights](self.width, self.width, seed=seed, **options) for seed in seeds])
 
     def _gaussian(self, name: str, *shape: int) -> Tensor:
         stream, dtype = generator(self.seed, "init", name), self._factory["dtype"]
-        drawn = torch.randn(*shape, generator=stream, dtype=dtype, device="cpu")
-        return drawn.to(self._factory["device"])
+        return torch.randn(*shape, generator=stream, dtype=dtype, device="cpu").to(self._factory["device"])
 
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):

@@ -16,9 +16,6 @@ from nfd.families.network import Network
 from nfd.families.resnet import ResNet
 from nfd.scaling.plan import Plan
 
-RULE: RuleName = "depth-mup"  # the paper's own
-OPTIMIZER = "sgd"
-
 
 @dataclass(frozen=True)
 class Networks:
@@ -37,9 +34,7 @@ class Networks:
 
     def __call__(self, width: int, depth: int, **more: Any) -> nn.Module:
         """The network of a size."""
-        make: Any = self.kind
-        net: nn.Module = make(self.inputs, self.outputs, width, depth, **{**self.settings, **more})
-        return net
+        return self.kind(self.inputs, self.outputs, width, depth, **{**self.settings, **more})
 
 
 class NetworkFamily(Family):
@@ -91,8 +86,8 @@ def networks(
     inputs: int,
     outputs: int,
     *,
-    rule: RuleName = RULE,
-    optimizer: str = OPTIMIZER,
+    rule: RuleName = "depth-mup",
+    optimizer: str = "sgd",
     version: str | None = None,
     **settings: Any,
 ) -> NetworkFamily:
@@ -109,8 +104,8 @@ def resnets(
     activation: str = "relu",
     block: str = "one-layer",
     feedback: str = "shared",
-    rule: RuleName = RULE,
-    optimizer: str = OPTIMIZER,
+    rule: RuleName = "depth-mup",
+    optimizer: str = "sgd",
 ) -> NetworkFamily:
     """The paper's residual networks of every width and depth (``nfd.ResNet``), as a family.
 

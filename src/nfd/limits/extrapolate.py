@@ -298,8 +298,9 @@ def bytes_of(family: Family, task: Task, width: int, depth: int, weights: Networ
     A matrix holds ``m n`` numbers, as many for its gradient and for each state of the optimizer; unstored, as many
     vectors of both sides as rows passed through it, twice for deferred weights.
     """
-    small = family.member(max(family.base[0], 16), family.base[1])
-    n, blocks = small.width or 1, max(len(small.blocks), 1)
+    n = max(family.base[0], 16)
+    small = family.member(n, family.base[1])
+    blocks = max(len(small.blocks), 1)
     shapes = [small.module.get_parameter(name).shape for name in small.hidden]
     area = sum(math.prod(shape) for shape in shapes) / n**2 / blocks * width**2 * depth
     sides = sum(shape[0] + math.prod(shape[1:]) for shape in shapes) / n / blocks * width * depth
