@@ -553,16 +553,17 @@ def roles_of(net: TellsMultipliers) -> dict[str, Role]:
             f"named_roles() must name parameters of the network; {kind} has no {', '.join(map(repr, unknown))}."
         )
     of = {id(names[name]): role for name, role in given.items()}
-    roles: dict[str, Role] = {}
+    roles, missing = dict[str, Role](), []
     for name, p in module.named_parameters():
         role = of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
         if role is not None:
             roles[name] = role
-    if missing := [name for name, p in module.named_parameters() if p.requires_grad and name not in roles]:
+        elif p.requires_grad:
+            missing.append(name)
+    if missing:
         raise InputError(
-            f"{kind} has trainable parameters without a role, so that nothing decides their rate: "
-            f"{listed(missing, 6)}. "
-            f"Override named_roles() to return {{**super().named_roles(), {missing[0]!r}: ROLE, ...}} with roles among "
+            f"{kind} has trainable parameters without a role, and so without a rate: {listed(missing, 6)}. Override "
+            f"named_roles() to return {{**super().named_roles(), {missing[0]!r}: ROLE, ...}} with roles among "
             f"{', '.join(map(repr, ROLES))}, or freeze them with requires_grad_(False)."
         )
     return roles
@@ -598,7 +599,7 @@ def _told_parts(model: nn.Module, net: TellsMultipliers, rule: str, given: Given
         if base is None:
             raise InputError(
                 f"The base is a {type(small).__name__}, whose scales are others than those of the model, a network of "
-                "nfd.nets. Build both alike."
+                "the paper. Build both alike."
             )
         if (base.depth, base.width) == (width, depth or net.depth) and base.width != base.depth:
             raise InputError(
