@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from tests.models import Residual, Transformer
 from torch import nn
+from torch.optim import lr_scheduler
 
 import nfd
 
@@ -131,3 +134,66 @@ def test_the_state_of_both_is_saved_and_loaded() -> None:
     assert steps(fresh, forgetful, 3) != expected
     with pytest.raises(ValueError, match="groups of parameters; expected"):
         other.load_state_dict({"state": {}, "param_groups": []})
+
+
+# ---- the ratios of its rates: kept by schedules that multiply, and missed where something else sets rates -----------
+
+STEPS = 6
+
+Scheduler = Callable[[torch.optim.Optimizer], Callable[[], None]]
+
+
+def by_class(kind: Any, **options: Any) -> Scheduler:
+    return lambda optimizer: kind(optimizer, **options).step
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    rates = [group["lr"] for group in optimizer.param_groups]
+    return lr_scheduler.OneCycleLR(optimizer, max_lr=rates, total_steps=STEPS + 1, cycle_momentum=False).step
+
+
+def loop(rate: Callable[[dict[str, Any]], float]) -> Scheduler:
+    def made(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+        def step() -> None:
+            for group in optimizer.param_groups:
+                group["lr"] = rate(group)
+
+        return step
+
+    return made
+
+
+KEPT: dict[str, Scheduler] = {
+    "a warm-up from zero": by_class(lr_scheduler.LambdaLR, lr_lambda=lambda step: step / STEPS),
+    "a cosine to zero": by_class(lr_scheduler.CosineAnnealingLR, T_max=STEPS),
+    "one cycle with a peak for each group": one_cycle,
+    "a loop that multiplies by lr_scale": loop(lambda group: 0.003 * group["lr_scale"]),
+}
+LOST: dict[str, Scheduler] = {
+    "one peak for all groups": by_class(
+        lr_scheduler.OneCycleLR, max_lr=0.01, total_steps=STEPS + 1, cycle_momentum=False
+    ),
+    "a cosine to a rate of its own": by_class(lr_scheduler.CosineAnnealingLR, T_max=STEPS, eta_min=1e-3),
+    "a loop that sets one rate": loop(lambda group: 0.003),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("name", [*KEPT, *LOST])
+def test_lost_ratios_are_warned_of_once(name: str, optimizer: str) -> None:
+    model, plan = planned(optimizer)
+    made = plan.make_optimizer(model, lr=0.003, **({"adamw_lr": 0.001} if optimizer == "muon" else {}))
+    advance = (KEPT | LOST)[name](made)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(STEPS):
+            steps(model, made, 1)
+            advance()
+    warned = [str(warning.message) for warning in caught if "the plan's" in str(warning.message)]
+    assert len(warned) == (name in LOST)
+    if name in LOST:
+        assert "max_lr=[" in warned[0]
+        with pytest.raises(ValueError, match=r"no longer the plan's: groups \d+ and \d+"):
+            plan.check_rates(made)
+    else:
+        plan.check_rates(made)
