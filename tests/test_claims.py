@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from scipy import stats
 
 from nfd.cli import main
-from nfd.core.estimates import Interval, mean
+from nfd.core.estimates import Interval
 from nfd.paper.claims.rules import (
     above,
     as_fast_as,
@@ -25,7 +22,6 @@ from nfd.paper.claims.rules import (
     some_of,
     together,
 )
-from nfd.paper.claims.significance import discovery_rates, level
 from nfd.paper.claims.table import CLAIMS
 from nfd.paper.figures import FIGURES
 from nfd.paper.pages import claims_page, warning_sections, write_figure
@@ -76,31 +72,6 @@ def test_verdicts_combine() -> None:
     assert rescued("undecided", {"a": "holds"}) == ("undecided", "")
 
 
-def test_the_level_of_a_verdict_is_that_of_students_test() -> None:
-    samples = torch.tensor([0.3, 0.5, 0.2, 0.9, 0.4], dtype=torch.float64)
-    measured = mean(samples)
-    above_zero = stats.ttest_1samp(samples.numpy(), 0.0).pvalue
-    assert level(measured, 0.0, math.inf) == pytest.approx(above_zero, rel=1e-6)
-    assert level(measured, -math.inf, 0.0) == pytest.approx(above_zero, rel=1e-6)  # as sure that it fails
-    sides = [stats.ttest_1samp(samples.numpy(), bound).pvalue for bound in (0.1, 1.0)]
-    assert level(measured, 0.1, 1.0) == pytest.approx(max(sides), rel=1e-6)  # both bounds have to be kept
-    assert level(measured, measured.low, math.inf) == pytest.approx(0.05)
-    assert level(Interval(1.0, 0.0, 1.0, 1.0), 0.5, math.inf) == 0.0
-
-
-def test_false_discoveries_are_as_rare_as_q_says() -> None:
-    """400 tables of 40 statements, of which half lie on their bound: of verdicts with q up to 0.1 few are wrong."""
-    draws = torch.randn(400, 40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    draws[:, 20:] += 2.0
-    p = stats.ttest_1samp(draws.numpy(), 0.0, axis=-1).pvalue
-    shares = []
-    for row in p:
-        given = torch.tensor(discovery_rates(row.tolist())) <= 0.1
-        shares.append(float(given[:20].sum()) / max(1, int(given.sum())))
-    assert sum(shares) / len(shares) == pytest.approx(0.05, abs=0.01)  # 0.1 times the share that lie on their bound
-    assert discovery_rates([None, 0.04, None]) == [None, 0.04, None]
-
-
 @pytest.mark.parametrize("size", ["smoke", "cpu"])
 def test_pages_of_the_smallest_size_warn(size: Any, tmp_path: Path) -> None:
     config = FigureConfig(size=size)
@@ -132,7 +103,6 @@ def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp
             "reading",
             "tried",
             "stderr",
-            "p",
         ]
     }
     for row in rows:

@@ -124,7 +124,7 @@ def test_claims_as_a_table_and_as_markdown() -> None:
     text = claims_markdown([CLAIM, BARE], "# Claims")
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 4
-    assert all(line.replace("\\|", "").count("|") == 7 for line in table)
+    assert all(line.replace("\\|", "").count("|") == 6 for line in table)
     assert "2 statements. Holds: 1, not testable here: 1." in text
     assert "<b>" not in text
     assert claims_section([]).paragraphs == ["There are none."]

@@ -16,7 +16,7 @@ from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors
 from nfd.paper.claims.measuring import exponent, listed, rows, seeds, unit
-from nfd.paper.claims.rules import FASTER, NEAR, around, near, together
+from nfd.paper.claims.rules import FASTER, NEAR, near, together
 from nfd.paper.distances import relative
 from nfd.paper.settings import Preset
 from nfd.paper.untrained import flows
@@ -89,7 +89,7 @@ def judge_variance(ratios: dict[str, Interval]) -> Judged:
     """Whether every measured variance is the predicted one within ``NEAR``; the value is the first."""
     verdict = together(near(value, 1.0) for value in ratios.values())
     reading = f"Measured over predicted: {listed(ratios)}."
-    return Judged(next(iter(ratios.values())), verdict, reading, tuple(ratios), around(1.0, NEAR, len(ratios)))
+    return Judged(next(iter(ratios.values())), verdict, reading, tuple(ratios))
 
 
 def _variance(evidence: Evidence) -> Judged:
@@ -105,7 +105,7 @@ def judge_printed(nonlinear: dict[str, Interval], linear: Interval) -> Judged:
     if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
         reading += " Without phi' the equation is that of a linear network; Prop. 6 has phi'."
     first = next(iter(nonlinear.values()))
-    return Judged(first, verdict, reading, (*nonlinear, "identity"), around(1.0, NEAR, len(nonlinear)))
+    return Judged(first, verdict, reading, (*nonlinear, "identity"))
 
 
 def _printed(evidence: Evidence) -> Judged:
@@ -170,7 +170,7 @@ def judge_independence(apart: dict[str, Interval], shared: Interval, decoupled: 
     )
     verdict = together(near(value) for value in apart.values())
     farthest = max(apart.values(), key=lambda value: value.high)
-    return Judged(farthest, verdict, reading, tuple(apart), around(0.0, NEAR, len(apart)))
+    return Judged(farthest, verdict, reading, tuple(apart))
 
 
 def _hundredths(r: Interval) -> str:

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope
-from nfd.paper.claims.claim import Bounds, Claim, ClaimVerdict, Judged
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import (
     EVEN,
@@ -128,7 +128,7 @@ def _better(evidence: Evidence, metric: str) -> Judged:
     tried = (
         () if verdict == ClaimVerdict.HOLDS else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
     )
-    return Judged(worst, verdict, reading, tried, Bounds(-math.inf, 0.0, len(gains)))
+    return Judged(worst, verdict, reading, tried)
 
 
 def _deep(evidence: Evidence, metric: str) -> Judged:

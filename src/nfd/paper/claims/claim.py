@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 from nfd.core import Interval
 from nfd.paper.claims.evidence import Evidence
-from nfd.paper.claims.significance import level
 
 
 class ClaimVerdict(StrEnum):
@@ -35,40 +33,17 @@ class ClaimVerdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Between which numbers a value makes a statement hold; ``cases`` is how many values were compared with them, the
-    worst of which is reported."""
-
-    low: float
-    high: float
-    cases: int = 1
-
-
-@dataclass(frozen=True)
 class Judged:
     """What a measurement says of a statement.
 
     ``reading`` names the condition, the counter-measurement, or why nothing can be said; ``tried`` is what was varied,
-    so that the statement might hold where it does not: never empty there. ``bounds`` are what the value was compared
-    with, where chance could make the verdict wrong.
+    so that the statement might hold where it does not: never empty there.
     """
 
     value: Interval
     verdict: ClaimVerdict
     reading: str
     tried: tuple[str, ...] = ()
-    bounds: Bounds | None = None
-
-    @property
-    def p(self) -> float | None:
-        """The smallest level at which the verdict would still be given (``significance.level``); None without chance.
-
-        A statement fails where one of several values does, so that level is multiplied by their number (Bonferroni).
-        """
-        if self.bounds is None or not math.isfinite(self.value.low + self.value.high):
-            return None
-        smallest = level(self.value, self.bounds.low, self.bounds.high)
-        return min(1.0, smallest * (1 if self.verdict == ClaimVerdict.HOLDS else self.bounds.cases))
 
 
 def only_of(figure: str) -> str:
@@ -98,5 +73,4 @@ class Claim:
         about = {name: value for name, value in vars(self).items() if name != "measure"}
         return about | asdict(judged.value) | {
             "verdict": str(judged.verdict), "reading": judged.reading, "tried": list(judged.tried),
-            "p": judged.p,
         }  # fmt: skip

@@ -12,7 +12,7 @@ from nfd.core import Activation, Interval
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, ratio, seeds, unit
-from nfd.paper.claims.rules import NEAR, around, near, rescued
+from nfd.paper.claims.rules import NEAR, near, rescued
 from nfd.paper.settings import Preset
 from nfd.paper.two_limits import first_step
 
@@ -77,7 +77,7 @@ def judge_ratio(depths: dict[int, Interval], variants: dict[str, Interval], kern
         f"Standard over decoupled: {listed(by_depth)}; by the kernels at infinite width: {exact}. "
         f"At L = {max(depths)}: {listed(variants)}.{condition}"
     )
-    return Judged(last, verdict, reading, (*by_depth, *variants), around(1.0, NEAR))
+    return Judged(last, verdict, reading, (*by_depth, *variants))
 
 
 def _corollary(evidence: Evidence) -> Judged:

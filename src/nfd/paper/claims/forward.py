@@ -12,10 +12,10 @@ from torch import Tensor
 from nfd import ResNet, kernel
 from nfd.core import Activation, Interval, derive, interval, log_slope
 from nfd.limits import extrapolated
-from nfd.paper.claims.claim import Bounds, Claim, Judged
+from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, rows, seeds, unit
-from nfd.paper.claims.rules import FASTER, NEAR, around, fast, inside, near, together
+from nfd.paper.claims.rules import FASTER, NEAR, fast, inside, near, together
 from nfd.paper.distances import distance, relative
 from nfd.paper.settings import Preset
 from nfd.paper.start import at_start
@@ -76,9 +76,7 @@ def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | No
     reading = f"Exponents of the mean square: {listed(required)}."
     if besides:
         reading += f" Outside of the assumptions: {listed(besides)}."
-    return Judged(
-        slowest, verdict, reading, (*required, *(besides or {})), Bounds(-math.inf, RATE + FASTER, len(required))
-    )
+    return Judged(slowest, verdict, reading, (*required, *(besides or {})))
 
 
 def _rates(evidence: Evidence) -> Judged:
@@ -111,7 +109,7 @@ def off(moments: Tensor, expected: Tensor) -> Interval:
 def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:
     """Whether second moments agree with the kernel of infinite depth."""
     reading = f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth {same}."
-    return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",), around(0.0, NEAR))
+    return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",))
 
 
 def _covariance(evidence: Evidence) -> Judged:
@@ -131,7 +129,7 @@ def judge_gaussian(fall: dict[str, Interval], last: dict[str, Interval], width: 
     verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
     reading = f"Excess kurtosis at width {width}: {listed(last)}; its exponents in n: {listed(fall)}."
     slowest = max(fall.values(), key=lambda power: power.high)
-    return Judged(slowest, verdict, reading, tuple(fall), Bounds(-math.inf, -0.5, len(fall)))
+    return Judged(slowest, verdict, reading, tuple(fall))
 
 
 def _gaussian(evidence: Evidence) -> Judged:
@@ -154,7 +152,7 @@ def judge_order(apart: dict[str, Interval]) -> Judged:
     verdict = together(near(value) for value in apart.values())
     reading = f"Depth first against width first, relative difference of second moments: {listed(apart)}."
     farthest = max(apart.values(), key=lambda value: value.high)
-    return Judged(farthest, verdict, reading, tuple(apart), around(0.0, NEAR, len(apart)))
+    return Judged(farthest, verdict, reading, tuple(apart))
 
 
 def _order(evidence: Evidence) -> Judged:

@@ -16,7 +16,6 @@ from nfd.paper.claims.limit import RATE
 from nfd.paper.claims.rules import (
     FASTER,
     above,
-    around,
     as_fast_as,
     below,
     between,
@@ -69,7 +68,7 @@ def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
         reading += f" {_none_learns(rest)}"
     verdict = inside(gap, -ALIGNED, ALIGNED).opposite
     tried = () if verdict == ClaimVerdict.HOLDS else ("every depth of the figure",)
-    return Judged(gap, verdict, reading, tried, around(0.0, ALIGNED))
+    return Judged(gap, verdict, reading, tried)
 
 
 def _none_learns(depths: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from nfd.core import UNKNOWN, Activation, Feedback, Interval, derive, interval, 
 from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, signed
-from nfd.paper.claims.rules import FASTER, NEAR, around, as_fast_as, near, rescued, together
+from nfd.paper.claims.rules import FASTER, NEAR, as_fast_as, near, rescued, together
 from nfd.paper.distances import distance, relative, squared_apart, systematic
 from nfd.paper.settings import Preset
 from nfd.paper.two_limits import ETA_C, networks, solutions
@@ -71,7 +71,7 @@ def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> 
     verdict = together(near(apart) for apart in base.values())
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
     reading = f"Relative distance: {listed(base)}; with {listed(variants)}.{condition}"
-    return Judged(worst, verdict, reading, tuple(variants), around(0.0, NEAR, len(base)))
+    return Judged(worst, verdict, reading, tuple(variants))
 
 
 def _equation_5(evidence: Evidence) -> Judged:
@@ -136,7 +136,7 @@ def judge_convergence(
         verdict = ClaimVerdict.UNDECIDED
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
     tried = (*variants, "larger networks: docs/two-limits.md")
-    return Judged(last, verdict, reading + condition, tried, around(0.0, NEAR))
+    return Judged(last, verdict, reading + condition, tried)
 
 
 def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) -> Interval:

@@ -9,10 +9,8 @@ from typing import Any, Literal, TypeGuard
 
 from nfd.core import Row, visible
 from nfd.paper.claims.claim import ClaimVerdict, figure_of
-from nfd.paper.claims.significance import ONE_SIDE, discovery_rates, expected_wrong
 from nfd.report import Label, Result, Section
 
-_LEAST_Q = 1e-4  # smaller ones are not told apart
 _KEYS = {"id", "source", "statement", "verdict"}
 _TONES: dict[str, Literal["good", "partly", "bad", "open"]] = {
     ClaimVerdict.HOLDS: "good",
@@ -41,15 +39,14 @@ def claims_section(rows: Sequence[Row], level: Literal[2, 3] = 2) -> Section:
             "source": _plain(row["source"]),
             "statement": [f"{row['id']}: {row['statement']}"],
             "measured": _measured(row),
-            "q": _q(q),
             "verdict": Label(_plain(row["verdict"]), _TONES.get(str(row["verdict"]), "open")),
             "how, and what it says": _details(row),
         }
-        for row, q in zip(rows, _rates(rows), strict=True)
+        for row in rows
     ]
     return Section(
         "Statements and verdicts",
-        [_count(rows), chance(rows)] if rows else ["There are none."],
+        [_count(rows)] if rows else ["There are none."],
         table=table,
         level=level,
         cards=True,
@@ -58,44 +55,19 @@ def claims_section(rows: Sequence[Row], level: Literal[2, 3] = 2) -> Section:
 
 def claims_markdown(rows: Sequence[Row], intro: str) -> str:
     """``intro``, and for every figure a table of its statements in Markdown, with what was measured, read and tried."""
-    lines = [intro.strip(), ""] + ([in_markdown(_count(rows)), "", in_markdown(chance(rows)), ""] if rows else [])
-    rated = list(zip(rows, _rates(rows), strict=True))
+    lines = [intro.strip(), ""] + ([in_markdown(_count(rows)), ""] if rows else [])
     for figure in sorted({figure_of(str(row["id"]), str(row["source"])) or "" for row in rows}):
-        own = [(row, q) for row, q in rated if (figure_of(str(row["id"]), str(row["source"])) or "") == figure]
+        own = [row for row in rows if (figure_of(str(row["id"]), str(row["source"])) or "") == figure]
         lines += [f"## {figure.replace('figure-', 'Figure ') or 'Theory and other sections'}", ""]
-        lines += ["| id | source | statement | measured | q | verdict |", "| --- | --- | --- | --- | --- | --- |"]
-        cells = [(r["id"], r["source"], r["statement"], _measured(r), _q(q), r["verdict"]) for r, q in own]
+        lines += ["| id | source | statement | measured | verdict |", "| --- | --- | --- | --- | --- |"]
+        cells = [(r["id"], r["source"], r["statement"], _measured(r), r["verdict"]) for r in own]
         lines += [*(f"| {' | '.join(map(in_markdown, row))} |" for row in cells), ""]
-        lines += [*(_below(row) for row, _ in own), ""]
+        lines += [*(_below(row) for row in own), ""]
     return "\n".join(lines).strip() + "\n"
 
 
 def _below(row: Row) -> str:
     return f"- **{in_markdown(row['id'])}**, {in_markdown(row['verdict'])}. {in_markdown(' '.join(_details(row)))}"
-
-
-def chance(rows: Sequence[Row]) -> str:
-    """How many verdicts chance is expected to have made wrong, and by which rate of false discoveries they stand."""
-    tests = [(row, q) for row, q in zip(rows, _rates(rows), strict=True) if q is not None]
-    given = [(row, q) for row, q in tests if row["verdict"] != ClaimVerdict.UNDECIDED]
-    if not given:
-        return "Chance could make none of these verdicts wrong."
-    last, highest = max(given, key=lambda pair: pair[1])
-    return (
-        f"Of {len(given)} verdicts by an interval, at most {expected_wrong(len(given)):.1f} are expected to be wrong "
-        f"by chance ({ONE_SIDE:.1%} each, reached where the truth lies on a bound). q is the rate of false discoveries "
-        f"at which a verdict stands among these {len(tests)} tests (Benjamini and Hochberg, over the smallest levels "
-        f"at which each would be given); the highest q of a verdict is {highest:.2g} ({last['id']}). The other "
-        f"{len(rows) - len(tests)} have no q: they are exact, not testable here, or without a number."
-    )
-
-
-def _rates(rows: Sequence[Row]) -> list[float | None]:
-    return discovery_rates([_number(row.get("p")) for row in rows])
-
-
-def _q(q: float | None) -> str:
-    return "" if q is None else f"{q:.1g}" if q >= _LEAST_Q else f"below {_LEAST_Q:g}"
 
 
 def _count(rows: Sequence[Row]) -> str:

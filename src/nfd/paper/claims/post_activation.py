@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfd import ResNet
 from nfd.core import Activation, Interval, Order, activation, gaussian_mean, mean
-from nfd.paper.claims.claim import Bounds, Claim, ClaimVerdict, Judged
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit
 from nfd.paper.claims.rules import FLAT, flat, inside, rescued, together, undecided
@@ -61,7 +61,7 @@ def judge_bound(ratios: dict[str, Interval], width: int) -> Judged:
     reading = (
         f"E h_L over the bound: {listed(ratios)}. The bound tends to c_1 = {C_1:.2f} at infinite width (here {width})."
     )
-    return Judged(ratios[worst], verdict, reading, tuple(ratios), Bounds(1.0, math.inf, len(ratios)))
+    return Judged(ratios[worst], verdict, reading, tuple(ratios))
 
 
 def _bound(evidence: Evidence) -> Judged:
@@ -82,7 +82,7 @@ def judge_debate(post: Interval, pre: Interval, variants: dict[str, tuple[Interv
     numbers = "".join(f"; {name}: {first} and {second}" for name, (first, second) in variants.items())
     reading = f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}{numbers}."
     verdict, condition = rescued(differ(post, pre), {name: differ(*exponents) for name, exponents in variants.items()})
-    return Judged(post, verdict, reading + condition, tuple(variants), Bounds(FLAT, math.inf))
+    return Judged(post, verdict, reading + condition, tuple(variants))
 
 
 def judge_common(exponents: dict[str, Interval], covered: list[str]) -> Judged:
@@ -97,7 +97,7 @@ def judge_common(exponents: dict[str, Interval], covered: list[str]) -> Judged:
         reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
     lowest = min(within.values(), key=lambda value: value.low)
     verdict = together(grows(value) for value in within.values())
-    return Judged(lowest, verdict, reading, tuple(exponents), Bounds(FLAT, math.inf, len(within)))
+    return Judged(lowest, verdict, reading, tuple(exponents))
 
 
 def grows(power: Interval) -> ClaimVerdict:

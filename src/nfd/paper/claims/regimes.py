@@ -12,7 +12,7 @@ from nfd.core import Interval, Regime
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, over, rows
-from nfd.paper.claims.rules import FLAT, around, flat, rescued
+from nfd.paper.claims.rules import FLAT, flat, rescued
 from nfd.paper.settings import Preset
 from nfd.training import train
 
@@ -56,7 +56,7 @@ def judge_regime(power: Interval, expected: float, sizes: dict[int, float], wide
     variant = "the two largest widths alone"
     verdict, condition = rescued(flat(power, expected), {variant: flat(widest, expected)})
     reading = f"The relative change of h_L goes as n^{power}: {numbers}; by {variant}, as n^{widest}.{condition}"
-    return Judged(power, verdict, reading, (*(f"n = {n}" for n in sizes), variant), around(expected, FLAT))
+    return Judged(power, verdict, reading, (*(f"n = {n}" for n in sizes), variant))
 
 
 def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:

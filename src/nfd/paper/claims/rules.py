@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from nfd.core import UNKNOWN, Interval
-from nfd.paper.claims.claim import Bounds, ClaimVerdict, Judged
+from nfd.paper.claims.claim import ClaimVerdict, Judged
 from nfd.paper.figures.panels import diverged
 from nfd.paper.figures.selection import Runs
 
@@ -49,7 +49,7 @@ def fast(measured: Interval, exponent: float) -> ClaimVerdict:
 
 def between(measured: Interval, low: float, high: float, reading: str, *tried: str) -> Judged:
     """Holds where the whole interval lies within the bounds, does not where it lies outside."""
-    return _judged(measured, inside(measured, low, high), reading, tried, Bounds(low, high))
+    return _judged(measured, inside(measured, low, high), reading, tried)
 
 
 def below(measured: Interval, bound: float, reading: str, *tried: str) -> Judged:
@@ -65,17 +65,12 @@ def above(measured: Interval, bound: float, reading: str, *tried: str) -> Judged
 def as_fast_as(measured: Interval, exponent: float, reading: str, *tried: str) -> Judged:
     """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does not where it lies
     above that: finite sizes shift a fitted exponent, and the alternative to 1/size is its root."""
-    return _judged(measured, fast(measured, exponent), reading, tried, Bounds(-math.inf, exponent + FASTER))
+    return _judged(measured, fast(measured, exponent), reading, tried)
 
 
-def _judged(measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...], bounds: Bounds) -> Judged:
+def _judged(measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...]) -> Judged:
     """With what was tried, where the statement does not simply hold."""
-    return Judged(measured, verdict, reading, () if verdict == ClaimVerdict.HOLDS else tried, bounds)
-
-
-def around(expected: float, margin: float, cases: int = 1) -> Bounds:
-    """The bounds of ``near`` and ``flat``."""
-    return Bounds(expected - margin, expected + margin, cases)
+    return Judged(measured, verdict, reading, () if verdict == ClaimVerdict.HOLDS else tried)
 
 
 def together(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:

@@ -14,7 +14,7 @@ from nfd.core import Activation, Interval
 from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit
-from nfd.paper.claims.rules import FLAT, around, flat, rescued, together
+from nfd.paper.claims.rules import FLAT, flat, rescued, together
 from nfd.paper.settings import Preset
 from nfd.paper.untrained import flows
 
@@ -79,7 +79,7 @@ def judge_exponents(measured: dict[str, Interval], expected: float, variants: di
     numbers = "".join(f" With {name}: {listed(other)}." for name, other in variants.items())
     verdict, condition = rescued(as_expected(measured), {name: as_expected(other) for name, other in variants.items()})
     reading = f"Exponents: {listed(measured)}; said: {expected:g}.{numbers}{condition}"
-    return Judged(farthest, verdict, reading, tuple(variants), around(expected, FLAT, len(measured)))
+    return Judged(farthest, verdict, reading, tuple(variants))
 
 
 def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
