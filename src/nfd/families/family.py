@@ -78,9 +78,8 @@ class Family:
             check_count("base", size, maximum=most)
         check_patterns("blocks", self.blocks)
         checked_roles(self.roles)
-        for argument in ("name", "version"):
-            given = getattr(self, argument)
-            if given is not None and not isinstance(given, str):
+        for argument, given in (("name", self.name), ("version", self.version or "")):
+            if not isinstance(given, str):
                 raise InputTypeError(f"{argument} must be a text; got {given!r} of {type(given).__name__}.")
         made = self.make_model
         object.__setattr__(self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__))

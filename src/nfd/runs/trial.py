@@ -23,7 +23,7 @@ from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.scaling.model import tensors
 from nfd.store import Record
-from nfd.training.loop import Step, judged, rows
+from nfd.training.loop import Step, judged, optimizer_of, train
 from nfd.training.task import Task
 
 NUMERICS = 3  # counts changes of what a trial computes beyond rounding
@@ -164,7 +164,10 @@ class Trial:
             losses = list[Tensor]()
             if 0 in looks:
                 found[0] = judged(member, task)
-            for row in rows(member, task, self.lr, self.factors, _around(seen)):
+            groups = member.groups(self.lr, task.weight_decay, task.adamw_lr)
+            optimizer = optimizer_of(task, member.optimizer, groups)
+            steps = train(member, optimizer, task.batches, task.value, rates=self.factors, around=_around(seen))
+            for row in steps:
                 losses.append(row.losses)
                 for observation in seen:
                     observation.after(row)

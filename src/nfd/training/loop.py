@@ -23,19 +23,6 @@ from nfd.wide.optimizers import is_factored
 Around = Callable[[int], AbstractContextManager[object]]
 
 
-def rows(
-    member: Member, task: Task, lr: float, rates: Sequence[float] | None = None, around: Around | None = None
-) -> Iterator[Step]:
-    """Train a member on a task, one row per step.
-
-    Args:
-        lr: of the base. rates: factors on every rate, one per step. around: as in ``train``.
-    """
-    groups = member.groups(lr, task.weight_decay, task.adamw_lr)
-    optimizer = optimizer_of(task, member.optimizer, groups)
-    return train(member, optimizer, task.batches, task.value, rates=rates, around=around)
-
-
 def optimizer_of(task: Task, name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """The optimizer of parameter groups: the one of this name, or what the task's ``make_optimizer`` makes.
 
