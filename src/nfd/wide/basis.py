@@ -21,7 +21,7 @@ goes to the next round. Almost always one round, two passes over ``Q``, is enoug
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -89,17 +89,10 @@ def padded(tensor: Tensor, *sizes: int) -> Tensor:
     return grown
 
 
-def roomy(held: Sequence[int], needed: Sequence[int]) -> tuple[int, int]:
-    """Sizes of a matrix that has this room and needs that, each side at least doubled when it grows."""
-    rows, columns = (
-        max(need, 2 * have, LEAST_ROOM) if need > have else have for have, need in zip(held, needed, strict=True)
-    )
-    return rows, columns
-
-
-def with_room(matrix: Tensor, rows: int, columns: int) -> Tensor:
-    """``matrix`` padded with zeros to at least ``[rows, columns]``, with room to grow."""
-    return padded(matrix, *roomy(matrix.shape, (rows, columns)))
+def with_room(matrix: Tensor, *needed: int) -> Tensor:
+    """``matrix`` padded with zeros to at least these sizes; a side that grows is at least doubled."""
+    sides = zip(matrix.shape, needed, strict=True)
+    return padded(matrix, *(max(need, 2 * have, LEAST_ROOM) if need > have else have for have, need in sides))
 
 
 def room_for(rank: int, n: int) -> int:

@@ -12,7 +12,6 @@ from nfd.core.errors import StateError, check_choice, check_count, check_real
 from nfd.core.machine import gradients, threads_for
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
-from nfd.wide.basis import roomy
 from nfd.wide.lazy_gaussian import LazyGaussian
 from nfd.wide.learned import RandomPlusLowRank
 from nfd.wide.linear import FactoredLinear, source_of
@@ -112,7 +111,7 @@ class DeferredLinear(FactoredLinear):
                 "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
             )
         answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
-        self._make_room()
+        self.update.pad(*self.rank)
         return answer
 
     def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,11 +119,8 @@ class DeferredLinear(FactoredLinear):
         static = self.feedback == "static"
         scale, update = (self.std, None) if static else (self.scale.data, self.update.data.T)
         value, products = self.matrix.ask(self.matrix.backward, g, scale=scale, update=update, record=record)
-        self._make_room()
+        self.update.pad(*self.rank)
         return value, products, kept
-
-    def _make_room(self) -> None:
-        self.update.pad(*roomy(self.update.shape, self.rank))
 
 
 class StructuredLinear(FactoredLinear):

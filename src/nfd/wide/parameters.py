@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import StateError
-from nfd.wide.basis import LEAST_ROOM, padded
+from nfd.wide.basis import LEAST_ROOM, padded, with_room
 from nfd.wide.learned import SLOTS, RandomPlusLowRank
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
@@ -153,10 +153,10 @@ class Guarded(nn.Parameter):
         self.factors = [*(self.factors or []), (left, right)]
 
     def pad(self, rows: int, columns: int) -> None:
-        """Give D these sizes, which are no smaller than its own, by zeros."""
-        if self.shape != (rows, columns):
+        """Give D at least these sizes, by zeros."""
+        if rows > self.shape[0] or columns > self.shape[1]:
             self.settle()
-            self.data = padded(self.data, rows, columns)
+            self.data = with_room(self.data, rows, columns)
 
     def enter_step(self) -> None:
         """Called before a rule steps it."""
