@@ -388,7 +388,7 @@ class Transfer(Logged):
         """Answer; returns the exit code."""
         if self.log:
             return self._from_log(command)
-        from nfd.rates.findings import advice, sentence
+        from nfd.rates.findings import advice
         from nfd.rates.sweep import transfer
 
         setup, directory = self.read_setup(), self.directory()
@@ -405,7 +405,7 @@ class Transfer(Logged):
         page = self._report(answer, command, advised_to, more).write(directory)
         print(answer.levels)
         for rule in answer:
-            print(sentence(rule) if rule.regret is None else f"{rule.verdict}  {sentence(rule)}")
+            print(rule)
         warned = [f"Warning: {warning}" for warning in answer.warnings]
         told = [*answer.along_settings, *warned, *self.stored(sweep)]
         print(*(f"{line}\n" for line in told), sep="", end="")
@@ -413,7 +413,7 @@ class Transfer(Logged):
         return 0
 
     def _report(self, answer: Any, command: str, more: Sequence[str], content: Mapping[str, Any]) -> Report:
-        from nfd.rates.findings import result, sentence, table, transfer_findings
+        from nfd.rates.findings import result, table, transfer_findings
         from nfd.report.report import Report, made_by
 
         lines = table(answer.rules)
@@ -422,7 +422,7 @@ class Transfer(Logged):
             command,
             self.settings,
             transfer_findings(answer),
-            [*map(sentence, answer), *answer.along_settings, *more, *answer.warnings],
+            [*(rule.sentence for rule in answer), *answer.along_settings, *more, *answer.warnings],
             lines,
             closing=[made_by(command)],
             content={"rules": result(answer.rules), "warnings": answer.warnings, **content},
@@ -430,14 +430,13 @@ class Transfer(Logged):
         )
 
     def _from_log(self, command: str) -> int:
-        from nfd.rates.findings import sentence
         from nfd.rates.transfer import fit_transfer
 
         directory = self.directory()
         answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
         more = [answer.about, *answer.notes]
         page = self._report(answer, command, more, {}).write(directory)
-        print(*map(sentence, answer), *more, f"Report: {page}", sep="\n")
+        print(*(rule.sentence for rule in answer), *more, f"Report: {page}", sep="\n")
         return 0
 
 

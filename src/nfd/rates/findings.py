@@ -11,13 +11,7 @@ from nfd.core.findings import Axes, Finding, columns, numbers
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
 from nfd.rates.optimum import Scores, in_words, rate_in_words, rate_of, signed
-from nfd.rates.transfer import RateAgainst, Recommendation, RuleTransfer, Transfer, TransferVerdict
-
-_MEANINGS: dict[TransferVerdict, str] = {
-    "TRANSFERS": "it transfers",
-    "COSTS": "it does not transfer",
-    "UNCERTAIN": "the seeds leave open whether it transfers",
-}
+from nfd.rates.transfer import RateAgainst, Recommendation, RuleTransfer, Transfer
 
 
 def transfer_findings(transfer: Transfer) -> list[Finding]:
@@ -29,7 +23,7 @@ def transfer_findings(transfer: Transfer) -> list[Finding]:
         cells = {x: answer.cells[size] for x, size in along.items()}
         name, held = f"loss-{answer.rule}", _held(answer, axis)
         findings.append(_losses(name, f"{answer.rule}: loss against the learning rate", axis, cells, held, transfer,
-                                sentence(answer), marked=True))  # fmt: skip
+                                answer.sentence, marked=True))  # fmt: skip
     for name in transfer.rules[0].against:
         answers = [answer.against[name] for answer in transfer]
         findings.append(_against(answers, transfer))
@@ -40,25 +34,6 @@ def transfer_findings(transfer: Transfer) -> list[Finding]:
             findings.append(_losses(f"loss-{against.rule}-{name}", title, name, own, f"At {in_words(size)}.", transfer,
                                     against.sentence))  # fmt: skip
     return findings
-
-
-def sentence(answer: RuleTransfer) -> str:
-    """The verdict on a rule, with its numbers."""
-    rates = " and ".join(
-        f"{rate_in_words(rate_of(answer.optimum(size)))} at {in_words(size)}"
-        for size in dict.fromkeys((min(answer.cells), max(answer.cells)))
-    )
-    drifts = [f"{signed(drift)} doublings per doubling of {axis}" for axis, drift in answer.drifts.items()]
-    reading = f"{answer.rule}: the best lr is {rates}"
-    reading += f", a drift of {' and '.join(drifts)}" if drifts else ""
-    if answer.regret is None:
-        return f"{reading}: {answer.doubt}." if answer.doubt else f"{reading}."
-    loss, share = answer.regret.loss, answer.regret.share
-    cost = "an unknown loss" if math.isnan(loss.value) else f"{loss} nats"
-    reading += f"; the smallest network's best rate costs the largest {cost}"
-    if math.isfinite(share.value):
-        reading += f", {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress"
-    return f"{reading}: {answer.doubt or answer.lacks or _MEANINGS[answer.verdict]}."
 
 
 def table(answers: Sequence[RuleTransfer]) -> list[dict[str, str]]:
@@ -86,7 +61,7 @@ def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
         {
             "rule": answer.rule,
             "verdict": answer.verdict,
-            "sentence": sentence(answer),
+            "sentence": answer.sentence,
             "drift": {axis: numbers(answer.drifts.get(axis)) for axis in AXES},
             "regret": numbers(None if answer.regret is None else answer.regret.loss),
             "regret_share": numbers(None if answer.regret is None else answer.regret.share),

@@ -355,8 +355,11 @@ TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
 FEWEST_SEEDS = 3  # for a verdict
 GUESS = "guess= (in the shell --guess), the loss of a network that knows nothing, such as log C of C classes"
-
-
+_MEANINGS: dict[TransferVerdict, str] = {
+    "TRANSFERS": "it transfers",
+    "COSTS": "it does not transfer",
+    "UNCERTAIN": "the seeds leave open whether it transfers",
+}
 _END = {-1: "lower rates may be better", 1: "higher rates may be better"}
 
 
@@ -445,20 +448,27 @@ class RuleTransfer:
             others |= {"regret (nats)": self.regret.loss, "regret over progress": self.regret.share}
         return [*rates, *(about | {"quantity": name} | estimate.limits for name, estimate in others.items())]
 
-    def __str__(self) -> str:
-        moved = ", ".join(f"{signed(drift)} with {axis}" for axis, drift in self.drifts.items())
-        parts = [f"drift {moved}, in doublings per doubling"] if moved else []
+    @property
+    def sentence(self) -> str:
+        """The answer with its numbers."""
+        rates = " and ".join(
+            f"{rate_in_words(rate_of(self.optimum(size)))} at {in_words(size)}"
+            for size in dict.fromkeys((min(self.cells), max(self.cells)))
+        )
+        drifts = [f"{signed(drift)} doublings per doubling of {axis}" for axis, drift in self.drifts.items()]
+        reading = f"{self.rule}: the best lr is {rates}"
+        reading += f", a drift of {' and '.join(drifts)}" if drifts else ""
         if self.regret is None:
-            return f"{self.rule}: {self.doubt or '; '.join(parts) or 'one size'}."
-        share = self.regret.share
-        loss = self.regret.loss
-        paid = "an unknown loss" if math.isnan(loss.value) else f"{loss} nats"
-        cost = f"The smallest network's best lr costs the largest {paid}"
+            return f"{reading}: {self.doubt}." if self.doubt else f"{reading}."
+        loss, share = self.regret.loss, self.regret.share
+        cost = "an unknown loss" if math.isnan(loss.value) else f"{loss} nats"
+        reading += f"; the smallest network's best rate costs the largest {cost}"
         if math.isfinite(share.value):
-            value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
-            cost += f", {value} % [{low}, {high}] of its progress"
-        lacking = self.doubt or self.lacks
-        return f"{self.rule}: {self.verdict}{f', as {lacking}' if lacking else ''}. {'; '.join([cost, *parts])}."
+            reading += f", {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress"
+        return f"{reading}: {self.doubt or self.lacks or _MEANINGS[self.verdict]}."
+
+    def __str__(self) -> str:
+        return self.sentence if self.regret is None else f"{self.verdict}  {self.sentence}"
 
     @property
     def doubt(self) -> Doubt:
