@@ -122,11 +122,7 @@ class Processes(Workers):
 
 
 class _Process:
-    """A process that answers one message after the other, and ends with the pipe to its driver.
-
-    The driver holds one end of that pipe alone. So where the process dies the driver reads the end of it, also in the
-    middle of an answer, for which the queue of a pool of ``concurrent.futures`` would wait for ever.
-    """
+    """A process that answers one message after the other, and ends with the pipe to its driver."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process with threads may wait for ever
@@ -134,7 +130,7 @@ class _Process:
         self._process, self._thread = context.Process(target=_serve, args=(theirs,)), ThreadPoolExecutor(1)
         with _inheriting_nothing():
             self._process.start()
-        theirs.close()
+        theirs.close()  # so that a process that dies in the middle of an answer ends the pipe: a pool's queue waits
 
     def hand(self, message: bytes) -> Future[bytes]:
         """Send a message, and wait for the answer in a thread."""
