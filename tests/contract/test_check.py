@@ -550,7 +550,7 @@ def test_the_command_says_writes_and_exits(rule: str, code: int, tmp_path: Path)
     assert {"meter", "slope", "low", "high", "verdict", "cause"} <= result["table"][0].keys()
     words = {row["step"]: row["verdict"] for row in result["table"] if row["meter"] == "inner_update"}
     assert words == dict.fromkeys((1, 5), "COLLAPSES" if code else "STABLE")
-    assert "<script" in (tmp_path / "found/report.html").read_text()
+    assert "<svg" in (tmp_path / "found/report.html").read_text()
     for name, count, columns in (
         ("runs.csv", 9, {"width", "depth", "seed", "inner_update", "loss"}),
         ("meters.csv", len(result["rows"]), {"step", "matrix", "role", "change", "alignment"}),
