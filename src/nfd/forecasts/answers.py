@@ -31,7 +31,7 @@ class Answers:
         found = dict[Resource, BestSize | BestSplit | InputError]()
         for resource, budget in self.budgets.items():
             try:
-                found[resource] = self.fitted.best(**{str(resource): budget})  # type: ignore[arg-type]
+                found[resource] = self.fitted.best(**{str(resource): budget})
             except InputError as error:
                 found[resource] = error
         return found
@@ -86,9 +86,9 @@ class Answers:
             content["best"] = {resource: size.content for resource, size in self.sizes.items()}
         if law.good and self.size is not None:
             n, L = self.size
+            wider, deeper = law.bought(n, L, 2 * n, L).limits, law.bought(n, L, n, 2 * L).limits
             content["network"] = {"width": n, "depth": L, "excess": law.excess(n, L).limits}
-            content["network"]["doubling_width"] = law.bought(n, L, 2 * n, L).limits
-            content["network"]["doubling_depth"] = law.bought(n, L, n, 2 * L).limits
+            content["network"] |= {"doubling_width": wider, "doubling_depth": deeper}
         return content
 
 
@@ -113,16 +113,11 @@ _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the 
 _POINTS = 60  # of a line of the map
 _UNITS = {"parameters": "parameters", "flops": "floating-point operations"}
 
-Span = tuple[float, float]
-
 
 def charts(answers: Answers) -> list[Finding]:
     """Every chart that the runs have numbers for."""
-    fitted = answers.fitted
-    findings = [_ceiling(answers)]
-    if fitted.law.good and fitted.costs is not None:
-        findings.append(_map(answers, fitted.costs))
-    return findings
+    costs = answers.fitted.costs
+    return [_ceiling(answers), *([_map(answers, costs)] if answers.fitted.law.good and costs is not None else [])]
 
 
 def _ceiling(answers: Answers) -> Finding:
@@ -134,13 +129,9 @@ def _ceiling(answers: Answers) -> Finding:
             sizes = dict(zip(fitted.law.variables, size, strict=True))
             series = ", ".join(f"{name} {sizes[name]:g}" for name in others) or "runs"
             rows.append({"series": series} | sizes | columns("loss", mean(losses)))
-    floors = {"floor of the law": fitted.law.floor} if fitted.law.good else {}
-    places = sorted({size[-1] for size in fitted.losses})
-    rows += [
-        {"series": name} | dict.fromkeys(others, math.inf) | {last: place} | columns("loss", floor)
-        for name, floor in floors.items()
-        for place in places
-    ]
+    floor = {"series": "floor of the law"} | dict.fromkeys(others, math.inf) | columns("loss", fitted.floor)
+    places = sorted({size[-1] for size in fitted.losses}) if fitted.law.good else []
+    rows += [floor | {last: place} for place in places]
     colour = others[0] if others else "series"
     return Finding(
         "ceiling",
@@ -183,7 +174,9 @@ def _map(answers: Answers, costs: Costs) -> Finding:
     )
 
 
-def _line(name: str, spans: tuple[Span, Span], depth: Callable[[float], float | None]) -> list[Row]:
+def _line(
+    name: str, spans: tuple[tuple[float, float], tuple[float, float]], depth: Callable[[float], float | None]
+) -> list[Row]:
     """``depth(n)`` at widths of the map, where it lies inside."""
     (left, right), (bottom, top) = spans
     widths = [left * (right / left) ** (k / (_POINTS - 1)) for k in range(_POINTS)]

@@ -40,14 +40,6 @@ class Cost:
         of_block = self.per_block + self.per_layer * n + self.per_matrix * n * n
         return self.constant + self.per_width * n + self.per_square * n * n + of_block * L
 
-    def by(self, multiple: int) -> Cost:
-        """The same cost of widths counted in multiples."""
-        k = multiple
-        return Cost(
-            self.constant, k * self.per_width, k * self.per_layer, k * k * self.per_matrix, k * k * self.per_square,
-            self.per_block,
-        )  # fmt: skip
-
     def widest(self, depth: int, budget: int) -> int:
         """The largest width within the budget, exactly; 0 if there is none."""
         A, B = self.per_square + self.per_matrix * depth, self.per_width + self.per_layer * depth
@@ -168,19 +160,19 @@ def best_size(law: Law, costs: Costs, resource: Resource, budget: str | float) -
     """The width and depth of least ``a / n + b / L`` within a budget, exactly, over all whole numbers, of which widths
     are multiples of ``costs.multiple``.
 
-    By the values of a and b, which decide where networks are large: terms of second order are left out of the choice.
-    A note says where a or b does not differ significantly from zero, and where the best size lies outside of what was
-    fitted. An axis whose term is not positive, or lost in its noise, does not pay: it stays at the smallest size
-    fitted. A law that may not be extrapolated is searched only where it was fitted. Where the law is in tokens too,
-    they are the most of the fit.
+    By the values of a and b, which decide where networks are large: other powers and second order are left out of the
+    choice. An axis whose term is not positive, or lost in its noise, stays at the smallest size fitted; a note says so.
+    A law that may not be extrapolated is searched only where it was fitted. Tokens are the most of the fit.
 
     Raises:
-        ValueError: when the budget buys no size that may be chosen, for a budget that cannot be read, and where the
-            losses tell of neither axis whether it pays.
+        ValueError: for a budget that buys no size, and where the losses tell of neither axis whether it pays.
     """
-    step = costs.multiple
-    cost, most = costs.cost(resource).by(step), amount(resource, budget)
-    lowest, highest = _bounds(law, step)
+    k, whole, most = costs.multiple, costs.cost(resource), amount(resource, budget)
+    cost = Cost(  # of widths counted in multiples
+        whole.constant, k * whole.per_width, k * whole.per_layer, k * k * whole.per_matrix, k * k * whole.per_square,
+        whole.per_block,
+    )  # fmt: skip
+    lowest, highest = _bounds(law, k)
     a, b = law.terms["a"], law.terms["b"]
     wide, deep = pays(a), pays(b)
     if not wide and not deep and max(a.high, b.high) > 0:
@@ -190,16 +182,15 @@ def best_size(law: Law, costs: Costs, resource: Resource, budget: str | float) -
         )
     if cost.at(*lowest) > most:
         raise InputError(
-            f"budget must pay for width {step * lowest[0]} and depth {lowest[1]}, {cost.at(*lowest):,} in {resource}; "
+            f"budget must pay for width {k * lowest[0]} and depth {lowest[1]}, {cost.at(*lowest):,} in {resource}; "
             f"got {most:,}. Raise it."
         )
     if wide and deep:
-        m, L = _both(a.value / step, b.value, cost, most, lowest, highest)
+        m, L = _both(a.value / k, b.value, cost, most, lowest, highest)
     else:
         m = min(cost.widest(lowest[1], most), highest[0]) if wide else lowest[0]
         L = min(cost.deepest(lowest[0], most), highest[1]) if deep else lowest[1]
-    n = step * m
-    beyond = _beyond(law, n, L)
+    n, beyond = k * m, _beyond(law, k * m, L)
     note = " ".join([*_about(law), *beyond])
     return BestSize(n, L, cost.at(m, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
 
@@ -209,9 +200,6 @@ def best_split(law: Law, resource: Resource, budget: str | float) -> BestSplit:
 
     Training costs ``6 N D``, the usual count for dense Transformers. The best N is where both terms fall alike:
     ``alpha a / N^alpha = beta c / D^beta``. Intervals hold the doubt of the law.
-
-    Raises:
-        ValueError: for a budget of another resource, or one that cannot be read.
     """
     if resource != "flops":
         raise InputError(f"a law in parameters and tokens splits a budget of flops; got {resource}. Give flops.")
@@ -222,7 +210,9 @@ def best_split(law: Law, resource: Resource, budget: str | float) -> BestSplit:
     with np.errstate(invalid="ignore"):  # of draws in which a term is negative, and no size is best
         N = (alpha * A / (beta * c)) ** (1 / (alpha + beta)) * (most / 6) ** (beta / (alpha + beta))
     if not N[0] > 0:
-        raise InputError(f"more parameters or more tokens raise the loss in this law, so that no size is best: {law}")
+        raise InputError(
+            f"more parameters or more tokens raise the loss in this law, so that no size is best: {law.formula}"
+        )
     parameters, tokens = (interval_of(float(x[0]), x[1:][np.isfinite(x[1:])]) for x in (N, most / 6 / N))
     beyond = _beyond(law, parameters.value, tokens.value)
     note = " ".join([*([] if law.good else [law.note]), *beyond])
@@ -249,8 +239,7 @@ def _both(
 ) -> tuple[int, int]:
     """Walk up both axes at once, each size with the largest partner it can pay.
 
-    Once the width that this depth can pay costs more than the best size so far, no greater depth pays; likewise for
-    width. Whichever comes first ends the walk, after ``min(n, L)`` steps or so, the cube root of the budget at most.
+    Ends where neither a greater width nor a greater depth pays any more, after the cube root of the budget at most.
     """
     best, size = math.inf, lowest
     n, L = lowest
@@ -269,12 +258,9 @@ def _about(law: Law) -> list[str]:
     notes = [law.note] if not law.good else []
     for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
         term = law.terms[symbol]
-        if term.high < 0:
-            notes.append(f"More {name} raises the loss ({symbol} = {term}): the smallest fitted, {start:g}, was kept.")
-        elif not pays(term):
-            notes.append(
-                f"More {name} does not pay significantly ({symbol} = {term}): the smallest fitted, {start:g}, was kept."
-            )
+        if not pays(term):
+            says = "raises the loss" if term.high < 0 else "does not pay significantly"
+            notes.append(f"More {name} {says} ({symbol} = {term}): the smallest fitted, {start:g}, was kept.")
         elif not term.low > 0:
             notes.append(f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to be sure.")
     return notes

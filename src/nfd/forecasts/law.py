@@ -108,8 +108,7 @@ class Law:
 
     The intervals include the noise of the seeds, also noise that the sizes of a seed share, terms of second order as
     large as those of first order at the smallest size, and powers of width and depth that differ from 1 by a factor of
-    1.5 (one standard error). If the truth is further away, and the noise hides it, the floor is biased. To test this,
-    fit without the smallest sizes, or compare with ``nfd.predict(..., eval_targets=...)``.
+    1.5 (one standard error). If the truth is further away, and the noise hides it, the floor is biased.
 
     Attributes:
         form: its variables (width, depth, parameters, tokens) and the smallest size of each.
@@ -172,11 +171,9 @@ class Law:
     @property
     def test(self) -> str:
         """The test of the law in words."""
-        return (
-            "its misfit cannot be tested: no size has two seeds"
-            if math.isnan(self.p_value)
-            else (f"p = {self.p_value:.2g}")
-        )
+        if math.isnan(self.p_value):
+            return "its misfit cannot be tested: no size has two seeds"
+        return f"p = {self.p_value:.2g}"
 
     @property
     def content(self) -> dict[str, Any]:
@@ -208,10 +205,6 @@ class Law:
         value, draws = self._losses(sizes[: len(self.variables)])
         later, others = self._losses(sizes[len(self.variables) :])
         return interval_of(value - later, draws - others)
-
-    def __str__(self) -> str:
-        numbers = ", ".join(f"{name} {term}" for name, term in self.terms.items())
-        return f"{self.equation}: {numbers}; {self.test}. {self.note}".strip()
 
     def _losses(self, sizes: Sizes) -> tuple[float, Array]:
         """The loss of a size, and that of every draw."""
@@ -386,11 +379,7 @@ class _Problem:
         own, aims, tilts = np.split(np.vstack([normal, -normal]), [K, K + len(law)], axis=1)
         shape = np.searchsorted(noise.chances.cumsum()[:-1], stream.random(_DRAWS))
         # squares of the seeds in units of each shape, enlarged by the misfit where it counts
-        squares = (
-            noise.squares[shape] * (variance * freedom / max(noise.freedom, 1.0))
-            if noise.freedom
-            else (np.full(_DRAWS, variance * freedom))
-        )
+        squares = noise.squares[shape] * variance * freedom / (noise.freedom or 1.0)
         level = squares / (2 * gammaincinv(freedom / 2, stream.random(_DRAWS)))
         slopes = tilts @ np.linalg.cholesky(noise.doubt).T
         logs = np.log(self.sizes) - noise.centre
@@ -595,16 +584,12 @@ def _basis(columns: Array) -> Array:
 def _reason(form: Form, sizes: Array, p_value: float, bent: bool, furthest: Array) -> str | None:
     """Why the law may not be extrapolated, and what would settle it; None where it may."""
     larger = [f"{name} {2 * most:g}" for name, most in zip(form.variables, sizes.max(0), strict=True)]
-    if p_value < GOOD and bent:
-        return (
-            f"The law does not hold on these sizes: terms of second order are too large (p = {p_value:.1g}). Train "
-            f"{' or '.join(larger)} too, so that the smallest can be left out."
-        )
     if p_value < GOOD:
         place = " and ".join(f"{name} {x:g}" for name, x in zip(form.variables, furthest, strict=True))
+        fails = "terms of second order are too large" if bent else f"its misfit exceeds the noise, most at {place}"
         return (
-            f"The law does not hold on these sizes: its misfit exceeds the noise (p = {p_value:.1g}). Furthest from it "
-            f"lies {place}. Train it from other seeds, or train {' or '.join(larger)} too."
+            f"The law does not hold on these sizes: {fails} (p = {p_value:.1g}). Train {' or '.join(larger)} too, so "
+            "that the smallest can be left out."
         )
     few = [
         f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): train {more} too"

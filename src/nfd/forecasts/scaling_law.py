@@ -1,7 +1,4 @@
-"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, by the law of those that were trained.
-
-The runs are trained here, or come from a log; the law, and what holds it to account, are the same.
-"""
+"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, by the law of those that were trained."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,9 +42,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """The result of ``nfd.scaling_law`` and ``nfd.fit_scaling_law``. Print it to see the table.
-
-    A law of size, fitted to the losses of runs, and the best size for a budget.
+    """A law of the loss, fitted to runs, and the best size for a budget. Print it to see the table.
 
     Attributes:
         law: the fitted law, with its test.
@@ -57,7 +51,6 @@ class ScalingLaw:
         costs: parameters and operations of networks of any size, if known.
         held_out: the largest size, predicted by a fit without it.
         lr: the rate of the runs, if they share one.
-        speed: operations per second at which the largest network was trained; not-a-number if not known.
         notes: which runs were left out, and why.
 
     Example::
@@ -65,12 +58,8 @@ class ScalingLaw:
         from random import Random
 
         noise = Random(0)
-        rows = [
-            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
-            for n in (64, 128, 256)
-            for L in (4, 8, 16)
-            for seed in (0, 1)
-        ]
+        sizes = [(n, L) for n in (64, 128, 256) for L in (4, 8, 16)]
+        rows = [{"width": n, "depth": L, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)} for n, L in sizes]
         law = nfd.fit_scaling_law(rows)
         law.floor.value, law.floor.low, law.floor.high
         law.at(width=512, depth=32)  # the loss of a larger network, with its interval
@@ -83,7 +72,6 @@ class ScalingLaw:
     costs: Costs | None = None
     held_out: HeldOut | None = None
     lr: float = math.nan
-    speed: float = math.nan
     notes: tuple[str, ...] = ()
 
     @property
@@ -114,15 +102,14 @@ class ScalingLaw:
                 default the largest number that was fitted.
 
         Raises:
-            ValueError: if a variable of the law is missing or does not belong to it, and outside of the fitted sizes
-                if the law may not be extrapolated.
+            ValueError: for other variables than those of the law, and outside of the fitted sizes if the law may not be
+                extrapolated.
         """
         named = {"width": width, "depth": depth, "parameters": parameters, "tokens": tokens}
         given = {name: size for name, size in named.items() if size is not None}
         if others := [name for name in given if name not in self.law.variables]:
             raise InputError(f"the law is in {' and '.join(self.law.variables)}; got {', '.join(others)}. Drop it.")
-        longest = dict(zip(self.law.variables, self.law.largest, strict=True))
-        sizes = ({"tokens": longest["tokens"]} if "tokens" in longest else {}) | given
+        sizes = {k: x for k, x in zip(self.law.variables, self.law.largest, strict=True) if k == "tokens"} | given
         if missing := [name for name in self.law.variables if name not in sizes]:
             raise InputError(f"the law is in {' and '.join(self.law.variables)}; give {' and '.join(missing)} as well.")
         return self.law.loss(*(sizes[name] for name in self.law.variables))
@@ -132,34 +119,23 @@ class ScalingLaw:
         *,
         parameters: float | str | None = None,
         flops: float | str | None = None,
-        seconds: float | None = None,
     ) -> BestSize | BestSplit:
         """The size of the lowest loss within one budget, such as ``parameters="2M"`` or ``flops=1e18``.
 
         Args:
-            parameters: numbers that the network stores.
-            flops: floating-point operations of one whole training.
-            seconds: of one training, at the speed at which the largest network was trained.
+            parameters: numbers that the network stores. flops: operations of one whole training.
 
         Returns:
-            The best width and depth, or the best numbers of parameters and tokens for a law in these, with the cost
-            and the predicted loss; ``inside`` says whether that was fitted.
+            The best width and depth, or numbers of parameters and tokens for a law in these, with cost and predicted
+            loss; ``inside`` says whether that was fitted.
 
         Raises:
-            ValueError: without exactly one budget, if it cannot be read or is too small for any size, if the costs are
-                not known, and if the losses do not tell which size is best.
+            ValueError: without exactly one budget, for one that cannot be read or buys no size, if the costs are not
+                known, and if the losses do not tell which size is best.
         """
-        if seconds is not None and flops is None:
-            if math.isnan(self.speed):
-                raise InputError("how fast these networks train is not known. Give the budget as flops.")
-            flops = self.speed * check_real("seconds", seconds, above=0.0)
-        elif seconds is not None:
-            raise InputError("best needs one budget; got flops and seconds. Drop one.")
-        budgets: dict[Resource, float | str | None] = {"parameters": parameters, "flops": flops}
-        given = [(resource, budget) for resource, budget in budgets.items() if budget is not None]
-        if len(given) != 1:
-            raise InputError(f"best needs one budget: parameters or flops; got {len(given)}.")
-        resource, budget = given[0]
+        if (budget := flops if parameters is None else parameters) is None or None not in (flops, parameters):
+            raise InputError(f"best needs one budget; got parameters={parameters}, flops={flops}.")
+        resource: Resource = "flops" if parameters is None else "parameters"
         if self.law.variables == ("parameters", "tokens"):
             return best_split(self.law, resource, budget)
         if self.law.variables[:2] != ("width", "depth") or self.costs is None:
@@ -196,10 +172,6 @@ class ScalingLaw:
 
 
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
-_REMEDIES = {
-    "lr": "Give rate='best', in the shell --rate best, to fit the runs of the best rate of each size, or one rate.",
-    "rule": "Give the rows of one rule at each size.",
-}
 
 
 def fit_scaling_law(
@@ -216,12 +188,8 @@ def fit_scaling_law(
         from random import Random
 
         noise = Random(0)
-        rows = [
-            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
-            for n in (64, 128, 256)
-            for L in (4, 8, 16)
-            for seed in (0, 1)
-        ]
+        sizes = [(n, L) for n in (64, 128, 256) for L in (4, 8, 16)]
+        rows = [{"width": n, "depth": L, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)} for n, L in sizes]
         print(nfd.fit_scaling_law(rows).floor)
 
     Args:
@@ -237,8 +205,7 @@ def fit_scaling_law(
         see the table. ``about`` lists the recognised columns.
 
     Raises:
-        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if nothing varies, or there are
-            too few sizes for a law.
+        ValueError, TypeError, OSError: naming the columns, if rows cannot be read; with too few sizes for a law.
     """
     log = read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
     variables = _variables(log)
@@ -247,11 +214,15 @@ def fit_scaling_law(
     runs, of_rates = at_rate(runs, variables, rate)
     rungs = _rungs(runs, variables)
     losses = {size: [run.loss for run in rung if run.loss is not None] for size, rung in rungs.items()}
+    seeds = {tuple(run.seed for run in rung) for rung in rungs.values()}
+    shared = len(seeds) == 1 and None not in next(iter(seeds))  # by all sizes
+    counts = {(run.width, run.depth): run.parameters for run in runs if run.width and run.depth and run.parameters}
+    cost = counted({size: round(count) for size, count in counts.items()}) if counts else None
     return ScalingLaw(
-        **judged(variables, losses, paired=_paired(rungs)),
+        **judged(variables, losses, paired=shared),
         about=f"A log of {log.recognised}",
         score=log.columns["loss"],
-        costs=_costs(runs),
+        costs=None if cost is None else Costs({"parameters": cost}),
         notes=(*log.notes, *of_rates, *([f"{lacking} rows that lack a size were left out."] if lacking else [])),
     )
 
@@ -261,7 +232,9 @@ def _variables(log: Log) -> tuple[str, ...]:
     values = {name: {size for run in log.runs if (size := getattr(run, name)) is not None} for name in _SIZES}
     varying = [name for name in _SIZES if len(values[name]) > 1]
     shape: list[str] = [name for name in ("width", "depth") if name in varying]
-    if "parameters" in varying and (not shape or (len(shape) == 2 and not _independent(log.runs))):
+    inverse = np.array([[1.0, 1 / run.width, 1 / run.depth] for run in log.runs if run.width and run.depth])
+    together = len(shape) == 2 and np.linalg.matrix_rank(inverse, tol=1e-6) < 3
+    if "parameters" in varying and (not shape or together):
         shape = ["parameters"]
     if not varying:
         raise InputError(
@@ -269,12 +242,6 @@ def _variables(log: Log) -> tuple[str, ...]:
             "their columns by columns=."
         )
     return (*shape, "tokens") if "tokens" in varying else tuple(shape)
-
-
-def _independent(runs: Sequence[LoggedRun]) -> bool:
-    """Whether the law can separate width and depth."""
-    rows = [[1.0, 1 / run.width, 1 / run.depth] for run in runs if run.width and run.depth]
-    return int(np.linalg.matrix_rank(np.array(rows), tol=1e-6)) > 2
 
 
 def _rungs(runs: list[LoggedRun], variables: tuple[str, ...]) -> dict[Sizes, list[LoggedRun]]:
@@ -287,22 +254,10 @@ def _rungs(runs: list[LoggedRun], variables: tuple[str, ...]) -> dict[Sizes, lis
             if len(values := {getattr(run, name) for run in rung}) > 1:
                 raise InputError(
                     f"the runs of {' x '.join(variables)} = {' x '.join(f'{x:g}' for x in size)} differ in {name}: "
-                    f"{', '.join(sorted(map(str, values)))}. {_REMEDIES[name]}"
+                    f"{', '.join(sorted(map(str, values)))}. Give the rows of one {name} at "
+                    "each size, or rate='best', in the shell --rate best, for those of the best rate."
                 )
     return dict(sorted(rungs.items()))
-
-
-def _paired(rungs: Mapping[Sizes, list[LoggedRun]]) -> bool:
-    """Whether the sizes share their seeds."""
-    seeds = {tuple(run.seed for run in rung) for rung in rungs.values()}
-    return len(seeds) == 1 and None not in next(iter(seeds))
-
-
-def _costs(runs: list[LoggedRun]) -> Costs | None:
-    """The parameters at every width and depth, where the log has them and a polynomial gives them all."""
-    counts = {(run.width, run.depth): run.parameters for run in runs if run.width and run.depth and run.parameters}
-    cost = counted({size: round(count) for size, count in counts.items()}) if counts else None
-    return None if cost is None else Costs({"parameters": cost})
 
 
 # ---- A law of networks that are trained here.
@@ -324,11 +279,8 @@ def scaling_law(
 
     The law answers how low the loss of a larger network would be (``.at``), and which size is best for a budget
     (``.best``). The floor is the loss of the infinitely large network after the same training. As a test, the largest
-    size is predicted from a fit without it.
-
-    With several ``lengths``, every size is trained over each number of steps. The law is then
-    ``floor + a/n + b/L + c/D^beta``, where D (``tokens``) is the number of targets seen. It is fitted to the sizes from
-    which it holds and predicts the largest one.
+    size is predicted from a fit without it. With several ``lengths``, every size is trained over each number of steps,
+    and the law has the term ``c/D^beta``, where D (``tokens``) is the number of targets seen.
 
     Example::
 
@@ -340,8 +292,7 @@ def scaling_law(
         family: ``make_model(width, depth)``, or an ``nfd.Family``, under whose rule the best rate must not depend on
             size. The base of a plain function is the smallest network.
         task: batches, one update for each, or an ``nfd.Task``.
-        widths, depths: of the networks; every pair is trained. A law that may be extrapolated needs three or more of
-            each.
+        widths, depths: of the networks; every pair is trained. Three or more of each let the law be extrapolated.
         lr: learning rate of the base; by default that of ``nfd.check``.
         seeds: of each size, at least 2.
         lengths: numbers of steps, on the first batches; by default one, on all. With several, a ``schedule`` must take
@@ -349,12 +300,11 @@ def scaling_law(
         sweep: where networks are trained and kept.
 
     Returns:
-        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)``, ``.best(flops=...)``
-        or ``.best(seconds=...)``, and ``.table``. Parameters and floating-point operations of every size are counted.
+        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)`` or
+        ``.best(flops=...)``, and ``.table``. Parameters and floating-point operations of every size are counted.
 
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
-        RuntimeError: naming the line of your code at which a network cannot be trained.
     """
     from nfd.families.family import as_family
     from nfd.runs.sweep import Sweep
@@ -403,8 +353,6 @@ def scaling_law(
         "flops": {size: round(model.operations(sample) * samples) for size, model in models.items()},
     }
     costs = Costs({resource: cost for resource, of in counts.items() if (cost := counted(of))}, math.gcd(*widths))
-    seconds = median(record.seconds for record in trained[max(trained)])
-    known = "flops" in costs.by_resource and seconds > 0
     return ScalingLaw(
         **judged(variables, losses, paired=True),
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
@@ -412,7 +360,6 @@ def scaling_law(
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
         costs=costs,
         lr=rate,
-        speed=costs.cost("flops").at(widths[-1], depths[-1]) / seconds if known else math.nan,
         notes=task.notes,
     )
 
