@@ -46,7 +46,9 @@ TITLES = {
     ),
     "laws": (
         "Laws of size, best rates, regret",
-        "Simulated losses, given to the fits of `nfd scaling-law` and `nfd transfer`.",
+        "Simulated losses, given to the fits of `nfd scaling-law` and `nfd transfer`. Laws of size have 3 x 3 or 4 x 5 "
+        "sizes and two, three or six seeds, of each size or shared by all, as a user has them; laws that were refused "
+        "are not counted.",
     ),
 }
 
@@ -60,8 +62,6 @@ WHY = {
     "distance of pairs": "As for the distance of two groups.",
     "exponent of a distance in width": "An exponent is fitted only where all distances differ from zero by their own "
     "intervals; with three replicates that selects draws with little scatter.",
-    "law of size: a": "Terms of second order that cancel most of the first order at the smallest size, and that noise "
-    "hides, are drawn towards zero; what they may be is known with the noise of the first order.",
     "exponent of a kurtosis": "The variance of a variance from 50 draws is itself hardly known; the claim uses 1,000 "
     "draws and more.",
 }

@@ -1,4 +1,4 @@
-"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, by the law of those that were trained."""
+"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, by the law of those that ran."""
 
 from __future__ import annotations
 
