@@ -237,7 +237,7 @@ def earlier_gradients() -> World:
         found = self.gradient_scale * torch.stack([h.grad for h in self.layers])
         return torch.cat([found[1:], found[-1:]])
 
-    return {".nets.network.Streams.delta": property(delta)}
+    return {".families.network.Streams.delta": property(delta)}
 
 
 def half_the_rate() -> World:
