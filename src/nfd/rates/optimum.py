@@ -42,7 +42,8 @@ _NOISE = 0.01  # the least of the noise, over the cap: the grids of the integral
 _NOISE_UNSEEN = 0.1  # the same where there is one seed
 _STEEPER, _ASYMMETRY = 0.4, 0.9  # mean and standard deviation of log(right over left curvature)
 _CLIFF = 0.12  # chance that a loss beyond the cap, to the right, stands behind a cliff
-_WALL = 1.5  # times the variance, where the next rate above the best one is beyond the cap
+_WALL = 1.5  # times the variance, where the next rate above the best one is beyond the cap,
+_COARSE = 1.6  # and more where it is more than these doublings away
 _SCATTER = 0.1  # doublings, of the best rate from seed to seed
 _PRIOR_SEEDS = 2.0
 _PLACES, _CURVATURES, _ASYMMETRIES, _CLIFFS = 61, 24, 9, 8  # nodes of the integrals
@@ -215,8 +216,9 @@ def posterior(x: Array, rise: Array, noise: Array) -> tuple[float, float, Array]
     full = np.zeros(count)
     full[used] = moved / mass - mean * slope / mass
     variance = float(second / mass) - mean**2
-    # right beside the best rate a wall may be steeper than any bowl here: without this .86 to .94 were held, not .95
-    return mean, variance * (_WALL if last == best + 1 else 1.0), full
+    if last == best + 1:  # this wall may be steeper than any bowl here: without the factor .86 to .94 held, not .95
+        variance *= _WALL * max(1.0, float(t[-1] - t[-2]) / _COARSE) ** 2
+    return mean, variance, full
 
 
 def rate_of(log2_eta: Interval) -> Interval:
