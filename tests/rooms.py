@@ -1,0 +1,70 @@
+"""``make lint`` keeps the house its size: lines and files of every room, and what each entry point imports.
+
+A number may fall freely. Raise one here only with what it buys; the commit says why.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "nfd"
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 20_000, 80, 6_000, 16_000, 7_500  # lines, but for the files
+
+ROOMS = {  # lines and files, without __init__.py
+    "core": (1_700, 11),
+    "scaling": (2_900, 9),
+    "wide": (2_900, 10),
+    "training": (730, 4),
+    "families": (1_300, 6),
+    "runs": (700, 3),
+    "meters": (1_700, 5),
+    "rates": (1_700, 4),
+    "forecasts": (1_500, 4),
+    "limits": (1_800, 6),
+    "watch": (1_300, 3),
+    "report": (1_100, 5),
+    "integrations": (260, 3),
+}
+
+MODULES = {  # an entry point, called as in its docstring, and how many modules of ours it imports
+    "import nfd; nfd.ResNet(4, 2, 8, 1)": 25,
+    "import nfd, torch; nfd.plan(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), (4, 1), make_model="
+    "lambda n, d: torch.nn.Sequential(torch.nn.Linear(4, n), torch.nn.Linear(n, 2)), rule='mup')": 20,
+    "import nfd; nfd.fit_scaling_law": 14,
+    "import nfd; nfd.fit_transfer": 14,
+    "import nfd; nfd.check": 45,
+}
+_COUNT = "\nimport sys; print(sum(name.split('.')[0] == 'nfd' for name in sys.modules))"
+
+
+def lines(*paths: Path) -> int:
+    """Lines of all Python files in these folders."""
+    return sum(len(file.read_text().splitlines()) for path in paths for file in path.rglob("*.py"))
+
+
+def too_large() -> list[str]:
+    """A sentence for every number that is above its budget."""
+    root, found = SOURCE.parents[1], dict[str, tuple[int, int]]()
+    for room, (most, files) in ROOMS.items():
+        own = [file for file in (SOURCE / room).glob("*.py") if file.name != "__init__.py"]
+        found |= {f"lines of {room}": (lines(SOURCE / room), most), f"files of {room}": (len(own), files)}
+    every = [file for file in SOURCE.rglob("*.py") if SOURCE / "paper" not in file.parents]
+    found |= {
+        "lines of the library": (lines(SOURCE) - lines(SOURCE / "paper"), LIBRARY),
+        "files of the library": (len([file for file in every if file.name != "__init__.py"]), FILES),
+        "lines of the paper": (lines(SOURCE / "paper"), PAPER),
+        "lines of tests": (lines(root / "tests"), TESTS),
+        "lines of benchmarks and examples": (lines(root / "benchmarks", root / "examples"), BENCHMARKS),
+    }
+    for code, most in MODULES.items():
+        counted = subprocess.run([sys.executable, "-c", code + _COUNT], capture_output=True, text=True, check=True)
+        found[f"modules of {code!r}"] = int(counted.stdout.split()[-1]), most
+    return [f"{what}: {number:,}, budget {most:,}" for what, (number, most) in found.items() if number > most]
+
+
+if __name__ == "__main__":
+    over = too_large()
+    print(*over, sep="\n", end="\n" * bool(over))
+    sys.exit(bool(over))
