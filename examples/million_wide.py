@@ -17,8 +17,8 @@ from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.core.findings import Axes
 from nfd.data import digits
 from nfd.report.charts import curves, still, styled
-from nfd.training.loop import train
-from nfd.training.losses import cross_entropy
+from nfd.runs.loop import train
+from nfd.runs.losses import cross_entropy
 
 DEPTH, BATCH, ETA_C = 4, 8, 0.5
 

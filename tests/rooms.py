@@ -16,15 +16,14 @@ ROOMS = {  # lines and files, without __init__.py
     "core": (1_700, 11),
     "scaling": (2_900, 9),
     "wide": (2_900, 10),
-    "training": (730, 4),
     "families": (1_300, 6),
-    "runs": (700, 3),
+    "runs": (1_430, 7),
     "meters": (1_700, 5),
     "rates": (1_700, 4),
     "forecasts": (1_500, 4),
     "limits": (1_800, 6),
-    "watch": (1_300, 3),
-    "report": (1_100, 5),
+    "watch": (1_600, 4),
+    "report": (880, 4),
     "integrations": (260, 3),
 }
 

@@ -17,9 +17,9 @@ from tests.models import Residual
 from tests.test_watch import DEPTH, WIDTH, X, planned, train
 
 import nfd
-from nfd.report.run import BOTTOM, HEIGHT, TOP, Place, Plot, page_of
 from nfd.watch import WatchRow
 from nfd.watch.bands import Band
+from nfd.watch.page import BOTTOM, HEIGHT, TOP, Place, Plot, page_of
 
 FROZEN = "blocks.2.up"
 

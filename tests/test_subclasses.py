@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import nfd
+from nfd.runs.losses import cross_entropy
 from nfd.scaling.rules import Role
-from nfd.training.losses import cross_entropy
 
 D, C = 5, 3
 

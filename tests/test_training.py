@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from nfd.training.losses import cross_entropy, loss_of
+from nfd.runs.losses import cross_entropy, loss_of
 
 
 def test_losses_are_the_stated_ones() -> None:

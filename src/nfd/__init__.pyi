@@ -17,8 +17,8 @@ from .meters.check import check as check
 from .rates.sweep import transfer as transfer
 from .rates.transfer import Transfer as Transfer
 from .rates.transfer import fit_transfer as fit_transfer
-from .report.run import run_page as run_page
 from .runs.sweep import Sweep as Sweep
+from .runs.task import Task as Task
 from .runs.trial import Observation as Observation
 from .runs.trial import Observer as Observer
 from .runs.trial import Trial as Trial
@@ -29,7 +29,7 @@ from .scaling.plan import Plan as Plan
 from .scaling.planning import plan as plan
 from .scaling.run import RateSchedule as RateSchedule
 from .scaling.run import RunScaling as RunScaling
-from .training.task import Task as Task
+from .watch.page import run_page as run_page
 from .watch.watch import Watch as Watch
 from .wide.defer import Deferral as Deferral
 from .wide.defer import defer as defer

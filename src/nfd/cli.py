@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from nfd.families.family import Family
     from nfd.report.report import Report
     from nfd.runs.sweep import Sweep
-    from nfd.training.task import Task
+    from nfd.runs.task import Task
 
 # ---- the entry point, and how a command ends
 
@@ -179,7 +179,7 @@ class Setup:
     @property
     def task(self) -> Task:
         """The task that the file defines."""
-        from nfd.training.task import Task
+        from nfd.runs.task import Task
 
         given = self._either("task", "batches")
         if isinstance(given, Task):
@@ -327,8 +327,7 @@ class Check(Sized):
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.meters.check import check
-        from nfd.meters.findings import check_findings
-        from nfd.report.report import check_report
+        from nfd.meters.findings import check_findings, check_report
 
         setup, directory = self.read_setup(), self.directory()
         task = setup.task

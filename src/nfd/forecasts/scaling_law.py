@@ -21,8 +21,8 @@ from nfd.logs import Field, Log, LoggedRun, at_rate, read_log
 if TYPE_CHECKING:  # a fit of a table loads neither PyTorch nor what trains networks
     from nfd.families.family import Family
     from nfd.runs.sweep import Sweep
+    from nfd.runs.task import Batch, Task
     from nfd.scaling.entries import MakeModel
-    from nfd.training.task import Batch, Task
 
 
 @dataclass(frozen=True)
@@ -307,13 +307,13 @@ def scaling_law(
         ValueError, TypeError: naming the argument; with too few sizes for a law.
     """
     from nfd.families.family import as_family
+    from nfd.runs.schedule import knows_steps
     from nfd.runs.sweep import Sweep
+    from nfd.runs.task import as_task
     from nfd.runs.trial import Trial
     from nfd.scaling.model import batch_size
     from nfd.scaling.optimizers import check_optimizer
     from nfd.scaling.rules import MAX_RATE
-    from nfd.training.schedule import knows_steps
-    from nfd.training.task import as_task
 
     task = as_task(task)
     widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)

@@ -31,11 +31,11 @@ from nfd.core.random import derive
 from nfd.core.statistics import Magnitude, magnitude, rms, stderr
 from nfd.families.family import Family
 from nfd.families.member import Member
+from nfd.runs.loop import Step
 from nfd.runs.sweep import Sweep
+from nfd.runs.task import Task
 from nfd.runs.trial import Curves, Observation, Observer, Trial
 from nfd.store import Record
-from nfd.training.loop import Step
-from nfd.training.task import Task
 
 # ---- Limits in depth: ``2 f_2L - f_L`` where doubling L shows convergence, and plain words where it does not
 

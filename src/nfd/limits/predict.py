@@ -20,10 +20,10 @@ from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.limits.extrapolate import PARTS, Ensemble, Ensembles, Limit, divergence, limit_losses, to_infinity
 from nfd.runs.sweep import Sweep
+from nfd.runs.task import Batch, Task, as_task
 from nfd.scaling.entries import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
-from nfd.training.task import Batch, Task, as_task
 
 # ---- ``nfd.predict``: how an infinitely wide network trains, from networks of two widths
 

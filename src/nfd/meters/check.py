@@ -51,15 +51,15 @@ from nfd.meters.verdict import (
     rows,
     stacks_of,
 )
+from nfd.runs.loop import Step, optimizer_of
 from nfd.runs.sweep import Sweep
+from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Trial
 from nfd.scaling.entries import MakeModel
 from nfd.scaling.model import listed, outputs_of
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.store import Record
-from nfd.training.loop import Step, optimizer_of
-from nfd.training.task import COPIES, Batch, Task, as_task
 
 
 @gradients()

@@ -20,8 +20,8 @@ from nfd.paper.data import load
 from nfd.paper.settings import DataConfig
 from nfd.paper.spectra import Spectra
 from nfd.paper.start import at_start
+from nfd.runs import Step
 from nfd.store import Record
-from nfd.training import Step
 
 K = TypeVar("K")
 

@@ -25,8 +25,8 @@ from nfd.limits import Outputs
 from nfd.meters import UPDATES, Baseline
 from nfd.paper.data import load
 from nfd.paper.settings import StudyConfig
+from nfd.runs import Step, cross_entropy
 from nfd.store import Record
-from nfd.training import Step, cross_entropy
 
 LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")

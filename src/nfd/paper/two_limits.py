@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nfd import SGD, ResNet, solve_nfd
 from nfd.core import Activation, Feedback, Weights, derive
-from nfd.training import train
+from nfd.runs import train
 
 HORIZON, ETA_C = 1.0, 0.3
 

@@ -36,7 +36,10 @@ from nfd.rates.transfer import (
     Transfer,
     Variation,
 )
+from nfd.runs.losses import classes_last
+from nfd.runs.schedule import knows_steps, warmed
 from nfd.runs.sweep import Sweep, upset_in
+from nfd.runs.task import Batch, Task, as_task
 from nfd.runs.trial import Trial
 from nfd.scaling.entries import MakeModel, instance
 from nfd.scaling.model import evaluating
@@ -44,9 +47,6 @@ from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.planning import told_by
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.store import Record
-from nfd.training.losses import classes_last
-from nfd.training.schedule import knows_steps, warmed
-from nfd.training.task import Batch, Task, as_task
 
 # ---- ``nfd.transfer``: whether the best learning rate of a small network is that of a large one
 

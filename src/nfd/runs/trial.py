@@ -21,10 +21,10 @@ from nfd.core.names import NetworkWeights
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member
+from nfd.runs.loop import Step, judged, optimizer_of, train
+from nfd.runs.task import Task
 from nfd.scaling.model import tensors
 from nfd.store import Record
-from nfd.training.loop import Step, judged, optimizer_of, train
-from nfd.training.task import Task
 
 NUMERICS = 3  # counts changes of what a trial computes beyond rounding
 

@@ -17,7 +17,7 @@ from nfd.paper.claims.measuring import rows, seeds, signed, span
 from nfd.paper.claims.rules import rescued, together
 from nfd.paper.settings import Preset
 from nfd.paper.untrained import flows
-from nfd.training import train
+from nfd.runs import train
 
 EXACT = 1e-10
 HORIZON, ETA_C = 1.5, 0.3

@@ -14,7 +14,7 @@ from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, over, rows
 from nfd.paper.claims.rules import FLAT, flat, rescued
 from nfd.paper.settings import Preset
-from nfd.training import train
+from nfd.runs import train
 
 ETA_C = 0.1
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from nfd.core.errors import InputTypeError, first_line
 from nfd.families.member import Member
+from nfd.runs.losses import classes_last
+from nfd.runs.task import FROM_GROUPS, Task
 from nfd.scaling.model import evaluating
 from nfd.scaling.optimizers import law_of
 from nfd.scaling.optimizers import optimizer_of as optimizer_by
-from nfd.training.losses import classes_last
-from nfd.training.task import FROM_GROUPS, Task
 from nfd.wide.optimizers import is_factored
 
 Around = Callable[[int], AbstractContextManager[object]]

@@ -25,17 +25,10 @@ from nfd.core.errors import (
     check_takes,
 )
 from nfd.core.machine import plain
-from nfd.scaling.model import (
-    batch_size,
-    check_sample,
-    mapped,
-    on_device,
-    shape_of,
-    tensors_in,
-)
+from nfd.runs.losses import IGNORED, LOSSES, MODELS_OWN, loss_of
+from nfd.runs.schedule import Schedule, factors_of, warmed
+from nfd.scaling.model import batch_size, check_sample, mapped, on_device, shape_of, tensors_in
 from nfd.scaling.rules import MAX_RATE
-from nfd.training.losses import IGNORED, LOSSES, MODELS_OWN, loss_of
-from nfd.training.schedule import Schedule, factors_of, warmed
 
 Pair = tuple[Any, Any]
 Batch = Pair | Mapping[str, Any]  # as users give them
