@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,16 +17,12 @@ from nfd.core.errors import InputError, InputTypeError
 
 SWEEP = "runs.sqlite"  # the file of a sweep
 _MARK = ".nfd"  # left in a directory of results
-_COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # with these a cell of a spreadsheet begins a formula
-_DECIMAL = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def expanded(path: str | Path) -> Path:
     """The path with ``~`` replaced by the home directory; TypeError if it is not a path."""
     if not isinstance(path, str | Path):
         raise InputTypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
-    if "\0" in str(path):
-        raise InputError(f"a path cannot hold a zero byte; got {str(path)!r}.")
     return Path(os.path.expanduser(path))
 
 
@@ -114,21 +109,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write dictionaries as CSV, a column for every key; text that a spreadsheet would compute gets a quote in front.
-
-    Text that is a decimal number, such as ``-0.5``, computes nothing and stays as it is.
-    """
+    """Write dictionaries as CSV, a column for every key."""
     text = io.StringIO(newline="")
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, fieldnames=names)
-    writer.writerow({name: _inert(name) for name in names})
-    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
+    writer.writeheader()
+    writer.writerows(rows)
     return write_text(path, text.getvalue())
-
-
-def _inert(value: Any) -> Any:
-    computed = isinstance(value, str) and value.startswith(_COMPUTED) and not _DECIMAL.fullmatch(value)
-    return f"'{value}" if computed else value
 
 
 def _finite(value: Any) -> Any:
