@@ -118,6 +118,8 @@ def test_thinning_keeps_ends_spikes_and_every_series_that_it_draws() -> None:
         own, all_ = ([r["x"] for r in some if r["series"] == name] for some in (kept, rows))
         assert (own[0], own[-1]) == (all_[0], all_[-1])
     assert thinned(rows[:MOST_ROWS], axes) == rows[:MOST_ROWS]
-    crowd = Finding("a", "", "", [{"series": f"s{k}", "x": k} for k in range(500)], Axes("x", "y", "", "", "map"), "")
+    crowd = Finding(
+        "a", "", "", [{"series": f"s{k}", "x": k} for k in range(500)], Axes("x", "y", "", "", "curves"), ""
+    )
     assert len(thinned(crowd.rows, crowd.axes)) == MOST_SERIES
     assert "of the first 100 of 500 series" in left_out(crowd)

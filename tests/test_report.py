@@ -21,7 +21,7 @@ from nfd.paper.claims.page import claims_markdown, claims_section
 from nfd.report.charts import chart_of, still
 from nfd.report.page import Section, figure_section, finding_section, page
 
-KINDS = ("curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map")
+KINDS = ("curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named")
 HOSTILE = (
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -67,7 +67,9 @@ def test_findings_survive_their_file(found: Finding) -> None:
     assert written["reading"] == found.reading
 
 
-@pytest.mark.parametrize("bad", [None, 3, [], {}, {"title": "old", "rows": []}, {**finding("map").plain(), "rows": 3}])
+@pytest.mark.parametrize(
+    "bad", [None, 3, [], {}, {"title": "old", "rows": []}, {**finding("linear").plain(), "rows": 3}]
+)
 def test_what_is_no_finding_says_what_is_wrong(bad: Any) -> None:
     with pytest.raises(ValueError, match="is no finding that can be drawn: "):
         Finding.of(bad)
@@ -136,7 +138,7 @@ def test_claims_as_a_table_and_as_markdown() -> None:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Results of several kinds, and what lies about beside them."""
-    told = plain([finding("named"), finding("map")])
+    told = plain([finding("named"), finding("linear")])
     content: dict[str, dict[str, Any]] = {
         "out/study": {"title": "A study", "command": "nfd study", "findings": told},
         "out/claims": {"title": "Tested", "command": "nfd claims", "rows": [CLAIM]},
@@ -186,7 +188,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     sections = [
         *(finding_section(f) for f in found[:3]),
         figure_section("A figure", "All.", found[3:6]),
-        finding_section(finding("map", series=(long, *HOSTILE))),
+        finding_section(finding("linear", series=(long, *HOSTILE))),
         claims_section([CLAIM, BARE]),
         Section(long, [long], table=[{long: long, "b": long}], caption=long),
     ]
@@ -210,6 +212,6 @@ def test_no_page_is_wider_than_its_window(shown: Seen, mode: str) -> None:
 def test_a_page_that_breaks_is_noticed(tmp_path: Path) -> None:
     if browser() is None:
         pytest.skip("needs chromium, chromium-browser or google-chrome on the PATH; make browser installs one")
-    broken = page("Broken", [finding_section(finding("map"))]).replace("role-mark", "role-murk")
+    broken = page("Broken", [finding_section(finding("linear"))]).replace("role-mark", "role-murk")
     found = seen(broken, {"light": (0, 600, 400)}, tmp_path)
     assert min(found.said["light"]["marks"]) == 0

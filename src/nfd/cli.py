@@ -461,7 +461,7 @@ class ScalingLaw(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.answers import answers_of, charts
+        from nfd.forecasts.answers import answers_of, ceiling
         from nfd.forecasts.budget import amount, check_resource
         from nfd.forecasts.scaling_law import fit_scaling_law, scaling_law
         from nfd.report.report import Report, made_by
@@ -488,7 +488,7 @@ class ScalingLaw(Logged):
             "How big should it be?",
             command,
             self.settings,
-            charts(answers),
+            [ceiling(answers)],
             [*answers.sentences, law.about, *law.notes],
             closing=[made_by(command)],
             content=answers.result,

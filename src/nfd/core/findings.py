@@ -20,7 +20,6 @@ class SeriesRole(StrEnum):
 
     PREDICTION = "prediction"  # in shades of grey, the last one in black
     REAL = "real"  # a network that was trained, beside predictions: in broken lines and colours
-    LEVEL = "level"  # a line of equal height on a map: in shades of grey
 
 
 INFINITE = math.inf
@@ -37,7 +36,7 @@ class Axes:
         x, y: columns of the rows. x_title, y_title: their titles.
         kind: ``"curves"`` over steps, ``"logcurves"`` on a logarithmic axis, points on two logarithmic axes
             (``"logarithmic"``), on a logarithmic x (``"semilogarithmic"``), on linear axes (``"linear"``) or on a named
-            x (``"named"``); or ``"map"``, lines and single points on two logarithmic axes.
+            x (``"named"``).
         zero: whether linear axes include zero. top: rows above it are not drawn.
         colour, dash: columns by which series differ in colour and in dash; numbers get an ordered palette.
         interval: the meaning of ``low`` to ``high`` in the rows.
@@ -47,7 +46,7 @@ class Axes:
     y: str
     x_title: str
     y_title: str
-    kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map"]
+    kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named"]
     zero: bool = True
     top: float | None = None
     colour: str = "series"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from nfd.core.errors import InputError
 from nfd.core.estimates import mean
-from nfd.core.findings import Axes, Finding, SeriesRole, columns
+from nfd.core.findings import Axes, Finding, columns
 from nfd.core.tables import Row
-from nfd.forecasts.budget import BestSize, BestSplit, Cost, Costs, Resource, check_resource
-from nfd.forecasts.law import Law
+from nfd.forecasts.budget import BestSize, BestSplit, Resource, check_resource
 from nfd.forecasts.scaling_law import ScalingLaw
 
 
@@ -106,22 +105,8 @@ def answers_of(fitted: ScalingLaw, size: Mapping[str, int], budgets: Mapping[str
     return Answers(fitted, (size.get("width", width), size.get("depth", depth)), asked)
 
 
-# ---- The charts: the floor under the measured losses, and the map of sizes.
-
-
-_LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
-_POINTS = 60  # of a line of the map
-_UNITS = {"parameters": "parameters", "flops": "floating-point operations"}
-
-
-def charts(answers: Answers) -> list[Finding]:
-    """Every chart that the runs have numbers for."""
-    costs = answers.fitted.costs
-    return [_ceiling(answers), *([_map(answers, costs)] if answers.fitted.law.good and costs is not None else [])]
-
-
-def _ceiling(answers: Answers) -> Finding:
-    """Measured losses against the last variable of the law, a line per size of the others, over the floors."""
+def ceiling(answers: Answers) -> Finding:
+    """The chart of measured losses against the last variable, a line per size of the others, over the floor."""
     fitted, rows = answers.fitted, list[Row]()
     *others, last = fitted.law.variables
     for size, losses in sorted(fitted.losses.items()):
@@ -141,57 +126,3 @@ def _ceiling(answers: Answers) -> Finding:
         Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False, colour=colour),
         f"Bars: 95 % intervals over seeds. {fitted.about}",
     )
-
-
-def _map(answers: Answers, costs: Costs) -> Finding:
-    """Lines of equal excess loss over width and depth, the budgets, and the sizes to choose."""
-    law, asked = answers.fitted.law, [] if answers.size is None else [answers.size]
-    sizes = {resource: size for resource, size in answers.sizes.items() if isinstance(size, BestSize)}
-    places = [law.smallest, law.largest, *asked, *((size.width, size.depth) for size in sizes.values())]
-    widths, depths = zip(*places, strict=True)
-    spans = (min(widths) / 1.2, 4 * max(widths)), (min(depths) / 1.2, 4 * max(depths))
-    rows = list[Row]()
-    for share in _LEVELS:
-        excess = share * law.floor.value
-        level = _line(f"{excess:.2g} nats above the floor", spans, partial(_depth_for, law, excess))
-        rows += [row | {"role": SeriesRole.LEVEL} for row in level]
-    for resource, size in sizes.items():
-        name = f"budget of {size.cost:.2g} {_UNITS[resource]}"
-        rows += _line(name, spans, partial(_depth_within, costs.cost(resource), size.cost))
-        best = f"best for it: width {size.width} and depth {size.depth} ({resource})"
-        rows.append({"series": best, "width": size.width, "depth": size.depth})
-    rows += [{"series": "your network", "width": n, "depth": L} for n, L in asked]
-    (narrow, shallow), (wide, deep) = law.smallest, law.largest
-    fitted = f"widths {narrow:g}..{wide:g} and depths {shallow:g}..{deep:g}"
-    return Finding(
-        "map",
-        "How big should it be?",
-        " ".join(map(answers.of_budget, sizes)),
-        rows,
-        Axes("width", "depth", "width n", "depth L", "map"),
-        f"Lines of equal excess a/n + b/L, the first order of the law, which was fitted to {fitted}. "
-        f"{answers.fitted.about}",
-    )
-
-
-def _line(
-    name: str, spans: tuple[tuple[float, float], tuple[float, float]], depth: Callable[[float], float | None]
-) -> list[Row]:
-    """``depth(n)`` at widths of the map, where it lies inside."""
-    (left, right), (bottom, top) = spans
-    widths = [left * (right / left) ** (k / (_POINTS - 1)) for k in range(_POINTS)]
-    places = [(n, L) for n in widths if (L := depth(n)) is not None and bottom <= L <= top]
-    return [{"series": name, "width": n, "depth": L} for n, L in places] if len(places) > 1 else []
-
-
-def _depth_for(law: Law, excess: float, n: float) -> float | None:
-    """The depth at which a network of width n has this excess loss."""
-    a, b = law.terms["a"].value, law.terms["b"].value
-    left = excess - a / n
-    return b / left if left > 0 and b > 0 else None
-
-
-def _depth_within(cost: Cost, budget: int, n: float) -> float | None:
-    """The depth that the budget pays for at width n."""
-    room = budget - cost.constant - cost.per_width * n - cost.per_square * n * n
-    return room / (cost.per_block + cost.per_layer * n + cost.per_matrix * n * n) if room > 0 else None

@@ -31,8 +31,8 @@ _LONGEST = 100  # characters of a name of files
 _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
 _CHARACTER = 6.5  # pixels of a title, on average
-_LOG_X = ("logarithmic", "semilogarithmic", "map")
-_LOG_Y = ("logarithmic", "logcurves", "map")
+_LOG_X = ("logarithmic", "semilogarithmic")
+_LOG_Y = ("logarithmic", "logcurves")
 _MARGIN = 1.15  # of logarithmic axes, as a factor
 _PAD = 0.03  # of linear axes, as a share
 _DEEPEST = 20  # a bar ends at the axis if it reaches below this share of the lowest point
@@ -45,7 +45,7 @@ MOST_ROWS, MOST_SERIES = 5000, 100  # a chart of a hundred thousand points takes
 def chart_of(finding: Finding) -> Chart:
     """The chart of a finding, its references behind its series."""
     rows, compared = (thinned(part, finding.axes) for part in (finding.rows, finding.references))
-    draw = {"curves": curves, "logcurves": curves, "map": lines}.get(finding.axes.kind, points)
+    draw = curves if finding.axes.kind in ("curves", "logcurves") else points
     drawn = draw(rows, styled(rows, finding.axes), finding.axes, compared)
     return drawn.properties(description=visible(f"{finding.title} {finding.headline}".strip()))
 
@@ -66,13 +66,6 @@ def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: 
     return drawing.finished([drawing.line(), bars.encode(strokeDash=alt.value([1, 0])), dots])
 
 
-def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
-    """A map with two logarithmic axes: a line for each series, a large point for a series of one row."""
-    drawing = _Drawing(rows, series, axes, compared)
-    alone = drawing.base.transform_filter("datum.alone").mark_point(filled=True, size=160, opacity=1)
-    return drawing.finished([drawing.line().encode(order="x:Q"), alone.encode(y=drawing.up())])
-
-
 class _Drawing:
     """What the layers of one chart share: points, colours, and the ranges of the axes."""
 
@@ -86,7 +79,6 @@ class _Drawing:
         self.log = axes.kind in _LOG_Y
         self.span = self._span()
         for point in self.points:
-            point["alone"] = counts[point["series"]] == 1
             if self.log and "low" in point:
                 point["low"] = max(point["low"], self.span[0])
         top = math.inf if axes.top is None else axes.top
@@ -98,8 +90,6 @@ class _Drawing:
         top = math.inf if self.axes.top is None else self.axes.top
         everything = [*self.points, *self.compared]
         shown = [point for point in everything if point["y"] <= top] or everything
-        if self.axes.kind == "map" and len(ys := {point["y"] for point in shown}) > 1:
-            return min(ys), max(ys)
         zero = self.axes.zero and self.axes.kind in ("named", "semilogarithmic", "linear")
         low, high = log_span(shown) if self.log else linear_span(shown, zero=zero)
         return (low, min(high, top)) if low < top else (low, high)
@@ -122,7 +112,7 @@ class _Drawing:
         if kind == "named":
             places = list(dict.fromkeys(p["x"] for p in [*self.points, *self.compared]))
             return alt.X("x:N", title=title, sort=places, axis=alt.Axis(labelAngle=0))
-        log, tight = kind in _LOG_X, kind in ("curves", "logcurves", "map")
+        log, tight = kind in _LOG_X, kind in ("curves", "logcurves")
         values = sorted({p["x"] for p in self.points or self.compared})
         span = across_span(self.points or self.compared, log=log, tight=tight)
         scale = alt.Scale(type="log" if log else "linear", nice=False, domain=list(span))
@@ -134,9 +124,8 @@ class _Drawing:
         """The y axis; its title ends with what bands and bars reach over, if there are any."""
         banded = self.axes.interval and any("low" in point for point in self.points)
         title = [*_wrapped(self.axes.y_title), *([f"({self.axes.interval})"] if banded else [])]
-        axis = alt.Axis(grid=False, tickCount=_TICKS) if self.axes.kind == "map" else alt.Undefined
         scale = alt.Scale(type="log" if self.log else "linear", domain=list(self.span), nice=False)
-        return alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
+        return alt.Y(f"{column}:Q", title=title, scale=scale)
 
     def line(self) -> alt.Chart:
         """The points joined."""
@@ -285,7 +274,6 @@ def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
     equals = {name: row for name, row in firsts.items() if not any(name in own for own in names.values())}
     predictions = names[SeriesRole.PREDICTION]
     return [
-        *_greys(names[SeriesRole.LEVEL]),
         *_greys(predictions[:-1]),
         *(Series(name, INK) for name in predictions[-1:]),
         *map(Series, names[SeriesRole.REAL], cycle(COLOURS), cycle(_BROKEN)),
