@@ -28,7 +28,6 @@ from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimize
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, defaults_of, plan, told_by
 from nfd.scaling.rules import RULES
-from nfd.wide.defer import defer, meta_matrices
 
 _UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
 
@@ -169,6 +168,8 @@ class Family:
         width, depth = check_count("width", width, maximum=WIDEST), check_count("depth", depth, maximum=MOST)
         seed = derive(check_seed(seed), "check", width, depth)  # every size begins on its own
         if weights != "dense":
+            from nfd.wide.defer import defer  # stored weights do without this room
+
             module, planned = self.outline(width, depth, seed)
             deferred = defer(module, planned, weights=weights, resolution=resolution, seed=seed)
             return Member(deferred.to(device or "cpu"), planned)
@@ -182,6 +183,8 @@ class Family:
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
         """A module of a size and its plan. The module is on the meta device, where it takes no memory, with or without
         the numbers of its vectors, unless that loses a buffer, a frozen tensor or what a plan could not restore."""
+        from nfd.wide.defer import meta_matrices
+
         for place in (torch.device("meta"), meta_matrices()):
             try:
                 with place:

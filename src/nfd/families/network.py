@@ -31,8 +31,6 @@ from nfd.core.errors import (
 from nfd.core.names import Feedback, NetworkWeights, Regime, RuleName
 from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
-from nfd.wide.layers import DeferredLinear, StructuredLinear
-from nfd.wide.linear import FactoredLinear
 
 
 @dataclass
@@ -129,15 +127,6 @@ class _Decoupled(torch.autograd.Function):
 # ---- Networks
 
 
-Linear = DenseLinear | FactoredLinear
-
-_LAYERS: dict[str, Callable[..., Linear]] = {
-    "dense": DenseLinear,
-    "deferred": DeferredLinear,
-    "structured": StructuredLinear,
-}
-
-
 _ROLES: dict[str, Role] = {"U": "input", "inner": "inner", "outer": "outer", "hidden": "hidden", "V": "readout"}
 
 
@@ -177,7 +166,7 @@ class Network(nn.Module):
         self.depth = check_count("depth", depth, maximum=MOST)
         self.activation = activations.activation(activation)
         self.regime = cast(Regime, check_choice("regime", regime, get_args(Regime)))
-        self.weights = cast(NetworkWeights, check_choice("weights", weights, _LAYERS))
+        self.weights = cast(NetworkWeights, check_choice("weights", weights, get_args(NetworkWeights)))
         self.feedback = cast(Feedback, check_choice("feedback", feedback, get_args(Feedback)))
         if resolution is not None and self.weights != "structured":
             raise InputError(f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop it.")
@@ -240,8 +229,8 @@ class Network(nn.Module):
     def reserve(self, samples: int) -> None:
         """Reserve memory for a training of this many samples; only layers without stored weights need it."""
         for layer in self.modules():
-            if isinstance(layer, FactoredLinear):
-                layer.reserve(samples)
+            if getattr(layer, "is_deferred", False):
+                cast(Any, layer).reserve(samples)
 
     # ---- how it is scaled: roles, multipliers and rates, under every rule -----------------------------------------
 
@@ -318,7 +307,8 @@ class Network(nn.Module):
 
     def _is_own(self, name: str) -> bool:
         """Whether it is a parameter of this class, which begins as N(0, 1), and not one that a subclass added."""
-        return name in ("U", "V") or isinstance(self.get_submodule(name.rpartition(".")[0]), Linear)
+        layer = self.get_submodule(name.rpartition(".")[0])
+        return name in ("U", "V") or isinstance(layer, DenseLinear) or getattr(layer, "is_deferred", False)
 
     def check_rule(self, rule: str) -> None:
         """ValueError when a rule is made for another regime, residual multiplier or block."""
@@ -360,13 +350,18 @@ class Network(nn.Module):
         """Make the hidden layers, where they follow from the arguments of every network."""
 
     def _layers(self, name: str) -> nn.ModuleList:
+        make: Callable[..., nn.Module] = DenseLinear
+        if self.weights != "dense":
+            from nfd.wide.layers import DeferredLinear, StructuredLinear  # stored weights do without this room
+
+            make = DeferredLinear if self.weights == "deferred" else StructuredLinear
         options = self._factory | {"feedback": self.feedback}
         options |= {} if self.resolution is None else {"resolution": self.resolution}
         seeds: list[int | Increment] = [derive(self.seed, "init", name, index) for index in range(self.depth)]
         if self.coupled:
             path = derive(self.seed, "init", name)
             seeds = [Increment(path, index, self.depth, self.coupled) for index in range(self.depth)]
-        return nn.ModuleList([_LAYERS[self.weights](self.width, self.width, seed=seed, **options) for seed in seeds])
+        return nn.ModuleList([make(self.width, self.width, seed=seed, **options) for seed in seeds])
 
     def _gaussian(self, name: str, *shape: int) -> Tensor:
         stream, dtype = generator(self.seed, "init", name), self._factory["dtype"]

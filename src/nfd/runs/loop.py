@@ -18,7 +18,6 @@ from nfd.runs.task import FROM_GROUPS, Task
 from nfd.scaling.model import evaluating
 from nfd.scaling.optimizers import law_of
 from nfd.scaling.optimizers import optimizer_of as optimizer_by
-from nfd.wide.optimizers import is_factored
 
 Around = Callable[[int], AbstractContextManager[object]]
 
@@ -31,8 +30,6 @@ def optimizer_of(task: Task, name: str, groups: list[dict[str, Any]]) -> torch.o
     """
     if task.make_optimizer is None:
         law = law_of(name)
-        if is_factored(groups):
-            law.check_unstored("weights='deferred'")
         # The loop of Adam over tensors takes longer than the passes of a small network: fused it takes a sixth.
         adam = law if law.rest is None else law_of(law.rest)
         options = {"fused": True} if adam.options >= {"betas", "fused"} else {}
