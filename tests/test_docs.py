@@ -164,6 +164,12 @@ def test_relative_links_lead_somewhere(page: str) -> None:
         assert link.startswith("http") or (path.parent / link).exists(), link
 
 
+def test_files_that_the_architecture_names_are_there() -> None:
+    names = set(re.findall(r"`([a-z0-9_/]+\.py)`", (ROOT / "docs/architecture.md").read_text()))
+    assert len(names) > 30
+    assert not [name for name in names if not any((ROOT / place / name).is_file() for place in ("src/nfd", "."))]
+
+
 def test_images_are_used_described_and_made_by_commands() -> None:
     charts = tomllib.loads((ROOT / "docs/images/charts.toml").read_text())
     used = set()
