@@ -125,13 +125,9 @@ SECTIONS = (
     ),
     Section(
         "Definition 1 by particles",
-        ("variance", "particles", "samples"),
-        "Three measurements. The variance of the outputs by plain sampling over that by other sampling, at the same "
-        "number of particles, on the digits of problem A; above 1 is better. `solve_nfd` against deferred networks "
-        "with independent feedback, at the same standard error. And a long run, with many samples, against the "
-        "memory traffic of its histories.",
-        "Antithetic pairs are better while the network is near its start, and worse once it is trained at the higher "
-        "rate. Sobol' points for u and v are the default.",
+        ("particles", "samples"),
+        "Two measurements. `solve_nfd` against deferred networks with independent feedback, at the same standard "
+        "error. And a long run, with many samples, against the memory traffic of its histories.",
     ),
     Section(
         "Plans and checks",

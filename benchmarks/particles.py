@@ -1,4 +1,4 @@
-"""Definition 1 by particles: variance for the same work, and time for the same error as deferred networks."""
+"""Definition 1 by particles: time for the same error as deferred networks, and many samples."""
 
 from __future__ import annotations
 
@@ -14,43 +14,6 @@ from benchmarks.measure import Round, Row, limits, seconds
 from benchmarks.networks import SHARE
 from benchmarks.ratio import Ratio
 from nfd.data import digits
-
-_CASES = (("tanh", 0.1), ("relu", 0.1), ("relu", 0.3))
-
-
-def sampling(turn: Round) -> list[Row]:
-    """Variance of the outputs by plain sampling over that by each other; every round has seeds of its own."""
-    return [row for case in _CASES[: 1 if turn.quick else None] for row in _sampling(*case, turn)]
-
-
-def _sampling(activation: str, eta_c: float, turn: Round) -> list[Row]:
-    solutions = 4 if turn.quick else 6
-    x, y = _problem(12 if turn.quick else 24)
-    seeds = range(turn.number * solutions, (turn.number + 1) * solutions)
-    found = {
-        kind: torch.stack([_solution(x, y, activation, eta_c, kind, seed) for seed in seeds])
-        for kind in ("plain", "antithetic", "sobol")
-    }
-    plain = found["plain"].var(0)
-    middle = len(x) // 2
-    return [
-        {
-            "activation": activation,
-            "eta_c": f"{eta_c:g}",
-            "samples": len(x),
-            "sampling": kind,
-            "first step trained": Ratio.of(float(plain[1] / found[kind].var(0)[1])),
-            "first half": Ratio.of(float(plain[1:middle].mean() / found[kind].var(0)[1:middle].mean())),
-            "second half": Ratio.of(float(plain[middle:].mean() / found[kind].var(0)[middle:].mean())),
-        }
-        for kind in ("antithetic", "sobol")
-    ]
-
-
-def _solution(x: Tensor, y: Tensor, activation: str, eta_c: float, kind: str, seed: int) -> Tensor:
-    return nfd.solve_nfd(
-        x, y, grid=16, activation=activation, eta_c=eta_c, particles=2048, replicates=2, seed=seed, sampling=kind
-    ).outputs
 
 
 def against_deferred(turn: Round) -> list[Row]:

@@ -52,7 +52,6 @@ PARTS = (
     Part("horizons", kernels.long_horizons, 1),
     Part("recursion", kernels.against_recursion),
     Part("neural-tangents", kernels.against_neural_tangents, 1),
-    Part("variance", particles.sampling),
     Part("particles", particles.against_deferred, 2),
     Part("samples", particles.many_samples, 2),
     Part("study", commands.study, 1),

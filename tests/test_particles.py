@@ -69,14 +69,6 @@ def test_moments_at_initialisation_are_those_of_propositions_2_and_6() -> None:
         P = P * (1 + T / L * act.slope_moment(b[:, None], b[None, :], below))
 
 
-@pytest.mark.parametrize("sampling", ["sobol", "antithetic", pytest.param("plain", marks=pytest.mark.slow)])
-def test_every_sampling_solves_the_same_equations(sampling: str) -> None:
-    case = next(
-        c for c in REFERENCE if c["name"] == "A" and c["activation"] == "relu" and c["feedback"] == "independent"
-    )
-    assert float(deviation(case, sampling=sampling)[1:].max()) < 4  # antithetic pairs start at exactly zero
-
-
 def test_repeated_samples_are_dropped_and_counted() -> None:
     x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     s = nfd.solve_nfd(x[[0, 1, 0]], torch.zeros(3), grid=4, eta_c=0.0, particles=256, replicates=2)
@@ -93,9 +85,9 @@ BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
     (SIXTY[:4], torch.zeros(2), {}, r"inputs must be \[K, d\] and targets \[K\]"),
     (SIXTY[:4], torch.zeros(4), {"horizon": 0}, "horizon must be greater than 0"),
     (SIXTY[:4], torch.full((4,), torch.nan), {}, "targets must be finite"),
-    (SIXTY, torch.zeros(60), {"memory": "1 MiB"}, r"GiB, more than memory='1 MiB'.*deferred"),
+    (SIXTY, torch.zeros(60), {"particles": 2**30}, r"need .* GiB.*deferred"),
     (SIXTY, torch.zeros(60), {"eq5_term": "no"}, "eq5_term must be True or False"),
-    (torch.zeros(2, 30_000), torch.zeros(2), {}, "takes up to 21200 features"),
+    (torch.zeros(2, 30_000), torch.zeros(2), {}, "up to 21200 features"),
 ]
 
 

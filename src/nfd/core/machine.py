@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nfd.core.errors import InputError
-
 if TYPE_CHECKING:
     import torch
 
@@ -71,7 +69,6 @@ def _enter_gradients(stack: ExitStack) -> None:
 # ---- The process and the machine: memory, cores, and how many threads PyTorch takes
 
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what Linux lets a container have
 _SMALL = 2**23  # multiplications, 1 ms of one core; 2**22 took twice as long beside busy processes
 
@@ -90,17 +87,6 @@ def peak_memory() -> float:
         return math.nan
     unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
-def bytes_of(memory: str | int | float) -> int:
-    """``"4 GiB"``, ``"500 MB"`` or a number of bytes, as bytes."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", str(memory))
-    if not match or match[2].upper() not in _UNITS or match[1].count(".") > 1 or match[1] == ".":
-        raise InputError(f"memory must be like '4 GiB' or '500 MB'; got {memory!r}.")
-    size = float(match[1]) * _UNITS[match[2].upper()]
-    if not 1 <= size < 2**63:
-        raise InputError(f"memory must be between 1 byte and 8 EiB; got {memory!r}.")
-    return int(size)
 
 
 def memory_of(device: torch.device) -> int:

@@ -39,7 +39,7 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
-from nfd.core.machine import bytes_of, undisturbed
+from nfd.core.machine import memory_of, undisturbed
 from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
 from nfd.scaling.rules import MAX_ETA_C
@@ -47,7 +47,6 @@ from nfd.scaling.rules import MAX_ETA_C
 # ---- ``nfd.solve_nfd``: Definition 1 literally, by the particles of ``nfd.limits.particles``
 
 
-_SAMPLINGS = ("sobol", "antithetic", "plain")
 _LOSSES: dict[str, Slope] = {
     "mse": lambda f, y: f - y,
     "logistic": lambda f, y: -y / (1 + math.exp(min(y * f, 700.0))),
@@ -96,8 +95,6 @@ def solve_nfd(
     replicates: int = 4,
     seed: int = 0,
     eq5_term: bool = False,
-    sampling: str = "sobol",
-    memory: str | int = "8 GiB",
     device: torch.device | str = "cpu",
 ) -> Solution:
     """Solve Neural Feature Dynamics (Definition 1) for online SGD, one sample per step, one output.
@@ -113,10 +110,6 @@ def solve_nfd(
         replicates: independent solutions, for the standard errors.
         seed: of everything random.
         eq5_term: add the terms of order tau^2 that Eq. 5 and Eq. 15 print.
-        sampling: how particles draw their Gaussians: ``"sobol"``, u and v from a scrambled low-discrepancy sequence;
-            ``"antithetic"``, in pairs that share u and Z and have opposite v and B; ``"plain"``. All are exact in the
-            limit of many particles; docs/benchmarks.md has their errors.
-        memory: bound on the memory of one replicate.
         device: where particles move, and where the solution is. Their Gaussians are drawn on the CPU, so that the
             device changes numbers by rounding alone.
 
@@ -140,16 +133,26 @@ def solve_nfd(
         raise InputError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
     if loss == "logistic" and not bool((y.abs() == 1).all()):
         raise InputError("targets for loss='logistic' must be +1 or -1.")
-    eq5_term, sampling = check_flag("eq5_term", eq5_term), check_choice("sampling", sampling, _SAMPLINGS)
-    if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
-        raise InputError(
-            f"sampling='sobol' takes up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Use 'plain'."
-        )
+    if x.shape[1] >= qmc.Sobol.MAXDIM:
+        raise InputError(f"inputs may have up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Project them.")
+    eq5_term = check_flag("eq5_term", eq5_term)
     particles, grid = check_count("particles", particles), check_count("grid", grid)
     count, seed = check_count("replicates", replicates, minimum=2, maximum=MOST), check_seed(seed)
     if eq5_term and grid < 2:
         raise InputError("eq5_term adds terms between steps, of which grid=1 has none. Raise grid, or leave it out.")
-    _check_particles(len(x), grid, particles, eq5_term, memory)
+    K = len(x)
+    if particles <= K:
+        raise InputError(
+            f"particles must be more than the {K} samples, whose covariances they estimate; got {particles}. Raise it, "
+            "or predict nfd.resnets(feedback='independent'), whose deferred networks have no such bound."
+        )
+    arrays = (3 if eq5_term else 2) * (grid + 1) + 2 * grid
+    needed = 8 * K * (arrays * particles + 2 * grid * K + 3 * (grid + 1) * K)
+    if needed > memory_of(place):
+        raise InputError(
+            f"{K} samples, {grid} grid steps and {particles} particles need {needed / 2**30:.2g} GiB. Lower one, or "
+            "predict nfd.resnets(feedback='independent'), whose deferred networks need far less."
+        )
     finished = []
     for index in range(count):
         replicate = Particles(
@@ -163,7 +166,6 @@ def solve_nfd(
             M=particles,
             seed=derive(seed, "particles", index),
             eq5=eq5_term,
-            sampling=sampling,
         )
         replicate.run()
         finished.append(replicate.summary())
@@ -180,23 +182,6 @@ def solve_nfd(
     )
 
 
-def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> None:
-    """ValueError where particles are too few for the covariances of the samples, or too many for the memory."""
-    if K >= M:
-        raise InputError(
-            f"particles must be more than the {K} samples, whose covariances they estimate; got {M}. Raise "
-            "particles, or use nfd.predict(feedback='independent'), whose deferred networks have no such bound."
-        )
-    arrays = (3 if eq5 else 2) * (L + 1) + 2 * L
-    needed = 8 * K * (arrays * M + 2 * L * K + 3 * (L + 1) * K)
-    if needed > bytes_of(memory):
-        raise InputError(
-            f"{K} samples, {L} grid steps and {M} particles need {needed / 2**30:.2g} GiB, more than "
-            f"memory={memory!r}. Raise it, lower particles or grid, or use nfd.predict(feedback='independent'), whose "
-            "deferred networks need far less."
-        )
-
-
 # ---- The scheme of Definition 1: one replicate of the coupled forward-backward SDE, by interacting particles
 
 
@@ -210,7 +195,7 @@ class Particles:
 
     def __init__(
         self, x: Tensor, y: Tensor, *, L: int, T: float, act: Activation, eta_c: float, slope: Slope,
-        M: int, seed: int, eq5: bool, sampling: str,
+        M: int, seed: int, eq5: bool,
     ) -> None:  # fmt: skip
         self.x, self.y, self.L, self.tau = x, y, L, T / L
         self.act, self.eta_c, self.slope, self.M, self.seed, self.eq5 = act, eta_c, slope, M, seed, eq5
@@ -226,7 +211,6 @@ class Particles:
         self.diverged_at: int | None = None
         self.Lp = x.new_zeros(K)
         self.outputs = x.new_zeros(K)
-        self.sampling = sampling
         self.u, self.v = self._ends(x.shape[1])
 
     def summary(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -299,25 +283,18 @@ class Particles:
         before = len(factor.kept)
         coefficients = factor.extend(row.cpu().numpy()).to(row)
         if len(factor.kept) > before:
-            normals[before] = self._normal(name, 1, l, k)[0]
+            stream = generator(self.seed, "particle", name, l, k)
+            normals[before] = torch.randn(1, self.M, generator=stream, dtype=torch.float64)[0].to(self.x)
         return coefficients @ normals[: len(coefficients)]
 
     def _ends(self, d: int) -> tuple[Tensor, Tensor]:
-        """The Gaussians of input and output weights, u [d, M] and v [M]."""
-        if self.sampling == "sobol":
-            engine = qmc.Sobol(d + 1, seed=derive(self.seed, "sobol"))
-            balanced = 1 << (self.M - 1).bit_length()  # the sequence is even at powers of two
-            uniform = torch.from_numpy(engine.random(balanced)[: self.M]).clamp(1e-12, 1 - 1e-12)
-            both = torch.special.ndtri(uniform).T.contiguous().to(self.x)
-            return both[:d], both[d]
-        return self._normal("u", d), self._normal("v", 1)[0]
-
-    def _normal(self, name: str, count: int, *where: int) -> Tensor:
-        stream = generator(self.seed, "particle", name, *where)
-        if self.sampling != "antithetic":
-            return torch.randn(count, self.M, generator=stream, dtype=torch.float64).to(self.x)
-        half = torch.randn(count, (self.M + 1) // 2, generator=stream, dtype=torch.float64).to(self.x)
-        return torch.cat([half, half if name in ("u", "Z") else -half], 1)[:, : self.M]
+        """The Gaussians of input and output weights, u [d, M] and v [M], from a scrambled Sobol' sequence: about half
+        the variance of plain draws."""
+        engine = qmc.Sobol(d + 1, seed=derive(self.seed, "sobol"))
+        balanced = 1 << (self.M - 1).bit_length()  # the sequence is even at powers of two
+        uniform = torch.from_numpy(engine.random(balanced)[: self.M]).clamp(1e-12, 1 - 1e-12)
+        both = torch.special.ndtri(uniform).T.contiguous().to(self.x)
+        return both[:d], both[d]
 
 
 # ---- The Cholesky factor of a covariance that grows by one variable at a time; what adds nothing is dropped

@@ -197,9 +197,6 @@ def _name(of: str, part: str) -> str:
 # ---- The result of ``nfd.predict``, as numbers, a table and text
 
 
-_WIDTH = 150  # of the printed table, at most
-
-
 @dataclass(frozen=True, repr=False, eq=False)
 class Prediction:
     """The result of ``nfd.predict``: losses of an infinitely wide network. Print it to see them.
@@ -300,9 +297,8 @@ class Prediction:
         return None if None in values else Interval(*(v for v in values if v is not None))
 
     def __str__(self) -> str:
-        depth = f"infinite depth, from {', '.join(map(str, self.depths))}" if self.extrapolated else (
-            f"depth {self.depths[-1]}"
-        )  # fmt: skip
+        trained = ", ".join(map(str, self.depths))
+        depth = f"infinite depth, from {trained}" if self.extrapolated else f"depth {self.depths[-1]}"
         table = table_of("", "loss [95 % interval]", f"bias of width {self.width:,}, subtracted, +- its error")
         for row in self._shown():
             table.add_row(*row)
@@ -317,43 +313,20 @@ class Prediction:
             "depth": rms(self.loss_depth_error),
         }
         there = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
-        shorter = (
-            f"The resolution of structured layers adds {parts['resolution']:.1e} +- "
-            f"{rms(self.loss_resolution_bias_stderr):.1e} to the losses (RMS over steps; measured by narrower networks "
-            "without one). The intervals include this."
-        )
-        reached = (
-            "The limit in depth was reached: the last doubling of the depth moved the extrapolated losses by "
-            f"{parts['depth']:.1e} (RMS)."
-        )
-        lines = (
-            f"Infinitely wide network, {depth}, {self.about}",
-            as_text(table, _WIDTH),
-            f"Parts of the error of the losses (RMS over steps): {there}.",
-            made,
-            shorter if bool((self.loss_resolution_bias > 0).any()) else "",
-            reached if self.extrapolated and self.converged else "",
-            self.note,
-        )
-        return "\n".join(line for line in lines if line)
+        head = f"Infinitely wide network, {depth}, {self.about}"
+        error = f"Parts of the error of the losses (RMS over steps): {there}."
+        return "\n".join(filter(None, (head, as_text(table, 150), error, made, self.note)))
 
     __repr__ = __str__
 
     def _shown(self) -> Iterator[tuple[str, str, str]]:
-        rows = self.table
-        for row in rows if len(rows) == 1 else (rows[0], rows[-1]):
-            loss = Interval(row["loss"], row["stderr"], row["low"], row["high"])
-            yield f"step {row['step']}", _shown_loss(loss), _added(row["bias"], row["bias_stderr"])
-        if self.eval_interval is not None and self.eval_loss_bias is not None:
-            added = _added(self.eval_loss_bias, self.eval_loss_bias_stderr or math.nan)
-            yield "evaluation, after the last step", _shown_loss(self.eval_interval), added
-
-
-def _shown_loss(loss: Interval) -> str:
-    if not math.isfinite(loss.value):
-        return "diverged"
-    return loss.unsigned if math.isfinite(loss.low) else f"{loss.value:.4f} (interval not known)"
-
-
-def _added(bias: float, error: float) -> str:
-    return f"{bias:+.4f} +- {error:.4f}" if math.isfinite(bias) else "not known"
+        """The first step, the last one, and the evaluation: name, loss and bias."""
+        rows = [{"name": f"step {row['step']}"} | row for row in self.table]
+        if self.eval_interval is not None:
+            parts = {part: getattr(self, _name("eval_loss", part)) for part in PARTS}
+            rows.append({"name": "evaluation, after the last step"} | parts)
+        for row in dict.fromkeys((0, len(self.loss) - 1, len(rows) - 1)):
+            of = rows[row]
+            loss = Interval(of["value"], of["stderr"], of["low"], of["high"])
+            bias = f"{of['bias']:+.4f} +- {of['bias_stderr']:.4f}" if math.isfinite(of["bias"]) else "not known"
+            yield of["name"], loss.unsigned if math.isfinite(loss.value) else "diverged", bias
