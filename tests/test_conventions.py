@@ -184,5 +184,5 @@ def test_objects_of_other_kinds_are_known_by_their_class() -> None:
         def step(self, closure: Any = None) -> None:
             raise RuntimeError("Default process group has not been initialized")
 
-    with pytest.raises(ValueError, match=r"could not step a small matrix.*Default process group.*Pass the name"):
+    with pytest.raises(ValueError, match=r"could not step small matrices.*Default process group.*Pass the name"):
         law_of(type("Muon", (Broken,), {})(params))

@@ -68,16 +68,3 @@ def test_csv_and_directories(tmp_path: Path) -> None:
     assert write_csv(deep / "e.csv", []).exists()
     uneven = write_csv(deep / "u.csv", [{"x": 1}, {"x": 2, "y": 3}])
     assert uneven.read_bytes() == b"x,y\r\n1,\r\n2,3\r\n"
-
-
-def test_a_plan_replaces_a_plan_alone(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    plan = nfd.plan(nfd.ResNet(3, 2, 8, 2), rule="depth-mup", optimizer="sgd")
-    for _ in range(2):
-        plan.save(path)
-    assert nfd.Plan.load(path) == plan
-    for content in ('{"my": "data"}', "my notes"):
-        path.write_text(content)
-        with pytest.raises(OSError, match="is not a plan and would be replaced"):
-            plan.save(path)
-        assert path.read_text() == content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tests.models import Transformer
 
 import nfd
 from nfd.core import Interval
-from nfd.scaling.run import NAMES, RUN_LAWS, Label, Quantity, RunScaling
+from nfd.scaling.run import NAMES, RUN_LAWS, Quantity, RunScaling
 
 IDS = torch.arange(24).view(4, 6) % 11
 LARGER: dict[str, Any] = {"batch": (256, 1024), "tokens": (2**16, 2**19)}  # b = 4, d = 8
@@ -42,8 +42,8 @@ def group_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str
 def test_factors_are_those_of_the_sources(optimizer: str, rate: float) -> None:
     run = scaling(optimizer, **LARGER)
     rate *= 8**-0.32
-    assert run.factor(Quantity.RATE, optimizer) == pytest.approx(rate)
-    assert run.factor(Quantity.DECAY, optimizer) == pytest.approx(
+    assert run.factor("rate", optimizer) == pytest.approx(rate)
+    assert run.factor("weight decay", optimizer) == pytest.approx(
         4 / 8 / rate
     )  # 1/(rate decay) is a share of the steps
     assert run.steps == 2**19 / 1024
@@ -75,8 +75,8 @@ def ends(run: RunScaling, optimizer: str, batch: int, steps: int, adapted: bool)
     if optimizer == "sgd":
         rate = 0.02
     if adapted:
-        rate, betas = rate * run.factor(Quantity.RATE, optimizer), run.betas(betas, optimizer)
-        eps *= run.factor(Quantity.EPSILON, optimizer)
+        rate, betas = rate * run.factor("rate", optimizer), run.betas(betas, optimizer)
+        eps *= run.factor("epsilon", optimizer)
     stepped: torch.optim.Optimizer = torch.optim.SGD([x], lr=rate)
     if optimizer == "adamw":
         stepped = torch.optim.AdamW([x], lr=rate, betas=betas, eps=eps, weight_decay=decay)
@@ -97,15 +97,15 @@ def test_runs_of_two_batches_end_alike_by_the_theorems_and_not_without_them(opti
 def test_rates_stop_growing_at_the_critical_batch() -> None:
     for optimizer, power in (("sgd", 1.0), ("adamw", 0.5)):
         run = scaling(optimizer, batch=(100, 10**9), critical_batch=300)
-        assert run.factor(Quantity.RATE, optimizer) == pytest.approx((1 + 300 / 100) ** power, rel=1e-5)
+        assert run.factor("rate", optimizer) == pytest.approx((1 + 300 / 100) ** power, rel=1e-5)
     far = scaling(batch=(100, 400), critical_batch=10**9)
-    assert far.factor(Quantity.RATE, "adamw") == pytest.approx(2.0, rel=1e-5)
+    assert far.factor("rate", "adamw") == pytest.approx(2.0, rel=1e-5)
 
 
 def test_the_limit_is_what_was_measured_and_grows_with_length() -> None:
     run = scaling(**LARGER, critical_batch=Interval(300.0, 50.0, 200.0, math.inf))
-    measured, growth = (row for row in run.factors if row.quantity is Quantity.LIMIT)
-    assert (measured.label, measured.value, measured.low, measured.high) == (Label.MEASURED, 300.0, 200.0, None)
+    measured, growth = (row for row in run.factors if row.quantity == "batch limit")
+    assert (measured.label, measured.value) == ("measured", 300.0)
     assert growth.applied
     assert run.critical_batch == pytest.approx(300 * 8**0.462)
     assert "critical batch about 784 (exceeded" in planned(**LARGER, critical_batch=300)[1].explain()
@@ -117,19 +117,19 @@ def test_every_law_can_be_switched_off(name: str) -> None:
     on, off = (scaling(**given, laws=laws) for laws in (None, {name: False}))
     for before, after in zip(on.factors, off.factors, strict=True):
         assert after.applied == (before.law != name)
-    changed = {quantity for quantity in Quantity if on.factor(quantity, "adamw") != off.factor(quantity, "adamw")}
+    changed = {
+        quantity for quantity in get_args(Quantity) if on.factor(quantity, "adamw") != off.factor(quantity, "adamw")
+    }
     assert changed or (on.schedule, on.critical_batch) != (off.schedule, off.critical_batch)
 
 
 def test_the_table_names_law_label_and_source() -> None:
     model, plan = planned(**LARGER, decay="raw")
     text = plan.explain()
-    assert all(
-        word in text for word in ("batch-rate", "theorem", "Malladi", "empirical law", "[0.312, 0.514]", "off (")
-    )
+    assert all(word in text for word in ("batch-rate", "theorem", "Malladi", "empirical law", "0.5141", "off ("))
     assert {group["weight_decay"] for group in plan.param_groups(model, lr=0.1, weight_decay=0.3)} == {0.3}
     assert all(law.source for law in RUN_LAWS)
-    assert {row.label for row in scaling("lion", **LARGER).factors} == {Label.ASSUMPTION}
+    assert {row.label for row in scaling("lion", **LARGER).factors} == {"assumption"}
 
 
 def test_the_schedule_warms_up_for_as_many_tokens_and_keeps_the_ratios() -> None:
@@ -165,7 +165,7 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
     [
         ({"batch": 4}, "batch must be"),
         ({"batch": (4, 0)}, "batch must be greater than 0"),
-        ({"laws": {"batch-rate": False}}, "laws is for a run"),
+        ({"laws": {"batch-rate": False}}, "Pass batch= or tokens="),
         ({"batch": (1, 2), "laws": {"rate-batch": False}}, "batch-rate"),
         ({"batch": (1, 2), "schedule": nfd.RateSchedule()}, "needs the steps"),
         ({**LARGER, "schedule": "cosine"}, "nfd.RateSchedule"),

@@ -573,12 +573,14 @@ class Plan(Command):
 
     def _compare(self, module: Any) -> int:
         from nfd.scaling.plan import Plan as Stored
-        from nfd.scaling.plan import differences
+        from nfd.scaling.plan import held_as_planned
 
         plan = Stored.load(str(self.fits))
         size = f"{self.setup} of width {self.width} and depth {self.depth}"
-        if differing := differences(module, plan.entries):
-            print(f"{self.fits} does not fit {size}: {differing} Plan it again, or build the network that was planned.")
+        try:
+            held_as_planned(module, plan.entries)
+        except InputError as differing:
+            print(f"{self.fits} does not fit {size}. {differing}")
             return VERDICT
         print(f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes.")
         return 0

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from nfd.integrations.planned import check_optimizers, of_network
-from nfd.scaling.plan import Plan, differences
+from nfd.scaling.plan import Plan, held_by
 from nfd.watch.watch import Watch
 
 try:
@@ -67,5 +67,5 @@ class LightningCallback(lightning.Callback):
 
 def _planned(plan: Plan, module: nn.Module) -> nn.Module:
     """What a plan is of: a LightningModule, or the first module that it holds and that the plan fits."""
-    held = (part for part in (module, *module.children()) if not differences(part, plan.entries))
+    held = (part for part in (module, *module.children()) if held_by(part).keys() == plan.entries.keys())
     return next(held, module)

@@ -26,9 +26,9 @@ from typing import Any, cast
 from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from nfd.core.errors import InputError, InputTypeError, StateError, check_choice, check_flag, check_real, first_line
+from nfd.core.errors import InputError, InputTypeError, StateError, check_choice, check_real, first_line
 from nfd.scaling.rules import MAX_RATE, Power, rule_named
 
 EACH_ENTRY = Power()  # entries of an update of order one
@@ -57,18 +57,15 @@ class OptimizerLaw:
             normalised as a whole, as by Muon.
         shape_norm: a function of (rows, columns) of a stored matrix: the largest singular value of its updates, as a
             multiple of that in ``unit``, up to one constant. Rates compensate for it.
-        classes: names of the optimizer's classes, to recognise an optimizer object. If several laws share a class, they
-            are distinguished by a measurement of ``shape_norm``.
+        classes: names of the optimizer's classes, to recognise an optimizer object. Laws that share one are told apart
+            by a measurement of ``shape_norm``.
         epsilon: whether groups have an ``eps``, which must scale with the entries of the gradient.
-        decoupled: whether weight decay acts on the weights directly, as in AdamW, and not through the gradient.
+        decoupled: whether weight decay acts on the weights directly, as in AdamW.
         states: numbers stored per parameter.
         rest: if the optimizer trains only the matrices in blocks, the name of the law for all other tensors.
         equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact for deferred layers.
         options: names of the options that ``make`` accepts beside the settings of groups.
         default_lr: the rate of questions that are given none.
-
-    Raises:
-        TypeError, ValueError: naming the argument.
 
     Example::
 
@@ -91,10 +88,8 @@ class OptimizerLaw:
     default_lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        kinds = {"name": str, "unit": Power, "classes": tuple, "options": frozenset}
-        for name, kind in kinds.items():
-            if not isinstance(value := getattr(self, name), kind):
-                raise InputTypeError(f"{name} of an OptimizerLaw must be a {kind.__name__}; got {value!r}.")
+        if not isinstance(self.name, str):
+            raise InputTypeError(f"name of an OptimizerLaw must be a str; got {self.name!r}.")
         check_real("degree", self.degree)
         check_real("default_lr", self.default_lr, above=0.0)
 
@@ -107,8 +102,8 @@ class OptimizerLaw:
         """What ``make`` returns; ValueError if there is none, with what to pass instead."""
         if self.make is None:
             raise InputError(
-                f"optimizer={self.name!r} is not built here. Pass a function that makes it from parameter groups: "
-                "make_optimizer= of nfd.Task, or make= of plan.make_optimizer."
+                f"optimizer={self.name!r} is not built here. Pass what makes it from parameter groups: make_optimizer= "
+                "of nfd.Task, or make= of plan.make_optimizer."
             )
         make: Any = self.make
         if isinstance(make, str):  # imported only now, as layers and their optimizers stand above the laws
@@ -120,26 +115,22 @@ class OptimizerLaw:
         """ValueError if the decay goes through a normalised update, since no rate keeps its strength at every size."""
         if weight_decay and not self.decoupled and not self.is_linear:
             raise InputError(
-                f"weight_decay of optimizer={self.name!r} is normalised with the gradient, so that no setting keeps "
-                f"its strength at other widths and depths; got weight_decay={weight_decay:g}. Use optimizer='adamw', "
-                "or plan with decay='raw' to pass the number on as it is."
+                f"weight_decay of optimizer={self.name!r} is normalised with the gradient: no setting keeps its "
+                f"strength at other sizes; got {weight_decay:g}. Use 'adamw', or plan with decay='raw'."
             )
 
     def check_rest_rate(self, rate: float | None, *, above: float | None = None) -> float | None:
         """``adamw_lr`` as a checked number, or None; ValueError if AdamW trains no tensor beside this optimizer."""
         if rate is not None and self.rest is None:
-            with_rest = names_where(lambda other: other.rest is not None)
-            raise InputError(
-                f"adamw_lr is for tensors that Muon leaves to AdamW, optimizer={with_rest}; got {self.name!r}. Drop it."
-            )
+            raise InputError(f"adamw_lr is for what Muon leaves to AdamW; got optimizer={self.name!r}. Drop it.")
         return None if rate is None else check_real("adamw_lr", rate, least=0.0, above=above, below=MAX_RATE)
 
     def check_unstored(self, what: str) -> None:
         """ValueError if this optimizer acts on single entries, which a matrix without stored weights does not have."""
         if not self.equivariant:
             raise InputError(
-                f"{what} asks for weights that are not stored, and optimizer={self.name!r} acts on every entry of a "
-                f"matrix by itself. Use {names_where(lambda other: other.equivariant)}, or dense weights."
+                f"{what} has no stored weights, and optimizer={self.name!r} acts on every entry of a matrix by itself. "
+                f"Use {names_where(lambda other: other.equivariant)}, or dense weights."
             )
 
 
@@ -179,31 +170,25 @@ LAWS: dict[str, OptimizerLaw] = {law.name: law for law in _LAWS}
 
 
 def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
-    """Register an optimizer, so that every function of the library accepts its name.
+    """Register an optimizer, so that every function of the library accepts its name; returns the law.
 
     Args:
         law: the description; its name must be new.
         replace: whether to replace a law of the same name.
 
-    Returns:
-        The law.
-
     Raises:
         ValueError: if the name is taken.
-        TypeError: if ``law`` is not an ``OptimizerLaw``.
 
     Example::
 
         nfd.register_optimizer(nfd.OptimizerLaw("my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True))
-        plan = nfd.plan(
-            model, rule="mup", make_model=make_model, base=(64, 2), sample=x, optimizer="my-adamw"
-        )
+        plan = nfd.plan(model, rule="mup", make_model=make_model, base=(64, 2), sample=x, optimizer="my-adamw")
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
     if law.rest is not None:
         check_choice("rest", law.rest, LAWS)
-    if not check_flag("replace", replace) and LAWS.get(law.name, law) != law:
+    if not replace and LAWS.get(law.name, law) != law:
         raise InputError(f"An optimizer called {law.name!r} is registered already. Pass replace=True or rename yours.")
     LAWS[law.name] = law
     return law
@@ -247,17 +232,12 @@ _ALIKE_NORMS = math.log(1.1)  # bfloat16 leaves 1 % of a norm, and conventions d
 def _law_of_object(optimizer: torch.optim.Optimizer) -> OptimizerLaw:
     """The law that names the class of an optimizer, or the nearest class that it derives from."""
     kind = type(optimizer).__name__
-    for parent in type(optimizer).__mro__:
-        fitting = [law for law in LAWS.values() if parent.__name__ in law.classes]
-        if len(fitting) == 1:
-            return fitting[0]
-        if fitting:
-            break
-    else:
-        raise InputError(
-            f"optimizer is a {kind}, of which no law is registered. Pass a name, or nfd.OptimizerLaw(..., "
-            f"classes=({kind!r},)) to nfd.register_optimizer."
-        )
+    named = ([law for law in LAWS.values() if parent.__name__ in law.classes] for parent in type(optimizer).__mro__)
+    fitting = next(filter(None, named), None)
+    if fitting is None:
+        raise InputError(f"optimizer is a {kind}, of which no law is registered. Pass a name, or register one.")
+    if len(fitting) == 1:
+        return fitting[0]
     norms = update_norms(optimizer)
 
     def distance(law: OptimizerLaw) -> float:
@@ -277,29 +257,28 @@ def _law_of_object(optimizer: torch.optim.Optimizer) -> OptimizerLaw:
 def update_norms(optimizer: torch.optim.Optimizer) -> list[float]:
     """Largest singular values of the updates of matrices of ``SHAPES``, over that of the first, without decay.
 
-    The optimizer itself, its parameters and its state stay as they are. ValueError where it cannot step one matrix.
+    The optimizer itself, its parameters and its state stay as they are. ValueError where it cannot step matrices.
     """
-    norms = []
-    for shape in SHAPES:
-        group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
-        matrix = nn.Parameter(torch.zeros(shape))  # zero, so that decay does nothing
-        matrix.grad = torch.ones(shape)
-        flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
-        twin = object.__new__(type(optimizer))
-        twin.__dict__ = optimizer.__dict__ | {
-            "param_groups": [{**group, "lr": 1.0, "params": [matrix]}],
-            "state": defaultdict(dict, {matrix: flags}),
-            "_optimizer_step_pre_hooks": OrderedDict(),
-            "_optimizer_step_post_hooks": OrderedDict(),
-        }
-        try:
-            type(optimizer).step(twin)  # not what a scheduler put in its place
-        except Exception as error:  # whatever the user's optimizer raises: one that needs processes, or other groups
-            raise InputError(
-                f"optimizer is a {type(optimizer).__name__} that could not step a small matrix, to see how its updates "
-                f"follow the shape: {type(error).__name__}: {first_line(error)}. Pass the name of its law instead."
-            ) from error
-        norms.append(float(torch.linalg.matrix_norm(matrix.detach(), 2)))
+    group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
+    flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
+    matrices = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]  # zero, so that decay does nothing
+    for matrix in matrices:
+        matrix.grad = torch.ones_like(matrix)
+    twin = object.__new__(type(optimizer))
+    twin.__dict__ = optimizer.__dict__ | {
+        "param_groups": [{**group, "lr": 1.0, "params": matrices}],
+        "state": defaultdict(dict, {matrix: dict(flags) for matrix in matrices}),
+        "_optimizer_step_pre_hooks": OrderedDict(),
+        "_optimizer_step_post_hooks": OrderedDict(),
+    }
+    try:
+        type(optimizer).step(twin)  # not what a scheduler put in its place
+    except Exception as error:  # whatever the user's optimizer raises: one that needs processes, or other groups
+        raise InputError(
+            f"optimizer is a {type(optimizer).__name__} that could not step small matrices, to see how its updates "
+            f"follow the shape: {type(error).__name__}: {first_line(error)}. Pass the name of its law instead."
+        ) from error
+    norms = [float(torch.linalg.matrix_norm(matrix.detach(), 2)) for matrix in matrices]
     return [norm / norms[0] for norm in norms]
 
 
@@ -339,11 +318,8 @@ def by_law(law: OptimizerLaw, groups: Sequence[dict[str, Any]]) -> list[tuple[Op
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
-    """Steps several optimizers as one: one ``step``, one state, and the groups of all, which schedulers can change.
-
-    Args:
-        parts: optimizers of different parameters.
-    """
+    """Steps optimizers of different parameters as one: one ``step``, one state, and the groups of all, which schedulers
+    can change."""
 
     parts: tuple[torch.optim.Optimizer, ...] = ()
 
@@ -367,7 +343,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
         groups = list(state_dict["param_groups"])
         if len(groups) != len(self.param_groups):
             raise InputError(f"state_dict has {len(groups)} groups of parameters; expected {len(self.param_groups)}.")
-        for part in self.parts:
+        for part in self.parts:  # each by its own method: that of deferred layers reads more than numbers
             own, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
             keys = {key for group in own for key in group["params"]}
             state = {key: value for key, value in state_dict["state"].items() if key in keys}
@@ -385,12 +361,10 @@ class CombinedOptimizer(torch.optim.Optimizer):
 
     def _share(self) -> None:
         """Let the parts and the whole have the same groups and the same state."""
-        state: defaultdict[Tensor, Any] = defaultdict(dict)
-        for part in self.parts:
-            state.update(part.state)
-        for part in (*self.parts, self):
-            part.state = state
+        self.state = defaultdict(dict, {p: state for part in self.parts for p, state in part.state.items()})
         self.param_groups = [group for part in self.parts for group in part.param_groups]
+        for part in self.parts:
+            part.state = self.state
 
 
 # ---- whether an optimizer still has the ratios of rates that a plan gave it ---------------------------------------
@@ -403,28 +377,33 @@ SCALE = "lr_scale"
 ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
 REMEDY = (
     'Set group["lr"] = lr * group["lr_scale"] in your own loop, pass '
-    'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min at 0; LambdaLR and '
-    "other schedulers that multiply keep the ratios."
+    'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min at 0.'
 )
-_warning: WeakSet[torch.optim.Optimizer] = WeakSet()
 
 
 def check_rates(optimizer: torch.optim.Optimizer) -> None:
     """Raise unless an optimizer has the groups of a plan, with rates in the plan's ratios.
 
+    Call it after the first step of a scheduler, or before the training in another library's trainer.
+
     Raises:
-        TypeError: if it is not an optimizer of PyTorch.
-        ValueError: naming two groups and their rates, or that the groups are not a plan's.
+        ValueError: naming two groups and their rates, or if the groups are not from a plan.
     """
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InputTypeError(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}.")
-    if any(SCALE not in group for group in optimizer.param_groups):
+    groups = optimizer.param_groups
+    if any(SCALE not in group for group in groups):
         raise InputError(
             f"The {type(optimizer).__name__} does not have the groups of a plan, so that every tensor has one rate. "
             "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...)."
         )
-    if lost := _lost_ratio(optimizer.param_groups):
-        raise InputError(lost)
+    for of_muon in (True, False):  # each has a tuned rate of its own; rates of zero, before a warm-up, tell nothing
+        own = [k for k, group in enumerate(groups) if group.get("use_muon", True) == of_muon and float(group["lr"])]
+        for a, b in ((own[0], k) for k in own[1:]):
+            rate, planned = (float(groups[b][key]) / float(groups[a][key]) for key in ("lr", SCALE))
+            if not math.isclose(rate, planned, rel_tol=ALIKE):
+                raise InputError(
+                    f"The rates are no longer the plan's: groups {a} and {b} of the optimizer have rates in a ratio of "
+                    f"{rate:.4g}; the plan's is {planned:.4g}. {REMEDY}"
+                )
 
 
 def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
@@ -434,26 +413,13 @@ def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
     _warning.add(optimizer)
 
     def look(stepped: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
-        if lost := _lost_ratio(stepped.param_groups):
+        try:
+            check_rates(stepped)
+        except InputError as lost:
             hook.remove()
-            warnings.warn(lost, RuntimeWarning, stacklevel=3)
+            warnings.warn(str(lost), RuntimeWarning, stacklevel=3)
 
     hook = optimizer.register_step_pre_hook(look)
 
 
-def _lost_ratio(groups: Sequence[Mapping[str, Any]]) -> str | None:
-    """The first two groups whose ratio of rates is no longer the plan's, in words; None where all are.
-
-    Muon and the AdamW beside it have tuned rates of their own. Rates of zero, as before a warm-up, tell nothing.
-    """
-    for of_muon in (True, False):
-        own = [k for k, group in enumerate(groups) if group.get("use_muon", True) == of_muon and float(group["lr"])]
-        for a, b in ((own[0], k) for k in own[1:]):
-            (rate_a, rate_b), (scale_a, scale_b) = ([float(groups[k][key]) for k in (a, b)] for key in ("lr", SCALE))
-            if not math.isclose(rate_b * scale_a, rate_a * scale_b, rel_tol=ALIKE):
-                return (
-                    f"The rates are no longer the plan's: groups {a} and {b} of the optimizer have rates {rate_a:.4g} "
-                    f"and {rate_b:.4g}, in a ratio of {rate_b / rate_a:.4g}; the plan's is {scale_b / scale_a:.4g}. "
-                    f"{REMEDY}"
-                )
-    return None
+_warning: WeakSet[torch.optim.Optimizer] = WeakSet()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,18 @@ from nfd.scaling.entries import Entry, Positive, acts_inside
 from nfd.scaling.model import (
     Scaled,
     TensorInfo,
-    block_of,
     head_sizes,
     in_any_block,
     listed,
     matches,
     modules,
-    stacks_of,
     tensors,
     unwrapped,
     whole,
 )
 from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_named
-from nfd.scaling.run import Quantity, RateSchedule, RunScaling, run_scaling
+from nfd.scaling.run import RateSchedule, RunScaling, run_scaling
 
 FORMAT = 2  # of stored plans
 ADAM_BETAS = (0.9, 0.999)  # PyTorch's
@@ -62,7 +61,7 @@ class Plan:
         blocks: names of the residual blocks.
         multipliers: forward factors that cannot be folded, by module name. ``apply_`` inserts them as ``nfd.Scaled``.
         notes: warnings and remarks, in words.
-        run: factors for batch size and length of the run; None if neither ``batch`` nor ``tokens`` was given.
+        run: factors for batch size and length of the run; None without ``for_run``.
         base: width and depth of the base, as arguments of ``make_model``; None without it, and for networks of
             the paper.
 
@@ -124,8 +123,8 @@ class Plan:
         """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor.
 
         In a model without blocks these are the matrices between two sizes that grow."""
-        entry, has_rest = self.entry(name), law_of(self.optimizer).rest is not None
-        name = self._planned(name)
+        name, has_rest = self._planned(name), law_of(self.optimizer).rest is not None
+        entry = self.entries[name]
         return has_rest and entry.matrix is not None and acts_inside(name, entry, self.blocks)
 
     def factor(self, name: str, power: Power) -> float:
@@ -203,7 +202,7 @@ class Plan:
         held_as_planned(model, self.entries)
         _materialise(self, model, place)
         infos = tensors(model)
-        for name, held in held_as_planned(model, self.entries).items():
+        for name, held in held_by(model).items():
             if held.std is not None:
                 if not math.isclose(held.std, self.std(name), rel_tol=1e-6):
                     raise InputError(
@@ -236,8 +235,7 @@ class Plan:
             elif "" in head_sizes(module):  # a whole attention, whose queries have no module of their own
                 raise InputError(
                     f"The size of a head grows with width, and {name!r} makes queries, keys and values together, so "
-                    "that the factor of the logits cannot be inserted. Let make_model keep the size of a head and grow "
-                    "their number: heads = width // 16."
+                    "that no factor can be inserted. Let make_model grow the number of heads: heads = width // 16."
                 )
             else:
                 model.set_submodule(name, Scaled(module, factor))
@@ -299,7 +297,7 @@ class Plan:
         for name, own in held.items():
             if not own.is_trained:
                 continue
-            if not own.is_stored:
+            if own.std is not None:
                 self.law_for(name).check_unstored(repr(name))
             spared = any(self.entries[name].is_vector if p == VECTORS else matches(name, p) for p in patterns)
             rate = lr if rest_lr is None or self.law_for(name) is law else rest_lr
@@ -318,9 +316,9 @@ class Plan:
         scale, eps = self.rate(name), eps * self.epsilon(name)
         decay = weight_decay * self.weight_decay(name) / (lr if weight_decay and self.decay == "independent" else 1.0)
         if self.run is not None:
-            scale *= self.run.factor(Quantity.RATE, own.name)
-            decay *= self.run.factor(Quantity.DECAY, own.name)
-            eps *= self.run.factor(Quantity.EPSILON, own.name)
+            scale *= self.run.factor("rate", own.name)
+            decay *= self.run.factor("weight decay", own.name)
+            eps *= self.run.factor("epsilon", own.name)
             betas = self.run.betas(betas or ADAM_BETAS, own.name)
         settings: dict[str, Any] = {"lr": lr * scale, "weight_decay": decay, SCALE: scale}
         if own.epsilon:
@@ -360,17 +358,7 @@ class Plan:
         warn_of_lost_ratios(optimizer)
         return optimizer
 
-    @staticmethod
-    def check_rates(optimizer: torch.optim.Optimizer) -> None:
-        """Raise unless an optimizer has the groups of a plan, with rates in the plan's ratios.
-
-        Call it after the first step of a scheduler, or before the training in another library's trainer.
-
-        Raises:
-            TypeError: if it is not an optimizer of PyTorch.
-            ValueError: naming two groups and their rates, or if the groups are not from a plan.
-        """
-        check_rates(optimizer)
+    check_rates = staticmethod(check_rates)
 
     def for_run(
         self,
@@ -417,32 +405,25 @@ class Plan:
     # ---- showing and storing it ------------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """A table of every tensor: role, why, fan-in, and std, rate, decay and epsilon as formula and number.
+        """A table of every tensor: role, why, and std, rate and epsilon as formula and number.
 
         Tensors of several blocks that agree are one line."""
-        columns = ("tensor", "shape", "role", "why", "fan-in", "std", "rate", "decay", "epsilon")
+
+        def anywhere(name: str) -> str:
+            return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, self.blocks))
+
+        rows = Counter((anywhere(name), *self._row(name)) for name in self.entries)
+        inserted = Counter((anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items())
+        columns = ("tensor", "shape", "role", "why", "std", "rate", "epsilon")
         table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in columns))
-        rows, ends = dict[tuple[str, ...], int](), dict[tuple[str, float], int]()
-        for name in self.entries:
-            row = (_generic(name, self.blocks), *self._row(name))
-            rows[row] = rows.get(row, 0) + 1
-        for (name, *cells), count in rows.items():
-            table.add_row(name if count == 1 else f"{name} x{count}", *cells)
-        for name, factor in self.multipliers.items():
-            end = _generic(f"{name}.", self.blocks).rstrip("."), factor
-            ends[end] = ends.get(end, 0) + 1
-        stacks = {block: stack for stack, blocks in stacks_of(self.blocks).items() for block in blocks}
-        own = {stacks[block]: e.depth for name, e in self.entries.items()
-               if e.depth is not None and (block := block_of(name, self.blocks)) is not None}  # fmt: skip
-        parts = [f"l = {depth:g} in {stack}" for stack, depth in own.items()] or [f"l = {self.depth:g}"]
+        for (name, *cells), n in rows.items():
+            table.add_row(f"{name} x{n}" if n > 1 else name, *cells)
         lines = [
-            f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth x{self.depth:g} of the base",
-            f"{len(self.blocks) or 'no'} blocks; in, out: a tensor's fan-in and fan-out over the base's; "
-            f"{', '.join(parts)}; std is absolute, rate, decay ({self.decay}) and epsilon "
-            "are over the base's",
+            f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth l = {self.depth:g} times the "
+            f"base's; {len(self.blocks) or 'no'} blocks; weight decay: {self.decay}",
+            "in, out: a tensor's fan-in and fan-out over the base's; rate and epsilon are over the base's, too",
             as_text(table, 200),
-            *([""] if ends or self.notes else []),
-            *(f"multiplier  {name}{f' x{n}' if n > 1 else ''}: {factor:.6g}" for (name, factor), n in ends.items()),
+            *(f"multiplier  {name}{f' x{n}' if n > 1 else ''}: {factor:.6g}" for (name, factor), n in inserted.items()),
             *(f"note  {note}" for note in self.notes),
             *(["", self.run.explain()] if self.run is not None else []),
         ]
@@ -451,22 +432,16 @@ class Plan:
     def _row(self, name: str) -> tuple[str, ...]:
         entry, own, more = self.entries[name], self.own_factor(name), self._more(name)
         std, rate, epsilon = self.powers(name)
-        start, constant = entry.start, self.constant(name)
-        begins = _formula(std, self.std(name), 1 / own, start.std)
-        if start.kept:
-            begins = "kept" if self.start_factor(name) == 1 or not start.std else f"kept, RMS {self.std(name):.4g}"
-        elif constant is not None:
-            kept = constant == start.constant
-            begins = f"{constant:g} (kept)" if kept else _formula(std, constant, 1 / own, start.constant)
-        per_rate = " /lr" if self.decay == "independent" else ""
+        base = entry.start.std if entry.start.constant is None else entry.start.constant
+        begins = _formula(std, base * self.start_factor(name), 1 / own, f"{base:.4g}")
+        if entry.start.kept:
+            begins = "kept" if self.start_factor(name) == 1 or not base else f"kept, RMS {self.std(name):.4g}"
         return (
             "x".join(map(str, entry.shape)) or "scalar",
             entry.role,
             entry.why,
-            "-" if entry.fan_in is None or entry.is_vector else str(entry.fan_in),
             begins,
             _formula(rate, self.rate(name), more),
-            "1" if self.decay == "raw" else _formula(rate**-1, self.weight_decay(name), 1 / more) + per_rate,
             _formula(epsilon, self.epsilon(name), own) if self.law_for(name).epsilon else "-",
         )
 
@@ -480,49 +455,33 @@ class Plan:
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Plan:
         """The plan that ``to_dict`` returned; ValueError if it is not one."""
-        if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
-            got = stored.get("format") if isinstance(stored, Mapping) else type(stored).__name__
-            raise InputError(f"This is not a plan of format {FORMAT}; got {got!r}. Plan the model again.")
-        try:
-            plan = _adapter().validate_json(json.dumps(dict(stored), allow_nan=False), strict=True)
-            law_of(plan.optimizer)
-        except (TypeError, ValueError, RecursionError) as error:
-            reason = " ".join(str(error).splitlines()[:3])
-            raise InputError(f"The stored plan is damaged ({reason}). Plan the model again.") from None
-        return plan
+        return _read(json.dumps(stored))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON. It replaces an earlier plan; FileExistsError if ``path`` is another file."""
-        content, there = json.dumps(self.to_dict(), indent=1).encode(), expanded(path)
-        if there.is_file() and not (there.read_bytes() or content).startswith(content[:12]):
-            raise FileExistsError(f"{path} is not a plan and would be replaced. Nothing was changed. Choose another.")
-        replace_file(there, content)
+        """Write the plan as JSON; it replaces a file at ``path``."""
+        replace_file(expanded(path), json.dumps(self.to_dict(), indent=1).encode())
 
     @staticmethod
     def load(path: str | Path) -> Plan:
         """The plan in a file that ``save`` wrote; ValueError if it is not a plan."""
-        try:
-            stored = json.loads(expanded(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{str(path)!r} is not a plan: {error}.") from None
-        return Plan.from_dict(stored)
+        return _read(expanded(path).read_bytes())
 
 
-def _formula(power: Power, value: float, more: float, base: float | None = None) -> str:
+def _formula(power: Power, value: float, more: float, base: str = "") -> str:
     """The base's number times a power, and times what makes up for factors of the optimizer and of the model."""
-    start = [] if base is None else [f"{base:.4g}"]
-    powers = [] if power == Power() and (start or more == 1) else [str(power)]
-    formula = " x ".join(filter(None, (" ".join([*start, *powers]), f"{more:.3g}" if more != 1 else "")))
-    return f"{formula} = {value:.4g}" if powers or more != 1 else formula or "1"
+    factors = [base, "" if power == Power() else str(power), "" if more == 1 else f"x {more:.3g}"]
+    formula = " ".join(filter(None, factors)) or "1"
+    return formula if power == Power() and more == 1 else f"{formula} = {value:.4g}"
 
 
-def _generic(name: str, blocks: tuple[str, ...]) -> str:
-    return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, blocks))
-
-
-@cache
-def _adapter() -> TypeAdapter[Plan]:
-    return TypeAdapter(Plan)
+def _read(text: str | bytes) -> Plan:
+    try:
+        plan = TypeAdapter(Plan).validate_json(text, strict=True)
+        law_of(plan.optimizer)
+    except ValueError as error:
+        reason = " ".join(str(error).splitlines()[:3])
+        raise InputError(f"The stored plan is damaged, or no plan ({reason}). Plan the model again.") from None
+    return plan
 
 
 # ---- the parameters of a model by the names of its plan ------------------------------------------------------------
@@ -540,11 +499,6 @@ class Held:
     std: float | None = None
 
     @property
-    def is_stored(self) -> bool:
-        """Whether its numbers are a parameter of the model."""
-        return self.std is None
-
-    @property
     def is_trained(self) -> bool:
         """Whether it takes gradients."""
         return self.parameters[0].requires_grad
@@ -553,34 +507,27 @@ class Held:
 def held_by(model: nn.Module) -> dict[str, Held]:
     """What a model holds of every tensor, by the name that the tensor has where it is stored."""
     held: dict[str, Held] = {}
-    factors: set[int] = set()
     for name, module in modules(model).items():
         layer: Any = module
         if getattr(module, "is_deferred", False) is True:
-            factors |= {id(layer.update), id(layer.scale)}
             held[f"{name}{layer.suffix}".lstrip(".")] = Held(layer.weight_shape, (layer.update, layer.scale), layer.std)
+    factors = {id(p) for unstored in held.values() for p in unstored.parameters}
     stored = {name: t for name, t in tensors(model).items() if id(t.parameter) not in factors}
     return held | {name: Held(t.shape, (t.parameter,)) for name, t in stored.items()}
 
 
 def held_as_planned(model: nn.Module, entries: Mapping[str, Entry]) -> dict[str, Held]:
     """What a model holds of every tensor of a plan; ValueError when it is not the model that was planned."""
-    if differing := differences(model, entries):
-        raise InputError(f"The model is not the one planned: {differing} Plan it again, or build the one planned.")
-    return held_by(model)
-
-
-def differences(model: nn.Module, entries: Mapping[str, Entry]) -> str:
-    """How a model differs from the one that was planned, in words; nothing where it does not."""
     held = held_by(model)
-    parts = (("missing", sorted(entries.keys() - held.keys())), ("not planned", sorted(held.keys() - entries.keys())))
-    reshaped = [
-        f"{name!r} was planned as {list(entries[name].shape)}; the model's is {list(own.shape)}."
-        for name, own in held.items()
-        if name in entries and own.shape != entries[name].shape and not is_sharded(own.parameters[0])
-    ]
-    more = [f"and {len(reshaped) - 3} more shapes."] if len(reshaped) > 3 else []
-    return " ".join([*(f"{state}: {listed(names)}." for state, names in parts if names), *reshaped[:3], *more])
+    parts = {"missing": entries.keys() - held.keys(), "not planned": held.keys() - entries.keys()}
+    said = [f"{state}: {listed(sorted(names))}." for state, names in parts.items() if names]
+    for name, own in held.items():
+        planned = entries[name].shape if name in entries else own.shape
+        if own.shape != planned and not is_sharded(own.parameters[0]) and len(said) < 3:
+            said.append(f"{name!r} was planned as {list(planned)}; the model's is {list(own.shape)}.")
+    if said:
+        raise InputError(f"The model is not the one planned: {' '.join(said)} Plan it again, or build the one planned.")
+    return held
 
 
 # ---- how tensors begin, also without numbers and in parts ----------------------------------------------------------

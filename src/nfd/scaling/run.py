@@ -1,7 +1,8 @@
 """How the settings of a run follow its batch and its length: a table of laws, and the factors that a plan takes.
 
-``b`` is the batch over that of the small run, ``d`` the number of tokens (or samples) over that of the small run. A law
-says by which factor one quantity changes: ``b^batch d^tokens``. docs/mathematics/recipe.md has the derivations, the
+``b`` is the batch over that of the small run, ``d`` the number of tokens (or samples) over that of the small run, and
+``s = (1 + C/B) / (1 + C0/B0)`` of the batches and critical batches of the large run and of the small one. A law says by
+which factor one quantity changes: ``b^batch d^tokens s^critical``. docs/mathematics/recipe.md has the derivations, the
 sources as they were read, their ranges and errors, and what was measured on a small GPT.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Literal, get_args
 
 from rich.table import Column
@@ -21,85 +21,55 @@ from nfd.core.tables import as_text, table_of
 from nfd.scaling.entries import Positive
 from nfd.scaling.optimizers import OptimizerLaw, law_of
 
-
-class Label(StrEnum):
-    """How far a factor can be trusted."""
-
-    THEOREM = "theorem"
-    """follows from stated assumptions"""
-    EMPIRICAL = "empirical law"
-    """fitted to runs of others, with a range"""
-    ASSUMPTION = "assumption"
-    """neither proved nor fitted for this optimizer"""
-    MEASURED = "measured"
-    """measured on the user's own model"""
-
-
-class Quantity(StrEnum):
-    """The setting that a factor scales."""
-
-    RATE = "rate"
-    DECAY = "weight decay"
-    BETA1 = "half-life of beta1, in steps"
-    BETA2 = "half-life of beta2, in steps"
-    EPSILON = "epsilon"
-    WARMUP = "warm-up, in steps"
-    LIMIT = "batch limit"
-
-
-# ---- the laws ------------------------------------------------------------------------------------------------------
-
+Label = Literal["theorem", "empirical law", "assumption", "measured"]
+Quantity = Literal["rate", "weight decay", "half-life of beta1, in steps", "half-life of beta2, in steps", "epsilon",
+                   "warm-up, in steps", "batch limit"]  # fmt: skip
+_BETA1: Quantity = "half-life of beta1, in steps"
+_BETA2: Quantity = "half-life of beta2, in steps"
 Kind = Literal["sgd", "adam", "other"]  # Adam and AdamW have an epsilon; Muon and Lion normalise in another way
 
 
 @dataclass(frozen=True)
 class RunLaw:
-    """How a quantity follows the batch and the number of tokens.
+    """How a quantity follows the batch, the number of tokens and the critical batch, by its powers of b, d and s.
 
-    Attributes:
-        name: by which it is switched off. Rows of one name are one law for several optimizers.
-        batch, tokens: the powers of b and d.
-        kinds: of optimizers that it is for; none where the quantity is one of the run.
-        label, source: how far it can be trusted, and where it comes from.
-        spread: the lowest and highest power of d among published fits; None where there is one value.
+    Rows of one name are one law, for several kinds of optimizers; none where the quantity is one of the run.
     """
 
     name: str
     quantity: Quantity
-    batch: float
-    tokens: float
     kinds: tuple[Kind, ...]
     label: Label
     source: str
-    spread: tuple[float, float] | None = None
+    batch: float = 0.0
+    tokens: float = 0.0
+    critical: float = 0.0
 
 
 _MALLADI = "Malladi et al. 2022 (arXiv 2205.10287)"
 _SCALE = "Wang & Aitchison 2024 (2405.13698); Bergsma et al. 2025 (2505.13738)"
-_TOKENS = "Bjorck et al. 2025 (2409.19913), AdamW; Ren et al. 2026 (2603.28743), MuonH"
+_TOKENS = "Bjorck et al. 2025 (2409.19913), AdamW; Ren et al. 2026 (2603.28743), MuonH; powers from -0.56 to -0.32"
+_CRITICAL = "McCandlish et al. 2018 (1812.06162)"
 _LIMITS = "Bergsma et al. 2025 (2505.13738); Zhang et al. 2024 (2410.21676): 0.47, hardly of model size"
-_Q, _L = Quantity, Label
+_GOYAL = "Jastrzebski et al. 2017; Goyal et al. 2017"
 RUN_LAWS: tuple[RunLaw, ...] = (
-    RunLaw("batch-rate", _Q.RATE, 1.0, 0, ("sgd",), _L.THEOREM, "Jastrzebski et al. 2017; Goyal et al. 2017"),
-    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("adam",), _L.THEOREM, _MALLADI),
-    RunLaw("batch-rate", _Q.RATE, 0.5, 0, ("other",), _L.ASSUMPTION, "as for Adam; nanochat assumes it for Muon"),
-    RunLaw("tokens-rate", _Q.RATE, 0, -0.32, ("adam",), _L.EMPIRICAL, _TOKENS, (-0.56, -0.32)),
-    RunLaw(
-        "tokens-rate", _Q.RATE, 0, -0.32, ("sgd", "other"), _L.ASSUMPTION, f"as for AdamW: {_TOKENS}", (-0.56, -0.32)
-    ),
-    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("adam",), _L.EMPIRICAL, _SCALE),
-    RunLaw("decay-time-scale", _Q.DECAY, 1.0, -1.0, ("sgd", "other"), _L.ASSUMPTION, f"as AdamW: {_SCALE}"),
-    RunLaw("beta1-half-life", _Q.BETA1, -1.0, 0, ("adam",), _L.THEOREM, _MALLADI),
-    RunLaw("beta2-half-life", _Q.BETA2, -1.0, 0, ("adam",), _L.THEOREM, f"{_MALLADI}; Marek et al. 2025 (2507.07101)"),
-    RunLaw("batch-epsilon", _Q.EPSILON, -0.5, 0, ("adam",), _L.THEOREM, _MALLADI),
-    RunLaw("warmup-tokens", _Q.WARMUP, -1.0, 0, (), _L.ASSUMPTION, "as many tokens as in the small run"),
-    RunLaw("batch-limit", _Q.LIMIT, 0, 0.462, (), _L.EMPIRICAL, _LIMITS, (0.462, 0.47)),
+    RunLaw("batch-rate", "rate", ("sgd",), "theorem", _GOYAL, batch=1.0),
+    RunLaw("batch-rate", "rate", ("adam",), "theorem", _MALLADI, batch=0.5),
+    RunLaw("batch-rate", "rate", ("other",), "assumption", "as for Adam; nanochat assumes it for Muon", batch=0.5),
+    RunLaw("tokens-rate", "rate", ("adam",), "empirical law", _TOKENS, tokens=-0.32),
+    RunLaw("tokens-rate", "rate", ("sgd", "other"), "assumption", f"as for AdamW: {_TOKENS}", tokens=-0.32),
+    RunLaw("decay-time-scale", "weight decay", ("adam",), "empirical law", _SCALE, 1.0, -1.0),
+    RunLaw("decay-time-scale", "weight decay", ("sgd", "other"), "assumption", f"as AdamW: {_SCALE}", 1.0, -1.0),
+    RunLaw("beta1-half-life", _BETA1, ("adam",), "theorem", _MALLADI, batch=-1.0),
+    RunLaw("beta2-half-life", _BETA2, ("adam",), "theorem", f"{_MALLADI}; Marek et al. 2025 (2507.07101)", batch=-1.0),
+    RunLaw("batch-epsilon", "epsilon", ("adam",), "theorem", _MALLADI, batch=-0.5),
+    RunLaw("batch-saturation", "rate", ("sgd",), "empirical law", _CRITICAL, batch=-1.0, critical=-1.0),
+    RunLaw("batch-saturation", "rate", ("adam",), "empirical law", _CRITICAL, batch=-0.5, critical=-0.5),
+    RunLaw("batch-saturation", "rate", ("other",), "assumption", _CRITICAL, batch=-0.5, critical=-0.5),
+    RunLaw("warmup-tokens", "warm-up, in steps", (), "assumption", "as many tokens as in the small run", batch=-1.0),
+    RunLaw("batch-limit", "batch limit", (), "empirical law", _LIMITS, tokens=0.462),
 )
-SATURATION = "batch-saturation"
-NAMES: tuple[str, ...] = tuple(dict.fromkeys([*(law.name for law in RUN_LAWS), SATURATION]))
-
-
-# ---- the factors of a run ------------------------------------------------------------------------------------------
+NAMES: tuple[str, ...] = tuple(dict.fromkeys(law.name for law in RUN_LAWS))
 
 
 @dataclass(frozen=True)
@@ -112,7 +82,6 @@ class Factor:
         value: the setting of the large run as a multiple of that of the small one.
         label, formula, source: how far it can be trusted, and where it comes from.
         applied: whether the plan uses it.
-        low, high: the range of published fits, or the interval of a measurement; None if there is one value only.
     """
 
     law: str
@@ -123,8 +92,6 @@ class Factor:
     formula: str
     source: str
     applied: bool = True
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -155,13 +122,12 @@ class RunScaling:
         return _product(f for f in self.factors if f.quantity == quantity and f.optimizer == optimizer)
 
     def betas(self, betas: tuple[float, float], optimizer: str) -> tuple[float, float]:
-        """Adam's betas, their half-lives multiplied by the factors."""
-        halves = (self.factor(quantity, optimizer) for quantity in (Quantity.BETA1, Quantity.BETA2))
-        first, second = (math.pow(beta, 1 / half) for beta, half in zip(betas, halves, strict=True))
-        return first, second
+        """Adam's betas, their half-lives in steps multiplied by the factors."""
+        first, second = self.factor(_BETA1, optimizer), self.factor(_BETA2, optimizer)
+        return math.pow(betas[0], 1 / first), math.pow(betas[1], 1 / second)
 
     def explain(self) -> str:
-        """A line per factor with its label and source, then what stays."""
+        """A line per factor with its label and source."""
         known = [f"{name} {pair[0]:g} to {pair[1]:g}" for name in ("batch", "tokens") if (pair := getattr(self, name))]
         known += [f"{self.steps} steps"] if self.steps is not None else []
         known += [f"{self.schedule.warmup} of warm-up"] if self.schedule is not None else []
@@ -171,15 +137,11 @@ class RunScaling:
         columns = ("quantity", "factor", "law", "label", "formula", "source")
         table = table_of(*(Column(name, no_wrap=name != "source") for name in columns))
         for f in self.factors:
-            ends = "" if f.low is None or f.high is None else f" [{f.low:.3g}, {f.high:.3g}]"
-            value = f"{f.value:.4g}{ends}" if f.applied else f"off ({f.value:.4g}{ends})"
-            quantity = f"{f.quantity} ({f.optimizer})" if f.optimizer else f"{f.quantity}"
+            value = f"{f.value:.4g}" if f.applied else f"off ({f.value:.4g})"
+            quantity = f"{f.quantity} ({f.optimizer})" if f.optimizer else f.quantity
             table.add_row(quantity, value, f.law, f.label, f.formula, f.source)
-        same = [] if self.schedule else ["warm-up and decay of the rate (no schedule=)"]
-        same += [] if self.critical_batch else ["batch limit (no critical_batch=; nfd check --noise estimates it)"]
-        same += ["momentum of other optimizers than Adam, clipping of gradients, dropout, averages of weights"]
         title = f"Run: {', '.join(known)}; b, d: batch and tokens over the small run's"
-        return "\n".join([title, as_text(table, 200), "", f"not scaled  {'; '.join(same)}"])
+        return f"{title}\n{as_text(table, 200)}"
 
 
 def run_scaling(
@@ -190,17 +152,14 @@ def run_scaling(
     critical_batch: float | Interval | None,
     laws: Mapping[str, bool] | None,
     scales_decay: bool,
-) -> RunScaling | None:
-    """What ``Plan.for_run`` does, for a plan that scales weight decay or not; None without a batch and a length.
+) -> RunScaling:
+    """What ``Plan.for_run`` does, for a plan that scales weight decay or not.
 
     What the optimizer leaves to AdamW has rows of its own.
     """
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
     if batch is None and tokens is None:
-        for name, value in (("schedule", schedule), ("critical_batch", critical_batch), ("laws", laws)):
-            if value is not None:
-                raise InputError(f"{name} is for a run of another batch or length. Pass batch= or tokens=.")
-        return None
+        raise InputError("A run differs by its batch or its length. Pass batch= or tokens=, each (small, large).")
     if not isinstance(schedule, RateSchedule | None):
         raise InputTypeError(f"schedule must be an nfd.RateSchedule; got {type(schedule).__name__}.")
     if schedule is not None and (batch is None or tokens is None):
@@ -211,51 +170,43 @@ def run_scaling(
     for name, is_on in (laws or {}).items():
         switched[check_choice("a name in laws", name, NAMES)] = check_flag(f"laws[{name!r}]", is_on)
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
+    s = 1.0
 
-    def row(law: RunLaw, of: str) -> Factor:
-        ends = (None, None) if law.spread is None or d == 1 else sorted(d**power for power in law.spread)
-        powers = [f"{x}^{p:g}" if p != 1 else x for x, p in (("b", law.batch), ("d", law.tokens)) if p]
-        formula = " ".join(powers) + (" / rate" if law.quantity is Quantity.DECAY else "")
-        value, on = b**law.batch * d**law.tokens, switched.get(law.name, True)
-        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source, on, *ends)
+    def row(law: RunLaw, of: str = "") -> Factor:
+        powers = (("b", law.batch), ("d", law.tokens), ("((1 + C/B) / (1 + C0/B0))", law.critical))
+        formula = " ".join(f"{x}^{p:g}" if p != 1 else x for x, p in powers if p)
+        value = b**law.batch * d**law.tokens * s**law.critical
+        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source, switched.get(law.name, True))
 
-    of_run = {law.quantity: row(law, "") for law in RUN_LAWS if not law.kinds}
+    of_run = {law.quantity: row(law) for law in RUN_LAWS if not law.kinds}
     limit, critical = list[Factor](), None
     if critical_batch is not None:
         if batch is None:
             raise InputError("critical_batch limits the batch. Pass batch=(small, large) in the same unit.")
-        limit = [_measured(critical_batch), of_run[Quantity.LIMIT]]
+        value = critical_batch.value if isinstance(critical_batch, Interval) else critical_batch
+        small = check_real("critical_batch", value, above=0.0)
+        limit = [
+            Factor("measured", "batch limit", "", small, "measured", "C0", "critical_batch="),
+            of_run["batch limit"],
+        ]
         critical = _product(limit)
+        s = (1 + critical / batch[1]) / (1 + small / batch[0])
     rows: list[Factor] = []
     for law in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
         kind: Kind = "sgd" if law.is_linear else "adam" if law.epsilon else "other"
-        own = [row(known, law.name) for known in RUN_LAWS if kind in known.kinds]
-        if critical is not None and batch is not None:  # what ((1 + C/B) / (1 + C0/B0))^-p lacks to b^p
-            power, label = 1.0 if kind == "sgd" else 0.5, Label.ASSUMPTION if kind == "other" else Label.EMPIRICAL
-            value = (b * (1 + critical / batch[1]) / (1 + limit[0].value / batch[0])) ** -power
-            formula, source = f"(b (1 + C/B) / (1 + C0/B0))^-{power:g}", "McCandlish et al. 2018 (1812.06162)"
-            on = switched.get(SATURATION, True)
-            own.append(Factor(SATURATION, Quantity.RATE, law.name, value, label, formula, source, on))
-        rate = _product(f for f in own if f.quantity is Quantity.RATE)  # 1/(rate decay) stays a share of the steps
-        rows += [replace(f, value=f.value / rate) if f.quantity is Quantity.DECAY else f for f in own]
+        own = [row(known, law.name) for known in RUN_LAWS if kind in known.kinds and (limit or not known.critical)]
+        rate = _product(f for f in own if f.quantity == "rate")  # 1/(rate decay) stays a share of the steps
+        for f in own:
+            of_decay = f.quantity == "weight decay"
+            rows.append(replace(f, value=f.value / rate, formula=f"{f.formula} / rate") if of_decay else f)
     if schedule is not None:
-        rows.append(warmup := of_run[Quantity.WARMUP])
+        rows.append(warmup := of_run["warm-up, in steps"])
         schedule = replace(schedule, warmup=math.ceil(schedule.warmup * _product([warmup])))
     return RunScaling(batch, tokens, (*rows, *limit), critical, schedule)
 
 
 def _product(factors: Iterable[Factor]) -> float:
     return math.prod(factor.value for factor in factors if factor.applied)
-
-
-def _measured(critical_batch: float | Interval) -> Factor:
-    """The critical batch as it was measured in the small run."""
-    low, high = None, None
-    if isinstance(critical_batch, Interval):
-        low, high = (end if math.isfinite(end) else None for end in (critical_batch.low, critical_batch.high))
-        critical_batch = critical_batch.value
-    value = check_real("critical_batch", critical_batch, above=0.0)
-    return Factor("measured", Quantity.LIMIT, "", value, Label.MEASURED, "C0", "critical_batch=", True, low, high)
 
 
 def _pair(argument: str, pair: Sequence[float] | None) -> tuple[float, float] | None:

@@ -409,7 +409,7 @@ def _examined(
             continue
         place = name.rpartition(".")[0]
         owner, linear = parts.get(place), maps.get(name)
-        if not own.is_stored:
+        if own.std is not None:
             reason: Reason | None = Reason.UNSTORED
         elif name not in wide:
             reason = Reason.OUTSIDE if plan is None else Reason.NARROW
