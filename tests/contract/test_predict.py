@@ -105,9 +105,8 @@ def test_intervals_hold_the_limit_and_those_without_the_correction_do_not() -> N
     family, held, raw, count = nfd.resnets(d, 1, activation="identity"), 0, 0, 0
     for width in range(32, 112, 16):
         p = nfd.predict(family, task, 0.0, depth=1, width=width, replicates=48, weights="dense")
-        half = (p.loss_high - p.loss_low) / 2
         held += int(((p.loss_low <= 0) & (p.loss_high >= 0)).sum())
-        raw += int(((p.loss + p.loss_bias).abs() <= half).sum())
+        raw += int(((p.loss + p.loss_bias).abs() <= 2 * p.loss_stderr).sum())
         count += len(p.loss)
         assert bool((p.loss_bias > 0).any())
     assert held / count > 0.87  # 0.95 within three standard errors of such a count

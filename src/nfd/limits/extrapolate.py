@@ -158,7 +158,12 @@ PARTS = (
 
 
 def limit_losses(
-    wide: Tensor, narrow: Tensor, ratio: float, coarse: Tensor | None = None, exact: Tensor | None = None
+    wide: Tensor,
+    narrow: Tensor,
+    ratio: float,
+    coarse: Tensor | None = None,
+    exact: Tensor | None = None,
+    bend: float = 0.0,
 ) -> dict[str, Tensor]:
     """The losses of the limit from losses ``[R, K]`` of wide networks and of others ``ratio`` times narrower.
 
@@ -168,6 +173,7 @@ def limit_losses(
         coarse: losses of the same wide networks by the extrapolation in depth before the last one. How far they moved
             since then is an error beside the noise: the half-width is the root of the sum of both squares.
         exact: losses of the first of the narrow networks without a resolution, whose bias is a third such error.
+        bend: the share of the bias by which it may be wrong, as the mean loss is not ``loss + a/n`` alone.
 
     Returns:
         By the names in ``PARTS`` ``[K]`` each: of ``width`` the bias, which is subtracted, of the resolution the one
@@ -188,7 +194,7 @@ def limit_losses(
             continue
         bias, variances = (o - v) / lever, (var * (1 + 1 / lever) ** 2, o_var / lever**2)
         limit = combined(v - bias, zip(variances, (len(wide) - 1, len(narrow) - 1), strict=True))
-        half = math.hypot(limit.high - limit.value, unsampled)
+        half = math.hypot(limit.high - limit.value, unsampled, bend * bias)
         error = math.sqrt(var + o_var) / lever
         rows.append((limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error))
     estimates = torch.tensor(rows, dtype=torch.float64, device=wide.device).T
