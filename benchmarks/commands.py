@@ -16,10 +16,9 @@ from benchmarks.measure import Round, Row, apart, seconds
 from benchmarks.ratio import Ratio
 from nfd.core.machine import peak_memory, threads
 from nfd.data import digits
-from nfd.paper.findings import findings
+from nfd.paper.findings import findings, study_report
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import Study
-from nfd.paper.study_report import study_report
 from nfd.report.charts import chart_of
 
 # ---- the study ------------------------------------------------------------------------------------------------

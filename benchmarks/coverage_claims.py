@@ -11,9 +11,8 @@ from torch import Tensor
 
 from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeated
 from nfd.core.statistics import interval, log_slope
-from nfd.paper.claims.backward import correlated
-from nfd.paper.claims.forward import excess
-from nfd.paper.distances import distance, relative
+from nfd.paper.claims.untrained import correlated, excess
+from nfd.paper.two_limits import distance, relative
 
 _ENTRIES, _NOISE = 32, 0.3
 _WIDTHS = (16, 32, 64, 128)

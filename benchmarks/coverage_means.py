@@ -15,11 +15,11 @@ from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeat
 from benchmarks.ratio import Ratio, improvement
 from nfd.core.estimates import Interval, combined, mean, share
 from nfd.core.statistics import interval
-from nfd.paper.claims.measuring import exponent, ratio
+from nfd.paper.claims.claim import exponent, ratio
+from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.figure1 import variance_ratio
 from nfd.paper.figures.figure5 import tuned_advantage
 from nfd.paper.figures.panels import curve_rows, difference, slope
-from nfd.paper.figures.selection import Runs
 
 _SIZES = torch.tensor([64.0, 128.0, 256.0, 512.0], dtype=torch.float64)
 _RATES = (-1.0, 0.0, 1.0, 2.0)

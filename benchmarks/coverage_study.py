@@ -17,9 +17,7 @@ from benchmarks.coverage_case import Draw, Outcome, Row, normal, repeated
 from nfd.core.findings import INFINITE, Finding
 from nfd.core.names import Feedback
 from nfd.core.statistics import rms
-from nfd.paper.findings.distances import by_depth, by_width
-from nfd.paper.findings.gap import gap
-from nfd.paper.findings.losses import losses
+from nfd.paper.findings import by_depth, by_width, gap, losses
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import LIMITS, Study
 

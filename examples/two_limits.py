@@ -16,9 +16,16 @@ from two_limits_words import PAGE
 
 from nfd.core.statistics import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data import digits
-from nfd.paper.distances import systematic
-from nfd.paper.two_limits import ETA_C, HORIZON, first_step, networks, solutions
-from nfd.paper.untrained import errors_in_depth, errors_in_width
+from nfd.paper.two_limits import (
+    ETA_C,
+    HORIZON,
+    errors_in_depth,
+    errors_in_width,
+    first_step,
+    networks,
+    solutions,
+    systematic,
+)
 
 WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 4096, 24, 8192, 24
 

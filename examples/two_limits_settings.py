@@ -18,8 +18,7 @@ from torch import Tensor
 from nfd import SGD, ResNet, kernel
 from nfd.core import Activation, Feedback, interval
 from nfd.data import digits
-from nfd.paper.distances import relative
-from nfd.paper.two_limits import ETA_C
+from nfd.paper.two_limits import ETA_C, relative
 
 BEGIN, END = "<!-- settings -->", "<!-- end of settings -->"
 DEPTH, BATCH = 8, 8

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nfd.paper.figures import figure4, figure5
-from nfd.paper.figures.selection import Runs
+from nfd.paper.figures.figure import Runs
 from nfd.paper.runs import RunConfig, grid
 from nfd.store import Record
 

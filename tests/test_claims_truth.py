@@ -25,31 +25,15 @@ from nfd.core.estimates import Interval, mean
 from nfd.data import digits
 from nfd.families.resnet import ResNet
 from nfd.limits.kernels import kernel
-from nfd.paper import distances, two_limits
-from nfd.paper.claims import (
-    backward,
-    convergence,
-    first_step,
-    forward,
-    identities,
-    independence,
-    kernels,
-    limit,
-    measuring,
-    post_activation,
-    regimes,
-    shape,
-    spectra,
-    two_layer,
-)
-from nfd.paper.claims import blocks as blocks_of_runs
-from nfd.paper.claims.evidence import Evidence
-from nfd.paper.claims.table import CLAIMS as EVERY
-from nfd.paper.two_limits import ETA_C
+from nfd.paper import two_limits
+from nfd.paper.claims import limit, theory, untrained
+from nfd.paper.claims.claim import Evidence, rows, unit
+from nfd.paper.two_limits import ETA_C, covariances, endpoints, errors_in_depth
 from nfd.wide.optimizers import SGD
 
-MODULES = (backward, first_step, forward, identities, kernels, limit, post_activation, regimes, two_layer)
-CLAIMS = {claim.id: claim for module in MODULES for claim in module.CLAIMS}
+OWN = (theory.REGIMES, theory.KERNELS, theory.IDENTITIES, limit.FIRST_STEP, limit.LIMIT, untrained.POST_ACTIVATION,
+       untrained.FORWARD, untrained.BACKWARD, untrained.TWO_LAYER)  # fmt: skip
+CLAIMS = {claim.id: claim for claims in OWN for claim in claims}
 C_1 = 1 / math.sqrt(2 * math.pi)
 World = Mapping[str, Any]  # what stands in the place of functions and settings, by their names below nfd.paper.claims
 
@@ -85,7 +69,7 @@ def steps(shared: Callable[..., float], independent: Callable[..., float]) -> Wo
         answer = {"shared": shared, "independent": independent}[feedback]
         return torch.tensor(answer(form["activation"], form["horizon"], n // 64, L), dtype=torch.float64)
 
-    return {"first_step.first_step": first}
+    return {"limit.first_step": first}
 
 
 def always(value: float) -> Callable[..., float]:
@@ -119,7 +103,7 @@ def rates(**powers: float) -> World:
     def in_width(net: ResNet, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
         return {f"{s}_particles": 0.3 * net.width ** power(net.activation.name, s, "width") for s in "hg"}, {}
 
-    return {"forward.errors_in_depth": in_depth, "forward.at_start": in_width}
+    return {"untrained.errors_in_depth": in_depth, "untrained.at_start": in_width}
 
 
 def slow(*names: str) -> Callable[[], World]:
@@ -131,10 +115,10 @@ def moments(factor: float) -> World:
     first, second = torch.triu_indices(4, 4)
 
     def drawn(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
-        x = measuring.rows(evidence, 4)
+        x = rows(evidence, 4)
         return x, (factor * kernel(x)[first, second]).expand(3, -1)
 
-    return {"forward.output_moments": drawn}
+    return {"untrained.output_moments": drawn}
 
 
 def tails(power: float) -> World:
@@ -144,7 +128,7 @@ def tails(power: float) -> World:
     def drawn(x: Tensor, name: str, n: int, L: int, count: int, seed: int) -> Tensor:
         return (1 + math.sqrt(0.02 * n**power) * z)[:, None, None]
 
-    return {"forward.covariances": drawn}
+    return {"untrained.covariances": drawn}
 
 
 def orders(apart: float) -> World:
@@ -154,7 +138,7 @@ def orders(apart: float) -> World:
         value = 1 + 8 / n * (n < 100) + 4 / L * (L < 64) + apart * (n > L)
         return torch.full((4, 3, 3), value, dtype=torch.float64)
 
-    return {"forward.covariances": drawn}
+    return {"untrained.covariances": drawn}
 
 
 def streams(square: Callable[[ResNet], float]) -> World:
@@ -169,10 +153,10 @@ def streams(square: Callable[[ResNet], float]) -> World:
         return SimpleNamespace(width=n, depth=L, horizon=horizon, activation=activations.activation(activation))
 
     return {
-        "backward.flows": flow,
-        "backward.ResNet": network,
-        "backward.SIZES": {"smoke": backward.Counts(3, 2, 64)},
-        "backward.CASES": (("relu", 1.0), ("relu", 2.0), ("gelu", 1.0)),
+        "untrained.flows": flow,
+        "untrained.ResNet": network,
+        "untrained.BACKWARD_SIZES": {"smoke": untrained.BackwardCounts(3, 2, 64)},
+        "untrained.CASES": (("relu", 1.0), ("relu", 2.0), ("gelu", 1.0)),
     }
 
 
@@ -200,7 +184,7 @@ def feedback(apart: float, name: str = "relu") -> World:
         h = torch.ones(net.depth + 1, len(x), net.width, dtype=torch.float64)
         return SimpleNamespace(delta=h * math.sqrt(1 + apart * larger), h=h)
 
-    return {"backward.flows": flow}
+    return {"untrained.flows": flow}
 
 
 START = [
@@ -241,11 +225,11 @@ def earlier_gradients() -> World:
 
 
 def half_the_rate() -> World:
-    return {"identities.SGD": lambda groups: SGD([group | {"lr": group["lr"] / 2} for group in groups])}
+    return {"theory.SGD": lambda groups: SGD([group | {"lr": group["lr"] / 2} for group in groups])}
 
 
 def decoupled() -> World:
-    return {"identities.ResNet": partial(ResNet, feedback="independent")}
+    return {"theory.ResNet": partial(ResNet, feedback="independent")}
 
 
 IDENTITIES = [
@@ -255,7 +239,7 @@ IDENTITIES = [
     Case("learned-features", earlier_gradients, "holds", 0.0),
     Case("learned-features", half_the_rate, "does not hold", None, (r"Appendix E derives, 1\.0e\+00",)),
     Case("drift-factor", dict, "holds with a condition", 16 / 1.5, (r"times 2.67 at L = 4, 10.7 at L = 16",)),
-    Case("drift-factor", lambda: {"identities.HORIZON": 4.0, "identities.DEPTHS": (4,)}, "holds", 1.0),
+    Case("drift-factor", lambda: {"theory.HORIZON": 4.0, "theory.DEPTHS": (4,)}, "holds", 1.0),
     Case("drift-factor", half_the_rate, "does not hold", 8 / 1.5),
 ]
 
@@ -264,17 +248,17 @@ IDENTITIES = [
 
 
 def of(*names: str) -> World:
-    return {"kernels.SIZES": {"smoke": names}}
+    return {"theory.ACTIVATIONS": {"smoke": names}}
 
 
 def facts(**changed: Any) -> World:
-    return of("relu") | {"kernels._known": lambda name, seed: replace(kernels.kernel_facts(name, seed), **changed)}
+    return of("relu") | {"theory._known": lambda name, seed: replace(theory.kernel_facts(name, seed), **changed)}
 
 
 def larger_coefficients() -> World:
     act = activations.activation("relu")
     other = SimpleNamespace(hermite=lambda degree: 1.01 * act.hermite(degree), moment=act.moment)
-    return of("relu") | {"kernels.activation": lambda name: other}
+    return of("relu") | {"theory.activation": lambda name: other}
 
 
 KERNELS = [
@@ -357,7 +341,7 @@ def features(size: Callable[..., float]) -> World:
         h[-1] = size(order, activation, horizon, L, n)
         return SimpleNamespace(streams=lambda x: SimpleNamespace(h=h))
 
-    return {"post_activation.ResNet": network}
+    return {"untrained.ResNet": network}
 
 
 def bounded(factor: float) -> World:
@@ -380,7 +364,7 @@ def changes(**powers: float) -> World:
     def change(evidence: Evidence, regime: str, n: int, seed: int) -> Tensor:
         return torch.tensor(0.1 * n ** powers[regime], dtype=torch.float64)
 
-    return {"regimes.feature_change": change}
+    return {"theory.feature_change": change}
 
 
 def blocks(name: str, axis: str, *powers: float, other: float | None = None) -> World:
@@ -391,7 +375,7 @@ def blocks(name: str, axis: str, *powers: float, other: float | None = None) -> 
         size, beside = (L, n) if axis == "depth" else (n, L)
         return torch.tensor([size**p * beside**3 for p in own], dtype=torch.float64)
 
-    return {"two_layer.sizes_of": sizes}
+    return {"untrained.sizes_of": sizes}
 
 
 SHAPES = [
@@ -450,9 +434,7 @@ def test_the_measurement_says_what_is_true(case: Case, evidence: Evidence, monke
 
 
 def test_every_claim_is_measured_where_it_is_true_and_where_it_is_not() -> None:
-    """The claims of the other modules are judged by stored runs: tests/test_claims_runs.py holds them to the same."""
-    by_runs = (blocks_of_runs, convergence, independence, shape, spectra)
-    assert {claim.id for module in (*MODULES, *by_runs) for claim in module.CLAIMS} == {claim.id for claim in EVERY}
+    """The other claims are judged by stored runs: tests/test_claims_runs.py holds them to the same."""
     found: dict[str, set[str]] = defaultdict(set)
     for case in CASES:
         found[case.claim].add(case.verdict)
@@ -470,27 +452,27 @@ def holds(found: Interval, truth: float, within: float) -> None:
     assert found.stderr < within * abs(truth)
 
 
-def sized(monkeypatch: pytest.MonkeyPatch, module: Any, **counts: Any) -> None:
-    """The smallest size of a module, with other numbers."""
-    monkeypatch.setitem(module.SIZES, "smoke", replace(module.SIZES["smoke"], **counts))
+def sized(monkeypatch: pytest.MonkeyPatch, sizes: Any, **counts: Any) -> None:
+    """The smallest size, with other numbers."""
+    monkeypatch.setitem(sizes, "smoke", replace(sizes["smoke"], **counts))
 
 
 def test_the_ratio_of_the_first_step_is_that_of_the_kernels(
     evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1 + (T / 4) / (1 + T / (2 L)) for relu; nearly 1 for a short horizon."""
-    sized(monkeypatch, first_step, networks=16, width=256)
-    holds(first_step.change_ratio(fresh(evidence), 2, "relu", 4.0), 1 + 1 / 2, 0.06)
-    sized(monkeypatch, first_step, networks=4, width=256)
-    both = first_step.change_ratio(fresh(evidence), 1, "identity", 1.0, more=2)
-    assert both.value == pytest.approx(first_step.formula(measuring.unit(evidence), 1, "identity", 1.0), rel=0.1)
+    sized(monkeypatch, limit.STEP_SIZES, networks=16, width=256)
+    holds(limit.change_ratio(fresh(evidence), 2, "relu", 4.0), 1 + 1 / 2, 0.06)
+    sized(monkeypatch, limit.STEP_SIZES, networks=4, width=256)
+    both = limit.change_ratio(fresh(evidence), 1, "identity", 1.0, more=2)
+    assert both.value == pytest.approx(limit.formula(unit(evidence), 1, "identity", 1.0), rel=0.1)
 
 
 def test_errors_along_a_path_of_linear_networks_are_known(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of tau less two of tau / 2 is ``tau / (2 n) Z' Z``; errors grow by 1 + tau a step, as everything does."""
-    sized(monkeypatch, forward, path=40, depths=(2, 4))
-    depths, h, g = forward.path_errors(fresh(evidence), cast(Any, "identity"))
-    start = float(measuring.rows(evidence, 2).square().mean())
+    sized(monkeypatch, untrained.FORWARD_SIZES, path=40, depths=(2, 4))
+    depths, h, g = untrained.path_errors(fresh(evidence), cast(Any, "identity"))
+    start = float(rows(evidence, 2).square().mean())
     for found, size in ((h, start), (g, 1.0)):
         for k, L in enumerate(depths):
             tau, error = 1 / L, 0.0
@@ -504,14 +486,14 @@ def test_variances_of_gradients_of_linear_networks_are_known(
     horizon: float, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``E g_0^2 = (1 + T / L)^L`` at any width; without phi' that is e^T."""
-    sized(monkeypatch, backward, networks=16, width=512, depth=2)
-    found = mean(backward.backward_variances(fresh(evidence), "identity", horizon))
+    sized(monkeypatch, untrained.BACKWARD_SIZES, networks=16, width=512, depth=2)
+    found = mean(untrained.backward_variances(fresh(evidence), "identity", horizon))
     holds(found, 2 * (1 + horizon / 4) ** 4 - (1 + horizon / 2) ** 2, 0.06)
 
 
 def test_networks_of_both_kinds_and_definition_1_begin_as_their_kernels(evidence: Evidence) -> None:
     """After one step on (x, 1) the output is ``eta_c K(x, x)``: 12 for standard networks, 8 for decoupled ones."""
-    x, L, T, eta_c = measuring.unit(evidence), 2, 4.0, 0.02
+    x, L, T, eta_c = unit(evidence), 2, 4.0, 0.02
     wanted = {kind: float(kernel(x, kind=kind, horizon=T, depth=L)) for kind in ("ntk", "independent-feedback")}
     assert list(wanted.values()) == pytest.approx([12.0, 8.0])
     both, ones = x.expand(2, -1), torch.ones(2, dtype=torch.float64)
@@ -535,11 +517,32 @@ def test_distances_have_the_size_of_the_second() -> None:
     """A difference of 0.3 from outputs of 2 is 0.15 of them; noise adds nothing."""
     noise = torch.randn(2, 400, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     second = 2 + 0.5 * noise[1]
-    assert distances.distance(2.3 + 0.5 * noise[0], second).value == pytest.approx(0.15, abs=0.01)
-    assert distances.relative(0.3 + 2 * noise[0], second).value == pytest.approx(0.15, abs=0.03)
+    assert two_limits.distance(2.3 + 0.5 * noise[0], second).value == pytest.approx(0.15, abs=0.01)
+    assert two_limits.relative(0.3 + 2 * noise[0], second).value == pytest.approx(0.15, abs=0.03)
     few, two = (
         torch.tensor([[2.5], [2.3], [2.1]]),
         torch.full((3, 1), 2.0),
     )  # 2.3, and a standard error of 0.2 / sqrt(3)
-    for found in (distances.distance(few, two), distances.relative(few - two, two)):
+    for found in (two_limits.distance(few, two), two_limits.relative(few - two, two)):
         assert found.value == pytest.approx(math.sqrt(0.3**2 - 0.2**2 / 3) / 2, rel=1e-5)
+
+
+def test_variances_are_those_of_relu() -> None:
+    q, P = stream_variances(activations.activation("relu"), torch.ones(()), 8)
+    torch.testing.assert_close(q, (1 + 1 / 16) ** torch.arange(9, dtype=torch.float64))
+    torch.testing.assert_close(P, q.flip(0))
+
+
+def test_errors_in_depth_are_against_twice_the_depth(evidence: Evidence) -> None:
+    x, depths = rows(evidence, 2), (2, 8)
+    found = errors_in_depth(x, "tanh", 8, 3, depths)
+    for index, L in enumerate(depths):
+        for end, errors in enumerate(found):
+            one, twice = (endpoints(x, "tanh", 8, depth, 3)[end] for depth in (L, 2 * L))
+            assert float(errors[index]) == pytest.approx(float((one - twice).square().mean()))
+
+
+def test_the_law_of_the_forward_pass_has_the_exact_mean(evidence: Evidence) -> None:
+    q = covariances(rows(evidence, 2), "relu", 32, 4, 2000, 0).mean(0)
+    start = rows(evidence, 2).square().mean(1)
+    assert q.diagonal().tolist() == pytest.approx((start * (1 + 1 / 8) ** 4).tolist(), rel=0.04)

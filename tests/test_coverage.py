@@ -54,7 +54,7 @@ def test_every_kind_of_interval_covers_what_it_says() -> None:
 
 def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
     right = statistics.standard_errors
-    for module in ("nfd.core.estimates", "nfd.core.statistics", "nfd.paper.findings.losses"):
+    for module in ("nfd.core.estimates", "nfd.core.statistics", "nfd.paper.findings"):
         monkeypatch.setattr(importlib.import_module(module), "standard_errors", lambda *given: right(*given) / 2)
     draws = (
         partial(coverage_means.means, 8, 0.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,10 @@ from tests.handmade import (
 
 from nfd.core.findings import Finding
 from nfd.data import digits
-from nfd.paper.claims.extra_runs import RUNS
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure5, figure6
-from nfd.paper.figures.beside_captions import CAPTIONS, beside_captions
-from nfd.paper.figures.making import dataset_for, findings, trained
-from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.paper.pages import rows_in_markdown
-from nfd.paper.runs import RunConfig
-from nfd.paper.settings import FigureConfig, Preset
+from nfd.paper.figures.figure import DataSummary, dataset_for, findings, trained
+from nfd.paper.settings import FigureConfig
 from nfd.runs.sweep import Sweep
-from nfd.store import Record
 
 ROOT = Path(__file__).parents[1]
 DATA = DataSummary("pictures", 10)
@@ -43,28 +37,6 @@ PANELS = {
     "4": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
     "7": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
 }  # fmt: skip
-
-
-def planned(size: Preset) -> dict[str, dict[str, Runs]]:
-    """Every figure's runs, by figure and part, as if they had run."""
-
-    def run(config: RunConfig) -> Record:
-        return Record("run", "done", asdict(config), {})
-
-    return {
-        number: {name: Runs([run(c) for c in configs]) for name, configs in figure.grids(size, {}, digits()).items()}
-        for number, figure in {**FIGURES, "claims": RUNS}.items()
-    }
-
-
-def test_the_page_says_what_ran_beside_every_caption() -> None:
-    rows = beside_captions(planned("cpu"), 50_000)
-    *_, deep = (row for row in rows if row["panel"] == "4 c, for claims")
-    assert "depth 4 to 64 (5 values); epochs 1; seeds 8" in deep["ran"]
-    assert rows_in_markdown(rows) in (ROOT / "docs/figures.md").read_text()
-    for number, parts in CAPTIONS.items():
-        shown = set(FIGURES[number].parts["cpu"]) - {"limit"}  # which is what Figure 3 compares with
-        assert set(parts) == shown
 
 
 def in_order(found: list[Finding], figure: str) -> None:
@@ -261,7 +233,7 @@ def test_figure_5() -> None:
     assert d.title == "(d) uniform rates: training loss"
     assert e.title == "(e) rates of Eq. 8: training loss"
     assert f.title == "(f) uniform rates: test loss"
-    assert d.headline.count("0.5 [0.") == 4
+    assert len(re.findall(r"0\.51? \[0\.[23].*?, 0\.[78]", d.headline)) == 4
     assert "(depth 6, width 32)" in d.headline
     assert "depth-mup, width 16 and 32, depth 3 and 6" in d.caption
     assert len(d.rows) == 4 * len(RATES)
@@ -356,7 +328,7 @@ def test_every_figure_is_made_small_and_drawn_again_without_training(
     with Sweep(figures) as sweep:
         monkeypatch.setattr(sweep.store, "add", lambda records: pytest.fail("something was trained"))
         for name, figure in FIGURES.items():
-            found = findings(figure, trained(figure, config, sweep), dataset_for(config))
+            found = findings(figure, trained(figure, config, sweep, print), dataset_for(config))
             in_order(found, name)
             said_plainly(found)
             assert [f.headline for f in written if f.name.startswith(figure.name)] == [f.headline for f in found]

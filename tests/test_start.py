@@ -12,10 +12,9 @@ import torch
 import nfd
 from nfd.families.resnet import ResNet
 from nfd.paper.runs import PROBES, RunConfig, dataset_of, run_all, trial_of
-from nfd.paper.spectra import Spectra
-from nfd.paper.start import at_start
+from nfd.paper.streams import Spectra, at_start
 
-# ---- networks before training (nfd.paper.start) --------------------------------------------------------------------
+# ---- networks before training (nfd.paper.streams) --------------------------------------------------------------------
 
 
 def inputs(rows: int = 3, size: int = 5) -> torch.Tensor:
@@ -125,7 +124,7 @@ def test_a_stream_without_features_has_particles() -> None:
     assert 0 < numbers["h_particles"] < 10
 
 
-# ---- covariances of the steps (nfd.paper.spectra) ------------------------------------------------------------------
+# ---- covariances of the steps (nfd.paper.streams) ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", [{}, {"network": "mlp", "rule": "mup"}, {"block": "two-layer"}], ids=str)

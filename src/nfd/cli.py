@@ -599,8 +599,7 @@ class ReportOf:
     def run(self, command: str) -> int:
         """Read, draw, write, print; returns the exit code."""
         from nfd.core.files import expanded
-        from nfd.paper.claims.page import claims_sections
-        from nfd.paper.pages import warning_sections
+        from nfd.paper.pages import claims_sections, warning_sections
         from nfd.report.overview import read_results, replaceable, write_report
 
         if not self.directory:
@@ -648,7 +647,7 @@ def _of_the_paper(given: Sequence[str]) -> Any:
     name, *rest = given or [""]
     if name not in PAPER:
         raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
-    kind = getattr(importlib.import_module(f"nfd.paper.commands.{name}"), PAPER[name])
+    kind = getattr(importlib.import_module("nfd.paper.commands"), PAPER[name])
     return read_dataclass(kind, f"nfd paper {name}", rest)
 
 

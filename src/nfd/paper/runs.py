@@ -18,8 +18,7 @@ from nfd.families import Member, Network, networks
 from nfd.meters import Baseline
 from nfd.paper.data import load
 from nfd.paper.settings import DataConfig
-from nfd.paper.spectra import Spectra
-from nfd.paper.start import at_start
+from nfd.paper.streams import Spectra, at_start
 from nfd.runs import Step
 from nfd.store import Record
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from nfd.core import UNKNOWN, Interval, interval, log_slope
-from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
-from nfd.paper.claims.evidence import Evidence
-from nfd.paper.claims.limit import RATE
-from nfd.paper.claims.rules import (
+from nfd.paper.claims.claim import (
     FASTER,
+    Claim,
+    ClaimVerdict,
+    Evidence,
+    Judged,
     above,
     as_fast_as,
     below,
@@ -26,9 +27,10 @@ from nfd.paper.claims.rules import (
     power_said,
     undecided,
 )
+from nfd.paper.claims.limit import RATE
 from nfd.paper.figures import figure4
+from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.panels import apart_said, difference, mean_of
-from nfd.paper.figures.selection import Runs
 
 ALIGNED = 0.05  # of the progress: a gap within is none
 _LEARNT = 0.05  # nats: a network that learns less learns nothing to compare
@@ -233,7 +235,7 @@ def _wide_gains(evidence: Evidence) -> Judged:
     return below(change, 0.0, f"The test loss at depth {deep} changes by {change} nats.", "one width doubling")
 
 
-CLAIMS = (
+INDEPENDENCE = (
     Claim(
         "fig4-dnn-vanishes", "Fig. 4a; Section I.2", "Deep vanilla networks make little progress.",
         "Progress (log C minus the training loss of the second half) of the deepest over the shallowest: holds below "

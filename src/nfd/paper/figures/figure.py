@@ -1,16 +1,23 @@
-"""What a figure is: the runs it is made from, at three sizes, and what is read from them."""
+"""What a figure is: the runs it is made from, at three sizes, how they are trained, and what is read from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from nfd import Sweep
 from nfd.core import Finding
 from nfd.data import Dataset
-from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.paper.runs import RunConfig, grid, initial_seed, steps_of
-from nfd.paper.settings import Preset
+from nfd.paper.runs import RunConfig, data_settings, dataset_of, grid, initial_seed, run_all, steps_of, trial_of
+from nfd.paper.settings import FigureConfig, Preset
+from nfd.store import Record
+
+# ---- What a figure is: the runs it is made from, at three sizes, and what is read from them
+
 
 Settings = Mapping[str, Any]
 Parts = Mapping[str, Settings]
@@ -53,3 +60,97 @@ def _settings(part: Settings, dataset: Dataset, seed: int) -> dict[str, Any]:
 def everywhere(shared: Settings, sizes: Mapping[Preset, Mapping[str, Settings]]) -> dict[Preset, dict[str, Settings]]:
     """The parts of each size, with the settings that all share."""
     return {size: {name: {**shared, **part} for name, part in parts.items()} for size, parts in sizes.items()}
+
+
+# ---- From a figure to its findings, by way of a sweep: what is stored is not trained again
+
+
+def dataset_for(config: FigureConfig) -> Dataset:
+    """The data that a configuration names."""
+    return dataset_of(RunConfig(**data_settings(config)))
+
+
+def trained(
+    figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[..., object], parts: Sequence[str] = ()
+) -> dict[str, Runs]:
+    """The runs of these parts of a figure, by default of all; those that are not stored are trained.
+
+    Args:
+        say: gets how many there are to train.
+    """
+    dataset = dataset_for(config)
+    grids = figure.grids(config.size, data_settings(config), dataset, config.seed)
+    wanted = {name: grid for name, grid in grids.items() if not parts or name in parts}
+    trials = [trial_of(run) for grid in wanted.values() for run in grid]
+    if missing := sweep.missing(trials):
+        say(f"{figure.name}: {missing} of {len(trials)} networks to train on {dataset.title}")
+    return {name: Runs(records) for name, records in run_all(sweep, wanted, figure.name).items()}
+
+
+def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
+    """The panels of a figure, with the data in their titles."""
+    panels = figure.reduce(runs, DataSummary(dataset.title, len(dataset.classes)))
+    return [replace(panel, title=f"{panel.title} ({dataset.title})") for panel in panels]
+
+
+# ---- Runs with their curves, as what figures and claims are read from
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What runs were trained on: its title, and the number of classes C."""
+
+    title: str
+    classes: int
+
+
+class Runs:
+    """Some runs, in order; every vector ``[runs, ...]``, not-a-number where a run has none."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = list(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def by(self, *names: str) -> dict[Any, Runs]:
+        """The runs apart by the values of these settings, in the order in which they come; single values for one."""
+        groups: dict[Any, list[Record]] = {}
+        for record in self.records:
+            values = tuple(record.config[name] for name in names)
+            groups.setdefault(values[0] if len(names) == 1 else values, []).append(record)
+        return {values: Runs(records) for values, records in groups.items()}
+
+    def where(self, **settings: Any) -> Runs:
+        """The runs with these settings."""
+        return Runs([r for r in self.records if all(r.config[name] == value for name, value in settings.items())])
+
+    def values(self, name: str) -> list[Any]:
+        """The different values of a setting, in order."""
+        return list(dict.fromkeys(record.config[name] for record in self.records))
+
+    def metric(self, name: str) -> Tensor:
+        """A number of every run, ``[runs]``."""
+        return torch.tensor([record.metrics[name] for record in self.records], dtype=torch.float64)
+
+    def curve(self, name: str) -> Tensor:
+        """A vector of every run, ``[runs, ...]``."""
+        vectors = [torch.as_tensor(record.curves[name]).double() for record in self.records if name in record.curves]
+        blank = torch.full_like(max(vectors, key=len), torch.nan)
+        return torch.stack([_padded(record.curves.get(name), blank) for record in self.records])
+
+    @property
+    def configs(self) -> list[RunConfig]:
+        """Their settings."""
+        return [RunConfig(**record.config) for record in self.records]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+
+def _padded(values: Any, blank: Tensor) -> Tensor:
+    """A vector of a run that ended early, with nothing where it has nothing."""
+    padded = blank.clone()
+    if values is not None:
+        padded[: len(values)] = torch.as_tensor(values).double()
+    return padded

@@ -9,13 +9,13 @@ import torch
 from scipy import stats
 
 from nfd.core import Axes, Finding, Interval, Row
-from nfd.paper.figures.captions import caption
-from nfd.paper.figures.figure import Figure, everywhere
+from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
     BARS,
     apart_said,
     by_seed,
+    caption,
     curve_rows,
     difference,
     diverged,
@@ -28,7 +28,6 @@ from nfd.paper.figures.panels import (
     slopes_said,
     tested,
 )
-from nfd.paper.figures.selection import DataSummary, Runs
 
 _NAMES = {"pre": "pre-activation", "post": "post-activation"}
 

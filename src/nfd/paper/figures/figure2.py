@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from nfd.core import Axes, Finding, Interval, Row
-from nfd.paper.figures.captions import caption
-from nfd.paper.figures.figure import Figure, everywhere
+from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
     BARS,
+    caption,
     curve_rows,
     difference,
     diverged,
@@ -22,7 +22,6 @@ from nfd.paper.figures.panels import (
     sizes,
     tested,
 )
-from nfd.paper.figures.selection import DataSummary, Runs
 
 _HORIZONS = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 

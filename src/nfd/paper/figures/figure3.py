@@ -27,21 +27,20 @@ from nfd.core import (
     systematic_squares,
 )
 from nfd.limits import extrapolated
-from nfd.paper.figures.captions import caption
-from nfd.paper.figures.figure import Figure, Parts
+from nfd.paper.figures.figure import DataSummary, Figure, Parts, Runs
 from nfd.paper.figures.panels import (
     BARS,
     by_seed,
+    caption,
     line,
     panel,
     point_rows,
     sizes,
     slope,
+    slope_row,
     slopes_said,
 )
-from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.settings import Preset
-from nfd.paper.slopes import slope_row
 
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
 _START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}

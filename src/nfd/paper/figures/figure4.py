@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from nfd.core import Axes, Finding, Interval, Row, interval
-from nfd.paper.figures.captions import caption
-from nfd.paper.figures.figure import Figure, Settings
-from nfd.paper.figures.panels import BANDS, curve_rows, difference, diverged, epoch_losses, panel, tested
-from nfd.paper.figures.selection import DataSummary, Runs
+from nfd.paper.figures.figure import DataSummary, Figure, Runs, Settings
+from nfd.paper.figures.panels import BANDS, caption, curve_rows, difference, diverged, epoch_losses, panel, tested
 from nfd.paper.settings import Preset
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from nfd.core import Axes, Finding, Interval, Row, interval
-from nfd.paper.figures.captions import caption
-from nfd.paper.figures.figure import Figure, everywhere
+from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
     BARS,
     apart_said,
     by_seed,
+    caption,
     curve_rows,
     difference,
     diverged,
@@ -30,7 +30,6 @@ from nfd.paper.figures.panels import (
     slopes_said,
     tested,
 )
-from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.rates import Scores
 from nfd.runs import upset_in
 

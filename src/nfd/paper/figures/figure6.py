@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from nfd.core import Axes, Finding, Row
-from nfd.paper.figures.captions import caption
-from nfd.paper.figures.figure import Figure, everywhere
-from nfd.paper.figures.panels import BANDS, BARS, by_seed, curve_rows, panel, point_rows, slope, slopes_said
-from nfd.paper.figures.selection import DataSummary, Runs
+from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
+from nfd.paper.figures.panels import BANDS, BARS, by_seed, caption, curve_rows, panel, point_rows, slope, slopes_said
 
 MATRICES = {"sigma": "Sigma", "theta": "Theta"}  # delta, the loss-weighted Theta, is measured beside them
 _SHARED = {"meter": "spectra", "batch": 1, "depth": 4, "eta_c": 0.1}

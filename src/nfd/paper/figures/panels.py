@@ -1,4 +1,4 @@
-"""Rows of charts and captions, from runs."""
+"""Rows of charts, fitted exponents, and captions, from runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from nfd.core import UNKNOWN, Finding, Interval, Row, columns, interval, listed, log_slope, margin, mean
-from nfd.paper.figures.selection import Runs
-from nfd.paper.slopes import fitted, power, slope_row
+from nfd.meters import verdict_of
+from nfd.paper.figures.figure import DataSummary, Runs
+
+# ---- Rows of charts and captions, from runs
+
 
 BANDS = "Bands: 95 % intervals of the mean over seeds."
 BARS = "Bars: 95 % intervals of the mean over seeds."
@@ -116,3 +119,81 @@ def diverged(runs: Runs, axis: str, name: str) -> list[str]:
 
 def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---- Fitted exponents as rows of charts and of tables
+
+
+def slope_row(series: str, exponent: Interval) -> Row:
+    """The row of an exponent, with its verdict."""
+    return {"series": series} | columns("slope", exponent) | {"verdict": verdict_of(exponent)}
+
+
+def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
+    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number if it cannot be fitted."""
+    return slope_row(series, interval(f, *samples))
+
+
+def power(letter: str, row: Row) -> str:
+    """``L^-0.46 [-0.51, -0.41]``."""
+    if not math.isfinite(row["stderr"]):
+        return "no exponent"
+    return f"{letter}^{row['slope']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def slope_table(slopes: Iterable[Row], *, verdicts: bool) -> list[dict[str, str]]:
+    """Exponents for people; those that noise hides are said to be."""
+    table = []
+    for row in slopes:
+        known = math.isfinite(row["stderr"])
+        limits = f"[{row['low']:.2f}, {row['high']:.2f}]"
+        shown = f"{row['slope']:.2f} {limits} ± {row['stderr']:.3f}" if known else "not resolved"
+        line = {"": row["series"], "exponent [95 % interval] ± standard error": shown}
+        table.append(line | {"verdict": row["verdict"] if known else ""} if verdicts else line)
+    return table
+
+
+# ---- Captions, made from the settings of the runs that they are of
+
+
+_FORMS = {
+    "activation": "{}",
+    "network": "",
+    "block": "{} blocks",
+    "order": "{}-activation",
+    "rule": "{}",
+    "feedback": "{} feedback",
+    "width": "width {}",
+    "depth": "depth {}",
+    "horizon": "T = {}",
+}
+_TRAINING = {"eta_c": "eta_c = {}", "batch": "batch {}", "steps": "{} steps"}
+_USUAL = {"block": "one-layer", "order": "pre", "feedback": "shared"}
+
+
+def caption(runs: Runs, data: DataSummary, *sentences: str) -> str:
+    """What is shown, and what ran, in words."""
+    is_start = runs.values("meter") == ["start"]
+    forms = _FORMS if is_start else _FORMS | _TRAINING
+    parts = [part for name, form in forms.items() if (part := _setting(runs, name, form))]
+    seeds = f"{len(runs.values('seed'))} seeds of the initial weights"
+    how = "inputs normalised per channel"
+    if not is_start:
+        how, seeds = f"{_training(runs)}, {how}", f"{seeds}, the same batches for all"
+    return " ".join([*sentences, f"{data.title}; {', '.join(parts)}; {how}; {seeds}."])
+
+
+def _setting(runs: Runs, name: str, form: str) -> str:
+    """The values of a setting; nothing where it is the usual one."""
+    values = runs.values(name)
+    if name == "network":
+        return "vanilla networks without skip connections" if "mlp" in values else ""
+    return "" if values == [_USUAL.get(name)] else form.format(listed([shown(value) for value in values]))
+
+
+def _training(runs: Runs) -> str:
+    optimizers, momenta = runs.values("optimizer"), runs.values("momentum")
+    momentum = "without momentum" if momenta == [0.0] else f"with momentum {listed([shown(m) for m in momenta])}"
+    scale = "1/sqrt(n)" if runs.values("rule") == ["ntk"] else "1/n"
+    named = listed([name.upper() for name in optimizers])
+    return f"{named} {momentum}, LR = eta_c, cross-entropy in nats, outputs scaled by {scale}"

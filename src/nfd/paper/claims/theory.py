@@ -1,0 +1,464 @@
+"""Regimes, the function spaces of kernels, and identities that hold to rounding or not at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from nfd import SGD, ResNet
+from nfd.core import Activation, Interval, Regime, activation, generator
+from nfd.families import Streams
+from nfd.limits import kernel
+from nfd.paper.claims.claim import (
+    FLAT,
+    Claim,
+    ClaimVerdict,
+    Evidence,
+    Judged,
+    exponent,
+    flat,
+    over,
+    rescued,
+    rows,
+    seeds,
+    signed,
+    some_of,
+    span,
+    together,
+    within,
+)
+from nfd.paper.settings import Preset
+from nfd.paper.two_limits import flows
+from nfd.runs import train
+
+# ---- The kernel regime and the feature-learning regime (Section 2)
+
+
+SMALL_RATE = 0.1
+
+
+@dataclass(frozen=True)
+class RegimeCounts:
+    """Networks, widths, steps and the rows of a batch."""
+
+    networks: int
+    widths: tuple[int, ...]
+    steps: int
+    batch: int
+
+
+REGIME_SIZES: dict[Preset, RegimeCounts] = {
+    "smoke": RegimeCounts(2, (16, 32), 2, 8),
+    "cpu": RegimeCounts(64, (64, 128, 256, 512), 12, 32),
+    "paper": RegimeCounts(256, (64, 128, 256, 512, 1024), 12, 32),
+}
+
+
+def feature_change(evidence: Evidence, regime: Regime, n: int, seed: int) -> Tensor:
+    """RMS of the change of ``h_L`` by training on the data set's classes, over its RMS at the start."""
+    counts, data = REGIME_SIZES[evidence.size], evidence.dataset
+    x, y = rows(evidence, counts.batch * counts.steps).float(), data.labels[: counts.batch * counts.steps]
+    net = ResNet(x.shape[1], len(data.classes), n, 4, regime=regime, seed=seed)
+    optimizer, probe = SGD(net.param_groups(SMALL_RATE)), x[:16]
+    before = net.streams(probe).h[-1]
+    batches = zip(x.view(-1, counts.batch, x.shape[1]), y.view(-1, counts.batch), strict=True)
+    for _ in train(net, optimizer, batches, torch.nn.functional.cross_entropy):
+        pass
+    after = net.streams(probe).h[-1]
+    return ((after - before).square().mean() / before.square().mean()).sqrt().double()
+
+
+def judge_regime(power: Interval, expected: float, sizes: dict[int, float], widest: Interval) -> Judged:
+    """Whether the exponent is the expected one within ``FLAT``, or is between the two largest widths."""
+    numbers = ", ".join(f"{size:.3g} at n = {n}" for n, size in sizes.items())
+    variant = "the two largest widths alone"
+    verdict, condition = rescued(flat(power, expected), {variant: flat(widest, expected)})
+    reading = f"The relative change of h_L goes as n^{power}: {numbers}; by {variant}, as n^{widest}.{condition}"
+    return Judged(power, verdict, reading, (*(f"n = {n}" for n in sizes), variant))
+
+
+def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:
+    counts = REGIME_SIZES[evidence.size]
+
+    def measured(n: int, seed: int) -> Tensor:
+        return feature_change(evidence, regime, n, seed)
+
+    samples = over(evidence, f"regime-{regime}", counts.widths, counts.networks, measured)
+    sizes = dict(zip(counts.widths, samples.mean(0).tolist(), strict=True))
+    widest = exponent(counts.widths[-2:], samples[:, -2:])
+    return judge_regime(exponent(counts.widths, samples), expected, sizes, widest)
+
+
+_TRAINED = "Exponent in n of the relative change of h_L after steps of SGD at depth 4"
+_CONDITION = "with a condition if it is between the two largest widths only"
+
+REGIMES = (
+    Claim(
+        "kernel-regime",
+        "Section 2; Yang & Hu 2021",
+        "With alpha = 1 and eta = eta_c training does not move features in the limit of width.",
+        f"{_TRAINED}. Holds within {FLAT} of -1/2; {_CONDITION}.",
+        lambda evidence: _regime(evidence, "kernel", -0.5),
+    ),
+    Claim(
+        "feature-regime",
+        "Sections 2 and 4.2; Yang & Hu 2021",
+        "With alpha = 1/sqrt(n) and eta = eta_c n training moves features by order one at any width.",
+        f"{_TRAINED}. Holds within {FLAT} of 0; {_CONDITION}.",
+        lambda evidence: _regime(evidence, "feature", 0.0),
+    ),
+)
+
+
+# ---- Statements on the function space of the infinite-depth kernel (Props. 4 and 5, Appendix D): no randomness
+
+
+ZERO = 1e-9
+NUMERICAL = 1e-8  # of a relative eigenvalue: errors of kernel tables and rounding
+
+ACTIVATIONS: dict[Preset, tuple[Activation, ...]] = {
+    "smoke": ("relu", "erf"),
+    "cpu": ("relu", "gelu", "tanh", "erf"),
+    "paper": ("relu", "gelu", "tanh", "erf"),
+}
+
+
+HORIZONS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What was measured of the kernels of one activation.
+
+    Attributes:
+        hermite: normalised coefficients of phi(Z), degrees 0 to 12. parity: "odd", "even" or "neither".
+        smallest_antipodal: smallest eigenvalue of C_1, relative to the largest, on 24 random points of the sphere in
+            R^6 with their antipodes. smallest_antipodal_0: the same for ``k_0 = E phi phibar`` of Prop. 4.
+        nesting: smallest eigenvalue of ``C_t' - C_t`` over all t < t' and points with and without antipodes;
+            ``nesting_rounding``: what rounding leaves in it, 1e-15 of the largest.
+    """
+
+    name: str
+    hermite: list[float]
+    parity: str
+    smallest_antipodal: float
+    smallest_antipodal_0: float
+    nesting: float
+    nesting_rounding: float
+
+
+def kernel_facts(name: Activation, seed: int = 0) -> KernelFacts:
+    """The facts of one activation."""
+    act = activation(name)
+    hermite = act.hermite(12).tolist()
+    odd, even = (all(abs(h) < ZERO for h in hermite[first::2]) for first in (0, 1))
+    points = torch.randn(48, 6, generator=generator(seed, "sphere"), dtype=torch.float64)
+    points = points / points.norm(dim=1, keepdim=True) * math.sqrt(6)
+    antipodal = torch.cat([points[:24], -points[:24]])
+    cosine = (antipodal @ antipodal.T / 6).clamp(-1, 1)
+    k_0 = act.moment(torch.ones_like(cosine), torch.ones_like(cosine), cosine)
+    c_1 = kernel(antipodal, activation=name, horizon=1.0)
+    kernels = [[kernel(own, activation=name, horizon=T) for T in HORIZONS] for own in (points, antipodal)]
+    grown = [after - before for own in kernels for before, after in combinations(own, 2)]
+    ends = torch.stack([torch.linalg.eigvalsh(growth)[[0, -1]] for growth in grown])
+    parity = "odd" if odd else "even" if even else "neither"
+    nesting, rounding = float(ends[:, 0].min()), 1e-15 * float(ends[:, 1].max())
+    return KernelFacts(name, hermite, parity, _smallest(c_1), _smallest(k_0), nesting, rounding)
+
+
+def _smallest(K: Tensor) -> float:
+    values = torch.linalg.eigvalsh(K)
+    return float(values[0] / values[-1])
+
+
+@cache
+def _known(name: Activation, seed: int) -> KernelFacts:
+    return kernel_facts(name, seed)
+
+
+def facts(evidence: Evidence) -> list[KernelFacts]:
+    """What is known of every activation; all are neither linear nor polynomial."""
+    return [_known(name, evidence.seed) for name in ACTIVATIONS[evidence.size]]
+
+
+def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: dict[str, str]) -> Judged:
+    """Whether Gram matrices of the activations are strictly positive definite; k_0 and the parity are reported too."""
+    verdicts = [ClaimVerdict.of(value > NUMERICAL) for value in smallest.values()]
+    numbers = ", ".join(f"{name} {value:.1e}" for name, value in smallest.items())
+    singular = [name for name, value in smallest.items() if value <= NUMERICAL]
+    at_start = [name for name, value in start.items() if value <= NUMERICAL]
+    reading = f"Smallest eigenvalue of C_1 over the largest, points and antipodes: {numbers}."
+    odd = [name for name in smallest if parity[name] == "odd"]
+    why = {
+        "of odd phi, where C(x, -x) = -C(x, x)": [name for name in singular if name in odd],
+        "though phi is not odd": [name for name in singular if name not in odd],
+    }
+    reading += "".join(f" Singular {reason}: {', '.join(names)}." for reason, names in why.items() if names)
+    verdict = some_of(verdicts)
+    if verdict == ClaimVerdict.CONDITIONAL:
+        reading += f" Condition: phi is {'not odd' if singular == odd else 'none of these'}."
+    if at_start:
+        reading += f" k_0 of Lemma 6 is singular for {', '.join(at_start)}."
+    return Judged(within(min(smallest.values()), NUMERICAL), verdict, reading, (*smallest, "k_0 in place of C_1"))
+
+
+def judge_hermite(coefficients: dict[str, list[float]]) -> Judged:
+    """Whether no Hermite coefficient vanishes."""
+    zero = {name: [k for k, c in enumerate(cs) if abs(c) < ZERO] for name, cs in coefficients.items()}
+    verdicts = [ClaimVerdict.of(not degrees) for degrees in zero.values()]
+    vanish = "; ".join(f"{name} at {', '.join(map(str, degrees))}" for name, degrees in zero.items() if degrees)
+    smallest = min(abs(c) for cs in coefficients.values() for c in cs)
+    reading = f"Coefficients vanish for {vanish}." if vanish else f"The smallest is {smallest:.1e}."
+    return Judged(within(smallest, ZERO), some_of(verdicts), reading, tuple(coefficients))
+
+
+def series_error(name: Activation) -> float:
+    """Largest difference of ``sum c_k^2 rho^k`` from ``E phi phibar`` at correlations up to 1/2, where 40 terms do."""
+    act, rho = activation(name), torch.linspace(-0.5, 0.5, 11, dtype=torch.float64)
+    powers = rho[:, None] ** torch.arange(41)
+    unit = torch.ones_like(rho)
+    return float((powers @ act.hermite(40).square() - act.moment(unit, unit, rho)).abs().max())
+
+
+def judge_series(errors: dict[str, float]) -> Judged:
+    """Whether the series is the dual activation to rounding."""
+    verdicts = [ClaimVerdict.of(error < ZERO) for error in errors.values()]
+    reading = "Largest difference: " + ", ".join(f"{name} {error:.1e}" for name, error in errors.items()) + "."
+    return Judged(within(max(errors.values()), ZERO), some_of(verdicts), reading, tuple(errors))
+
+
+def judge_nesting(smallest: dict[str, float], rounding: dict[str, float]) -> Judged:
+    """Whether ``C_t' - C_t`` has no negative eigenvalue beyond rounding."""
+    worst = min(smallest, key=lambda name: smallest[name])
+    reading = (
+        f"Smallest eigenvalue of all differences: {smallest[worst]:.1e} ({worst}), rounding {rounding[worst]:.1e}."
+    )
+    verdicts = [ClaimVerdict.of(value >= -rounding[name]) for name, value in smallest.items()]
+    return Judged(within(smallest[worst], rounding[worst]), some_of(verdicts), reading, tuple(smallest))
+
+
+def _definite(evidence: Evidence) -> Judged:
+    every = facts(evidence)
+    return judge_definite(
+        {f.name: f.smallest_antipodal for f in every},
+        {f.name: f.smallest_antipodal_0 for f in every},
+        {f.name: f.parity for f in every},
+    )
+
+
+def _hermite(evidence: Evidence) -> Judged:
+    return judge_hermite({f.name: f.hermite for f in facts(evidence)})
+
+
+def _nesting(evidence: Evidence) -> Judged:
+    every = facts(evidence)
+    return judge_nesting({f.name: f.nesting for f in every}, {f.name: f.nesting_rounding for f in every})
+
+
+KERNELS = (
+    Claim(
+        "universal-kernel",
+        "Prop. 4, Section 3.3",
+        "If phi is Lipschitz and neither linear nor polynomial, C_t is strictly positive definite and its functions "
+        "are dense on the sphere.",
+        "Smallest eigenvalue of C_1 over the largest, on 24 points of a sphere and their antipodes; the "
+        f"smallest over activations, with numerical error. Holds if all are above {NUMERICAL:g}; with a "
+        "condition if some are.",
+        _definite,
+    ),
+    Claim(
+        "hermite-coefficients",
+        "Proof of Lemma 6, Appendix D",
+        "No Hermite coefficient of a nonlinear, non-polynomial activation is zero.",
+        f"Smallest coefficient of degree 0 to 12 over the activations. Holds if no activation has one below {ZERO:g}; "
+        "with a condition if some have none.",
+        _hermite,
+    ),
+    Claim(
+        "dual-series",
+        "Appendix D",
+        "The kernel E phi(u) phi(v) of a correlation rho is the power series whose coefficients are squared Hermite "
+        "coefficients.",
+        f"Largest difference for |rho| up to 1/2 over activations, 40 terms. Holds if all are below {ZERO:g}; with a "
+        "condition if some are.",
+        lambda evidence: judge_series({name: series_error(name) for name in ACTIVATIONS[evidence.size]}),
+    ),
+    Claim(
+        "nested-spaces",
+        "Prop. 5, Section 3.3",
+        "Function spaces grow with the horizon: that of C_t is contractively contained in that of C_t' for t < t'.",
+        "Smallest eigenvalue of C_t' - C_t over t < t' in 0.25 .. 4 and points with and without antipodes, with "
+        "rounding. Holds if for all activations it is not negative beyond rounding; with a condition if for some.",
+        _nesting,
+    ),
+)
+
+
+# ---- Identities of Section 4 and Appendices E and G that hold to rounding or not at all
+
+
+EXACT = 1e-10
+HORIZON, ETA_C = 1.5, 0.3
+
+
+@dataclass(frozen=True)
+class IdentityCounts:
+    """Networks, their width and their steps."""
+
+    networks: int
+    width: int
+    steps: int
+
+
+IDENTITY_SIZES: dict[Preset, IdentityCounts] = {
+    "smoke": IdentityCounts(2, 16, 3),
+    "cpu": IdentityCounts(8, 64, 6),
+    "paper": IdentityCounts(32, 96, 8),
+}
+DEPTHS = (4, 16)
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What training added to the stream at depth L minus a formula, relative to it, per network [R].
+
+    ``printed``: Eq. 4 with ``g_{l-1}``; ``derived``: with ``g_l``; ``factor``: what was added over the drift ``b`` of
+    Appendix G integrated over a layer.
+    """
+
+    depth: int
+    printed: Tensor
+    derived: Tensor
+    factor: Tensor
+
+
+def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
+    """Largest deviation of the recursion of Eq. 3 from automatic differentiation, over the RMS of g."""
+    net = ResNet(x.shape[1], 1, width, 4, horizon=HORIZON, activation=name, seed=seed, dtype=torch.float64)
+    streams = flows(net, x)
+    g = net.V.detach().expand(len(x), -1)
+    layers, scale = [g], math.sqrt(HORIZON / (4 * width))
+    for h, layer in zip(streams.h[:-1].flip(0), reversed(list(net.outer)), strict=True):
+        g = g + scale * net.activation.slope(h) * (g @ layer.weight.detach())  # type: ignore[operator]
+        layers.insert(0, g)
+    deviation = torch.stack(layers) - streams.delta
+    return float(deviation.abs().max() / streams.delta.square().mean().sqrt())
+
+
+def judge_recursion(deviations: dict[str, Tensor]) -> Judged:
+    """Whether the recursion is the gradient, for every activation."""
+    largest = {name: float(deviation.max()) for name, deviation in deviations.items()}
+    verdict = together(ClaimVerdict.of(deviation < EXACT) for deviation in largest.values())
+    parts = ", ".join(f"{name} {deviation:.1e}" for name, deviation in largest.items())
+    return Judged(span(torch.cat(list(deviations.values()))), verdict, f"Largest deviations: {parts}.", tuple(largest))
+
+
+def _recursion(evidence: Evidence) -> Judged:
+    counts = IDENTITY_SIZES[evidence.size]
+    names: tuple[Activation, ...] = ("relu", "tanh", "gelu", "erf")
+    x, own_seeds = rows(evidence, 3), seeds(evidence, "recursion", counts.networks)
+    return judge_recursion(
+        {name: torch.tensor([recursion(x, counts.width, seed, name) for seed in own_seeds]) for name in names}
+    )
+
+
+def _squared_error(streams: Streams, y: Tensor) -> Tensor:
+    return (streams.outputs.flatten() - y).square().div(2).sum()
+
+
+def learned(x: Tensor, y: Tensor, width: int, depth: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What training added to each layer's increment of the stream [L, n], and Eq. 4's sums of ``g_{l-1}``, ``g_l``."""
+    net = ResNet(x.shape[1], 1, width, depth, horizon=HORIZON, activation="tanh", seed=seed, dtype=torch.float64)
+    start = torch.stack([layer.weight.detach().clone() for layer in net.outer])  # type: ignore[operator]
+    batches, phis, deltas = zip(x[:-1, None], y[:-1], strict=True), [], []
+    for step in train(net.streams, SGD(net.param_groups(ETA_C)), batches, _squared_error):
+        phis.append(net.activation.phi(step.outputs.h[:-1, 0]))
+        deltas.append(step.outputs.delta[:, 0])
+    h = net.streams(x[-1:]).h[:, 0]
+    phi, tau = net.activation.phi(h[:-1]), HORIZON / depth
+    added = h[1:] - h[:-1] - math.sqrt(tau / width) * torch.einsum("lij,lj->li", start, phi)
+    products = torch.einsum("kln,ln->kl", torch.stack(phis), phi) / width
+    both = torch.stack(deltas)
+    printed, derived = (-tau * ETA_C * torch.einsum("kl,kln->ln", products, g) for g in (both[:, :-1], both[:, 1:]))
+    return added, printed, derived
+
+
+def residuals(evidence: Evidence, depth: int) -> Residuals:
+    """Residuals of several networks of one depth."""
+    counts = IDENTITY_SIZES[evidence.size]
+    x, y = signed(evidence, counts.steps + 1)
+    by_network = []
+    for seed in seeds(evidence, "learned", counts.networks):
+        added, printed, derived = learned(x, y, counts.width, depth, seed)
+        integrated = derived * HORIZON / depth  # b carries T / L itself, and stands before dt
+        factor = (added * integrated).sum() / integrated.square().sum()
+        by_network.append(
+            torch.stack([(added - printed).norm() / added.norm(), (added - derived).norm() / added.norm(), factor])
+        )
+    printed, derived, factor = torch.stack(by_network, 1)
+    return Residuals(depth, printed, derived, factor)
+
+
+def judge_learned(cases: list[Residuals]) -> Judged:
+    """Whether the sum of Eq. 4 is exact as printed, or with ``g_l``."""
+    printed, derived = (max(float(getattr(r, name).max()) for r in cases) for name in ("printed", "derived"))
+    by_depth = ", ".join(f"{float(r.printed.mean()):.2g} at L = {r.depth}" for r in cases)
+    reading = f"With g_(l-1) the residual is {by_depth}; with g_l, as Appendix E derives, {derived:.1e}."
+    value = span(torch.cat([r.printed for r in cases]))
+    if printed < EXACT:
+        return Judged(value, ClaimVerdict.HOLDS, reading)
+    verdict, condition = rescued(ClaimVerdict.FAILS, {"to read g_l": ClaimVerdict.of(derived < EXACT)})
+    return Judged(value, verdict, reading + condition, ("g_l in place of g_(l-1)", *_depths(cases)))
+
+
+def judge_factor(cases: list[Residuals]) -> Judged:
+    """Whether the drift b integrates to what training adds, as printed or with one factor T / L less."""
+    value = span(torch.cat([r.factor for r in cases]))
+    by_depth = ", ".join(f"{float(r.factor.mean()):.3g} at L = {r.depth}" for r in cases)
+    reading = f"The stream learns as much as b says times {by_depth}, T = {HORIZON:g}"
+    if all(float((r.factor - 1).abs().max()) < EXACT for r in cases):
+        return Judged(value, ClaimVerdict.HOLDS, f"{reading}.")
+    tried = ("one factor T/L less", *_depths(cases))
+    if all(float((r.factor * HORIZON / r.depth - 1).abs().max()) < EXACT for r in cases):
+        return Judged(value, ClaimVerdict.CONDITIONAL, f"{reading}: exactly L/T. One factor T/L has to go.", tried)
+    return Judged(value, ClaimVerdict.FAILS, f"{reading}.", tried)
+
+
+def _depths(cases: list[Residuals]) -> list[str]:
+    return [f"L = {r.depth}" for r in cases]
+
+
+IDENTITIES = (
+    Claim(
+        "backward-recursion",
+        "Eq. 3, Section 4.1",
+        "Scaled gradients of the output in the residual stream follow a backward recursion in the transposed weights.",
+        "Largest deviation of the recursion from automatic differentiation over the RMS of g, float64, four "
+        f"activations; brackets: smallest and largest over networks. Holds if all are below {EXACT:g}.",
+        _recursion,
+    ),
+    Claim(
+        "learned-features",
+        "Eq. 4, Section 4.2; Appendix E",
+        "After k steps of SGD a layer adds two parts to the stream: that of its initial weights, and a sum over past "
+        "gradients of layer l-1.",
+        "The change of the stream's increments by training, minus the sum, relative, float64, tanh; brackets: smallest "
+        f"and largest over networks and depths. Holds if all are below {EXACT:g}; with a condition if "
+        "those with g_l are.",
+        lambda evidence: judge_learned([residuals(evidence, depth) for depth in DEPTHS]),
+    ),
+    Claim(
+        "drift-factor",
+        "The drift b before Eq. 22, Appendix G",
+        "The drift b of the stream at finite depth, to be integrated over dt, is T/L times a sum over past gradients.",
+        "The change of the stream by training, over the drift's change in a layer, dt = T/L (its first sum, with g_l), "
+        f"float64; brackets: smallest and largest over networks and depths. Holds if all are within {EXACT:g} of 1; "
+        "with a condition if all are L/T.",
+        lambda evidence: judge_factor([residuals(evidence, depth) for depth in DEPTHS]),
+    ),
+)

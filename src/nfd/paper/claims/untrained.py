@@ -1,0 +1,698 @@
+"""Untrained networks: orders of activation, the first forward and backward pass, two-layer blocks (Sections 3 to 5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from nfd import ResNet, kernel
+from nfd.core import (
+    Activation,
+    Feedback,
+    Interval,
+    Order,
+    activation,
+    derive,
+    gaussian_mean,
+    interval,
+    log_slope,
+    mean,
+    stream_variances,
+)
+from nfd.limits import extrapolated
+from nfd.paper.claims.claim import (
+    FASTER,
+    FLAT,
+    NEAR,
+    Claim,
+    ClaimVerdict,
+    Evidence,
+    Judged,
+    exponent,
+    fast,
+    flat,
+    inside,
+    listed,
+    near,
+    over,
+    rescued,
+    rows,
+    seeds,
+    together,
+    undecided,
+    unit,
+)
+from nfd.paper.settings import Preset
+from nfd.paper.streams import at_start
+from nfd.paper.two_limits import covariances, distance, errors_in_depth, flows, relative
+
+# ---- Post-activation against pre-activation networks at initialisation (Prop. 1, Section 3.1, Appendix B)
+
+
+C_1 = 1 / math.sqrt(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class PostCounts:
+    """Networks, their width and depths."""
+
+    networks: int
+    width: int
+    depths: tuple[int, ...]
+
+
+POST_SIZES: dict[Preset, PostCounts] = {
+    "smoke": PostCounts(4, 16, (4, 16)),
+    "cpu": PostCounts(12, 64, (4, 16, 64, 256)),
+    "paper": PostCounts(48, 64, (4, 16, 64, 256)),
+}
+
+
+@lru_cache(maxsize=16)
+def _features(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Tensor:
+    """``h_L`` [R, depths, n] of independent networks of every depth."""
+    counts, x = POST_SIZES[evidence.size], unit(evidence).float()
+
+    def measured(L: int, seed: int) -> Tensor:
+        net = ResNet(x.shape[1], 1, counts.width, L, horizon=horizon, activation=name, order=order, seed=seed)
+        with torch.no_grad():
+            return net.streams(x).h[-1, 0].double()
+
+    return over(evidence, f"{order}-{name}-{horizon}", counts.depths, counts.networks, measured)
+
+
+def bound(T: float, L: int, n: int) -> float:
+    """The bound of Prop. 1 for relu and ``|x|^2 = d``."""
+    return C_1 * (1 + C_1 * math.sqrt(T / (L * n))) ** L
+
+
+def judge_bound(ratios: dict[str, Interval], width: int) -> Judged:
+    """Whether means exceed the bound wherever measured; the value is the smallest ratio."""
+    worst = min(ratios, key=lambda name: ratios[name].low)
+    verdict = together(inside(ratio, 1.0, math.inf) for ratio in ratios.values())
+    reading = (
+        f"E h_L over the bound: {listed(ratios)}. The bound tends to c_1 = {C_1:.2f} at infinite width (here {width})."
+    )
+    return Judged(ratios[worst], verdict, reading, tuple(ratios))
+
+
+def _bound(evidence: Evidence) -> Judged:
+    counts, ratios = POST_SIZES[evidence.size], {}
+    for T in (1.0, 4.0):
+        h = _features(evidence, "post", "relu", T).mean(-1)
+        for index, L in enumerate(counts.depths):
+            ratios[f"T = {T:g}, L = {L}"] = mean(h[:, index] / bound(T, L, counts.width))
+    return judge_bound(ratios, counts.width)
+
+
+def judge_debate(post: Interval, pre: Interval, variants: dict[str, tuple[Interval, Interval]]) -> Judged:
+    """Whether post-activation features grow with depth and pre-activation ones do not, or do in a variant."""
+
+    def differ(post: Interval, pre: Interval) -> ClaimVerdict:
+        return together((grows(post), flat(pre)))
+
+    numbers = "".join(f"; {name}: {first} and {second}" for name, (first, second) in variants.items())
+    reading = f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}{numbers}."
+    verdict, condition = rescued(differ(post, pre), {name: differ(*exponents) for name, exponents in variants.items()})
+    return Judged(post, verdict, reading + condition, tuple(variants))
+
+
+def judge_common(exponents: dict[str, Interval], covered: list[str]) -> Judged:
+    """Whether the activations that Prop. 1 covers make post-activation networks grow; the others are reported."""
+    within = {name: exponents[name] for name in covered}
+    others = {name: value for name, value in exponents.items() if name not in covered}
+    if not within:
+        return undecided(f"None of these meets the condition of Prop. 1: {listed(exponents)}.")
+    reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(within)}."
+    if others:
+        growing = [name for name, value in others.items() if grows(value) == ClaimVerdict.HOLDS]
+        reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
+    lowest = min(within.values(), key=lambda value: value.low)
+    verdict = together(grows(value) for value in within.values())
+    return Judged(lowest, verdict, reading, tuple(exponents))
+
+
+def grows(power: Interval) -> ClaimVerdict:
+    """Whether an exponent is above ``FLAT``."""
+    return inside(power, FLAT, math.inf)
+
+
+def dominant(name: Activation) -> bool:
+    """Whether ``E phi(w x) >= c |x|`` with c > 0, or ``>= c > 0``, for x from 1e-3 to 1e3."""
+    means = []
+    for x in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3):
+        value = gaussian_mean(lambda z, x=x: activation(name).phi(x * z), x * x)  # type: ignore[misc]
+        means.append((x, float(value)))
+    return all(value > 0.01 * x for x, value in means) or all(value > 0.01 for _, value in means)
+
+
+def _debate(evidence: Evidence) -> Judged:
+    def both(horizon: float) -> tuple[Interval, Interval]:
+        return _growth(evidence, "post", "relu", horizon), _growth(evidence, "pre", "relu", horizon)
+
+    return judge_debate(*both(1.0), {"T = 4": both(4.0)})
+
+
+def _common(evidence: Evidence) -> Judged:
+    names: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf")
+    exponents: dict[str, Interval] = {name: _growth(evidence, "post", name) for name in names}
+    return judge_common(exponents, [name for name in names if dominant(name)])
+
+
+def _growth(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Interval:
+    sizes = _features(evidence, order, name, horizon).square().mean(-1).sqrt()
+    return exponent(POST_SIZES[evidence.size].depths, sizes)
+
+
+_UNTRAINED = "Untrained networks of several depths on one input, |x|^2 = d"
+
+POST_ACTIVATION = (
+    Claim(
+        "post-activation-bound",
+        "Prop. 1, Section 3.1",
+        "In post-activation relu networks the mean feature is at least c_1 (1 + c_1 sqrt(T/(L n)))^L |x|/sqrt(d), "
+        "c_1 = 1/sqrt(2 pi).",
+        f"{_UNTRAINED}, T = 1 and 4: mean of h_L over the bound, the smallest over depths. Holds if all are 1 or more.",
+        _bound,
+    ),
+    Claim(
+        "pre-against-post",
+        "Section 3.1; Fig. 1a",
+        "With 1/sqrt(L) on the branch, post-activation features diverge with depth and pre-activation ones do not.",
+        f"{_UNTRAINED}, relu: exponent in L of the RMS of h_L. Holds if it is above {FLAT} for post- and within "
+        f"{FLAT} of 0 for pre-activation; with a condition if so at T = 4 only.",
+        _debate,
+    ),
+    Claim(
+        "post-activation-common",
+        "Sections 1 and 3.1; Appendix B",
+        "Post-activation features can diverge with depth for common activations, those of positive dominance, as relu.",
+        f"{_UNTRAINED}: exponent in L of the RMS of h_L for four activations; the smallest of those with "
+        f"E phi(w x) >= c_1 |x| + c_2, c_1 or c_2 positive. Holds if all of these are above {FLAT}.",
+        _common,
+    ),
+)
+
+
+# ---- The first forward pass and its limit (Props. 2, 3 and 9, Sections 3.2 and 3.3, Appendix C.1)
+
+
+RATE = -1.0  # of mean squares
+
+
+@dataclass(frozen=True)
+class ForwardCounts:
+    """Networks on one Brownian path and their depths; networks for coordinates; for covariances, and their width;
+    draws in law for the order of limits and for tails."""
+
+    path: int
+    depths: tuple[int, ...]
+    coordinates: int
+    covariance: int
+    width: int
+    draws: int
+
+
+FORWARD_SIZES: dict[Preset, ForwardCounts] = {
+    "smoke": ForwardCounts(3, (2, 4, 8), 3, 4, 32, 100),
+    "cpu": ForwardCounts(12, (4, 8, 16, 32, 64), 192, 48, 256, 2000),
+    "paper": ForwardCounts(48, (4, 8, 16, 32, 64), 768, 192, 256, 8000),
+}
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh")
+
+
+@lru_cache(maxsize=8)
+def path_errors(evidence: Evidence, name: Activation) -> tuple[tuple[int, ...], Tensor, Tensor]:
+    """Depths, and mean squares [R, depths] of ``h_L`` and ``g_0`` against networks twice as deep on the same path."""
+    counts, x = FORWARD_SIZES[evidence.size], rows(evidence, 2).float()
+    own_seeds = seeds(evidence, f"path-{name}", counts.path)
+    errors = [errors_in_depth(x, name, 64, seed, counts.depths) for seed in own_seeds]
+    h, g = (torch.stack(part) for part in zip(*errors, strict=True))
+    return counts.depths, h, g
+
+
+@lru_cache(maxsize=8)
+def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor]:
+    """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` minus their particles (``nfd.meters.start``)."""
+    widths = [16, 64, 256] if evidence.size != "smoke" else [16, 32]
+    x, count = unit(evidence), FORWARD_SIZES[evidence.size].coordinates
+
+    def measured(n: int, seed: int) -> Tensor:
+        net = ResNet(x.shape[1], 1, n, 8, activation=name, seed=seed, dtype=torch.float64)
+        errors, _ = at_start(net, x)
+        return torch.tensor([errors["h_particles"], errors["g_particles"]])
+
+    return widths, over(evidence, f"coordinates-{name}", widths, count, measured)
+
+
+def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | None = None) -> Judged:
+    """Whether mean squares fall at least as 1 / size; ``besides`` are reported, and outside of the assumptions."""
+    verdict = together(fast(power, RATE) for power in required.values())
+    slowest = max(required.values(), key=lambda power: power.high)
+    reading = f"Exponents of the mean square: {listed(required)}."
+    if besides:
+        reading += f" Outside of the assumptions: {listed(besides)}."
+    return Judged(slowest, verdict, reading, (*required, *(besides or {})))
+
+
+def _forward_rates(evidence: Evidence) -> Judged:
+    powers = {}
+    for name in ACTIVATIONS:
+        depths, h, _ = path_errors(evidence, name)
+        powers[f"{name} in L"] = exponent(depths, h)
+        widths, errors = coordinate_errors(evidence, name)
+        powers[f"{name} in n"] = exponent(widths, errors[..., 0])
+    return judge_rates(powers)
+
+
+def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
+    """Inputs [4, d], and second moments [R, 10] of outputs at alpha = 1, each a mean over as many outputs as units."""
+    counts, x = FORWARD_SIZES[evidence.size], rows(evidence, 4)
+    upper, moments = torch.triu_indices(4, 4), []
+    for seed in seeds(evidence, "outputs", counts.covariance):
+        net = ResNet(x.shape[1], counts.width, counts.width, L, activation="relu", regime="kernel", seed=seed)
+        with torch.no_grad():
+            f = net(x.float()).double()
+        moments.append((f @ f.T / counts.width)[upper[0], upper[1]])
+    return x, torch.stack(moments)
+
+
+def off(moments: Tensor, expected: Tensor) -> Interval:
+    """RMS difference of mean moments from expected ones beyond noise, over the RMS of those."""
+    return relative(moments - expected, expected.expand_as(moments))
+
+
+def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:
+    """Whether second moments agree with the kernel of infinite depth."""
+    reading = f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth {same}."
+    return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",))
+
+
+def _covariance(evidence: Evidence) -> Judged:
+    L, (first, second) = 32, torch.triu_indices(4, 4)
+    x, moments = output_moments(evidence, L)
+    infinite, same = (off(moments, kernel(x, activation="relu", depth=depth)[first, second]) for depth in (math.inf, L))
+    return judge_covariance(infinite, same, L)
+
+
+def excess(samples: Tensor) -> Tensor:
+    """Excess kurtosis of ``f`` from ``q = |h_L|^2 / n`` [R]: given h, f is Gaussian, so it is ``3 Var q / (E q)^2``."""
+    return 3 * samples.var(0) / samples.mean(0).square()
+
+
+def judge_gaussian(fall: dict[str, Interval], last: dict[str, Interval], width: int) -> Judged:
+    """Whether the excess kurtosis falls with width to nothing."""
+    verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
+    reading = f"Excess kurtosis at width {width}: {listed(last)}; its exponents in n: {listed(fall)}."
+    slowest = max(fall.values(), key=lambda power: power.high)
+    return Judged(slowest, verdict, reading, tuple(fall))
+
+
+def _gaussian(evidence: Evidence) -> Judged:
+    counts, widths, x = FORWARD_SIZES[evidence.size], [16, 32, 64, 128], unit(evidence)
+    fall: dict[str, Interval] = {}
+    last: dict[str, Interval] = {}
+    for name in ACTIVATIONS:
+        draws = [
+            covariances(x, name, n, 16, counts.draws // 2, derive(evidence.seed, "claim", "tails", name, n))
+            for n in widths
+        ]
+        q = [draw[:, 0, 0] for draw in draws]
+        fall[name] = interval(lambda *groups: log_slope(widths, torch.stack([excess(g) for g in groups])), *q)
+        last[name] = interval(excess, q[-1])
+    return judge_gaussian(fall, last, widths[-1])
+
+
+def judge_order(apart: dict[str, Interval]) -> Judged:
+    """Whether the two orders of limits differ by less than ``NEAR``."""
+    verdict = together(near(value) for value in apart.values())
+    reading = f"Depth first against width first, relative difference of second moments: {listed(apart)}."
+    farthest = max(apart.values(), key=lambda value: value.high)
+    return Judged(farthest, verdict, reading, tuple(apart))
+
+
+def _order(evidence: Evidence) -> Judged:
+    counts, x = FORWARD_SIZES[evidence.size], rows(evidence, 3)
+    first, second = torch.triu_indices(3, 3)
+
+    def at(name: Activation, n: int, L: int, count: int) -> Tensor:
+        seed = derive(evidence.seed, "claim", "order", name, n, L)
+        return covariances(x, name, n, L, count, seed)[:, first, second]
+
+    def apart(name: Activation) -> Interval:
+        wide, few = 16 * 32, counts.draws // 8
+        deep = extrapolated(*(at(name, n, 64, counts.draws) for n in (32, 64)))
+        return distance(deep, extrapolated(*(at(name, wide, L, few) for L in (8, 16))))
+
+    return judge_order({name: apart(name) for name in ACTIVATIONS})
+
+
+FORWARD = (
+    Claim(
+        "forward-rate",
+        "Prop. 2, Section 3.2; Props. 9, 11; Fig. 3",
+        "Untrained features converge to a McKean-Vlasov SDE, coordinatewise in mean square at rates 1/L and 1/n.",
+        "Exponents of the mean square of h_L minus that of a network twice as deep on one Brownian path of matrices, "
+        f"and minus particles driven by the same noise in width; the slowest. Holds if all are at most "
+        f"{RATE + FASTER}.",
+        _forward_rates,
+    ),
+    Claim(
+        "output-covariance",
+        "Prop. 3, Section 3.3",
+        "At alpha = 1 outputs have the covariance C_T of the SDE in the limit.",
+        "Second moments of outputs of untrained relu networks on four inputs against C_T: RMS difference beyond noise, "
+        f"relative. Holds below {NEAR}.",
+        _covariance,
+    ),
+    Claim(
+        "output-gaussian",
+        "Prop. 3, Section 3.3",
+        "At alpha = 1 outputs become Gaussian in the limit.",
+        "Exponent in n of the excess kurtosis of f, from |h_L|^2/n at L = 16 (exact law of the forward pass); the "
+        "slowest over activations. Holds if all are below -1/2.",
+        _gaussian,
+    ),
+    Claim(
+        "limits-commute-at-start",
+        "After Prop. 2, Section 3.2",
+        "For untrained networks it makes no difference whether width or depth goes to infinity first.",
+        "Second moments of h_L on three inputs, 2 K(2n) - K(n) at L = 64 and n = 32 against 2 K(2L) - K(L) at n = 512 "
+        f"and L = 8: RMS difference beyond noise, relative. Holds if it is below {NEAR} for relu and tanh.",
+        _order,
+    ),
+)
+
+
+# ---- The first backward pass and its limit (Props. 6, 12 and 13, Section 4.1, Appendix C.2)
+
+
+@dataclass(frozen=True)
+class BackwardCounts:
+    """Networks, their width, and the smaller of two depths that are extrapolated."""
+
+    networks: int
+    width: int
+    depth: int
+
+
+BACKWARD_SIZES: dict[Preset, BackwardCounts] = {
+    "smoke": BackwardCounts(4, 64, 2),
+    "cpu": BackwardCounts(24, 2048, 8),
+    "paper": BackwardCounts(48, 4096, 16),
+}
+
+
+def _backward_rates(evidence: Evidence) -> Judged:
+    required: dict[str, Interval] = {}
+    besides: dict[str, Interval] = {}
+    cases: tuple[tuple[Activation, dict[str, Interval]], ...] = (("tanh", required), ("relu", besides))
+    for name, where in cases:
+        depths, _, g = path_errors(evidence, name)
+        where[f"{name} in L"] = exponent(depths, g)
+        widths, errors = coordinate_errors(evidence, name)
+        where[f"{name} in n"] = exponent(widths, errors[..., 1])
+    return judge_rates(required, besides)
+
+
+@lru_cache(maxsize=32)
+def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> Tensor:
+    """``2 E g_0^2`` of networks of depth 2L minus ``E g_0^2`` of depth L, along one path, [R]."""
+    counts, x = BACKWARD_SIZES[evidence.size], unit(evidence).float()
+
+    def at(L: int, seed: int) -> Tensor:
+        net = ResNet(
+            x.shape[1],
+            1,
+            counts.width,
+            L,
+            horizon=horizon,
+            activation=name,
+            weights="deferred",
+            seed=seed,
+            coupled=True,
+        )
+        streams = flows(net, x)
+        return streams.delta[0].double().square().mean()
+
+    own_seeds = seeds(evidence, f"variance-{name}-{horizon}", counts.networks)
+    return torch.stack([extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)) for seed in own_seeds])
+
+
+def predicted(name: Activation, horizon: float) -> float:
+    """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96 steps."""
+    return float(
+        extrapolated(*(stream_variances(activation(name), torch.ones(()), L, horizon)[1][0] for L in (48, 96)))
+    )
+
+
+_ALIKE = 1 - 1e-12  # a correlation of one, to rounding
+CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("tanh", 1.0), ("gelu", 1.0))
+
+
+def judge_variance(ratios: dict[str, Interval]) -> Judged:
+    """Whether every measured variance is the predicted one within ``NEAR``; the value is the first."""
+    verdict = together(near(value, 1.0) for value in ratios.values())
+    reading = f"Measured over predicted: {listed(ratios)}."
+    return Judged(next(iter(ratios.values())), verdict, reading, tuple(ratios))
+
+
+def _variance(evidence: Evidence) -> Judged:
+    return judge_variance(
+        {f"{name}, T = {T:g}": mean(backward_variances(evidence, name, T) / predicted(name, T)) for name, T in CASES}
+    )
+
+
+def judge_printed(nonlinear: dict[str, Interval], linear: Interval) -> Judged:
+    """Whether ``P_0 = e^T``, which the equation without phi' gives, is measured for nonlinear activations."""
+    verdict = together(near(value, 1.0) for value in nonlinear.values())
+    reading = f"E g_0^2 over e^T: {listed(nonlinear)}; identity {linear}."
+    if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
+        reading += " Without phi' the equation is that of a linear network; Prop. 6 has phi'."
+    first = next(iter(nonlinear.values()))
+    return Judged(first, verdict, reading, (*nonlinear, "identity"))
+
+
+def _printed(evidence: Evidence) -> Judged:
+    def over(name: Activation, T: float) -> Interval:
+        return mean(backward_variances(evidence, name, T) / math.exp(T))
+
+    return judge_printed({f"{name}, T = {T:g}": over(name, T) for name, T in CASES}, over("identity", 1.0))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Means over coordinates of functions of (h, g) [R, functions], and ``h_l.g_l / sqrt(n)`` at both ends [R, 2]."""
+
+    functions: Tensor
+    ends: Tensor
+
+
+def moments_at_start(evidence: Evidence, feedback: Feedback, name: Activation) -> Moments:
+    """Untrained networks with one kind of feedback."""
+    counts, x = BACKWARD_SIZES[evidence.size], rows(evidence, 3).float()
+    functions, ends = [], []
+    for seed in seeds(evidence, "independence", counts.networks):
+        net = ResNet(
+            x.shape[1],
+            1,
+            counts.width,
+            counts.depth,
+            activation=name,
+            weights="deferred",
+            feedback=feedback,
+            seed=seed,
+        )
+        streams = flows(net, x)
+        h, g = streams.h.double(), streams.delta.double()
+        middle = counts.depth // 2
+        values = [(g[0] ** 2), (h[0] * g[0]) ** 2, (h[middle] * g[middle]) ** 2, (h[-1] * g[0]) ** 2, g[0] * g[-1]]
+        functions.append(torch.stack([value.mean(-1) for value in values]).flatten())
+        both = (h[[0, -1], 0] * g[[0, -1], 0]).sum(-1) / math.sqrt(counts.width)
+        ends.append(both)
+    return Moments(torch.stack(functions), torch.stack(ends))
+
+
+def correlation(ends: Tensor) -> Tensor:
+    """Correlation of two columns [R, 2] whose means are zero."""
+    return (ends[:, 0] * ends[:, 1]).mean() / ends.square().mean(0).prod().sqrt()
+
+
+def correlated(ends: Tensor) -> Interval:
+    """The correlation of two columns [R, 2] with its interval, by Fisher's ``z = atanh r``: r itself is skewed."""
+    z_interval = interval(lambda e: correlation(e).clamp(-_ALIKE, _ALIKE).atanh(), ends)
+    value, low, high = (math.tanh(z) for z in (z_interval.value, z_interval.low, z_interval.high))
+    return Interval(value, (1 - value * value) * z_interval.stderr, low, high)
+
+
+def judge_independence(apart: dict[str, Interval], shared: Interval, decoupled: Interval) -> Judged:
+    """Whether the laws of (h, g) with shared and with independent weights agree within ``NEAR``."""
+    differ = shared.low > decoupled.high or shared.high < decoupled.low
+    reading = (
+        f"Means of five functions of (h, g) differ by {listed(apart)}. Sums of order sqrt(n) "
+        f"{'do differ' if differ else 'do not differ significantly'}: h_0.g_0 and h_L.g_L correlate "
+        f"with {_hundredths(shared)} for shared weights, {_hundredths(decoupled)} for a copy."
+    )
+    verdict = together(near(value) for value in apart.values())
+    farthest = max(apart.values(), key=lambda value: value.high)
+    return Judged(farthest, verdict, reading, tuple(apart))
+
+
+def _hundredths(r: Interval) -> str:
+    """A correlation, which may be known to rounding."""
+    return f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
+
+
+def _independence(evidence: Evidence) -> Judged:
+    shared, decoupled = (
+        {name: moments_at_start(evidence, feedback, name) for name in ACTIVATIONS}
+        for feedback in ("shared", "independent")
+    )
+    apart: dict[str, Interval] = {
+        name: relative(shared[name].functions - decoupled[name].functions, decoupled[name].functions)
+        for name in ACTIVATIONS
+    }
+    return judge_independence(apart, *(correlated(moments["relu"].ends) for moments in (shared, decoupled)))
+
+
+_P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"
+
+BACKWARD = (
+    Claim(
+        "backward-rate",
+        "Prop. 6, Section 4.1; Props. 12, 14; Fig. 3",
+        "If phi' is Lipschitz, untrained gradients converge to a McKean-Vlasov SDE in mean square at 1/L and 1/n.",
+        "Exponents of the mean square of g_0 minus that of a network twice as deep on one Brownian path of matrices, "
+        f"and minus particles driven by the same noise in width, tanh; the slowest. Holds if all are at most "
+        f"{RATE + FASTER}.",
+        _backward_rates,
+    ),
+    Claim(
+        "backward-variance",
+        "Prop. 6, Section 4.1",
+        "The variance P of untrained gradients grows backward as -P' = E[phi'(h)^2] P from P_T = 1; e^(T/2) for relu.",
+        f"{_P_0}, over the solution; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.",
+        _variance,
+    ),
+    Claim(
+        "backward-variance-printed",
+        "Before Prop. 13, Appendix C.2",
+        "Untrained gradients solve an SDE whose diffusion is the root of E g_t^2 alone, without phi'.",
+        f"{_P_0}, over e^T, the solution of that SDE; the value is for relu, T = 1. Holds if all are within {NEAR} of "
+        "1.",
+        _printed,
+    ),
+    Claim(
+        "independence-at-start",
+        "Prop. 6, Section 4.1; Appendix C.2",
+        "In untrained wide networks the backward weights may be taken to be independent of the forward ones.",
+        "Means over coordinates of five functions of (h, g) on three inputs, networks against ones with a copy of the "
+        f"weights backward: RMS difference beyond noise, relative; the larger of relu and tanh. Holds if both "
+        f"are below {NEAR}.",
+        _independence,
+    ),
+)
+
+
+# ---- Untrained networks with two-layer blocks (Section 5, Appendix H)
+
+
+@dataclass(frozen=True)
+class BlockCounts:
+    """Networks, sizes in each direction, and the size of the other one."""
+
+    networks: int
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    width: int
+    depth: int
+
+
+BLOCK_SIZES: dict[Preset, BlockCounts] = {
+    "smoke": BlockCounts(3, (2, 4), (16, 32), 16, 2),
+    "cpu": BlockCounts(12, (8, 16, 32, 64, 128), (64, 128, 256, 512), 128, 4),
+    "paper": BlockCounts(48, (8, 16, 32, 64, 128), (64, 128, 256, 512, 1024), 256, 4),
+}
+NAMES = ("h_L", "g_0", "W_1 h / sqrt(n)", "W_2' g / sqrt(n)", "gradient of W_1", "gradient of W_2")
+
+
+def sizes_of(x: Tensor, n: int, L: int, seed: int, name: Activation) -> Tensor:
+    """The RMS of what ``NAMES`` says, scaled gradients ``sqrt(n) / alpha df/dW`` in the Frobenius norm over sqrt(n)."""
+    net = ResNet(x.shape[1], 1, n, L, block="two-layer", activation=name, seed=seed)
+    streams = flows(net, x)
+    h, g = streams.h[:, 0], streams.delta[:, 0]
+    assert net.inner is not None
+    back = torch.stack([layer.weight.detach().T @ g[k + 1] for k, layer in enumerate(net.outer)])  # type: ignore[operator]
+    gradients = [
+        torch.stack([layer.weight.grad.norm() for layer in layers])  # type: ignore[operator,union-attr]
+        for layers in (net.inner, net.outer)
+    ]
+    scale = streams.gradient_scale / math.sqrt(n)
+    vectors = (h[-1], g[0], torch.stack(streams.inner).detach(), back / math.sqrt(n), *(scale * v for v in gradients))
+    return torch.stack([v.double().square().mean().sqrt() for v in vectors])
+
+
+@lru_cache(maxsize=8)
+def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Interval]:
+    """Exponents of everything in ``NAMES`` in the depth or in the width."""
+    counts, x = BLOCK_SIZES[evidence.size], unit(evidence).float()
+    along = counts.depths if axis == "depth" else counts.widths
+
+    def measured(size: int, seed: int) -> Tensor:
+        n, L = (counts.width, size) if axis == "depth" else (size, counts.depth)
+        return sizes_of(x, n, L, seed, name)
+
+    samples = over(evidence, f"two-layer-{axis}-{name}", along, counts.networks, measured)
+    return {moment: exponent(along, samples[..., index]) for index, moment in enumerate(NAMES)}
+
+
+def judge_exponents(measured: dict[str, Interval], expected: float, variants: dict[str, dict[str, Interval]]) -> Judged:
+    """Whether every exponent is the expected one within ``FLAT``, or is in a variant; the value is the farthest."""
+
+    def as_expected(powers: dict[str, Interval]) -> ClaimVerdict:
+        return together(flat(value, expected) for value in powers.values())
+
+    farthest = max(measured.values(), key=lambda value: abs(value.value - expected))
+    numbers = "".join(f" With {name}: {listed(other)}." for name, other in variants.items())
+    verdict, condition = rescued(as_expected(measured), {name: as_expected(other) for name, other in variants.items()})
+    reading = f"Exponents: {listed(measured)}; said: {expected:g}.{numbers}{condition}"
+    return Judged(farthest, verdict, reading, tuple(variants))
+
+
+def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
+    relu, tanh = ({moment: exponents(evidence, axis, name)[moment] for moment in names} for name in ACTIVATIONS)
+    return judge_exponents(relu, expected, {"tanh": tanh})
+
+
+_NETWORKS = "Untrained relu networks with two-layer blocks on one input"
+_CONDITION = "with a condition if only those of tanh networks are"
+
+TWO_LAYER = (
+    Claim(
+        "two-layer-stable",
+        "Eqs. 23, 24, Appendix H",
+        "With two-layer blocks and 1/sqrt(L), untrained features and gradients keep their size at any depth.",
+        f"{_NETWORKS}: exponents in L of the RMS of h_L and g_0. Holds if both are within {FLAT} of 0; {_CONDITION}.",
+        lambda evidence: _of(evidence, "depth", NAMES[:2], 0.0),
+    ),
+    Claim(
+        "two-layer-factors",
+        "Eq. 25, Appendix H",
+        "The inner matrix times features, and the outer matrix times gradients, are of order one in width.",
+        f"{_NETWORKS}: exponents in n of the RMS of W_1 h/sqrt(n) and W_2' g/sqrt(n). Holds if both are within "
+        f"{FLAT} of 0; {_CONDITION}.",
+        lambda evidence: _of(evidence, "width", NAMES[2:4], 0.0),
+    ),
+    Claim(
+        "two-layer-gradients",
+        "Eqs. 26, 28, Appendix H",
+        "Gradients of the inner and of the outer matrices both fall with depth as 1/sqrt(L).",
+        f"{_NETWORKS}: exponents in L of the Frobenius norms of sqrt(n)/alpha df/dW. Holds if both are within "
+        f"{FLAT} of -1/2; {_CONDITION}.",
+        lambda evidence: _of(evidence, "depth", NAMES[4:], -0.5),
+    ),
+)

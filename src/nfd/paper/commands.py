@@ -1,0 +1,174 @@
+"""The commands ``nfd paper study``, ``nfd paper figure`` and ``nfd paper claims``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from nfd.core import INTERRUPTED, InputError, expanded, nearest, option, prepare_directory, prepare_results
+from nfd.paper.settings import DataConfig, FigureConfig, StudyConfig
+
+if TYPE_CHECKING:
+    from nfd import Sweep
+
+
+@dataclass(frozen=True)
+class Options(DataConfig):
+    """Options of a command beside the settings that decide its numbers."""
+
+    out: str = option("out", "directory for the results")
+    executor: str = option(
+        "processes", "where networks are trained: processes, inline (this process) or ray (a cluster)"
+    )
+    workers: int | None = option(None, "number of processes; by default one for each core")
+    device: str = option("cpu", "where it computes: cpu, cuda")
+
+    kind: ClassVar[type[DataConfig]]  # the settings that decide the numbers
+
+    def run(self, command: str) -> int:
+        """Check the settings, prepare OUT, answer; ``command`` is the line that asked. Returns the exit code."""
+        config = self.kind(**{setting.name: getattr(self, setting.name) for setting in fields(self.kind)})
+        self.check_used()
+        return self.answer(config, prepare_results(self.out), command)
+
+    def check_used(self) -> None:
+        """InputError for options that have no part in what is asked."""
+
+    def answer(self, config: Any, directory: Path, command: str) -> int:
+        """Compute, write to ``directory``, print; returns the exit code."""
+        raise NotImplementedError
+
+    def sweep(self, directory: Path) -> Sweep:
+        """The sweep in ``directory``."""
+        from nfd import Sweep
+
+        return Sweep(directory, self.workers, self.executor, self.device)
+
+
+@dataclass(frozen=True)
+class StudyCommand(Options, StudyConfig):
+    """Predict how an infinitely wide and deep residual network trains on real data, and compare real networks with it.
+
+    Writes report.html, result.json, and every chart as PDF, PNG and CSV to OUT, and every network to
+    OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report says that it is
+    partial; the same command continues from there.
+    """
+
+    out: str = option("out/study", "directory for the results")
+
+    kind = StudyConfig
+
+    def answer(self, config: StudyConfig, directory: Path, command: str) -> int:
+        from nfd.paper.findings import findings, study_report
+        from nfd.paper.study import Study
+
+        study = Study(config, device=self.device)
+        try:
+            study.measure(self.sweep(directory))
+        except KeyboardInterrupt:
+            if not study.measured.seconds:
+                raise
+        measured = findings(study)
+        try:
+            path = study_report(study, measured, command).write(directory)
+        finally:  # findings are shown even where they cannot be written
+            for finding in measured:
+                texts = (finding.headline, *finding.details)
+                lines = [fill(text, 100, initial_indent="  ", subsequent_indent="  ") for text in texts]
+                print(finding.title, *lines, sep="\n")
+        print(f"Report: {path}")
+        if study.measured.complete:
+            return 0
+        print(
+            "nfd: interrupted; the report contains the measurements so far, and says so. The same command continues.",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+
+
+@dataclass(frozen=True)
+class _OfFigures(Options, FigureConfig):
+    """Options that figures and claims share: they keep their networks in one place."""
+
+    store: str | None = option(None, "directory of the trained networks; by default OUT")
+
+    kind = FigureConfig
+
+    def runs_in(self, directory: Path) -> Sweep:
+        """The sweep in STORE, by default in ``directory``."""
+        return self.sweep(prepare_directory(self.store or directory))
+
+
+@dataclass(frozen=True)
+class FigureCommand(_OfFigures):
+    """Draw figures of the paper, every panel, from networks trained here.
+
+    Writes report.html and result.json of the figures asked for, a page of each, and every panel as PDF, PNG and CSV
+    to OUT. It can be stopped at any time: the same command continues from there, and drawing again trains nothing.
+    """
+
+    number: Literal["1", "2", "3", "4", "5", "6", "7", "all"] = option("all", "which figure, or all", place="FIGURE")
+    out: str = option("out/figures", "directory for the results")
+
+    def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
+        from nfd.paper.claims.table import ids_of
+        from nfd.paper.figures import FIGURES
+        from nfd.paper.figures.figure import dataset_for, findings, trained
+        from nfd.paper.pages import write_figure, write_figures
+
+        drawn, dataset = [], dataset_for(config)
+        with self.runs_in(directory) as sweep:
+            for figure in FIGURES.values() if self.number == "all" else [FIGURES[self.number]]:
+                panels = findings(figure, trained(figure, config, sweep, _say), dataset)
+                section = write_figure(config, figure, panels, dataset.title, directory, ids_of(figure.name))
+                drawn.append((panels, section))
+                _say(*(f"{finding.name}: {finding.headline}" for finding in panels))
+        _say(*config.warnings, f"Report: {write_figures(config, drawn, dataset.title, directory, command)}")
+        return 0
+
+
+@dataclass(frozen=True)
+class ClaimsCommand(_OfFigures):
+    """Judge the paper's statements, each by a measurement with its interval.
+
+    Reads the networks of the figures from STORE, trains those that are missing, and writes result.json, claims.md,
+    report.html to OUT.
+    """
+
+    out: str = option("out/claims", "directory for the results")
+    store: str | None = option(None, "directory of trained networks, such as nfd paper figure's OUT; by default OUT")
+    only: tuple[str, ...] = option((), "judge these alone, by id or figure such as fig5; trains only what they need")
+
+    def check_used(self) -> None:
+        from nfd.paper.claims.table import CLAIMS, chosen
+
+        if unknown := [name for name in self.only if not chosen([name])]:
+            close = nearest(unknown[0], [claim.id for claim in CLAIMS])
+            raise InputError(
+                f"--only takes ids of statements, their beginnings, or figures such as fig5; got {', '.join(unknown)}."
+                f"{close} docs/claims.md lists all."
+            )
+        if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
+            raise InputError(f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it.")
+
+    def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
+        from nfd.paper.claims.table import chosen, evidence_for
+        from nfd.paper.pages import write_claims
+
+        rows = []
+        with self.runs_in(directory) as sweep:
+            evidence = evidence_for(config, sweep, _say)
+            for claim in chosen(self.only):
+                rows.append(row := claim.row(evidence))
+                _say(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
+        _say(*config.warnings, f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command)}")
+        return 0
+
+
+def _say(*lines: str) -> None:
+    """Print at once, while the command continues."""
+    for line in lines:
+        print(line, flush=True)

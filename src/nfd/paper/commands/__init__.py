@@ -1,1 +1,0 @@
-"""The commands ``nfd paper study``, ``nfd paper figure`` and ``nfd paper claims``."""

@@ -1,0 +1,147 @@
+"""What is read from the streams of the paper's networks: before training, and the covariances of their steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd import ResNet
+from nfd.core import rms, stream_variances
+from nfd.families import Network, Streams
+
+# ---- Networks before training: the sizes of their streams, and how far their neurons are from those of the limit
+
+
+def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Numbers and vectors of an untrained network on inputs ``[P, d]``.
+
+    Vectors: ``h_rms``, ``h_mean`` and ``g_rms`` by layer ``[L+1]``, with g the gradient of the first output (Eq. 3);
+    ``h_end`` = h_L and ``g_start`` = g_0, ``[P n]``. Numbers, for pre-activation one-layer networks: ``h_particles``
+    and ``g_particles``, mean squares of h_L and of g_0 minus their particles.
+    """
+    h, g = _streams(net, x)
+    vectors = {
+        "h_rms": h.square().mean((1, 2)).sqrt(),
+        "h_mean": h.mean((1, 2)),
+        "g_rms": g.square().mean((1, 2)).sqrt(),
+        "h_end": h[-1].flatten(),
+        "g_start": g[0].flatten(),
+    }
+    if not (isinstance(net, ResNet) and net.order == "pre" and net.inner is None):
+        return {}, vectors
+    q, P = stream_variances(net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth)
+    forward = _forward_particles(net, h, q)
+    backward = _backward_particles(net, g, forward, P)
+    return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors
+
+
+def _streams(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
+    """h and g, ``[L+1, P, n]``, of the first output."""
+    layers, _ = net.run(x)
+    return torch.stack([h.detach() for h in layers]), first_gradient(net, layers, net.read(layers[-1]))
+
+
+@torch.no_grad()
+def _forward_particles(net: ResNet, h: Tensor, q: Tensor) -> list[Tensor]:
+    """The particles of every layer ``[P, n]``, with variances q ``[L+1, P]``."""
+    tau, phi = net.branch**2, net.activation
+    particles = [h[0]]
+    for index, before in enumerate(h[:-1]):
+        features = phi.phi(before)
+        dead = (features == 0).all(1, keepdim=True)  # no direction is theirs: any one gives normal noise
+        direction = nn.functional.normalize(torch.where(dead, 1.0, features), dim=1)
+        noise = direction @ cast(Tensor, net.outer[index].weight).T
+        size = (tau * phi.moment(q[index], q[index], q[index])).sqrt()
+        particles.append(particles[-1] + size[:, None].to(h) * noise)
+    return particles
+
+
+@torch.no_grad()
+def _backward_particles(net: ResNet, g: Tensor, forward: list[Tensor], P: Tensor) -> Tensor:
+    """The particles of g_0, ``[P, n]``, with variances P ``[L+1, P]``."""
+    tau, phi, particle = net.branch**2, net.activation, g[-1]
+    for index in reversed(range(net.depth)):
+        above, layer = g[index + 1], net.outer[index]
+        backward = cast(Tensor, layer.weight if net.feedback == "shared" else layer.feedback_weight)
+        noise = above @ backward / above.norm(dim=1, keepdim=True)
+        size = (tau * P[index + 1]).sqrt()[:, None].to(g)
+        particle = particle + size * phi.slope(forward[index]) * noise
+    return particle
+
+
+# ---- The covariances of the steps of online training and their smallest eigenvalues (Assumption 1, Fig. 6)
+
+
+@dataclass
+class Seen:
+    """The streams of one pass, and the gradient of its first output ``[L+1, b, n]``."""
+
+    streams: Streams
+    g: Tensor
+
+
+class Spectra:
+    """Gathers the streams of every step, and gives the smallest eigenvalues ``[L]`` of what it has."""
+
+    def __init__(self, net: Network) -> None:
+        self.net = net
+        self.seen: Seen | None = None
+        self._kept: dict[str, list[Tensor]] = {"sigma": [], "theta": [], "delta": []}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep what the passes within show."""
+        net = self.net
+
+        def look(_module: nn.Module, _args: Any, outputs: Tensor) -> None:
+            layers, inner = passes[-1]
+            streams = Streams(outputs, math.sqrt(net.width) / net.alpha, layers, inner)
+            self.seen = Seen(streams, first_gradient(net, layers, outputs))
+            for h in layers:
+                h.grad = None  # of the first output; what is kept there is the loss's
+
+        with net.watched() as passes, net.register_forward_hook(look):
+            yield
+
+    def gather(self) -> None:
+        """Keep ``phi(h_0) .. phi(h_{L-1})``, ``g_1 .. g_L``, ``delta_1 .. delta_L`` of a step, after its backward."""
+        assert self.seen is not None
+        self._kept["sigma"].append(self.net.activation.phi(self.seen.streams.h[:-1, 0]))
+        self._kept["theta"].append(self.seen.g[1:, 0])
+        self._kept["delta"].append(self.seen.streams.delta[1:, 0])
+
+    def smallest(self) -> dict[str, Tensor]:
+        """``sigma``, ``theta`` and ``delta``, ``[L]`` each; with ``_relative`` those of their correlations.
+
+        Not-a-number before the first step, and where vectors left the range of floating-point numbers.
+        """
+        smallest: dict[str, Tensor] = {}
+        for name, vectors in self._kept.items():
+            if not vectors:
+                blank = torch.full((self.net.depth,), torch.nan, dtype=torch.float64)
+                smallest |= {name: blank, f"{name}_relative": blank}
+                continue
+            matrix = torch.stack(vectors, 1).double()  # [L, k, n]
+            gram = matrix @ matrix.mT / matrix.shape[-1]
+            scale = gram.diagonal(dim1=1, dim2=2).clamp_min(1e-300).rsqrt()
+            smallest[name] = _lowest(gram)
+            smallest[f"{name}_relative"] = _lowest(scale[:, :, None] * gram * scale[:, None, :])
+        return smallest
+
+
+def first_gradient(net: Network, layers: Sequence[Tensor], outputs: Tensor) -> Tensor:
+    """g of Eq. 3 for the first output, ``sqrt(n) / alpha df_1 / dh_l``, ``[L+1, b, n]``."""
+    gradients = torch.autograd.grad(outputs[:, 0].sum(), list(layers), retain_graph=True)
+    return math.sqrt(net.width) / net.alpha * torch.stack(gradients)
+
+
+def _lowest(matrices: Tensor) -> Tensor:
+    finite = matrices.isfinite().all(-1).all(-1)
+    values = torch.linalg.eigvalsh(torch.where(finite[:, None, None], matrices, 0.0))[:, 0]
+    return torch.where(finite, values, torch.nan)
