@@ -271,13 +271,12 @@ def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[
     Args:
         small, large: scores by which these rates are chosen. The large network has this curve.
     """
-    foreign_eta, own_eta = rounded(small.best()), rounded(large.best())
-    pair = np.log2([foreign_eta, own_eta])
+    pair = np.log2([rounded(small.best()), rounded(large.best())])
     new = Seeds.drawn(random, 2 * len(large.losses))
     drawn = curve.losses(pair[None], random, new)
     scores = Scores(pair, drawn, ~np.isfinite(drawn), GUESS)
     truth = np.interp(pair, _FINE, _means(curve))
-    return Regret(foreign_eta, own_eta, scores, large).loss, float(truth[0] - truth[1])
+    return Regret(scores, large).loss, float(truth[0] - truth[1])
 
 
 if __name__ == "__main__":

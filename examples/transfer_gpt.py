@@ -113,9 +113,9 @@ class Ladder:
             "drift": transfer.drift(self.rule, self.axis).limits,
             "regret": transfer.regret(self.rule).limits,
             "share": answer.regret.share.limits,
-            "rates": [answer.regret.foreign_eta, answer.regret.own_eta],
+            "rates": [math.pow(2, rate) for rate in answer.regret.new.log2_eta],
             "verdict": transfer.verdict(self.rule),
-            "doubt": str(answer.doubt),
+            "doubt": answer.doubt,
             "flops": {f"{n}x{L}": self.flops(n, L) for n, L in answer.cells},
         }
 

@@ -176,7 +176,8 @@ def verdicts(result: Path) -> list[dict[str, Any]]:
 
 def best_rate(result: Path) -> float:
     """The best rate of the smallest network, to two digits."""
-    return float(f"{json.loads(result.read_text())['recommendation']['lr']['value']:.2g}")
+    table = json.loads(result.read_text())["table"]
+    return float(f"{next(row['value'] for row in table if row['quantity'] == 'best lr'):.2g}")
 
 
 if __name__ == "__main__":

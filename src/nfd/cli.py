@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -387,7 +387,6 @@ class Transfer(Logged):
         """Answer; returns the exit code."""
         if self.log:
             return self._from_log(command)
-        from nfd.rates.findings import advice
         from nfd.rates.sweep import transfer
 
         setup, directory = self.read_setup(), self.directory()
@@ -398,34 +397,24 @@ class Transfer(Logged):
                 family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
                 axes=axes or None, halving=self.halving, sweep=sweep,
             )  # fmt: skip
-        advised = answer.recommendation
-        advised_to = [advised.sentence] if advised else []
-        more = {"recommendation": advice(advised)} if advised else {}
-        page = self._report(answer, command, advised_to, more).write(directory)
-        print(answer.levels)
-        for rule in answer:
-            print(rule)
-        warned = [f"Warning: {warning}" for warning in answer.warnings]
-        told = [*answer.along_settings, *warned, *self.stored(sweep)]
-        print(*(f"{line}\n" for line in told), sep="", end="")
-        print(f"Report: {page}", *advised_to, sep="\n")
+        page = self._report(answer, command).write(directory)
+        print(answer, *self.stored(sweep), f"Report: {page}", sep="\n")
         return 0
 
-    def _report(self, answer: Any, command: str, more: Sequence[str], content: Mapping[str, Any]) -> Report:
-        from nfd.rates.findings import result, table, transfer_findings
+    def _report(self, answer: Any, command: str) -> Report:
+        from nfd.rates.findings import result, transfer_findings
         from nfd.report.report import Report, made_by
 
-        lines = table(answer.rules)
         return Report(
             "Is the best learning rate of a small network that of a large one?",
             command,
             self.settings,
             transfer_findings(answer),
-            [*(rule.sentence for rule in answer), *answer.along_settings, *more, *answer.warnings],
-            lines,
+            [*answer.sentences, answer.about],
+            answer.levels,
             closing=[made_by(command)],
-            content={"rules": result(answer.rules), "warnings": answer.warnings, **content},
-            tables={"transfer.csv": lines},
+            content={"rules": result(answer.rules), "table": answer.table, "warnings": answer.warnings},
+            tables={"transfer.csv": answer.table},
         )
 
     def _from_log(self, command: str) -> int:
@@ -433,9 +422,8 @@ class Transfer(Logged):
 
         directory = self.directory()
         answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
-        more = [answer.about, *answer.notes]
-        page = self._report(answer, command, more, {}).write(directory)
-        print(*(rule.sentence for rule in answer), *more, f"Report: {page}", sep="\n")
+        page = self._report(answer, command).write(directory)
+        print(answer, answer.about, f"Report: {page}", sep="\n")
         return 0
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, get_args
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, check_real, check_several, nearest
+from nfd.core.errors import InputError, InputTypeError, check_choice, check_several, nearest
 
 Field = Literal["width", "depth", "parameters", "tokens", "lr", "rule", "seed", "loss", "step", "run", "state"]
 FIELDS: tuple[Field, ...] = get_args(Field)
@@ -96,8 +96,6 @@ def read_log(
             a value that is not a number.
     """
     given = {} if columns is None else columns
-    if not isinstance(given, Mapping):
-        raise InputTypeError(f"columns must be a dict from fields to names of columns, or None; got {columns!r}.")
     for field in given:
         check_choice("columns", field, FIELDS)
     table = _table(rows)
@@ -277,10 +275,8 @@ def _csv(path: str) -> list[Mapping[str, Any]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             lines = list(csv.DictReader(file, strict=True))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"the log must be a CSV file; there is none at {path!r}.") from None
     except OSError as error:
-        raise OSError(f"the log {path!r} cannot be read: {error.strerror}.") from None
+        raise OSError(f"the log must be a CSV file; there is none at {path!r}: {error.strerror}.") from None
     except (csv.Error, ValueError) as error:
         raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
     for number, line in enumerate(lines, 2):
@@ -319,36 +315,29 @@ BEST = "best"
 def at_rate(
     runs: Sequence[LoggedRun], variables: Sequence[str], rate: float | str | None
 ) -> tuple[list[LoggedRun], list[str]]:
-    """The runs of a rate, or of the best one of each size, and notes on the choice; all of them where it is None.
+    """The runs of a rate, or of the best one of each size, and a note on the choice; all of them where it is None.
 
     Raises:
-        ValueError, TypeError: for another rate, for one that no run has, and for runs without a rate.
+        ValueError: for a rate that no run has.
     """
     if rate is None:
         return list(runs), []
     tried = sorted({run.lr for run in runs if run.lr is not None})
-    if not tried:
-        raise InputError(f"rate={rate!r} chooses runs by their learning rate, which no column of the log holds.")
-    shown = ", ".join(f"{known:g}" for known in tried)
+    shown = ", ".join(f"{known:g}" for known in tried) or "not in the log"
     if rate != BEST:
         try:
-            wanted = check_real("rate", float(rate), above=0.0)  # the shell gives a text
-        except (TypeError, ValueError):
-            raise InputError(f"rate must be a learning rate above 0, or {BEST!r}; got {rate!r}.") from None
+            wanted = float(rate)  # the shell gives a text
+        except ValueError:
+            wanted = math.nan
         kept = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
         if not kept:
-            raise InputError(f"rate={wanted:g} is of no run of the log. The rates are {shown}.")
+            raise InputError(f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {shown}.")
         return kept, []
     losses = dict[tuple[float, ...], dict[float | None, list[float]]]()
     sizes = [tuple(getattr(run, name) for name in variables) for run in runs]
     for size, run in zip(sizes, runs, strict=True):
         losses.setdefault(size, {}).setdefault(run.lr, []).append(math.inf if run.loss is None else run.loss)
     best = {size: min(own, key=lambda lr: fmean(own[lr])) for size, own in losses.items()}
-    chosen = ", ".join(f"{lr:g}" for lr in sorted({lr for lr in best.values() if lr is not None}))
-    notes = [f"Of each size the runs at its best rate count: {chosen} of {shown}."]
     ends = sum(lr in (tried[0], tried[-1]) for lr in best.values())
-    if ends and len(tried) > 1:
-        notes.append(
-            f"At {ends} of {len(best)} sizes the best rate is an end of those tried: one beyond may be better."
-        )
-    return [run for size, run in zip(sizes, runs, strict=True) if run.lr == best[size]], notes
+    note = f"Of each size the runs at its best rate count, of {shown}; at {ends} of {len(best)} it is an end of them."
+    return [run for size, run in zip(sizes, runs, strict=True) if run.lr == best[size]], [note]

@@ -170,11 +170,11 @@ def test_an_optimum_at_an_end_is_told_and_not_fitted() -> None:
     rows = [row for row in rates(1.0) if row["lr"] < 2**-8.5]
     transfer = nfd.fit_transfer(rows)
     answer = transfer.of("logged")
-    assert [size[0] for size in answer.inside] == [64]
+    assert [width for (width, _), cell in answer.cells.items() if cell.has_optimum] == [64]
     assert math.isnan(transfer.best("logged", 512, 4).value)
-    assert answer.drift("width") is None
-    assert answer.doubt.ends[512, 4] == 1
-    assert str(answer.doubt) in str(transfer)
+    assert "width" not in answer.drifts
+    assert "width 512 and depth 4 (higher rates may be better)" in answer.doubt
+    assert answer.doubt in str(transfer)
     assert not nfd.fit_transfer(rates(0.0)).of("logged").doubt
 
 

@@ -1,23 +1,19 @@
 """The best learning rate: where the typical score of networks is lowest, over log2 of the rate.
 
-What is sought is the rate that minimises the geometric mean over all initialisations of the score, which is the loss
-or, where that is larger or not finite, log C: divergence counts, as the loss of a uniform guess. We measure the
-same over a few seeds, on a grid. These losses have a likelihood: around the vertex ``nu`` they rise as
+What is sought minimises the geometric mean over all initialisations of the score: the loss, or log C where that is
+larger or not finite, as divergence counts as the loss of a uniform guess. The losses of a few seeds on a grid have a
+likelihood: around the vertex ``nu`` they rise as
 
     ``f(x) = h (x - nu)^2`` to the left, ``a h (x - nu)^2`` to the right,    at most ``cap``,
 
 with any curvature ``h``, a lognormal asymmetry ``a``, noise of the seeds, and an error of the form in proportion to f,
-by which rates far from the best one count little. Beyond ``cap``, a share of the progress, a rate only says that it
-is that bad: it lies on a steep side of the bowl, or beyond a cliff, which may cut the bowl off before its vertex; then
-the best rate is the edge. h, a, the level and the place of the cliff are integrated out on a grid (``posterior``).
+by which far rates count little. Beyond ``cap``, a share of the progress, a rate only says that it is that bad: on a
+steep side of the bowl, or beyond a cliff, which may cut the bowl off before its vertex; then the best rate is the edge.
 
-The interval holds two errors. Of the form and the grid: the spread of the best rate given these losses, less what
-noise of single runs makes of it. Of the seeds: what each seed adds, ``d mean / d losses`` times its distance from the
-typical losses. Few seeds say little of their own spread, so that a prior of ``_PRIOR_SEEDS`` seeds is added: noise of
-single runs, and a scatter of the best rate from seed to seed of ``_SCATTER``.
+The interval adds the spread of the best rate given these losses, and what each seed adds to it (``chosen``).
 
 Source: shapes of the cells of public rate sweeps; Efron 2014, "Estimation and accuracy after model selection" (errors
-by influence).
+by influence); docs/mathematics/statistics.md.
 """
 
 from __future__ import annotations
@@ -158,6 +154,10 @@ class Scores:
         """``best`` with its interval."""
         return chosen([self], np.ones(1))
 
+    def rate(self) -> Interval:
+        """The best rate; not-a-number where it lies at an end of the grid, or nothing is learnt."""
+        return rate_of(self.optimum()) if self.has_optimum else UNKNOWN
+
     def at(self, log2_eta: float) -> float:
         """The typical score at any rate: linear between those of the grid, constant beyond."""
         return float(np.interp(log2_eta, self.log2_eta, self.typical))
@@ -295,9 +295,3 @@ def rate_in_words(rate: Interval) -> str:
     if math.isnan(rate.value):
         return "unknown"
     return f"{rate.value:.2g}" if math.isnan(rate.low) else f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
-
-
-def signed(number: Interval) -> str:
-    """``+0.50 [+0.40, +0.60]``."""
-    value, low, high = (round(v, 2) + 0.0 for v in (number.value, number.low, number.high))  # no -0.00
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"

@@ -25,17 +25,8 @@ from nfd.core.errors import (
 from nfd.core.machine import undisturbed
 from nfd.core.names import RuleName
 from nfd.families.family import Family, as_family
-from nfd.rates.optimum import LEARNT, Array, Scores, Size, rounded
-from nfd.rates.transfer import (
-    TOLERANCE,
-    Assumed,
-    RateAgainst,
-    Regret,
-    RuleTransfer,
-    SettingAxis,
-    Transfer,
-    Variation,
-)
+from nfd.rates.optimum import LEARNT, Scores, Size, rounded
+from nfd.rates.transfer import TOLERANCE, Assumed, RateAgainst, Regret, RuleTransfer, Transfer
 from nfd.runs.losses import classes_last
 from nfd.runs.schedule import knows_steps, warmed
 from nfd.runs.sweep import Sweep, upset_in
@@ -120,12 +111,11 @@ def transfer(
     given.check_sizes(widths, depths)
     for own in families.values():
         check_optimizer(own.optimizer, rule=own.rule, weight_decay=task.weight_decay)
-    varying = _axes(axes, given, task)
+    varying = _axes(axes)
     sizes = [(n, L) for n in widths for L in depths]
     if len(sizes) < 2 and not varying:
         raise InputError(
-            f"widths and depths must make two sizes or more, or one with axes, such as batch_size; got {list(widths)} "
-            f"and {list(depths)}."
+            f"widths and depths must make two sizes or more, or one with axes=; got {widths} and {depths}."
         )
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     rates, halve = _grid(lr, given.law), check_flag("halving", halving)
@@ -175,42 +165,19 @@ def _initial_scale(family: Family) -> float:
 # ---- further settings ------------------------------------------------------------------------------------------------
 
 
-def _axes(axes: Mapping[str, Sequence[float]] | None, family: Family, task: Task) -> list[SettingAxis]:
-    """The axes that were asked for, with what is usually assumed along them.
-
-    Raises:
-        ValueError, TypeError: naming the setting that there is none of, or whose values are not ascending.
-    """
-    if axes is None:
-        return []
-    if not isinstance(axes, Mapping):
+def _axes(axes: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]]:
+    """The axes that were asked for; ValueError or TypeError naming the setting that is none or does not ascend."""
+    if not isinstance(axes, Mapping | None):
         raise InputTypeError(f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}.")
-    checked = []
-    for name, given in axes.items():
+    checked = {}
+    for name, given in (axes or {}).items():
         check_choice("axes", name, ("weight_decay", "batch_size", "steps", "warmup", "init_scale", "adamw_lr"))
         values = check_several(f"axes[{name!r}]", given, "values of the setting")
         numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
         if not numbers or numbers != sorted(set(numbers)):
             raise InputError(f"axes[{name!r}] must be one or more ascending numbers; got {values}.")
-        checked.append(SettingAxis(name, tuple(values), assumed_of(name, family.law)))
+        checked[name] = values
     return checked
-
-
-_LINEAR = Assumed(1.0, "linear scaling", "empirical law", "Goyal et al. 2017, arXiv 1706.02677, up to a critical batch")
-_ROOT = Assumed(0.5, "square-root scaling", "theorem", "Malladi et al. 2022, arXiv 2205.10287, where noise dominates")
-_ROOT_TOO = Assumed(0.5, "square-root scaling", "assumption", "as for Adam, whose updates are normalised too")
-_HORIZON = Assumed(
-    -0.32,
-    "token horizon",
-    "empirical law",
-    "Bjorck et al. 2025, arXiv 2409.19913, language models of up to 2.7 billion parameters under AdamW",
-)
-_PRODUCT = Assumed(
-    -1.0,
-    "constant product",
-    "assumption",
-    "weights remember 1/(rate x decay) steps, Wang & Aitchison 2025, arXiv 2405.13698",
-)
 
 
 def assumed_of(setting: str, law: OptimizerLaw) -> Assumed | None:
@@ -219,44 +186,48 @@ def assumed_of(setting: str, law: OptimizerLaw) -> Assumed | None:
     The rules of the batch are those of a fixed number of samples.
     """
     if setting == "weight_decay":
-        return _PRODUCT
-    if setting == "steps":
-        return None if law.degree else _HORIZON
-    if setting == "batch_size":
-        return _LINEAR if law.is_linear else None if law.degree else _ROOT if law.epsilon else _ROOT_TOO
+        words = (
+            "a constant product, as weights remember 1/(rate x decay) steps; Wang & Aitchison 2025, arXiv 2405.13698"
+        )
+        return Assumed(-1.0, words)
+    if setting == "steps" and not law.degree:
+        words = "an empirical law of language models under AdamW; Bjorck et al. 2025, arXiv 2409.19913"
+        return Assumed(-0.32, words)
+    if setting == "batch_size" and law.is_linear:
+        words = "linear scaling, an empirical law up to a critical batch; Goyal et al. 2017, arXiv 1706.02677"
+        return Assumed(1.0, words)
+    if setting == "batch_size" and not law.degree:
+        words = "square-root scaling, a theorem for Adam where noise dominates; Malladi et al. 2022, arXiv 2205.10287"
+        return Assumed(0.5, words)
     return None
 
 
-def _varied(task: Task, variation: Variation, family: Family) -> Task:
+def _varied(task: Task, setting: str, value: Any, family: Family) -> Task:
     """The task with another value of one setting.
 
     Raises:
         ValueError, TypeError: where networks cannot be trained so, or the value would be ignored.
     """
-    value: Any = variation.value
-    lengths_vary = variation.setting in ("batch_size", "steps")
-    if lengths_vary and task.schedule is not None and not knows_steps(task.schedule):
+    if setting in ("batch_size", "steps") and task.schedule is not None and not knows_steps(task.schedule):
         raise InputError(
-            f"schedule must take steps where axes vary {variation.setting}, as it would end elsewhere in runs of other "
-            "lengths: lambda step, steps: 1 - step / steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, "
+            f"schedule must take steps where axes vary {setting}, as it would end elsewhere in runs of other lengths: "
+            "lambda step, steps: 1 - step / steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, "
             "T_max=steps)."
         )
     try:
-        if variation.setting == "weight_decay":
-            decay = check_real("weight_decay", value, least=0.0, below=MAX_RATE)
-            check_optimizer(family.optimizer, rule=family.rule, weight_decay=decay)
-            return task.having(weight_decay=decay)
-        if variation.setting == "batch_size":
+        if setting == "batch_size":
             return task.in_batches(check_count("batch_size", value))
-        if variation.setting == "steps":
+        if setting == "steps":
             return task.first(check_count("steps", value, maximum=task.steps))
-        if variation.setting == "warmup":
-            share = check_real("warmup", value, least=0.0, below=1.0)
-            warmed(None, task.steps, share)
-            return task.having(warmup=share)
-        if variation.setting == "init_scale":
-            return task.having(init_scale=check_real("init_scale", value, above=0.0, below=MAX_RATE))
-        return task.having(adamw_lr=family.law.check_rest_rate(value, above=0.0))
+        if setting == "weight_decay":
+            check_optimizer(family.optimizer, rule=family.rule, weight_decay=check_real(setting, value, below=MAX_RATE))
+        elif setting == "warmup":
+            warmed(None, task.steps, check_real(setting, value, below=1.0))
+        elif setting == "init_scale":
+            check_real(setting, value, above=0.0, below=MAX_RATE)
+        else:
+            value = family.law.check_rest_rate(value, above=0.0)
+        return task.having(**{setting: value})
     except (InputError, InputTypeError) as error:
         raise type(error)(f"axes: {error}") from None
 
@@ -274,11 +245,10 @@ class Place(NamedTuple):
 
     rule: RuleName
     size: Size
-    variation: Variation | None = None
+    variation: tuple[str, float] | None = None  # a setting and its value, in place of that of the task
 
 
 Rates = Mapping[Place, Sequence[float]]
-NewScores = dict[Size, Array]
 
 
 class _Question:
@@ -291,7 +261,7 @@ class _Question:
         task: Task,
         sizes: Sequence[Size],
         seeds: int,
-        axes: Sequence[SettingAxis],
+        axes: Mapping[str, Sequence[float]],
         rates: Sequence[float],
         halving: bool,
         sweep: Sweep,
@@ -299,23 +269,24 @@ class _Question:
         self.families, self.family, self.task = families, next(iter(families.values())), task
         self.sizes, self.seeds, self.axes = sizes, seeds, axes
         self.rates, self.halving, self.sweep = rates, halving, sweep
-        self.tasks: dict[Variation | None, Task] = {None: task}
-        self.tasks |= {at: _varied(task, at, self.family) for axis in axes for at in axis.variations}
+        variations = [(name, value) for name, values in axes.items() for value in values]
+        self.tasks: dict[tuple[str, float] | None, Task] = {None: task}
+        self.tasks |= {at: _varied(task, *at, self.family) for at in variations}
         self.places = [Place(rule, size, at) for at in self.tasks for rule in families for size in sizes]
         self.classes = _classes(self.family, task) if task.loss == "cross-entropy" else None
 
     def answered(self, initial_scale: float) -> Transfer:
         cells = self.cells()
-        regrets, new = self.regrets(cells) if len(self.sizes) > 1 else ({}, {})
+        regrets = self.regrets(cells) if len(self.sizes) > 1 else {}
         rules = []
-        for rule in self.families:
+        for rule, family in self.families.items():
             against = {}
-            for axis in self.axes:
-                places = [(size, value) for size in self.sizes for value in axis.values]
-                own = {place: cells[Place(rule, place[0], Variation(axis.name, place[1]))] for place in places}
-                against[axis.name] = RateAgainst(rule, axis, own)
-            own_cells = {size: cells[Place(rule, size)] for size in self.sizes}
-            rules.append(RuleTransfer(rule, own_cells, regrets.get(rule), against, new.get(rule, {})))
+            for name, values in self.axes.items():
+                own = {
+                    (size, value): cells[Place(rule, size, (name, value))] for size in self.sizes for value in values
+                }
+                against[name] = RateAgainst(rule, name, own, assumed_of(name, family.law))
+            rules.append(RuleTransfer(rule, {s: cells[Place(rule, s)] for s in self.sizes}, regrets.get(rule), against))
         score = SCORES[self.task.score]
         lost = "log C" if self.classes else "an untrained one"
         about = (
@@ -351,21 +322,14 @@ class _Question:
             share *= 2
         return left
 
-    def regrets(
-        self, cells: Mapping[Place, Scores]
-    ) -> tuple[dict[RuleName, Regret], dict[RuleName, dict[Size, Array]]]:
-        """The regret of each rule, and scores of new starts of the smallest and largest size at their best rates."""
+    def regrets(self, cells: Mapping[Place, Scores]) -> dict[RuleName, Regret]:
+        """The regret of each rule."""
         small, large = self.sizes[0], self.sizes[-1]
         rates = {rule: [rounded(cells[Place(rule, size)].best()) for size in (small, large)] for rule in self.families}
-        asked = {Place(rule, large): pair for rule, pair in rates.items()}
-        asked |= {Place(rule, small): pair[:1] for rule, pair in rates.items()}
         # other seeds than those that chose the rates: the best of a grid is too low by chance
-        found = self.scored(asked, range(self.seeds, 3 * self.seeds), "regrets")
-        regrets, new = dict[RuleName, Regret](), dict[RuleName, NewScores]()
-        for rule, pair in rates.items():
-            regrets[rule] = Regret(pair[0], pair[1], found[Place(rule, large)], cells[Place(rule, large)])
-            new[rule] = {small: found[Place(rule, small)].scores[:, 0], large: regrets[rule].own}
-        return regrets, new
+        new = {Place(rule, large): pair for rule, pair in rates.items()}
+        found = self.scored(new, range(self.seeds, 3 * self.seeds), "regrets")
+        return {place.rule: Regret(scores, cells[place]) for place, scores in found.items()}
 
     def scored(self, rates: Rates, seeds: range | None = None, label: str = "learning rates") -> dict[Place, Scores]:
         """Train the seeds at these rates, of which one may be given twice."""

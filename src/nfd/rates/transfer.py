@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast
 
@@ -14,22 +14,13 @@ from scipy.special import ndtr
 from nfd.core.errors import InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, combined, mean, standard_errors
 from nfd.core.names import AXES, Axis
-from nfd.core.tables import rows_as_text
+from nfd.core.tables import Row, rows_as_text
 from nfd.logs import Field, Log, LoggedRun, read_log
-from nfd.rates.optimum import (
-    Array,
-    Bools,
-    Scores,
-    Size,
-    chosen,
-    fitted_exponent,
-    in_words,
-    rate_in_words,
-    rate_of,
-    signed,
-)
+from nfd.rates.optimum import Array, Bools, Scores, Size, chosen, fitted_exponent, in_words, rate_in_words
 
 # ---- The answer of a sweep or of a log, for all rules
+
+_FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ class Transfer:
 
     def of(self, rule: str) -> RuleTransfer:
         """The answer for one rule."""
-        named = {transfer.rule: transfer for transfer in self.rules}
+        named = {answer.rule: answer for answer in self.rules}
         return named[check_choice("rule", rule, named)]
 
     def best(self, rule: str, width: int, depth: int, **setting: float) -> Interval:
@@ -68,21 +59,23 @@ class Transfer:
         Raises:
             ValueError: for a rule, a size or a value of which there are no runs.
         """
-        transfer = self._trained(rule, width, depth)
-        if not setting:
-            return rate_of(transfer.optimum((width, depth)))
-        if not transfer.against:
-            raise InputError(f"nothing but width and depth varied; got {', '.join(setting)}. Measure it with axes=.")
-        if len(setting) > 1:
-            raise InputError(f"settings vary one at a time; got {', '.join(setting)}. Ask for one of them.")
-        ((name, value),) = setting.items()
-        return transfer.against[check_choice("setting", name, transfer.against)].best((width, depth), value)
+        cell = self._trained(rule, width, depth).cells[width, depth]
+        against = self.of(rule).against
+        if len(setting) > 1 or not setting.keys() <= against.keys():
+            known = f"{', '.join(against)}, one at a time" if against else "none, but for width and depth: use axes="
+            raise InputError(f"settings that varied: {known}; got {', '.join(setting)}.")
+        for name, value in setting.items():
+            if value not in against[name].values:
+                tried = ", ".join(f"{x:g}" for x in against[name].values)
+                raise InputError(f"there are no runs of {name} {value:g}. There are some of {tried}.")
+            cell = against[name].cells[(width, depth), value]
+        return cell.rate()
 
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
 
-        For the smallest and the largest size it is that of starts which chose no rate, for others that of the grid,
-        each seed at the rate that the others choose.
+        For the largest size it is that of starts which chose no rate, for others that of the grid, each seed at the
+        rate that the others choose.
 
         Raises:
             ValueError: for a rule or a size of which there are no runs.
@@ -97,10 +90,10 @@ class Transfer:
             axis: ``"width"``, ``"depth"`` or a further axis, such as ``"batch_size"``. If it did not vary, the result
                 is not-a-number.
         """
-        transfer = self.of(rule)
-        if check_choice("axis", axis, [*AXES, *transfer.against]) in transfer.against:
-            return transfer.against[axis].exponent
-        return transfer.drifts.get(cast(Axis, axis), UNKNOWN)
+        answer = self.of(rule)
+        if check_choice("axis", axis, [*AXES, *answer.against]) in answer.against:
+            return answer.against[axis].exponent
+        return answer.drifts.get(cast(Axis, axis), UNKNOWN)
 
     def regret(self, rule: str) -> Interval:
         """The loss that the largest network loses at the smallest one's best rate, in nats; not-a-number if unknown."""
@@ -108,61 +101,127 @@ class Transfer:
         return UNKNOWN if regret is None else regret.loss
 
     def verdict(self, rule: str) -> TransferVerdict:
-        """Whether the best rate of the smallest network serves the largest: an enum; ``str`` gives the word."""
+        """Whether the best rate of the smallest network serves the largest: TRANSFERS, COSTS or UNCERTAIN."""
         return self.of(rule).verdict
 
     @property
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Row]:
         """One dict per rule and quantity (best rates, drifts, regret), followed by those of further axes."""
-        sizes = [row for transfer in self.rules for row in transfer.table]
-        return [*sizes, *(row for t in self.rules for against in t.against.values() for row in against.table)]
+        sizes = [row for answer in self.rules for row in answer.table]
+        return [*sizes, *(row for answer in self.rules for own in answer.against.values() for row in own.table)]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a small regret does not show: another rule whose loss is lower, a larger network that is no better than
-        the smallest, initial weights far from fan-in scaling. Empty if there is nothing of the kind."""
-        advised = self.recommendation
-        measured = any("init_scale" in answer.against for answer in self.rules)
-        of_levels = _of_level(self.rules, advised.rule) if advised and advised.rule else []
-        return (*of_levels, *([] if measured else _of_initial_scale(self.initial_scale)))
+        """What a small regret does not show: another rule whose loss is lower, a larger network that is not known to be
+        better than the smallest, initial weights far from fan-in scaling. Empty if there is nothing of the kind."""
+        said = []
+        if advised := self._advised:
+            small, *_, large = advised.cells
+            if better := self._better(advised):
+                other, lower = better
+                said.append(
+                    f"At {in_words(large)} {other} is better than {advised.rule}: the loss at its own best lr is lower "
+                    f"by {lower.unsigned} nats."
+                )
+            grown = _apart(advised.reached(large), advised.reached(small))
+            if not grown.high < 0:
+                word = "worse" if grown.low > 0 else "not known to be better"
+                said.append(
+                    f"Under {advised.rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} "
+                    f"the best loss changes by {grown} nats."
+                )
+        scale = self.initial_scale
+        if max(scale, 1 / scale) > _FAR and not any("init_scale" in answer.against for answer in self.rules):
+            word, tried = ("small", "1, 2, 4, 8") if scale < 1 else ("large", "0.125, 0.25, 0.5, 1")
+            said.append(
+                f"Initial weights are {word}: inner matrices of the smallest network begin at {scale:.2g} times "
+                f"fan_in^-1/2, and a rule keeps this at every size. Others may be better: try axes={{'init_scale': "
+                f"({tried})}} (in the shell --axes init_scale={tried.replace(' ', '')})."
+            )
+        return tuple(said)
 
     @property
-    def along_settings(self) -> list[str]:
-        """One sentence per rule and further axis: how the best rate depends on it."""
-        return [against.sentence for answer in self.rules for against in answer.against.values()]
-
-    def __str__(self) -> str:
-        against = [str(against) for answer in self.rules for against in answer.against.values()]
-        warnings = [f"Warning: {warning}" for warning in self.warnings]
-        advice = [self.recommendation.sentence] if self.recommendation else []
-        return "\n".join([self.levels, *map(str, self.rules), *against, *self.notes, *warnings, *advice])
-
-    @property
-    def levels(self) -> str:
-        """The best rates and losses of all rules at all sizes, as text."""
-        sizes = dict.fromkeys(size for answer in self.rules for size in answer.cells)
-        return rows_as_text(
-            [
-                {"width": n, "depth": L, "rule": answer.rule, "best lr": rate_in_words(rate), "loss": loss}
-                for n, L in sizes
-                for answer in self.rules
-                if (n, L) in answer.cells
-                for rate, loss in [(rate_of(answer.optimum((n, L))), answer.loss((n, L)).unsigned)]
-            ]
+    def advice(self) -> str:
+        """What to do; empty unless every rule has a regret."""
+        if (best := self._advised) is None or best.regret is None:
+            return ""
+        small, *_, large = best.cells
+        if best.verdict != "TRANSFERS":
+            return (
+                f"No rule is known to transfer: tune at the size that you train. At {in_words(large)} the loss is "
+                f"lowest under {best.rule} at lr = {rate_in_words(best.cells[large].rate())}."
+            )
+        if better := self._better(best):
+            return (
+                f"{best.rule} transfers, but {better[0]} is better at {in_words(large)}: find out why, or tune "
+                f"{better[0]} at the size that you train."
+            )
+        return (
+            f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at {in_words(small)} it costs "
+            f"{best.regret.in_percent} of the progress at {in_words(large)}."
         )
 
-    @cached_property
-    def recommendation(self) -> Recommendation | None:
-        """What to do; None unless every rule has a regret, so that there is something to advise."""
-        return recommended(self.rules) if all(answer.regret for answer in self.rules) else None
+    @property
+    def levels(self) -> list[Row]:
+        """The best rates and losses of all rules at all sizes, in words."""
+        return [
+            {"width": size[0], "depth": size[1], "rule": answer.rule}
+            | {"best lr": rate_in_words(answer.cells[size].rate()), "loss": answer.loss(size).unsigned}
+            for size in dict.fromkeys(size for answer in self.rules for size in answer.cells)
+            for answer in self.rules
+            if size in answer.cells
+        ]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer of every rule along sizes and further axes, notes and warnings, and what to do."""
+        against = [own.sentence for answer in self.rules for own in answer.against.values()]
+        warnings = [f"Warning: {warning}" for warning in self.warnings]
+        advice = [self.advice] if self.advice else []
+        return [*(answer.sentence for answer in self.rules), *against, *self.notes, *warnings, *advice]
+
+    def __str__(self) -> str:
+        return "\n".join([rows_as_text(self.levels), *self.sentences])
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule, of which there are runs of this size."""
-        transfer = self.of(rule)
-        if (width, depth) not in transfer.cells:
-            sizes = "; ".join(map(in_words, transfer.cells))
+        answer = self.of(rule)
+        if (width, depth) not in answer.cells:
+            sizes = "; ".join(map(in_words, answer.cells))
             raise InputError(f"there are no runs of {in_words((width, depth))}. There are some of {sizes}.")
-        return transfer
+        return answer
+
+    @cached_property
+    def _advised(self) -> RuleTransfer | None:
+        """The rule with the lowest loss of the largest network: of those that transfer at the smallest one's rate, else
+        of all at their own. None unless every rule has a regret."""
+        regrets = {answer.rule: answer.regret for answer in self.rules if answer.regret is not None}
+        if len(regrets) < len(self.rules):
+            return None
+        transferring = [answer for answer in self.rules if answer.verdict == "TRANSFERS"]
+        place = 0 if transferring else 1
+        return min(transferring or self.rules, key=lambda own: float(regrets[own.rule].new.scores[:, place].mean()))
+
+    def _better(self, own: RuleTransfer) -> tuple[str, Interval] | None:
+        """Another rule whose loss at the largest size is significantly lower, each at its own best rate, and how much.
+
+        It is chosen by the grid and judged by new starts, so that chance counts once. Rules share their seeds, so the
+        test is one of pairs. What is less than learning anything at all is left out.
+        """
+        large = [*own.cells][-1]
+        others = [answer for answer in self.rules if answer is not own and answer.cells[large].learns]
+        if not others:
+            return None
+        other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
+        a, b = own.reached(large), other.reached(large)
+        lower = mean(a - b) if len(a) == len(b) else _apart(a, b)
+        return (other.rule, lower) if lower.low > 0 and lower.value > own.cells[large].least else None
+
+
+def _apart(first: Array, second: Array) -> Interval:
+    """The mean of samples less that of other, independent ones, by Welch."""
+    parts = [(float(own.var(ddof=1)) / len(own), len(own) - 1) for own in (first, second)]
+    return combined(float(first.mean() - second.mean()), parts)
 
 
 # ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift
@@ -184,8 +243,8 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     is reported, and left out of the drift. With several seeds the intervals include their noise. With one seed a best
     rate has no interval, and the interval of a drift comes from the distances of sizes to a power law.
 
-    The regret needs runs of the largest network at both best rates (or within a quarter of a doubling), from two seeds
-    or more that were not trained at the other rates, as in the runs of ``nfd.transfer``.
+    The regret needs a ``guess``, and runs of the largest network at both best rates (or within a quarter of a
+    doubling), from two seeds or more that were not trained at the other rates, as in the runs of ``nfd.transfer``.
 
     Example::
 
@@ -203,8 +262,8 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
         columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
             lr, width, depth, rule, seed, tokens (or steps), run, step and state. None ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
-            the vocabulary; a verdict needs it. By default a diverged run counts as a loss five times as far above that
-            of the best rate as the loss of the fifth best rate is, or of the third on a coarse grid.
+            the vocabulary. By default a diverged run counts as a loss five times as far above that of the best rate as
+            the loss of the fifth best rate is, or of the third on a coarse grid.
 
     Returns:
         A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)`` and ``.table``.
@@ -227,32 +286,27 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     cells = {place: cell for place, runs in places.items() if (cell := _cell(place, runs, given, notes))}
     if not cells:
         raise InputError(f"no size of the log has a run that did not diverge. {' '.join(notes)}")
-    if any(len(cell.losses) == 1 for cell in cells.values()):
-        notes.append(
-            "Best rates of one seed have no intervals; that of a drift comes from how far sizes lie from a power law."
-        )
     rules = []
     for rule in dict.fromkeys(rule for rule, _ in cells):
         own = {size: cell for (of, size), cell in sorted(cells.items()) if of == rule}
         large = [*own][-1]
-        regret = _regret(own, places[rule, large], guess_is_given=given is not None)
-        rules.append(RuleTransfer(rule, own, regret, new={} if regret is None else {large: regret.own}))
-        used = {size: cell.losses.size for size, cell in own.items()}
-        if regret is not None:
-            used[large] += regret.new.losses[:, : len({regret.foreign_eta, regret.own_eta})].size
-        notes += [
-            f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds were not trained at every rate."
-            for size, count in used.items()
-            if (lost := len(places[rule, size]) - count)
-        ]
+        regret = None if given is None or len(own) < 2 else _regret(own, places[rule, large])
+        rules.append(RuleTransfer(rule, own, regret))
+        for size, cell in own.items():
+            new = len({*regret.new.log2_eta}) * len(regret.own) if regret and size == large else 0
+            if lost := len(places[rule, size]) - cell.losses.size - new:
+                notes.append(f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds lack some rates.")
+    if given is None:
+        notes.append(
+            "A regret and a verdict need guess= (in the shell --guess), the loss of a network that knows nothing, such "
+            "as log C of C classes."
+        )
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
 
 
-def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun], *, guess_is_given: bool) -> Regret | None:
+def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:
     """What the largest network loses at the smallest one's best rate, by its runs from seeds that chose neither rate;
     None where fewer than two seeds were trained at both."""
-    if len(cells) < 2:
-        return None
     small, large = cells[min(cells)], cells[max(cells)]
     losses = dict[float, dict[str, float]]()
     for run in runs:
@@ -261,17 +315,14 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun], *, guess_is
     pair = []
     for cell in (small, large):
         apart = {rate: abs(math.log2(rate) - cell.best()) for rate in losses}
-        if not apart or min(apart.values()) > _SAME_RATE:
+        pair.append(min(apart, key=lambda rate: apart[rate], default=0.0))
+        if apart.get(pair[-1], math.inf) > _SAME_RATE:
             return None
-        pair.append(min(apart, key=lambda rate: apart[rate]))
     seeds = sorted(losses[pair[0]].keys() & losses[pair[1]].keys())
     if len(seeds) < 2:
         return None
     at = np.array([[losses[rate][seed] for rate in pair] for seed in seeds])
-    if not guess_is_given:  # divergence counts as a loss just above all others
-        known = [float(some[np.isfinite(some)].max(initial=0.0)) for some in (at, large.losses)]
-        large = replace(large, guess=math.nextafter(max(known), math.inf))
-    return Regret(pair[0], pair[1], Scores(np.log2(pair), at, ~np.isfinite(at), large.guess), large, guess_is_given)
+    return Regret(Scores(np.log2(pair), at, ~np.isfinite(at), large.guess), large)
 
 
 def _places(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
@@ -280,7 +331,6 @@ def _places(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
     runs = [run for run in log.runs if all(getattr(run, name) is not None for name in present)]
     if len(runs) < len(log.runs):
         notes.append(f"{len(log.runs) - len(runs)} rows that lack {' or '.join(present)} were left out.")
-    notes += [f"No {name} is logged: it counts as 1." for name in ("width", "depth") if name not in present]
     places = dict[Place, list[LoggedRun]]()
     for run in runs:
         places.setdefault((run.rule or _RULE, (run.width or 1, run.depth or 1)), []).append(run)
@@ -305,12 +355,12 @@ def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: l
         return None
     if any((run.loss or 0.0) <= 0 for run in runs):
         raise InputError(f"losses must be above 0, as their geometric mean is taken; runs of {where} have others.")
-    listed, seeds, losses = _table(where, runs)
+    listed, seeds, losses = _by_seed(where, runs)
     rates = np.log2(listed)
     return Scores(rates, losses, ~np.isfinite(losses), guess or _scale(rates, losses), seeds, 0.0)
 
 
-def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Array]:
+def _by_seed(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Array]:
     """Rates, seeds, and losses ``[S, E]``.
 
     The seeds that were trained at every rate, where rates are those of the seed that has the most. Where no seed has
@@ -326,7 +376,7 @@ def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[st
             )
         seed = run.seed or f"{where} {len(losses)}"
         losses[seed] = by_seed.setdefault(seed, {})[run.lr or 0.0] = run.loss or math.inf
-    rates = max((sorted(own) for own in by_seed.values()), key=lambda own: len(own))
+    rates = [*max(by_seed.values(), key=len)]
     if 2 * len(rates) > len(by_rate):
         seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*rates}))
         table = [[by_seed[seed][rate] for rate in rates] for seed in seeds]
@@ -343,45 +393,17 @@ def _scale(rates: Array, losses: Array) -> float:
         typical = losses.min(0)
     order = typical.argsort(kind="stable")[: int(np.isfinite(typical).sum())]
     several = [order[:count] for count in _NEAREST]
-    best = typical[next((few for few in several if rates[few].max() - rates[few].min() <= _REACH), several[-1])]
+    best = typical[next((few for few in several if np.ptp(rates[few]) <= _REACH), several[-1])]
     return float(best[0] + (best[-1] - best[0]) / _SHARE)
 
 
-# ---- Transfer: whether the best learning rate of a small network is that of a large one, and what it costs if not
+# ---- Under one rule: whether the best learning rate of a small network is that of a large one
 
 
 TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 
 TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
-FEWEST_SEEDS = 3  # for a verdict
-GUESS = "guess= (in the shell --guess), the loss of a network that knows nothing, such as log C of C classes"
-_MEANINGS: dict[TransferVerdict, str] = {
-    "TRANSFERS": "it transfers",
-    "COSTS": "it does not transfer",
-    "UNCERTAIN": "the seeds leave open whether it transfers",
-}
-_END = {-1: "lower rates may be better", 1: "higher rates may be better"}
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Sizes whose best rate is not known; false where it is at all.
-
-    Attributes:
-        unlearnt: sizes at which nothing is learnt. ends: -1 or 1 for sizes where lower or higher rates may be better.
-    """
-
-    unlearnt: tuple[Size, ...]
-    ends: Mapping[Size, int]
-
-    def __bool__(self) -> bool:
-        return bool(self.unlearnt or self.ends)
-
-    def __str__(self) -> str:
-        if self.unlearnt:
-            return f"nothing is learnt at {', '.join(map(in_words, self.unlearnt))}: take more steps or other rates"
-        ends = [f"{in_words(size)} ({_END[end]})" for size, end in self.ends.items()]
-        return f"the best rate lies at an end of its grid at {', '.join(ends)}: give other rates" if ends else ""
+_FEWEST_SEEDS = 3  # for a verdict
 
 
 @dataclass(frozen=True)
@@ -391,101 +413,78 @@ class RuleTransfer:
     Attributes:
         regret: None where no new networks were trained at both rates, as in most logs, or there is one size.
         against: the best rate against further settings, by their names.
-        new: scores at the best rate of a size from starts that chose no rate, where there are any.
     """
 
     rule: str
     cells: dict[Size, Scores]
     regret: Regret | None = None
     against: Mapping[str, RateAgainst] = field(default_factory=dict)
-    new: Mapping[Size, Array] = field(default_factory=dict)
-
-    @cached_property
-    def inside(self) -> dict[Size, Scores]:
-        """The sizes whose best rate lies inside of its grid: it is fitted there alone."""
-        return {size: cell for size, cell in self.cells.items() if cell.has_optimum}
-
-    def optimum(self, size: Size) -> Interval:
-        """log2 of the best rate; not-a-number where it lies at an end of the grid, or nothing is learnt."""
-        return self.inside[size].optimum() if size in self.inside else UNKNOWN
 
     def reached(self, size: Size) -> Array:
         """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of the other seeds."""
-        return self.new.get(size, self.cells[size].reached)
+        is_new = self.regret is not None and size == [*self.cells][-1]
+        return self.regret.own if self.regret and is_new else self.cells[size].reached
 
     def loss(self, size: Size) -> Interval:
         """The loss at the best rate of a size."""
         return mean(self.reached(size))
 
-    def drift(self, axis: Axis) -> Interval | None:
-        """Doublings of the best rate per doubling of width or depth, the other held; None where it does not vary."""
-        return drift(self.inside, axis)
-
     @cached_property
     def drifts(self) -> dict[Axis, Interval]:
-        """The drift along every axis that varies."""
-        return {axis: moved for axis in reversed(AXES) if (moved := self.drift(axis)) is not None}
+        """Doublings of the best rate per doubling of every axis that varies, the other held."""
+        inside = {size: cell for size, cell in self.cells.items() if cell.has_optimum}
+        return {axis: moved for axis in reversed(AXES) if (moved := drift(inside, axis)) is not None}
 
-    def along(self, axis: Axis) -> dict[int, Size]:
-        """The sizes along one axis, the other at its largest."""
+    def along(self, axis: Axis) -> dict[int, Scores]:
+        """The scores along one axis, the other at its largest."""
         place = AXES.index(axis)
         largest = max(size[1 - place] for size in self.cells)
-        return {size[place]: size for size in self.cells if size[1 - place] == largest}
+        return {size[place]: cell for size, cell in self.cells.items() if size[1 - place] == largest}
 
     @property
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Row]:
         """A row per quantity: best rates and losses by size, drifts, and the regret in nats and over the progress."""
-        about: dict[str, Any] = {"rule": self.rule, "width": None, "depth": None}
-        rates = [
-            about | {"quantity": "best lr", "width": n, "depth": L} | rate_of(self.optimum((n, L))).limits
-            for n, L in self.cells
+        found: list[tuple[str, tuple[int | None, int | None], Interval]] = [
+            *(("best lr", size, cell.rate()) for size, cell in self.cells.items()),
+            *(("best loss", size, self.loss(size)) for size in self.cells),
+            *((f"drift per doubling of {axis}", (None, None), moved) for axis, moved in self.drifts.items()),
         ]
-        rates += [
-            about | {"quantity": "best loss", "width": n, "depth": L} | self.loss((n, L)).limits for n, L in self.cells
-        ]
-        others = {f"drift per doubling of {axis}": moved for axis, moved in self.drifts.items()}
         if self.regret is not None:
-            others |= {"regret (nats)": self.regret.loss, "regret over progress": self.regret.share}
-        return [*rates, *(about | {"quantity": name} | estimate.limits for name, estimate in others.items())]
+            found.append(("regret (nats)", (None, None), self.regret.loss))
+            found.append(("regret over progress", (None, None), self.regret.share))
+        return [
+            {"rule": self.rule, "width": n, "depth": L, "quantity": name} | estimate.limits
+            for name, (n, L), estimate in found
+        ]
 
     @property
     def sentence(self) -> str:
-        """The answer with its numbers."""
-        rates = " and ".join(
-            f"{rate_in_words(rate_of(self.optimum(size)))} at {in_words(size)}"
-            for size in dict.fromkeys((min(self.cells), max(self.cells)))
-        )
-        drifts = [f"{signed(drift)} doublings per doubling of {axis}" for axis, drift in self.drifts.items()]
-        reading = f"{self.rule}: the best lr is {rates}"
-        reading += f", a drift of {' and '.join(drifts)}" if drifts else ""
-        if self.regret is None:
-            return f"{reading}: {self.doubt}." if self.doubt else f"{reading}."
-        loss, share = self.regret.loss, self.regret.share
-        cost = "an unknown loss" if math.isnan(loss.value) else f"{loss} nats"
-        reading += f"; the smallest network's best rate costs the largest {cost}"
-        if math.isfinite(share.value):
-            reading += f", {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress"
-        return f"{reading}: {self.doubt or self.lacks or _MEANINGS[self.verdict]}."
+        """The regret, the drift, and what is missing for a verdict."""
+        said = [
+            f"The best lr moves by {moved} doublings per doubling of {axis}." for axis, moved in self.drifts.items()
+        ]
+        if self.regret is not None:
+            cost = f"{self.regret.loss} nats, {self.regret.in_percent} of its progress"
+            said = [f"{self.verdict}. The smallest network's best lr costs the largest {cost}.", *said]
+        return f"{self.rule}: {' '.join([*said, *([f'{self.doubt}.'] if self.doubt else [])])}"
 
     def __str__(self) -> str:
-        return self.sentence if self.regret is None else f"{self.verdict}  {self.sentence}"
+        return self.sentence
 
     @property
-    def doubt(self) -> Doubt:
-        """Why best rates cannot be compared; false when they can."""
-        unlearnt = tuple(size for size, cell in self.cells.items() if not cell.learns)
-        return Doubt(unlearnt, {size: cell.edge for size, cell in self.cells.items() if cell.edge})
-
-    @property
-    def lacks(self) -> str:
-        """What a verdict on the regret needs and is not there, whatever the regret is; else empty."""
+    def doubt(self) -> str:
+        """Why best rates cannot be compared, or what a verdict needs whatever the regret is; else empty."""
+        if unlearnt := [in_words(size) for size, cell in self.cells.items() if not cell.learns]:
+            return f"Nothing is learnt at {', '.join(unlearnt)}: take more steps or other rates"
+        words = {-1: "lower rates may be better", 1: "higher rates may be better"}
+        if ends := [f"{in_words(size)} ({words[cell.edge]})" for size, cell in self.cells.items() if cell.edge]:
+            return f"The best rate lies at an end of its grid at {', '.join(ends)}: give other rates"
         if self.regret is None:
             return ""
-        if not self.regret.counts_progress:
-            return f"a verdict needs {GUESS}"
         if math.isnan(self.regret.share.value):
-            return "a verdict needs two starts or more of the largest network that learn at its own best rate"
-        return f"a verdict needs {FEWEST_SEEDS} seeds" if len(self.regret.grid.losses) < FEWEST_SEEDS else ""
+            return "A verdict needs two starts or more of the largest network that learn at its own best rate"
+        few = len(self.regret.grid.losses) < _FEWEST_SEEDS
+        return f"A verdict needs {_FEWEST_SEEDS} seeds" if few else ""
 
     @property
     def verdict(self) -> TransferVerdict:
@@ -493,7 +492,7 @@ class RuleTransfer:
 
         A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs nothing.
         """
-        if self.doubt or self.regret is None or self.lacks:
+        if self.doubt or self.regret is None:
             return "UNCERTAIN"
         share = self.regret.share
         if share.high < TOLERANCE:
@@ -538,36 +537,16 @@ class Regret:
     their own.
 
     ``new`` has one column for each of the two rates, in this order; ``grid`` are the scores by which its own best rate
-    was chosen. ``counts_progress``: whether its ``guess`` is one from which progress counts, and no more than a loss
-    for divergence.
+    was chosen. Progress counts from its ``guess``.
     """
 
-    foreign_eta: float
-    own_eta: float
     new: Scores
     grid: Scores
-    counts_progress: bool = True
-
-    @property
-    def foreign(self) -> Array:
-        """Scores ``[S]`` at the smallest network's best rate."""
-        return self.new.scores[:, 0]
 
     @property
     def own(self) -> Array:
         """Scores ``[S]`` at its own best rate."""
         return self.new.scores[:, 1]
-
-    @property
-    def guess(self) -> float:
-        """log C, from which progress counts."""
-        return self.grid.guess
-
-    @property
-    def progress(self) -> float:
-        """What the largest network learns at its own best rate, in nats below a uniform guess; not-a-number where that
-        is not known."""
-        return self.guess - float(self.own.mean()) if self.counts_progress else math.nan
 
     @property
     def diverges(self) -> tuple[float, float, float]:
@@ -595,8 +574,8 @@ class Regret:
         if int(trains.sum()) < 2:
             return UNKNOWN
         q, low, high = self.diverges
-        known = self.guess - self.own[trains]
-        paid = (self.foreign - self.own)[both] if int(both.sum()) > 1 else np.zeros(2)  # q is near 1
+        known = self.grid.guess - self.own[trains]
+        paid = (self.new.scores[:, 0] - self.own)[both] if int(both.sum()) > 1 else np.zeros(2)  # q is near 1
         A, D = float(paid.mean()), float(known.mean())
         parts = [(float((w * v).var(ddof=1)) / len(v), len(v) - 1) for w, v in ((1 - q, paid), (q, known))]
         calm = combined(A + q * (D - A), parts)
@@ -606,13 +585,21 @@ class Regret:
 
     @property
     def share(self) -> Interval:
-        """The loss paid over the progress."""
-        return self.loss.scaled(1 / self.progress) if self.progress > 0 else UNKNOWN
+        """The loss paid over the progress: what is learnt at the own best rate, in nats below a uniform guess."""
+        progress = self.grid.guess - float(self.own.mean())
+        return self.loss.scaled(1 / progress) if progress > 0 else UNKNOWN
+
+    @property
+    def in_percent(self) -> str:
+        """``share`` as ``12.8 % [4.6, 27.0]``."""
+        value, low, high = (f"{100 * share:.1f}" for share in (self.share.value, self.share.low, self.share.high))
+        return "an unknown part" if math.isnan(self.share.value) else f"{value} % [{low}, {high}]"
 
     def _lost(self, scores: Scores) -> Bools:
         """Which runs ``[S, E]`` diverged: those that know nothing, unless they are calm and below the best rate."""
-        too_small = scores.log2_eta < math.log2(self.own_eta) - _SAME
-        return (scores.losses >= self.guess) & ~(too_small & ~scores.upset)
+        too_small = scores.log2_eta < self.new.log2_eta[1] - _SAME
+        lost: Bools = (scores.losses >= self.grid.guess) & ~(too_small & ~scores.upset)
+        return lost
 
 
 def _chance(log2_eta: Array, middle: Array, width: Array) -> Array:
@@ -636,61 +623,11 @@ def _likely(log2_eta: Array, lost: Bools, middle: Array, width: Array) -> Array:
 # ---- The best rate against a setting other than width and depth, under one rule
 
 
-Agreement = Literal["AGREES", "DIFFERS", "UNDECIDED"]
-
-_IN_WORDS: dict[Agreement | None, str] = {
-    "AGREES": "; these runs agree",
-    "DIFFERS": "; these runs differ from it",
-    "UNDECIDED": "; these runs leave it open",
-    None: "",
-}
-
-
-class Variation(NamedTuple):
-    """A value of one setting, in place of that of the call."""
-
-    setting: str
-    value: float
-
-
-@dataclass(frozen=True)
-class Assumed:
-    """``best rate ~ setting^exponent``.
-
-    Attributes:
-        name: what the rule is called. kind: what it rests on. source: where it comes from, and for which networks.
-    """
+class Assumed(NamedTuple):
+    """``best rate ~ setting^exponent``, what this rests on, and for which networks."""
 
     exponent: float
-    name: str
-    kind: Literal["theorem", "empirical law", "assumption"]
     source: str
-
-    def __str__(self) -> str:
-        return f"^{self.exponent:g} ({self.name}, {self.kind}: {self.source})"
-
-
-@dataclass(frozen=True)
-class SettingAxis:
-    """A setting that varies beside the rate.
-
-    Attributes:
-        name: of the setting. values: ascending. assumed: what is usually assumed along it, if anything is.
-    """
-
-    name: str
-    values: tuple[float, ...]
-    assumed: Assumed | None = None
-
-    @property
-    def variations(self) -> list[Variation]:
-        """Its values, each with its name."""
-        return [Variation(self.name, value) for value in self.values]
-
-    @property
-    def has_exponent(self) -> bool:
-        """Whether the best rate may follow a power of it; warm-up is a share, whose usual value is 0."""
-        return self.name != "warmup"
 
 
 @dataclass(frozen=True)
@@ -698,39 +635,35 @@ class RateAgainst:
     """The best learning rate at several values of one setting, such as the batch size. Print it for the table.
 
     Attributes:
-        rule, axis: the rule, and the setting. cells: scores by size and value of the setting.
+        rule, setting: their names. cells: scores by size and value of the setting, both ascending.
+        assumed: what is usually assumed of the best rate along it, if anything is.
     """
 
     rule: str
-    axis: SettingAxis
+    setting: str
     cells: Mapping[tuple[Size, float], Scores]
+    assumed: Assumed | None = None
 
-    @cached_property
-    def inside(self) -> dict[tuple[Size, float], Scores]:
-        """The places whose best rate lies inside of its grid: it is fitted there alone."""
-        return {place: cell for place, cell in self.cells.items() if cell.has_optimum}
+    @property
+    def values(self) -> list[float]:
+        """From the smallest to the largest."""
+        return list(dict.fromkeys(value for _, value in self.cells))
 
     @property
     def sizes(self) -> list[Size]:
         """From the smallest to the largest."""
         return list(dict.fromkeys(size for size, _ in self.cells))
 
-    def optimum(self, size: Size, value: float) -> Interval:
-        """log2 of the best rate; not-a-number where it lies at an end of its grid, or nothing is learnt."""
-        return self.inside[size, value].optimum() if (size, value) in self.inside else UNKNOWN
-
-    def best(self, size: Size, value: float) -> Interval:
-        """The best rate; not-a-number as above. ValueError for a value of which there are no runs."""
-        if value not in self.axis.values:
-            known = ", ".join(f"{x:g}" for x in self.axis.values)
-            raise InputError(f"there are no runs of {self.axis.name} {value:g}. There are some of {known}.")
-        return rate_of(self.optimum(size, value))
+    @property
+    def has_exponent(self) -> bool:
+        """Whether the best rate may follow a power of it; warm-up is a share, whose usual value is 0."""
+        return self.setting != "warmup"
 
     @cached_property
     def exponent(self) -> Interval:
         """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
-        known = {place: cell for place, cell in self.inside.items() if place[1] > 0}
-        if not self.axis.has_exponent or len({value for _, value in known}) < 2:
+        known = {place: cell for place, cell in self.cells.items() if cell.has_optimum and place[1] > 0}
+        if not self.has_exponent or len({value for _, value in known}) < 2:
             return UNKNOWN
         logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
         return fitted_exponent(list(known.values()), logs, 0)
@@ -738,207 +671,58 @@ class RateAgainst:
     @cached_property
     def moved(self) -> Interval:
         """Doublings of the best rate from the first value to the last, over the sizes at which both are known."""
-        first, last = self.axis.values[0], self.axis.values[-1]
-        sizes = [size for size in self.sizes if {(size, first), (size, last)} <= self.inside.keys()]
-        if not sizes or first == last:
-            return UNKNOWN
-        cells = [self.inside[size, value] for size in sizes for value in (first, last)]
-        return chosen(cells, np.tile([-1.0, 1.0], len(sizes)) / len(sizes))
+        pairs = [[self.cells[size, value] for value in (self.values[0], self.values[-1])] for size in self.sizes]
+        known = [cell for pair in pairs if all(cell.has_optimum for cell in pair) for cell in pair]
+        return chosen(known, np.tile([-2.0, 2.0], len(known) // 2) / len(known)) if known else UNKNOWN
 
     @property
-    def agreement(self) -> Agreement | None:
+    def agreement(self) -> Literal["AGREES", "DIFFERS", "UNDECIDED"] | None:
         """Whether the exponent is the assumed one; None where nothing is assumed or the exponent is not known.
 
         It agrees when the 95 % interval holds the assumed exponent and ends before none and before twice of it, and
         differs when the interval leaves it out.
         """
-        if self.axis.assumed is None or math.isnan(self.exponent.low):
+        if self.assumed is None or math.isnan(self.exponent.low):
             return None
-        assumed, p = self.axis.assumed.exponent, self.exponent
+        assumed, p = self.assumed.exponent, self.exponent
         if not p.low <= assumed <= p.high:
             return "DIFFERS"
         return "AGREES" if max(p.high - assumed, assumed - p.low) < abs(assumed) else "UNDECIDED"
 
     @property
-    def table(self) -> list[dict[str, Any]]:
-        """A row per quantity: best rates and losses by size and value, and the exponent."""
-        rows = list[dict[str, Any]]()
-        for (n, L), value in self.cells:
-            about = {"rule": self.rule, "width": n, "depth": L, self.axis.name: value}
-            cell = self.cells[(n, L), value]
-            rows.append(about | {"quantity": "best lr"} | rate_of(self.optimum((n, L), value)).limits)
+    def table(self) -> list[Row]:
+        """A row per quantity: best rates and losses by size and value, and the exponent, or how far the rate moves."""
+        rows = list[Row]()
+        for ((n, L), value), cell in self.cells.items():
+            about = {"rule": self.rule, "width": n, "depth": L, self.setting: value}
+            rows.append(about | {"quantity": "best lr"} | cell.rate().limits)
             rows.append(about | {"quantity": "loss"} | mean(cell.scores[:, int(cell.typical.argmin())]).limits)
-        last = {"rule": self.rule, "width": None, "depth": None, self.axis.name: None}
-        if self.axis.has_exponent:
-            return [*rows, last | {"quantity": f"exponent of {self.axis.name}"} | self.exponent.limits]
-        return [*rows, last | {"quantity": "doublings from first to last"} | self.moved.limits]
+        name = f"exponent of {self.setting}" if self.has_exponent else "doublings from first to last"
+        found = self.exponent if self.has_exponent else self.moved
+        nowhere = {"rule": self.rule, "width": None, "depth": None, self.setting: None}
+        return [*rows, nowhere | {"quantity": name} | found.limits]
 
     @property
     def sentence(self) -> str:
         """How the best rate follows the setting beside what is assumed, and where the loss is lowest."""
-        name, assumed, values = self.axis.name, self.axis.assumed, self.axis.values
-        if not self.axis.has_exponent:
-            moved = f"from {name} {values[0]:g} to {values[-1]:g} the best lr moves by {signed(self.moved)} doublings."
-        elif math.isnan(self.exponent.value):
-            moved = f"how the best lr follows {name} is not known from these values."
-        else:
-            usual = f"usually assumed: {name}{assumed}{_IN_WORDS[self.agreement]}." if assumed else "no usual law."
-            moved = f"the best lr follows {name}^{signed(self.exponent)} up to {values[-1]:g}; {usual}"
-        parts = [moved]
+        name, values = self.setting, self.values
+        said = f"{self.rule}: the best lr follows {name}^{self.exponent}."
+        if not self.has_exponent:
+            said = (
+                f"{self.rule}: from {name} {values[0]:g} to {values[-1]:g} the best lr moves by {self.moved} doublings."
+            )
+        elif self.agreement and self.assumed:
+            said += f" Usually assumed: {name}^{self.assumed.exponent:g} ({self.assumed.source}); {self.agreement}."
         if name not in ("batch_size", "steps"):  # other steps or batches are other trainings
-            parts += [self._lowest(size) for size in self.sizes]
-        if unknown := self.cells.keys() - self.inside.keys():
-            places = sorted(f"{name} {value:g} and {in_words(size)}" for size, value in unknown)
-            parts.append(f"The best rate is not known at {'; '.join(places)}, so it was left out: give other rates.")
-        return f"{self.rule}: {' '.join(parts)}"
+            for size in self.sizes:
+                value = min(values, key=lambda value: float(self.cells[size, value].typical.min()))
+                rate = rate_in_words(self.cells[size, value].rate())
+                said += f" At {in_words(size)} the loss is lowest at {name} {value:g} and lr {rate}."
+        if unknown := [
+            f"{name} {v:g} and {in_words(size)}" for (size, v), c in self.cells.items() if not c.has_optimum
+        ]:
+            said += f" The best rate is not known at {'; '.join(unknown)}, so it was left out: give other rates."
+        return said
 
     def __str__(self) -> str:
         return f"{self.sentence}\n{rows_as_text(self.table)}"
-
-    def _lowest(self, size: Size) -> str:
-        """Where the loss is lowest at one size, each value at its best rate, and whether that is an end of them."""
-        learning = [value for value in self.axis.values if self.cells[size, value].learns]
-        if not learning:
-            return f"At {in_words(size)} nothing is learnt."
-        value = min(learning, key=lambda value: float(self.cells[size, value].typical.min()))
-        ends = {self.axis.values[0] or math.nan: "smallest", self.axis.values[-1]: "largest"}
-        end = f", the {ends[value]} that was tried: the optimum may lie beyond" if value in ends else ""
-        best = rate_in_words(rate_of(self.optimum(size, value)))
-        return f"At {in_words(size)} the loss is lowest at {self.axis.name} {value:g} and lr {best}{end}."
-
-
-# ---- What a regret does not show, and what to do
-#
-# A rule under which nothing is lost by tuning small may train every size badly. So the losses that rules reach at their
-# own best rates are compared, by starts that chose none of these rates: the best of a grid is too low by chance.
-
-_FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
-_TRIED = 4  # scales to try, at most
-
-
-def _better_than(answers: Sequence[RuleTransfer], rule: str) -> tuple[str, Interval] | None:
-    """Another rule whose loss at the largest size is significantly lower, each at its own best rate; and by how much.
-
-    The other rule is chosen by the grid and judged by new starts, so that chance counts once. Rules share their seeds,
-    so the test is one of pairs. What is less than learning anything at all is left out.
-    """
-    own = next(answer for answer in answers if answer.rule == rule)
-    large = [*own.cells][-1]
-    others = [answer for answer in answers if answer.rule != rule and answer.cells[large].learns]
-    if not others:
-        return None
-    other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
-    first, second = other.reached(large), own.reached(large)
-    gap = mean(first - second) if len(first) == len(second) else _apart(first, second)
-    return (other.rule, gap) if gap.high < 0 and -gap.value > own.cells[large].least else None
-
-
-def _apart(first: Array, second: Array) -> Interval:
-    """The mean of samples less that of other, independent ones."""
-    parts = [(float(own.var(ddof=1)) / len(own), len(own) - 1) for own in (first, second)]
-    return combined(float(first.mean() - second.mean()), parts)
-
-
-def _of_level(answers: Sequence[RuleTransfer], rule: str) -> list[str]:
-    """A sentence where another rule is better than this one, and one where its largest network is no better than its
-    smallest, each at its own best rate."""
-    own = next(answer for answer in answers if answer.rule == rule)
-    small, *_, large = own.cells
-    said, grown = [], _apart(own.reached(large), own.reached(small))
-    if better := _better_than(answers, rule):
-        other, gap = better
-        lower = Interval(-gap.value, gap.stderr, -gap.high, -gap.low).unsigned
-        said.append(
-            f"At {in_words(large)} {other} is better than {rule}: the loss at its own best lr is lower by {lower} nats."
-        )
-    if not grown.high < 0:
-        half = grown.value - grown.low  # of the interval: a gain below half of it is nearer to none than to a known one
-        word = "worse" if grown.low > 0 else "no better" if grown.value > -half / 2 else "not known to be better"
-        said.append(
-            f"Under {rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best loss "
-            f"changes by {grown} nats."
-        )
-    return said
-
-
-def _of_initial_scale(scale: float) -> list[str]:
-    """A sentence where initial weights are far from fan-in scaling, with the axis to try."""
-    if not max(scale, 1 / scale) > _FAR:
-        return []
-    octaves = -math.log2(scale)
-    steps = math.copysign(math.ceil(abs(octaves) / (_TRIED - 1)), octaves)
-    values = sorted(2.0 ** (k * steps) for k in range(math.ceil(octaves / steps) + 1))
-    tried = ", ".join(f"{value:g}" for value in values)
-    return [
-        f"Initial weights are {'small' if scale < 1 else 'large'}: inner matrices of the smallest network begin at "
-        f"{scale:.2g} times fan_in^-1/2, and a rule keeps this at every size. Others may be better: try "
-        f"axes={{'init_scale': ({tried})}} (in the shell --axes init_scale={tried.replace(' ', '')})."
-    ]
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """What to do.
-
-    Attributes:
-        kind: ``"use"`` a rule that transfers; take ``"more seeds"`` where the seeds leave that open; ``"tune large"``
-            where every rule costs, or no guess was given to tell; ``"other rates"`` where no best rate is known.
-        rule: the one of the lowest loss at the largest size, of those that the advice is about; None for other rates.
-        rate: the best one, at the smallest size for ``"use"``, else at the largest.
-        sentence: the same in words.
-    """
-
-    kind: Literal["use", "more seeds", "tune large", "other rates"]
-    rule: str | None
-    rate: Interval | None
-    sentence: str
-
-
-def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
-    """The advice that all rules together give, of which the regrets are known."""
-    regrets = {answer.rule: answer.regret for answer in answers if answer.regret is not None}
-    known = [answer for answer in answers if not answer.doubt]
-    if not known:
-        words = "No rule can be recommended: no best rate is known at every size. Give other rates or more steps."
-        return Recommendation("other rates", None, None, words)
-    small, *_, large = answers[0].cells
-    transferring = [answer for answer in known if answer.verdict == "TRANSFERS"]
-    if transferring:
-        best = min(transferring, key=lambda answer: float(regrets[answer.rule].foreign.mean()))
-        rate, cost = rate_of(best.optimum(small)), _share(regrets[best.rule])
-        words = (
-            f"Use {best.rule} at lr = {rate_in_words(rate)}: tuned at {in_words(small)} it costs {cost} of the "
-            f"progress at {in_words(large)}."
-        )
-        if better := _better_than(answers, best.rule):
-            words = (
-                f"{best.rule} transfers, but its loss is not the lowest: at lr = {rate_in_words(rate)}, tuned at "
-                f"{in_words(small)}, it costs {cost} of the progress at {in_words(large)}, and {better[0]} tuned there "
-                f"is better by {-better[1].value:.2g} nats. Find out why before you train at this rate, or tune "
-                f"{better[0]} at the size that you train."
-            )
-        return Recommendation("use", best.rule, rate, words)
-    uncertain = [answer for answer in known if answer.verdict == "UNCERTAIN"]
-    counts = all(regret.counts_progress for regret in regrets.values())
-    among = uncertain if counts and uncertain else known
-    best = min(among, key=lambda answer: float(regrets[answer.rule].own.mean()))
-    rate, regret = rate_of(best.optimum(large)), regrets[best.rule]
-    where = f"At {in_words(large)} its best lr is {rate_in_words(rate)}"
-    if not counts:
-        words = f"The loss is lowest under {best.rule}. {where}. To tell what tuning small costs, give {GUESS}."
-        return Recommendation("tune large", best.rule, rate, words)
-    words = f"{best.rule} costs {_share(regret)} of the progress of {regret.progress:.2g} nats. {where}"
-    if uncertain:
-        more = f"Ask again with {2 * len(regret.grid.losses)} seeds or more steps, or tune at the size that you train."
-        return Recommendation("more seeds", best.rule, rate, f"No rule is known to transfer: {words}. {more}")
-    return Recommendation(
-        "tune large", best.rule, rate, f"No rule transfers: {words}: tune at the size that you train."
-    )
-
-
-def _share(regret: Regret) -> str:
-    """The share of progress that a small network's rate costs, in per cent."""
-    if not math.isfinite(regret.share.value):
-        return "an unknown part"
-    value, low, high = (round(100 * share) for share in (regret.share.value, regret.share.low, regret.share.high))
-    return f"{value} % [{low}, {high}]"
