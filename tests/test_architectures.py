@@ -83,6 +83,7 @@ class Case(NamedTuple):
 
 IDS = torch.arange(12).view(2, 6) % CLASSES
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 64).view(2, 3, 8, 8)
+PIXELS = torch.linspace(-1, 1, 3 * 32 * 32).view(1, 3, 32, 32)
 _TRANSFORMER = ATTENTION | MLP | INSIDE
 
 CASES: dict[str, Case] = {
@@ -234,8 +235,8 @@ def hugging_face() -> dict[str, Case]:
         ),
         "Qwen 3": Case(text("Qwen3", head_dim=8), None, GATED),
         "Mixtral": Case(text("Mixtral", num_local_experts=4), None, GATED),
-        "ConvNeXt": Case(images("ConvNext"), None, CONVNEXT),
-        "ResNet": Case(images("ResNet", embedding_size=16), None, RESNET),
+        "ConvNeXt": Case(images("ConvNext"), PIXELS, CONVNEXT),
+        "ResNet": Case(images("ResNet", embedding_size=16), PIXELS, RESNET),
     }
 
 
@@ -295,14 +296,14 @@ def test_branches_that_no_tensor_scales_get_a_factor() -> None:
         model: nn.Module = transformers.BitForImageClassification(config)
         return model
 
-    for make, ends in (
-        (gemma, [f"layers.{k}.post_{part}_layernorm" for k in range(6) for part in ("attention", "feedforward")]),
-        (bit, [f"bit.encoder.stages.{s}.layers.{k}.conv3" for s in (0, 1) for k in range(1, 6)]),
+    for make, sample, ends in (
+        (gemma, None, [f"layers.{k}.post_{part}_layernorm" for k in range(6) for part in ("attention", "feedforward")]),
+        (bit, PIXELS, [f"bit.encoder.stages.{s}.layers.{k}.conv3" for s in (0, 1) for k in range(1, 6)]),
     ):
         sizes: dict[str, Any] = {"make_model": make, "base": (16, 2)}
         model = make(64, 6)
         for rule, factor in (("mup", 1.0), ("depth-mup", 1 / R3), ("complete-p", 1 / 3)):
-            plan = nfd.plan(model, rule=rule, **sizes)
+            plan = nfd.plan(model, rule=rule, sample=sample, **sizes)
             assert plan.multipliers == ({} if factor == 1 else dict.fromkeys(ends, pytest.approx(factor)))
             assert "outer" not in plan.roles.values()
         plan.apply_(model)

@@ -23,7 +23,7 @@ from nfd.core.names import BASE, RESOLUTION, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member, member_of
 from nfd.scaling.entries import MakeModel, check_constructor, instance
-from nfd.scaling.model import blocks_named, on_device, tensors
+from nfd.scaling.model import blocks_of, on_device, tensors
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, defaults_of, plan, told_by
@@ -203,7 +203,7 @@ class Family:
         """ValueError if networks of these sizes differ in more than width and depth, such as the size of a head."""
         check_constructor(self.make_model, widths, depths)
         if self.blocks is not None:
-            blocks_named(instance(self.make_model, *self.base), self.blocks)
+            blocks_of(instance(self.make_model, *self.base), self.blocks)
 
     def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
         """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""

@@ -22,7 +22,6 @@ from nfd.scaling.model import (
     check_not_complex,
     container_of,
     counterpart,
-    head_sizes,
     in_any_block,
     in_base,
     listed,
@@ -314,35 +313,25 @@ def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:
 
 # ---- What the model does itself: factors in its forward pass, heads that are embeddings, constants of its own.
 
-_NO_NORM = {  # whether the head was followed
-    True: "no affine norm feeds it alone",
-    False: "without sample= it is not known whether an affine norm feeds it alone",
-}
-
 
 def with_own_factors(
     entries: Mapping[str, Entry], own: Mapping[str, Own | None], blocks: Collection[str]
 ) -> tuple[dict[str, Entry], list[str]]:
     """Entries that know the model's own factors; and what to say of them."""
-    made, left = dict(entries), dict[str, None]()
-    said: dict[tuple[str, float], dict[str, None]] = {}
+    made, met, left = dict(entries), dict[str, None](), dict[str, None]()
     for name, factors in own.items():
-        generic = in_any_block(name, blocks)
         if factors is None:
-            left[generic] = None
+            left[in_any_block(name, blocks)] = None
             continue
-        places = {"": factors.looked_up, " as the head": factors.applied}
-        if entries[name].role != "tied":
-            places = {"": factors.looked_up if factors.looked_up != 1 else factors.applied}
-        made[name] = replace(entries[name], own_factor=places[""])
-        for place, factor in places.items():
-            said.setdefault((place, round(factor, 6)), {})[generic] = None
-    notes = [
-        f"The model's own forward pass multiplies {listed([*names])}{place} by {factor:.4g} times the factor that it "
-        "has in the base: starts and rates make up for that."
-        for (place, factor), names in said.items()
-        if factor != 1
-    ]
+        first = factors.looked_up != 1 or entries[name].role == "tied"  # with_multipliers sees the other of a tied head
+        made[name] = replace(entries[name], own_factor=factors.looked_up if first else factors.applied)
+        met[in_any_block(name, blocks)] = None
+    notes = []
+    if met:
+        notes.append(
+            f"The model's own forward pass multiplies {listed([*met], 8)} by factors that change with size: starts and "
+            "rates make up for that."
+        )
     if left:
         notes.append(
             f"The forward pass multiplies {listed([*left])} by factors that change with size in more than one way; "
@@ -352,17 +341,10 @@ def with_own_factors(
 
 
 def with_multipliers(
-    model: nn.Module,
-    structure: Anatomy,
-    entries: Mapping[str, Entry],
-    own: Mapping[str, Own | None],
-    base: nn.Module | None,
+    structure: Anatomy, entries: Mapping[str, Entry], own: Mapping[str, Own | None]
 ) -> tuple[dict[str, Entry], dict[str, float], list[str]]:
-    """Forward factors that no start can stand for, by module name, and what to say of them: of heads of attention that
-    grow, and the 1/m of an embedding that is the head as well.
-
-    Gain and bias of the norm that alone feeds such a head take its factor, where they can: then nothing is wrapped.
-    """
+    """The factor 1/m of an embedding that is the head as well, for which no start can stand: as a forward factor by
+    module name, or in gain and bias of the norm that alone feeds the head; and what to say of it."""
     made, factors, notes = dict(entries), dict[str, float](), list[str]()
     for name, head in entries.items():
         applied = (own.get(name) or Own()).applied  # what the model multiplies the head by is in it already
@@ -383,19 +365,11 @@ def with_multipliers(
         heads = [container_of(n) for n in structure.tensors[name].readers]
         factors |= dict.fromkeys(heads, factor)
         notes.append(
-            f"{name} is the head as well, and {_NO_NORM[name in structure.traced.seen]}: plan.apply_ wraps "
-            f"{', '.join(heads)} in nfd.Scaled, which renames its entries of the state_dict; the factor is in "
-            "plan.multipliers."
+            f"{name} is the head as well, and no affine norm is seen to feed it alone (sample= may show one): "
+            f"plan.apply_ wraps {', '.join(heads)} in nfd.Scaled, which renames its entries of the state_dict; the "
+            "factor is in plan.multipliers."
         )
-    before = None if base is None else next(iter(head_sizes(base).values()), None)
-    grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in head_sizes(model).items() if d != before}
-    if grown:
-        notes.append(
-            "Heads grew: attention logits need 1/d instead of 1/sqrt(d). plan.apply_ wraps what makes the queries in "
-            "nfd.Scaled, by the factor in plan.multipliers: do not scale the logits again. Heads of a fixed size, and "
-            "more of them, need no factor."
-        )
-    return made, factors | grown, notes
+    return made, factors, notes
 
 
 def with_own_constants(structure: Anatomy, entries: Mapping[str, Entry], chosen: Rule) -> dict[str, Entry]:

@@ -274,15 +274,26 @@ Where = str | Sequence[str] | Repeated | None  # as a user says it, or as two in
 
 
 def blocks_of(model: nn.Module, where: Where = None) -> Blocks:
-    """The residual blocks: by a pattern or by their kinds, else children of the outermost containers, all where they
-    are of one class, else those of kinds that stand twice."""
+    """The residual blocks: by a pattern such as ``"transformer.h.*"``, or by their kinds, else children of the
+    outermost containers, all where they are of one class, else those of kinds that stand twice; ValueError for a
+    pattern that fits nothing."""
+    parts = modules(model)
     if where is None:
-        return {name: kind for own in _containers(model, 2).values() for name, kind in own.items()}
+        chosen: dict[str, Blocks] = {}
+        for name, container in _outermost(parts, chosen):
+            if len(own := _chosen(name, container, None)) > 1:
+                chosen[name] = own
+        return {name: kind for own in chosen.values() for name, kind in own.items()}
     if isinstance(where, Mapping):
-        parts = modules(model)
-        chosen = [_chosen(name, parts[name], kinds) for name, kinds in where.items() if name in parts]
-        return {name: kind for own in chosen for name, kind in own.items()}
-    return blocks_named(model, where)
+        found = [_chosen(name, parts[name], kinds) for name, kinds in where.items() if name in parts]
+        return {name: kind for own in found for name, kind in own.items()}
+    patterns = [where] if isinstance(where, str) else list(where)
+    missing = [p for p in patterns if not any(matches(name, p) for name in parts if name)]
+    if missing or not patterns:
+        there = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_of(model)})
+        hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
+        raise InputError(f"blocks must name modules of the model; no match for {', '.join(missing)!r}. {hint}".strip())
+    return {name: kind_of(part) for name, part in parts.items() if name and any(matches(name, p) for p in patterns)}
 
 
 def repeated(model: nn.Module, other: nn.Module) -> Repeated | None:
@@ -299,38 +310,6 @@ def repeated(model: nn.Module, other: nn.Module) -> Repeated | None:
     return kinds or None
 
 
-def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> Blocks:
-    """The modules that fit a pattern such as ``"transformer.h.*"``; ValueError when there are none."""
-    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    named = {name: kind_of(module) for name, module in modules(model).items() if name}
-    fitting = {name: kind for name, kind in named.items() if any(matches(name, p) for p in patterns)}
-    missing = [p for p in patterns if not any(matches(name, p) for name in named)]
-    if missing or not patterns:
-        there = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_of(model)})
-        hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
-        raise InputError(f"blocks must name modules of the model; no match for {', '.join(missing)!r}. {hint}".strip())
-    return fitting
-
-
-def single_block(model: nn.Module) -> str | None:
-    """The module that stands alone where others would be blocks, as a pattern where nothing stands beside it."""
-    parts = modules(model)
-    for container, own in _containers(model, 1).items():
-        if len(own) == 1:
-            return f"{container}.*".lstrip(".") if len(parts[container]._modules) == 1 else next(iter(own))
-    return None
-
-
-def _containers(model: nn.Module, least: int) -> dict[str, Blocks]:
-    """The outermost containers that hold at least so many blocks, and these."""
-    containers: dict[str, Blocks] = {}
-    for name, module in _outermost(modules(model), containers):
-        own = _chosen(name, module, None)
-        if len(own) >= least:
-            containers[name] = own
-    return containers
-
-
 def _outermost(parts: Mapping[str, nn.Module], found: Container[str]) -> Iterator[tuple[str, nn.Module]]:
     """The containers that are no part of those found so far."""
     for name, module in parts.items():
@@ -343,7 +322,7 @@ def _chosen(name: str, container: nn.Module, kinds: frozenset[Kind] | None) -> B
     """The blocks of a container, of these kinds: all its children where they are of one class, else from the first to
     the last of the kinds, without what is no block between them.
 
-    Where the kinds are not known, they are those of blocks that it holds twice, or of the only one.
+    Where the kinds are not known, they are those of blocks that it holds twice.
     """
     children = {f"{name}.{key}".lstrip("."): child for key, child in container.named_children()}
     own = {key: kind_of(child) for key, child in children.items()}
@@ -353,7 +332,7 @@ def _chosen(name: str, container: nn.Module, kinds: frozenset[Kind] | None) -> B
     may = [key for key in may if not isinstance(children[key], nn.ModuleList | nn.ModuleDict)]
     if kinds is None:
         counted = Counter(own[key] for key in may)
-        kinds = frozenset(kind for kind in counted if counted[kind] > 1 or len(may) == 1)
+        kinds = frozenset(kind for kind in counted if counted[kind] > 1)
     are = {key for key in own if own[key] in kinds and any(True for _ in children[key].parameters())}
     places = [k for k, key in enumerate(own) if key in are]
     return {key: own[key] for key in [*own][min(places) : max(places) + 1] if key in are or key in may} if are else {}
@@ -648,60 +627,3 @@ class Scaled(nn.Module):
     def extra_repr(self) -> str:
         """The factor."""
         return f"factor={self.factor:g}"
-
-
-# ---- What modules of PyTorch and Hugging Face tell of themselves: an input to try them with, and the size of heads.
-
-_HEAD_SIZES = ("head_dim", "attention_head_size", "head_size")
-_QUERIES = ("q_proj", "query", "q")
-_PIXELS = 64  # of images, where a model takes any size
-
-
-def own_samples(model: nn.Module) -> dict[str, Any]:
-    """An input of every outermost module that says what it takes, by name."""
-    samples: dict[str, Any] = {}
-    for name, module in modules(model).items():
-        inside = any(name.startswith(f"{outer}.") or not outer for outer in samples)
-        sample = None if inside else _sample_of(module)
-        if sample is not None:
-            samples[name] = sample
-    return samples
-
-
-def _sample_of(module: nn.Module) -> Any:
-    place = next((p.device for p in module.parameters()), None)
-    if isinstance(module, nn.TransformerEncoder):
-        weight = next(module.parameters())
-        return torch.ones(1, 2, weight.shape[-1], dtype=weight.dtype, device=place)
-    if not hasattr(module, "dummy_inputs") or not hasattr(module, "main_input_name"):  # Hugging Face's
-        return None
-    if module.main_input_name == "pixel_values":
-        config: Any = module.config
-        size = getattr(config, "image_size", None) or _PIXELS
-        height, width = (size, size) if isinstance(size, int) else size
-        return {"pixel_values": torch.ones(1, config.num_channels, height, width, device=place)}
-    if module.main_input_name != "input_ids":
-        return None
-    given: dict[str, Any] = module.dummy_inputs  # type: ignore[assignment]
-    return {name: v.to(place) if isinstance(v, Tensor) else v for name, v in given.items()}
-
-
-def _divides_logits(module: nn.Module, size: int) -> bool:
-    """Whether an attention with heads of this size divides logits by its root: PyTorch's do, others keep the factor."""
-    factors = [value for value in vars(module).values() if isinstance(value, float)]
-    by_root = any(math.isclose(factor, root) for factor in factors for root in (size**-0.5, size**0.5))
-    return isinstance(module, nn.MultiheadAttention) or by_root
-
-
-def head_sizes(model: nn.Module) -> dict[str, int]:
-    """The size of heads whose logits are divided by its root, by the module that makes the queries.
-
-    Where queries, keys and values are made together, the name is that of the attention.
-    """
-    sizes = {}
-    for name, module in modules(model).items():
-        size = next((s for key in _HEAD_SIZES if isinstance(s := getattr(module, key, None), int)), None)
-        if size is not None and _divides_logits(module, size):
-            query = next((key for key in _QUERIES if isinstance(getattr(module, key, None), nn.Module)), None)
-            sizes[f"{name}.{query}" if query else name] = size
-    return sizes

@@ -27,7 +27,6 @@ from nfd.scaling.entries import Entry, Positive, acts_inside
 from nfd.scaling.model import (
     Scaled,
     TensorInfo,
-    head_sizes,
     in_any_block,
     listed,
     matches,
@@ -232,11 +231,6 @@ class Plan:
             module = model.get_submodule(name)
             if isinstance(module, Scaled):
                 module.factor = factor
-            elif "" in head_sizes(module):  # a whole attention, whose queries have no module of their own
-                raise InputError(
-                    f"The size of a head grows with width, and {name!r} makes queries, keys and values together, so "
-                    "that no factor can be inserted. Let make_model grow the number of heads: heads = width // 16."
-                )
             else:
                 model.set_submodule(name, Scaled(module, factor))
         return model

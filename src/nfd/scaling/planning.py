@@ -54,7 +54,6 @@ from nfd.scaling.model import (
     check_not_parametrized,
     check_stored,
     container_of,
-    head_sizes,
     in_any_block,
     in_base,
     listed,
@@ -221,7 +220,7 @@ def _parts_of_any(
             blocks = repeated(base, given.instance(depth=2 * given.size[1]))
     grows = None if base is None else given.growing(model, base, blocks)
     structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
-    settled = settled_roles(structure, chosen, rule, model)
+    settled = settled_roles(structure, chosen, rule)
     if not chosen.scales_width:  # the model's own start is that of the rule
         entries = entries_of(structure, settled, grows)
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
@@ -262,7 +261,7 @@ def _parts_of_any(
         depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
         entries = entries_of(structure, settled, grows, m=m)
         notes = [] if m == 1 and depth == 1 else [_LAW]
-    entries, factors, of_factors = with_multipliers(model, structure, entries, found, base)
+    entries, factors, of_factors = with_multipliers(structure, entries, found)
     entries = with_own_constants(structure, entries, chosen)
     notes += of_factors
     if kept := dict.fromkeys(in_any_block(n, structure.blocks) for n, e in entries.items() if e.start.kept):
@@ -273,7 +272,7 @@ def _parts_of_any(
         branches = {name: chosen.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
         factors |= branches
         notes += [_UNSCALED] if branches else []
-    if structure.traced.attention and not (base is not None and head_sizes(model)):
+    if structure.traced.attends:
         notes.append(_HEADS)
     return Parts(entries, m, depth, [*structure.blocks], factors, notes)
 

@@ -37,8 +37,7 @@ from nfd.scaling.model import (
     matches,
     modules,
     numberless,
-    own_samples,
-    single_block,
+    on_device,
     tensors,
 )
 from nfd.scaling.rules import ROLES, Role, Rule
@@ -80,90 +79,112 @@ class Trace:
         acts: what it does, of tensors in branches.
         streams: on which stream its branch stands, by where the stream starts.
         fans: dimensions of tensors that count inputs and outputs.
-        unscaled: modules whose outputs are branches that no tensor scales.
         norms: gain and bias of the norm that alone feeds the products with a tensor.
-        factors: constant factors of tensors.
-        attention: operations that look like it: a softmax, alone or fused with its products.
+        factors: constant factors of the tensors of the model that ran.
+        unscaled: modules whose outputs are branches that no tensor scales.
+        attends: whether something looks like attention: a softmax, alone or fused with its products.
     """
 
-    seen: set[str] = field(default_factory=set)
+    seen: frozenset[str] = frozenset()
     acts: dict[str, Decision] = field(default_factory=dict)
     streams: dict[str, Operation] = field(default_factory=dict)
     fans: dict[str, Fans] = field(default_factory=dict)
-    unscaled: set[str] = field(default_factory=set)
     norms: dict[str, frozenset[str]] = field(default_factory=dict)
     factors: dict[str, Factors] = field(default_factory=dict)
-    attention: set[str] = field(default_factory=set)
+    unscaled: frozenset[str] = frozenset()
+    attends: bool = False
 
     def alike(self, name: str) -> str | None:
         """The tensor itself where it was seen, or one of the same name but for numbers, such as another expert's."""
-        if name in self.seen:
-            return name
-        return next((other for other in sorted(self.seen) if numberless(other) == numberless(name)), None)
+        same = (other for other in sorted(self.seen) if numberless(other) == numberless(name))
+        return name if name in self.seen else next(same, None)
+
+    def of(self, names: Mapping[str, str]) -> Trace:
+        """The same for every tensor of a model, from the names that its tensors have in the model that ran."""
+        shown = {name: other for name, there in names.items() if (other := self.alike(there)) is not None}
+        back = {there: name for name, there in names.items()}
+        return replace(
+            self,
+            seen=frozenset(shown),
+            acts={name: self.acts[other] for name, other in shown.items() if other in self.acts},
+            streams={name: self.streams[there] for name, there in names.items() if there in self.streams},
+            fans={name: self.fans[other] for name, other in shown.items() if other in self.fans},
+            norms={
+                back[head]: frozenset(back[n] for n in norm)
+                for head, norm in self.norms.items()
+                if {head, *norm} <= back.keys()
+            },
+        )
 
 
 def trace(model: nn.Module, sample: Any) -> Trace:
-    """Run a model once, in eval mode; without a sample, the parts of it that say what they take.
+    """Run a model once, in eval mode, on a sample, or on the ids that a model of Hugging Face brings with it.
 
     Raises:
         TypeError: when the sample is no input of the model.
     """
-    samples = own_samples(model) if sample is None else {"": sample}
+    if sample is None and getattr(model, "main_input_name", None) == "input_ids":
+        place = next((p.device for p in model.parameters()), None)
+        sample = on_device(getattr(model, "dummy_inputs", None), place)
+    if sample is None:
+        return Trace()
     if any(p.is_inference() for p in model.parameters()):
         model = deepcopy(model)  # which may be differentiated
+    places = {id(module): name for name, module in reversed(modules(model).items())}
+    ends: dict[Any, str] = {}  # the innermost module whose output an operation is
+    scaled: set[Any] = set()  # operations that apply the factor of an nfd.Scaled
+
+    def see(module: nn.Module, _inputs: Any, out: Any) -> None:
+        node = out.grad_fn if isinstance(out, Tensor) else None
+        if isinstance(module, Scaled):
+            scaled.add(node)
+        elif id(module) in places:
+            ends.setdefault(node, places[id(module)])
+
+    hooks = [module.register_forward_hook(see) for module in model.modules()]
+    try:
+        outputs = followed_outputs(model, sample)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    ran, returned = operations(outputs, model.parameters()), {output.grad_fn for output in outputs}
     names = {id(t.parameter): name for name, t in tensors(model).items()}
-    parts, traced = modules(model), Trace()
-    for part, own in samples.items():
-        ends: dict[Any, str] = {}  # the innermost module whose output an operation is
-        scaled: set[Any] = set()  # operations that apply the factor of an nfd.Scaled
-
-        def keep(name: str, out: Any, ends: dict[Any, str] = ends) -> None:
-            ends.setdefault(out.grad_fn if isinstance(out, Tensor) else None, name)
-
-        hooks = [m.register_forward_hook(lambda _m, _in, out, n=n: keep(n, out)) for n, m in parts.items()]
-        factors = [m for m in parts[part].modules() if isinstance(m, Scaled)]
-        hooks += [m.register_forward_hook(lambda _m, _in, out, at=scaled: at.add(out.grad_fn)) for m in factors]
-        try:
-            outputs = followed_outputs(parts[part], own)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        ran = operations(outputs, model.parameters())
-        branches = _read_branches(traced, ran, names, ends)
-        returned = {output.grad_fn for output in outputs}
-        traced.seen.update(names[id(o.parameter)] for o in ran if o.parameter is not None)
-        traced.fans.update({names[key]: fans for key, fans in fans_of(ran).items()})
-        traced.factors.update({names[key]: own for key, own in factors_of(ran, returned | branches, scaled).items()})
-        traced.attention.update(o.name for o in ran if _ATTENTION.search(o.name))
-        for parameter, norm in norms_before(ran, [o for o in ran if o.node in returned]).items():
-            traced.norms[names[id(parameter.parameter)]] = frozenset(names[id(o.parameter)] for o in norm)
+    branches = [(branch, writers_of(branch)) for branch in branches_of(ran)]
+    unscaled = {
+        branch.end: module
+        for branch, writers in branches
+        if isinstance(writers, Operation) and (module := _module_of(branch.end, branch.inside, ends)) is not None
+    }
+    acts, streams = dict[str, Decision](), dict[str, Operation]()
+    reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _ in branches]
+    inside = [{o for o in b.inside if o.parameter is not None} for b, _ in branches]  # keys and values from elsewhere
+    for (branch, writers), parameters in zip(branches * 2, reading + inside, strict=True):
+        for operation in parameters:
+            name = names[id(operation.parameter)]
+            if name in acts and acts[name].role is not None:
+                continue
+            streams[name] = branch.start
+            if not isinstance(writers, Operation) and operation in writers:
+                acts[name] = Decision("outer", "writes the residual stream")
+            elif isinstance(writers, Operation) and branch.end not in unscaled:
+                acts[name] = Decision(None, f"no tensor scales its branch, which ends in {writers.name}")
+            else:
+                is_vector = cast(Tensor, operation.parameter).dim() < 2
+                acts[name] = Decision("inner", "vector in a block" if is_vector else "acts inside of a branch")
+    factors = factors_of(ran, returned | {branch.end.node for branch, _ in branches}, scaled)
+    norms = norms_before(ran, [o for o in ran if o.node in returned])
+    traced = Trace(
+        frozenset(names[id(o.parameter)] for o in ran if o.parameter is not None),
+        acts,
+        streams,
+        {names[key]: fans for key, fans in fans_of(ran).items()},
+        {names[id(p.parameter)]: frozenset(names[id(o.parameter)] for o in norm) for p, norm in norms.items()},
+        {names[key]: own for key, own in factors.items()},
+        frozenset(unscaled.values()),
+        any(_ATTENTION.search(o.name) for o in ran),
+    )
     alike = {name: traced.alike(name) for name in names.values()}
     return replace(traced, factors={name: traced.factors[other] for name, other in alike.items() if other is not None})
-
-
-def _read_branches(traced: Trace, ran: list[Operation], names: Mapping[int, str], ends: Mapping[Any, str]) -> set[Any]:
-    """Note what the tensors of every branch do; where the branches end, as autograd keeps it."""
-    found = [(branch, writers_of(branch)) for branch in branches_of(ran)]
-    reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _ in found]
-    inside = [{o for o in b.inside if o.parameter is not None} for b, _ in found]  # keys and values from elsewhere
-    for (branch, writers), parameters in zip(found * 2, reading + inside, strict=True):
-        obstacle = writers if isinstance(writers, Operation) else None
-        if obstacle is not None and (module := _module_of(branch.end, branch.inside, ends)) is not None:
-            traced.unscaled.add(module)
-            obstacle = None
-        for operation in parameters:
-            tensor, name = cast(Tensor, operation.parameter), names[id(operation.parameter)]
-            if name in traced.acts and traced.acts[name].role is not None:
-                continue
-            traced.streams[name] = branch.start
-            if not isinstance(writers, Operation) and operation in writers:
-                traced.acts[name] = Decision("outer", "writes the residual stream")
-            elif obstacle is not None:
-                traced.acts[name] = Decision(None, f"no tensor scales its branch, which ends in {obstacle.name}")
-            else:
-                why = "vector in a block" if tensor.dim() < 2 else "acts inside of a branch"
-                traced.acts[name] = Decision("inner", why)
-    return {branch.end.node for branch, _ in found}
 
 
 def _module_of(end: Operation, inside: tuple[Operation, ...], ends: Mapping[Any, str]) -> str | None:
@@ -220,32 +241,19 @@ def anatomy(
         ValueError: for a pattern that fits nothing, and for a model on the meta device without a base.
     """
     names, own = blocks_of(model, blocks), tensors(model)
-    if is_unbuilt(model):
-        if base is None:
-            raise InputError(
-                "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base=(width, "
-                "depth), or the tuned model as base=: roles and starts are then found there."
-            )
-        there = tensors(base), blocks_of(base, blocks)
-        others = {name: counterpart(t, names, *there).name for name, t in own.items()}
-        there_grows = {others[name]: dims for name, dims in (scaling or {}).items()}
-        small = anatomy(base, None, blocks=blocks, roles=roles, sample=sample, scaling=there_grows)
-        fans = {name: small.tensors[other] for name, other in others.items()}
-        back, alike = {other: name for name, other in others.items()}, set(map(numberless, small.traced.unscaled))
-        norms = {
-            back[n]: frozenset(map(back.__getitem__, s)) for n, s in small.traced.norms.items() if {n, *s} <= {*back}
-        }
-        unscaled = {name for name in modules(model) if numberless(name) in alike}
-        return replace(
-            small,
-            tensors={name: replace(t, ins=fans[name].ins, outs=fans[name].outs) for name, t in own.items()},
-            decisions={name: small.decisions[other] for name, other in others.items()},
-            blocks=names,
-            traced=replace(small.traced, norms=norms, unscaled=unscaled),
+    if not is_unbuilt(model):
+        traced = trace(model, sample).of({name: name for name in own})
+    elif base is None:
+        raise InputError(
+            "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base=(width, "
+            "depth), or the tuned model as base=: roles and starts are then found there."
         )
-    traced = trace(model, sample)
-    shown = {n: traced.fans.get(traced.alike(n) or n) for n, t in own.items() if t.ins is None}
-    own |= {n: replace(own[n], ins=fans.ins, outs=fans.outs) for n, fans in shown.items() if fans is not None}
+    else:
+        there = tensors(base), blocks_of(base, blocks)
+        traced = trace(base, sample).of({name: counterpart(t, names, *there).name for name, t in own.items()})
+        alike = set(map(numberless, traced.unscaled))
+        traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in alike))
+    own |= {n: replace(own[n], ins=f.ins, outs=f.outs) for n, f in traced.fans.items() if own[n].ins is None}
     interrupted = _interrupted(traced, names)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
@@ -261,12 +269,11 @@ def anatomy(
             is_tied = len(t.readers) < len(t.names)
             why = f"an embedding shared with {', '.join(t.readers)}" if is_tied else f"shared by {', '.join(t.names)}"
             decisions[name] = Decision("tied" if is_tied else None, why)
-    ordered = {
-        name: decisions[name] if name in said else _like_its_matrix(t, own, decisions) for name, t in own.items()
-    }
+    decisions |= {name: _like_its_matrix(t, own, decisions) for name, t in own.items() if name not in said}
     told = {block_of(name, names) for name, decision in said.items() if decision.role == "outer"}  # what writes there
-    unscaled = {name for name in traced.unscaled if block_of(name, names) not in {None, *told}}
+    unscaled = frozenset(name for name in traced.unscaled if block_of(name, names) not in {None, *told})
     # streams hold the operations, and these the activations of the whole pass: they are let go
+    ordered = {name: decisions[name] for name in own}
     return Anatomy(own, ordered, names, interrupted, replace(traced, unscaled=unscaled, streams={}))
 
 
@@ -314,14 +321,13 @@ def _in_blocks(
     containers = {container_of(block) for block in residual}
     decisions = {}
     for name, block in places.items():
-        seen = traced.alike(name)
         if _pattern(block) in interrupted:
             decisions[name] = Decision("hidden", "in a block whose stream is not passed on unchanged")
-        elif seen is None:
+        elif name not in traced.seen:
             decisions[name] = Decision(None, "the sample never reached it")
         elif block in residual:
             beside = Decision("inner", "vector in a block") if own[name].is_vector else _NO_SKIP
-            decisions[name] = traced.acts.get(seen, beside)
+            decisions[name] = traced.acts.get(name, beside)
         elif container_of(block) not in containers or others[container_of(block)] > 1:
             decisions[name] = _NO_SKIP
     return decisions
@@ -369,7 +375,7 @@ def _like_its_matrix(t: TensorInfo, own: Mapping[str, TensorInfo], decisions: Ma
 # ---- Roles under a rule, settled, or one error that lists what is open and what would decide it.
 
 
-def settled_roles(structure: Anatomy, chosen: Rule, rule: str, model: nn.Module) -> dict[str, tuple[Role, str]]:
+def settled_roles(structure: Anatomy, chosen: Rule, rule: str) -> dict[str, tuple[Role, str]]:
     """Every tensor's role and why it has it; a ValueError that lists what is open."""
     settled, undecided = dict[str, tuple[Role, str]](), dict[str, Decision]()
     for name, decision in structure.decisions.items():
@@ -382,13 +388,12 @@ def settled_roles(structure: Anatomy, chosen: Rule, rule: str, model: nn.Module)
             settled[name] = "hidden", "in a block; this rule treats inner and outer alike"
         else:
             undecided[name] = decision
-    for where, operation in structure.interrupted.items() if chosen.scales_depth else ():
-        is_post_norm = any(getattr(module, "norm_first", None) is False for module in model.modules())
-        instead = ", or build the model with norm_first=True" if is_post_norm else ""
+    if chosen.scales_depth and structure.interrupted:
+        where, operation = next(iter(structure.interrupted.items()))
         raise InputError(
             f"Rule {rule!r} needs a residual stream that passes from block to block unchanged; between those of "
-            f"{where!r} it goes through {operation}, as in a model that normalises after adding. Use rule='mup'"
-            f"{instead}."
+            f"{where!r} it goes through {operation}, as in a model that normalises after adding. Use rule='mup', or "
+            "build the model with norms inside of its branches (norm_first=True)."
         )
     if undecided:
         lines = [*dict.fromkeys(f"  {numberless(n)}: {d.why}" for n, d in undecided.items())]
@@ -398,9 +403,8 @@ def settled_roles(structure: Anatomy, chosen: Rule, rule: str, model: nn.Module)
         count = "1 tensor" if len(undecided) == 1 else f"{len(undecided)} tensors"
         raise InputError("\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}."]))
     if chosen.scales_depth and not structure.blocks:
-        single = single_block(model)
-        remedy = "Pass blocks='path.to.blocks.*', or rule='mup' where the model has none."
-        if single is not None:
-            remedy = f"One module alone is not known to be a block: pass blocks={single!r}, or take a depth above 1."
-        raise InputError(f"Rule {rule!r} needs residual blocks; none were found. {remedy}")
+        raise InputError(
+            f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' (one module alone "
+            "is not known to be a block), or rule='mup' where the model has none."
+        )
     return settled
