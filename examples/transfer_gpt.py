@@ -139,7 +139,7 @@ class Check:
         check = nfd.check(
             ladder.family, batches(self.at[-1]), ladder.widths, ladder.depths, lr, at=self.at, seeds=self.seeds
         )
-        return {"lr": lr, "table": check.table, "events": check.events}
+        return {"lr": lr, "table": check.table, "events": [str(failure) for failure in check.failures]}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from nfd.core.files import expanded, write_json
 from nfd.core.machine import gradients
 from nfd.core.names import AXES, SEEDS
 from nfd.core.random import global_state
-from nfd.core.tables import Row, as_text, table_of
+from nfd.core.tables import Row, as_text, rows_as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
@@ -211,14 +211,8 @@ MEANINGS = {
 }
 
 _NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"
-_DRAWS = (
-    "Note: the model draws random numbers in training, as dropout does. That is noise in every meter: switch it off "
-    "for a check."
-)
-_STILL = (
-    "If they are not meant to be frozen, check that they require gradients, that the loss depends on them and that the "
-    "optimizer has them. Exponents do not show it, as it is the same at every size."
-)
+_DRAWS = "Note: the model draws random numbers in training, as dropout does: noise in every meter. Switch it off."
+_STILL = "Do they require gradients, does the loss depend on them, has the optimizer them? Exponents do not show it."
 
 
 @dataclass(frozen=True)
@@ -336,11 +330,6 @@ class Check:
                 moved[row["matrix"]] = moved.get(row["matrix"], False) or row["change"] != 0
         return [name for name, moves in moved.items() if not moves]
 
-    @property
-    def events(self) -> list[str]:
-        """The failures in words."""
-        return [str(failure) for failure in self.failures]
-
     def __str__(self) -> str:
         several, stacked = len(self.at) > 1, any("stack" in row for row in self.table)
         parts = (*(("of",) if stacked else ()), "against", *(("after step",) if several else ()))
@@ -353,18 +342,17 @@ class Check:
             table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
-        remarks = [*(f"! {event}" for event in self.events), *self.notes]
-        noise = ["", _NOISE, self._noise_as_text()] if self.noise else []
+        remarks = [*(f"! {failure}" for failure in self.failures), *self.notes]
+        noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
         return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])
 
-    def _noise_as_text(self) -> str:
-        table = table_of("width", "depth", "seed", "noise scale [95 % interval]")
-        for row in self.noise:
-            value, low, high = (row[name] for name in ("value", "low", "high"))
-            bounded = f"{value:.3g} [{low:.3g}, {high:.3g}]" if math.isfinite(high) else f"at least {low:.3g}"
-            words = bounded if low > 0 else "unknown: more or larger batches are needed"
-            table.add_row(*(str(row[name]) for name in ("width", "depth", "seed")), words)
-        return as_text(table, 120)
+
+def _of_noise(row: Row) -> Row:
+    bounded = "{value:.3g} [{low:.3g}, {high:.3g}]" if math.isfinite(row["high"]) else "at least {low:.3g}"
+    words = bounded if row["low"] > 0 else "unknown: more or larger batches are needed"
+    return {name: row[name] for name in ("width", "depth", "seed")} | {
+        "noise scale [95 % interval]": words.format(**row)
+    }
 
 
 def slope_of(row: Mapping[str, Any]) -> str:

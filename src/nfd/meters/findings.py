@@ -1,4 +1,4 @@
-"""Charts and report of a check: how meters change with width and depth, and whether that still holds late."""
+"""Charts and report of a check: how meters change with width and depth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.findings import Axes, Finding, columns, listed
+from nfd.core.findings import Axes, Finding, columns
 from nfd.core.names import AXES, Axis
 from nfd.core.statistics import interval
 from nfd.core.tables import Row
@@ -19,25 +19,13 @@ from nfd.meters.verdict import LIMITS, THRESHOLDS, networks
 from nfd.report.page import Section
 from nfd.report.report import Report, made_by
 
-_VERBS = {
-    "COLLAPSES": ("collapses", "collapse"),
-    "GROWS": ("grows", "grow"),
-    "LIMIT": ("falls to a limit", "fall to a limit"),
-}
-
 
 def check_findings(check: Check, data: str) -> list[Finding]:
-    """One chart per axis: every meter after the last step against size, relative to the smallest network.
-
-    With several steps, also its exponents, step by step.
-    """
+    """One chart per axis: every meter after the last step against size, relative to the smallest network."""
     about = (
         f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}; bars: 95 % intervals."
     )
-    findings = [_with_size(check, axis, about) for axis in reversed(AXES)]
-    if len(check.at) > 1:
-        findings += [_exponents(check, axis, about) for axis in AXES]
-    return [finding for finding in findings if finding.rows]
+    return [finding for axis in reversed(AXES) if (finding := _with_size(check, axis, about)).rows]
 
 
 def _with_size(check: Check, axis: Axis, about: str) -> Finding:
@@ -70,54 +58,18 @@ def _with_size(check: Check, axis: Axis, about: str) -> Finding:
 
 
 def _headline(trends: Sequence[Row], axis: Axis) -> str:
-    """What collapses, grows, is uncertain or was not measured, in one sentence."""
-    meters: dict[str, list[str]] = {}
-    for trend in trends:
-        slope = f" ({axis}^{trend['slope']:+.2f})" if trend["verdict"] in _VERBS else ""
-        meters.setdefault(trend["verdict"], []).append(meter_name(trend) + slope)
-    clauses = [
-        f"{', '.join(meters[w])} {verbs[len(meters[w]) > 1]} with {axis}" for w, verbs in _VERBS.items() if w in meters
-    ]
-    if "UNCERTAIN" in meters:
-        clauses.append(f"of {', '.join(meters['UNCERTAIN'])} the trend is uncertain")
-    if not clauses:
-        clauses.append(f"nothing that was measured collapses or grows with {axis}")
-    if unread := meters.get("NOT MEASURED"):
-        clauses.append(f"{', '.join(unread)} {'was' if len(unread) == 1 else 'were'} not measured")
-    return _sentence("; ".join(clauses))
-
-
-def _exponents(check: Check, axis: Axis, about: str) -> Finding:
-    """The exponent of every meter against size, step by step."""
-    by_meter: dict[str, dict[int, Row]] = {}
-    for row in check.table:
-        if row["axis"] == axis:
-            by_meter.setdefault(meter_name(row), {})[row["step"]] = row
-    rows, table, turned = list[Row](), list[dict[str, str]](), list[str]()
-    first, last = check.at[0], check.at[-1]
-    for meter, own in by_meter.items():
-        known = [row for row in own.values() if math.isfinite(row["slope"])]
-        rows += [{"series": meter} | {name: row[name] for name in ("step", "slope", "low", "high")} for row in known]
-        cells = {step: f"{slope_of(row)} {row['verdict']}" for step, row in own.items()}
-        table.append({"meter": meter} | {f"after step {step}": cells.get(step, "") for step in check.at})
-        words = [own[step]["verdict"] for step in (first, last) if step in own]
-        if len(set(words)) > 1:
-            turned.append(f"{meter} turns from {words[0]} to {words[1]}")
-    change = f"from step {first} to {last}, {listed(turned)}" if turned else ""
-    headline = _sentence(change or f"every verdict after step {last} is that after step {first}")
-    shown = Axes("step", "slope", "step", f"exponent against {axis}", "semilogarithmic")
-    caption = f"Exponents of every meter against {axis}, after every step that was looked at. {about}"
-    title = f"Does what changes with {axis} still hold late?"
-    return Finding(f"late-{axis}", title, headline, rows, shown, caption, table=table)
+    """Which meters have a verdict other than STABLE, with their exponents where these are beyond chance."""
+    meters: dict[str, list[str]] = {word: [] for word in ("COLLAPSES", "GROWS", "LIMIT", "UNCERTAIN", "NOT MEASURED")}
+    for trend in (trend for trend in trends if trend["verdict"] in meters):
+        slope = f" ({axis}^{trend['slope']:+.2f})" if trend["reason"] in ("trend", "limit") else ""
+        meters[trend["verdict"]].append(meter_name(trend) + slope)
+    fine = "" if meters["COLLAPSES"] or meters["GROWS"] else f"Nothing collapses or grows with {axis}. "
+    return fine + "".join(f"{word}: {', '.join(names)}. " for word, names in meters.items() if names).rstrip()
 
 
 def meter_name(trend: Row) -> str:
     """The meter of a row, for people."""
     return meter_of(str(trend["meter"]).replace("_", " "), trend.get("stack", ""))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 # ---- the report of a check
@@ -129,7 +81,8 @@ def check_report(
     settings: Mapping[str, Any], model: str, check: Check, findings: Sequence[Finding], command: str
 ) -> Report:
     """The report of a check of ``model``, with ``runs.csv`` and ``meters.csv``."""
-    broken = [Section("What went wrong", [], points=check.events)] if check.events else []
+    events = [str(failure) for failure in check.failures]
+    broken = [Section("What went wrong", [], points=events)] if events else []
     meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in MEANINGS.items()]
     runs = [_flat(run) for run in check.runs]
     return Report(
@@ -148,7 +101,7 @@ def check_report(
             "optimizer": check.optimizer,
             "lr": check.lr,
             "ok": check.ok,
-            "events": check.events,
+            "events": events,
             "failures": [asdict(failure) for failure in check.failures],
             "table": check.table,
             "growth": check.growth,

@@ -15,7 +15,7 @@ Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training, sect
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,15 +85,6 @@ class GradientNoise:
     def restart(self) -> None:
         """Discard the micro-batches of an incomplete group."""
         self._sum, self._squares, self._count = [], 0.0, 0
-
-    def state(self) -> dict[str, list[float]]:
-        """The complete groups, for a checkpoint."""
-        return {"signals": list(self.signals), "variances": list(self.variances)}
-
-    def load(self, state: Mapping[str, Sequence[float]]) -> None:
-        """Continue with the groups of ``state()``."""
-        self.signals, self.variances = list(state["signals"]), list(state["variances"])
-        self.restart()
 
     def estimate(self) -> Interval:
         """The noise scale in samples, with 95 % limits by Fieller's theorem over groups.

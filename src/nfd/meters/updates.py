@@ -78,7 +78,6 @@ UPDATES = (
 FIRST, ALIGNMENT = "first_activation", "alignment"
 _Squares = tuple[float, int]
 Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
-_ALIKE = 1e-3  # of the RMS of a vector: what the epsilon of a norm leaves between inputs; without a norm, n^-1/2
 NO_BLOCKS = (
     "no residual blocks were found: where the model has some, pass blocks='path.to.blocks.*', or take a depth of at "
     "least 2."
@@ -244,8 +243,6 @@ class Baseline:
             end = self._end(before, stack)
             if end is None and stack in self.member.stacks:
                 unread |= dict.fromkeys(("activation", "activation_update"), HIDDEN)
-            elif end is not None and _normalised(end):
-                unread["activation"] = "it is read behind a norm, which gives every input the same RMS."
             for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
                 own = [n for n in names if self.stack_of[n] == stack]
                 if own and not any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own):
@@ -286,16 +283,6 @@ def _of_stream(now: Tensor, start: Tensor) -> dict[str, float]:
     return {"activation": rms(now), "activation_update": rms(now - start)}
 
 
-def _normalised(features: Tensor) -> bool:
-    """Whether vectors, the last dimension, of inputs that differ have the same RMS."""
-    if features.dim() < 2:
-        return False
-    vectors = features.flatten(0, -2).double()
-    sizes, apart = vectors.square().mean(1).sqrt(), (vectors - vectors[0]).square().mean(1).sqrt()
-    least = _ALIKE * float(sizes.max())
-    return bool(sizes.max() - sizes.min() < least and apart.max() > least)
-
-
 def _pooled(parts: list[_Squares]) -> float:
     """RMS over the entries of all parts."""
     return math.sqrt(sum(squares for squares, _ in parts) / sum(entries for _, entries in parts))
@@ -305,16 +292,7 @@ def _pooled(parts: list[_Squares]) -> float:
 
 
 class Reading(NamedTuple):
-    """One number of a look.
-
-    Attributes:
-        meter: its name; of one of several stacks of blocks with the name of the stack.
-        layer: the name of the module that it was read from; None for the whole network.
-        depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted from 1, over the
-            number of blocks of its stack. The second stack, such as a decoder, has (1, 2]. None for layers outside of
-            the blocks, and for the whole network.
-        value: not-a-number where training diverged.
-    """
+    """One number of a look; ``nfd.watch.WatchRow`` says what the fields are."""
 
     meter: str
     layer: str | None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.machine import undisturbed
-from nfd.core.names import Axis, RuleName
+from nfd.core.names import AXES, Axis, RuleName
 from nfd.core.statistics import log_slope, pooled_slope
 from nfd.core.tables import Row
 from nfd.families.streams import EndGradients
@@ -43,11 +43,6 @@ LIMITS = (
 _MANY = 100  # seeds: beyond it more sizes help sooner
 
 Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
-Reason = Literal[
-    "trend", "flat", "little", "limit", "constant",  # measured: it changes or stays
-    "noise", "edge", "broken", "missing",  # uncertain: too few seeds, near an edge, zero or not finite in some or all
-    "unread", "zero", "same",  # not measured: hidden by the model, moved by nothing, the same of every seed
-]  # fmt: skip
 
 
 def verdict_of(slope: Interval, span: float = math.inf) -> Verdict:
@@ -69,7 +64,7 @@ def _resolved(span: float) -> float:
     return max(_SMALL, math.log(_LEAST) / math.log(span))
 
 
-def judged(meter: str, axis: Axis, slope: Interval, span: float = math.inf) -> tuple[Verdict, Reason]:
+def judged(meter: str, axis: Axis, slope: Interval, span: float = math.inf) -> tuple[Verdict, str]:
     """The word for a meter's slope, and why.
 
     The update of the function is ``v^2 = a^2 + b^2 / width``: a from what moves it alike, b from independent parts.
@@ -114,107 +109,59 @@ def seeds_needed(slope: Interval, seeds: int, span: float = math.inf) -> int | N
 
 # ---- what it means ---------------------------------------------------------------------------------------------------
 
-_WIDTH: frozenset[RuleName] = frozenset(name for name, rule in RULES.items() if rule.scales_width)
-_DEPTH: frozenset[RuleName] = frozenset(name for name in _WIDTH if RULES[name].scales_depth)
-_COMPLETE: frozenset[RuleName] = frozenset({"complete-p"})
-
-
-class Advice(NamedTuple):
-    """What was seen, the remedy, the rules that already contain it, and why a rule that does not shows it."""
-
-    seen: str
-    remedy: str = ""
-    rules: frozenset[RuleName] = frozenset()
-    because: str = ""
-
-
-_BY_WIDTH, _BY_DEPTH = "Use rule 'mup' or 'complete-p' instead of 'standard'.", "Use 'complete-p'."
-_LAZY = "features stop moving as the network widens (lazy training)", "Use a rule of mup's kind, and its readout."
-_AT_FIRST = (
-    "with width before the first block: by how the embedding begins, by its rate, or by a factor of width in the "
-    "forward pass"
-)
-_BY_PLAN = "Train by the plan of 'mup' or 'complete-p', which makes up for such factors."
-_LOWER = "Lower the rate as depth grows, or use 'complete-p'."
-_MOVING = tuple(meter for meter in UPDATES if meter != "activation")
-_NO_FACTOR = "branches carry no 1/sqrt(L), or rates do not fall with depth"
-ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
-    **{(meter, "width", "COLLAPSES"): Advice(*_LAZY, _WIDTH) for meter in _MOVING},
-    **{
-        (meter, "width", "GROWS"): Advice("updates grow with width", _BY_WIDTH, _WIDTH, "rates do not follow it")
-        for meter in _MOVING
-    },
-    ("first_activation", "width", "GROWS"): Advice(f"the stream grows {_AT_FIRST}", _BY_PLAN, _WIDTH),
-    ("first_activation", "width", "COLLAPSES"): Advice(f"the stream shrinks {_AT_FIRST}", _BY_PLAN, _WIDTH),
-    ("activation", "width", "GROWS"): Advice("the stream grows with width", _BY_WIDTH, _WIDTH),
-    ("activation", "width", "COLLAPSES"): Advice(
-        "the stream shrinks with width",
-        "Check after one step: where it shrinks there, the initialisation is not the rule's; else training shrinks it.",
-    ),
-    ("activation", "depth", "GROWS"): Advice("the residual stream grows with depth", _BY_DEPTH, _DEPTH, _NO_FACTOR),
-    ("activation", "depth", "COLLAPSES"): Advice("activations vanish with depth", "Check the start and the norms."),
-    ("activation_update", "depth", "GROWS"): Advice(
-        "the stream moves further the deeper the network", _LOWER, _COMPLETE, "blocks add up coherently"
-    ),
-    ("activation_update", "depth", "COLLAPSES"): Advice("deep streams hardly move: the rate of blocks falls too fast"),
-    ("inner_update", "depth", "COLLAPSES"): Advice(
-        "inner layers stop learning",
-        "Use 'complete-p', whose multiplier 1/L keeps the function's step too, or 'depth-mup-inner' (Eq. 8), at the "
-        "price that function_update_inner shows.",
-        frozenset({"complete-p", "depth-mup-inner"}),
-        "their gradient carries the residual multiplier",
-    ),
-    ("inner_update", "depth", "GROWS"): Advice("inner rates grow too fast with depth", _BY_DEPTH, _COMPLETE),
-    ("stream_update", "depth", "COLLAPSES"): Advice("outer layers add less than 1/L each", "Raise their rate."),
-    ("stream_update", "depth", "GROWS"): Advice(
-        "outer layers add more than 1/L of the stream each", _BY_DEPTH, _DEPTH, "their rates do not fall with depth"
-    ),
-    ("function_update", "depth", "GROWS"): Advice("a step moves the function further with depth", _LOWER, _COMPLETE),
-    ("function_update", "depth", "COLLAPSES"): Advice("a step moves the function less the deeper the network"),
-    ("function_update_inner", "depth", "GROWS"): Advice(
-        "inner updates add up coherently over the blocks (under Eq. 8 as sqrt(L), its price)", _LOWER, _COMPLETE
-    ),
-    ("function_update_inner", "depth", "COLLAPSES"): Advice("inner layers move the function less with depth"),
-    ("update_to_weight", "depth", "COLLAPSES"): Advice("inner weights of deep networks hardly move"),
-    ("update_to_weight", "depth", "GROWS"): Advice("inner weights move further with depth", "Lower their rate there."),
-    ("gradient", "depth", "COLLAPSES"): Advice("gradients vanish on their way down", "Check norms and multipliers."),
-    ("gradient", "depth", "GROWS"): Advice(
-        "gradients explode on their way down", _BY_DEPTH, _DEPTH, "branches carry no 1/sqrt(L)"
-    ),
-    (ALIGNMENT, "width", "STABLE"): Advice("updates stay aligned with their inputs, as mup and similar rules assume"),
-    (ALIGNMENT, "width", "COLLAPSES"): Advice(
-        "updates and their inputs lose their alignment with width, which mup and similar rules assume",
-        "The best rate need not transfer to training of this length: find it at several widths, by nfd transfer.",
-    ),
-    (ALIGNMENT, "width", "GROWS"): Advice("updates are better aligned with their inputs in wide networks"),
-    ("loss", "depth", "COLLAPSES"): Advice("the loss falls with depth: more blocks pay"),
-    ("loss", "depth", "GROWS"): Advice("the same rate does worse the deeper the network: it does not transfer"),
-    ("loss", "width", "COLLAPSES"): Advice("the loss falls with width: more width pays"),
-    ("loss", "width", "GROWS"): Advice("the same rate does worse the wider the network: it does not transfer"),
+_Rules = frozenset[RuleName]
+_MUP: _Rules = frozenset(name for name, rule in RULES.items() if rule.scales_width)
+_DEEP: _Rules = frozenset(name for name in _MUP if RULES[name].scales_depth)
+_EVEN: _Rules = frozenset({"complete-p"})
+_EQ_8: _Rules = frozenset({"complete-p", "depth-mup-inner"})
+_USE = {
+    _MUP: "Use a rule of mup's kind, such as 'complete-p'.",
+    _DEEP: "Use 'complete-p'.",
+    _EVEN: "Use 'complete-p'.",
+    _EQ_8: "Use 'complete-p', or 'depth-mup-inner' (Eq. 8), at the price that function_update_inner shows.",
 }
+_NO: _Rules = frozenset()
+# What was seen of a meter along an axis that has a word, and the rules that prevent it
+ADVICE: dict[tuple[str, str, str], tuple[str, _Rules]] = {
+    ("first_activation", "width", "GROWS"): ("the embedding or a factor of the forward pass grows", _MUP),
+    ("first_activation", "width", "COLLAPSES"): ("the embedding or a factor of the forward pass shrinks", _MUP),
+    ("activation", "width", "GROWS"): ("the stream grows with width", _MUP),
+    ("activation", "depth", "GROWS"): ("the stream grows: no 1/sqrt(L), or rates that do not fall with depth", _DEEP),
+    ("activation_update", "depth", "GROWS"): ("the stream moves further: blocks add up coherently", _EVEN),
+    ("inner_update", "depth", "COLLAPSES"): ("inner gradients carry the residual multiplier", _EQ_8),
+    ("inner_update", "depth", "GROWS"): ("inner rates grow too fast with depth", _EVEN),
+    ("stream_update", "depth", "GROWS"): ("outer layers add more than 1/L: rates do not fall with depth", _DEEP),
+    ("function_update", "depth", "GROWS"): ("a step moves the function further with depth", _EVEN),
+    ("function_update_inner", "depth", "GROWS"): ("inner updates add up coherently, under Eq. 8 as sqrt(L)", _EVEN),
+    ("gradient", "depth", "COLLAPSES"): ("gradients vanish on their way down: check norms and multipliers", _NO),
+    ("gradient", "depth", "GROWS"): ("gradients explode on their way down: branches carry no 1/sqrt(L)", _DEEP),
+    ("alignment", "width", "COLLAPSES"): ("rates become too small: find the best at several widths", _NO),
+}
+_LAZY = "features stop moving as the network widens (lazy training)"
+_FAST = "updates grow with width: rates do not follow it"
+_MOVING = [meter for meter in UPDATES if meter != "activation"]
+ADVICE |= {(meter, "width", "COLLAPSES"): (_LAZY, _MUP) for meter in _MOVING}
+ADVICE |= {(meter, "width", "GROWS"): (_FAST, _MUP) for meter in _MOVING}
+ADVICE |= {("loss", axis, "COLLAPSES"): (f"the loss falls with {axis}: larger networks pay", _NO) for axis in AXES}
+ADVICE |= {("loss", axis, "GROWS"): ("the same rate does worse in larger networks", _NO) for axis in AXES}
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
-    """The rule that has the remedy of every one of these rows built in; None where there is none."""
-    remedies = [ADVICE.get((row["meter"], row["axis"], row["verdict"])) for row in faults]
-    shared = [name for name in RULES if all(advice and name in advice.rules for advice in remedies)]
+    """The rule that prevents every one of these rows; None where there is none."""
+    prevented = [ADVICE.get((row["meter"], row["axis"], row["verdict"]), ("", _NO))[1] for row in faults]
+    shared = [name for name in RULES if all(name in rules for rules in prevented)]
     return shared[-1] if shared and rule not in shared else None
 
 
 def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -> str:
-    """What a verdict means, for those in ``ADVICE``: one or two sentences on what was seen and on its remedy.
+    """What was seen and its remedy; empty for what the meter's name says.
 
-    Where the rule in use has the remedy built in, it is not named as the cure: something else is wrong.
+    Where the rule in use should prevent it, it is not named as the cure: something else is wrong.
     """
-    known = ADVICE.get((meter, axis, word))
-    if known is None:
-        return ""
-    if rule in known.rules:
-        return (
-            f"{known.seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
-        )
-    because = f": {known.because}" if known.because else ""
-    return f"{known.seen}{because}. {known.remedy}".rstrip()
+    seen, rules = ADVICE.get((meter, axis, word), ("", _NO))
+    if rule in rules:
+        return f"{seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
+    return f"{seen}. {_USE.get(rules, '')}".rstrip() if seen else ""
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -222,7 +169,6 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -
 METERS = (FIRST, *UPDATES, ALIGNMENT, "gradient", "loss")
 _OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", ALIGNMENT: "width", FIRST: "width"}
 _MOST = 20.0  # |log| of a factor that is worth a number
-_SAME = 1e-6  # of a number: rounding in float32
 
 
 def networks(runs: Iterable[Row], step: int, stack: str = "") -> list[Row]:
@@ -279,36 +225,26 @@ def _judged(
 ) -> tuple[Interval, Row]:
     """The slope of points (size, size of the other axis, value) and its row."""
 
-    def said(word: Verdict, reason: Reason, text: str) -> Row:
-        return {"verdict": word, "reason": reason, "cause": text}
+    def said(word: Verdict, reason: str, text: str, **more: object) -> tuple[Interval, Row]:
+        return slope, {"verdict": word, "reason": reason, "cause": text} | more
 
-    if all(value == 0 for *_, value in points):
-        return UNKNOWN, said("NOT MEASURED", "zero", "exactly zero in every network: no training changes it.")
     kept = [point for point in points if math.isfinite(point[2]) and point[2] > 0]
-    if len(kept) == runs:
-        cells: dict[Any, list[float]] = {}
-        for *place, value in kept:
-            cells.setdefault(tuple(place), []).append(value)
-        if _alike([value for *_, value in kept]):
-            text = f"{kept[0][2]:.3g} in every network, at every size and seed: no interval."
-            return UNKNOWN, said("STABLE", "constant", text)
-        if all(map(_alike, cells.values())):
-            text = "the seeds give the same number at every size: no interval."
-            return UNKNOWN, said("NOT MEASURED", "same", text)
     size, group, value = torch.tensor(kept, dtype=torch.float64).view(-1, 3).T
     slope = pooled_slope(size.log(), value.log(), group) if kept else UNKNOWN
+    if all(value == 0 for *_, value in points):
+        return said("NOT MEASURED", "zero", "exactly zero in every network: no training changes it.")
     if {int(s) for s in size} != set(sizes):
-        return slope, said("UNCERTAIN", "missing", "zero or not finite in every network of some size.")
+        return said("UNCERTAIN", "missing", "zero or not finite in every network of some size.")
     span, changed = sizes[-1] / sizes[0], change(slope, axis, sizes)
     word, reason = judged(meter, axis, slope, span)
     advice = cause(meter, axis, word, rule)
     if word in ("COLLAPSES", "GROWS"):
         typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
-        return slope, said(word, reason, f"{changed}; {advice}") | {"since": since(sizes, typical)}
-    more = seeds_needed(slope, seeds, span) if word == "UNCERTAIN" else None
+        return said(word, reason, f"{changed}; {advice}" if advice else f"{changed}.", since=since(sizes, typical))
+    more = seeds_needed(slope, seeds, span) if word == "UNCERTAIN" and len(kept) == runs else None
     if word == "UNCERTAIN":
         reason = "broken" if len(kept) < runs else "noise" if more else "edge"
-    texts: dict[Reason, str] = {
+    texts = {
         "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {changed}.",
         "limit": f"{changed}, as in small sound networks, whose independent parts add up as width^-1/2: no fault "
@@ -317,12 +253,7 @@ def _judged(
         "edge": f"{changed}, close to the threshold of a verdict: add sizes to settle it.",
         "broken": "zero or not finite in some networks.",
     }
-    needed = more if reason == "noise" else None
-    return slope, said(word, reason, advice or texts[reason]) | {"seeds_needed": needed}
-
-
-def _alike(values: Sequence[float]) -> bool:
-    return max(values) - min(values) <= _SAME * max(values)
+    return said(word, reason, texts[reason], seeds_needed=more)
 
 
 def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) -> str:
@@ -359,11 +290,7 @@ def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
 # ---- events: what went wrong in one network --------------------------------------------------------------------------
 
 
-EventKind = Literal[
-    "not-finite", "dead-units", "loss-rose", "gradient-not-finite", "gradients-vanish", "gradients-explode",
-    "gradients-explode-at-zero",
-]  # fmt: skip
-_TEXTS: dict[EventKind, str] = {
+_TEXTS = {
     "not-finite": "not finite, first in {layer}",
     "dead-units": "{layer}: {size:.0%} of its units are dead",
     "loss-rose": "the loss rose to {size:.3g} times the first one: the learning rate is too large",
@@ -371,8 +298,8 @@ _TEXTS: dict[EventKind, str] = {
     "gradients-vanish": "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
     "gradients-explode": "gradients explode{place}: {size:.1e} times the last block's at the first",
     "gradients-explode-at-zero": "gradients explode{place} where the stream is zero, as at a padding id with a zero "
-    "embedding: {size:.1e} times the last block's at the first. There a norm divides them by the root of its epsilon, "
-    "block after block until they overflow. Mask that id in the loss and in attention, or keep it out of the batches",
+    "embedding, which a norm divides by the root of its epsilon: {size:.1e} times the last block's at the first. Mask "
+    "that id in the loss and in attention, or keep it out of the batches",
 }
 
 
@@ -388,7 +315,7 @@ class Event:
             block over that which leaves the last.
     """
 
-    kind: EventKind
+    kind: str
     step: int
     layer: str = ""
     size: float = math.nan
@@ -417,7 +344,7 @@ class Failure:
 
 def failures_of(runs: Sequence[Row]) -> list[Failure]:
     """What went wrong, once per kind of event: its earliest case, and in how many networks."""
-    cases: dict[EventKind, list[tuple[Event, Row]]] = {}
+    cases: dict[str, list[tuple[Event, Row]]] = {}
     for run in runs:
         for event in run["events"]:
             cases.setdefault(event.kind, []).append((event, run))

@@ -213,7 +213,7 @@ class Watch:
         state: dict[str, Any] = {"steps": self.steps, "rows": self.table}
         state["of_plan"] = [asdict(alert) | {"cause": alert.cause.value} for alert in self._of_plan]
         if self.noise is not None:
-            state["noise"] = self.noise.state()
+            state["noise"] = {"signals": self.noise.signals[:], "variances": self.noise.variances[:]}
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
             state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
@@ -238,7 +238,8 @@ class Watch:
                 self._baseline.begin_at(Pass(**start["before"]))
                 self._starts.seed, self._starts.kept = start["seed"], dict(start["kept"])
             if self.noise is not None and "noise" in state:
-                self.noise.load(state["noise"])
+                self.noise.signals, self.noise.variances = (list(state["noise"][k]) for k in ("signals", "variances"))
+                self.noise.restart()
         except (KeyError, TypeError) as error:
             raise InputError(
                 f"state must be what state_dict() of a watch of this model returned; got {type(state).__name__} "
