@@ -246,7 +246,7 @@ class Command:
     setup: str = option(
         "", "a Python file with make_model(width, depth) and batches, or with family and task", place="SETUP.py"
     )
-    rule: str | None = option(None, "scaling rule: complete-p by default; standard, mup, depth-mup or depth-mup-inner")
+    rule: str | None = option(None, "scaling rule, such as mup or standard; complete-p by default")
     optimizer: str | None = option(None, "adamw by default; sgd, adam, muon or another registered one")
     seed: int = option(0, "seed of what the file draws while it is read, such as the order of a loader")
     out: str = option("", "directory for the results; by default out/ and the name of the command")
