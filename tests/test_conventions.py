@@ -1,4 +1,4 @@
-"""Optimizers as they are found: every factor of shape is read from the object and made up for by the rates."""
+"""Optimizers as they are found: every factor of shape is made up for by the rates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import Residual, Transformer
+from tests.models import Transformer
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.optimizers import law_of, update_norms
+from nfd.scaling.optimizers import law_of
 
 BASE, RATIOS = 4, (1, 4, 16)
 ROUNDING = 0.02  # bfloat16 has a unit of 2^-8, and Newton-Schulz five steps
@@ -43,7 +43,6 @@ KELLER = other(lambda rows, columns: max(1.0, rows / columns) ** 0.5)
 SPECTRAL = other(lambda rows, columns: (rows / columns) ** 0.5)
 MOONLIGHT = other(lambda rows, columns: 0.2 * max(rows, columns) ** 0.5)
 UNIT = other(lambda rows, columns: 1.0)
-UNKNOWN = other(lambda rows, columns: rows / columns)
 FOUND: dict[str, tuple[Any, dict[str, Any], str]] = {
     "original": (torch.optim.Muon, {}, "muon"),
     "match_rms_adamw": (torch.optim.Muon, {"adjust_lr_fn": "match_rms_adamw"}, "muon-match-rms-adamw"),
@@ -115,17 +114,11 @@ def stepped(optimizer: Any, m: int, make: Any = None) -> dict[str, float]:
     return norms(model, plan.make_optimizer(model, lr=0.1, make=make))
 
 
-def an_object(kind: Any, options: dict[str, Any]) -> torch.optim.Optimizer:
-    made: torch.optim.Optimizer = kind([nn.Parameter(torch.ones(2, 3))], **options)
-    return made
-
-
 @pytest.mark.parametrize("m", RATIOS)
 @pytest.mark.parametrize("convention", [*FOUND, "adamw"])
 def test_updates_are_as_large_as_the_rule_says(convention: str, m: int) -> None:
     """The operator norm of every update grows as (out / in)^1/2: a unit input moves every output alike."""
-    kind, options, _ = FOUND.get(convention, (torch.optim.AdamW, {}, "adamw"))
-    optimizer = an_object(kind, options)
+    kind, options, optimizer = FOUND.get(convention, (torch.optim.AdamW, {}, "adamw"))
     made: dict[str, Any] = {"make": lambda groups: kind(groups, **options)} if convention in FOUND else {}
     base, large = stepped(optimizer, 1, **made), stepped(optimizer, m, **made)
     _, plan = planned(optimizer, m)
@@ -151,21 +144,7 @@ def test_rates_of_another_convention_are_wrong(m: int, times: float) -> None:
     assert of(model) / of(base) == pytest.approx(times, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("convention", list(FOUND))
-def test_the_convention_is_read_from_the_object(convention: str) -> None:
-    kind, options, name = FOUND[convention]
-    optimizer = an_object(kind, options)
-    p = optimizer.param_groups[0]["params"][0]
-    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
-    plan = nfd.plan(Residual(8, 2), optimizer=optimizer, base=(4, 2), sample=VECTORS)
-    assert plan.optimizer == name
-    assert nfd.Plan.from_dict(plan.to_dict()) == plan
-    assert torch.equal(p, torch.ones(2, 3))
-    assert optimizer.param_groups[0]["lr"] == 0.5 * optimizer.defaults["lr"]
-    assert not optimizer.state
-
-
-def test_objects_of_other_kinds_are_known_by_their_class() -> None:
+def test_objects_are_known_by_their_class() -> None:
     params = [nn.Parameter(torch.ones(2, 3))]
     for optimizer, name in (
         (torch.optim.SGD(params, lr=0.1), "sgd"),
@@ -174,15 +153,7 @@ def test_objects_of_other_kinds_are_known_by_their_class() -> None:
         (torch.optim.AdamW(params), "adamw"),
     ):
         assert law_of(optimizer).name == name
-    with pytest.raises(ValueError, match="optimizer is a Rprop, of which no law is registered"):
+    with pytest.raises(ValueError, match=r"optimizer is a Rprop.*register one"):
         law_of(torch.optim.Rprop(params))
-    with pytest.raises(ValueError, match=r"follow none of muon, .* 32x8: 4, 8x32: 0.25"):
-        law_of(UNKNOWN(params))
-    assert update_norms(SPECTRAL(params)) == pytest.approx([1.0, 2.0, 0.5, 1.0])
-
-    class Broken(OtherMuon):
-        def step(self, closure: Any = None) -> None:
-            raise RuntimeError("Default process group has not been initialized")
-
-    with pytest.raises(ValueError, match=r"could not step small matrices.*Default process group.*Pass the name"):
-        law_of(type("Muon", (Broken,), {})(params))
+    with pytest.raises(ValueError, match=r"optimizer is a Muon.*muon-match-rms-adamw.*Pass a name"):
+        law_of(torch.optim.Muon(params))

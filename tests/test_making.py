@@ -67,7 +67,7 @@ def test_applying_a_plan_is_initialising_and_inserting() -> None:
 
 def test_options_of_another_optimizer_are_refused() -> None:
     model, plan = planned("adamw")
-    with pytest.raises(ValueError, match=r"optimizer='adamw' has no 'momentum'; its options are amsgrad, betas"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'momentum'"):
         plan.make_optimizer(model, lr=0.1, momentum=0.9)
     with pytest.raises(ValueError, match="adamw_lr is for what Muon leaves"):
         plan.make_optimizer(model, lr=0.1, adamw_lr=0.1)

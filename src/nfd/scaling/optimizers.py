@@ -19,16 +19,15 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from weakref import WeakSet
 
 import torch
-from torch import nn
 
-from nfd.core.errors import InputError, InputTypeError, StateError, check_choice, check_real, first_line
+from nfd.core.errors import InputError, InputTypeError, StateError, check_choice, check_real
 from nfd.scaling.rules import MAX_RATE, Power, rule_named
 
 EACH_ENTRY = Power()  # entries of an update of order one
@@ -57,14 +56,13 @@ class OptimizerLaw:
             normalised as a whole, as by Muon.
         shape_norm: a function of (rows, columns) of a stored matrix: the largest singular value of its updates, as a
             multiple of that in ``unit``, up to one constant. Rates compensate for it.
-        classes: names of the optimizer's classes, to recognise an optimizer object. Laws that share one are told apart
-            by a measurement of ``shape_norm``.
+        classes: names of the optimizer's classes, to recognise an optimizer object.
         epsilon: whether groups have an ``eps``, which must scale with the entries of the gradient.
         decoupled: whether weight decay acts on the weights directly, as in AdamW.
         states: numbers stored per parameter.
         rest: if the optimizer trains only the matrices in blocks, the name of the law for all other tensors.
         equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact for deferred layers.
-        options: names of the options that ``make`` accepts beside the settings of groups.
+        options: names of options of ``make`` beside the settings of groups; others go to that of ``rest``.
         default_lr: the rate of questions that are given none.
 
     Example::
@@ -86,12 +84,6 @@ class OptimizerLaw:
     equivariant: bool = False
     options: frozenset[str] = frozenset()
     default_lr: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise InputTypeError(f"name of an OptimizerLaw must be a str; got {self.name!r}.")
-        check_real("degree", self.degree)
-        check_real("default_lr", self.default_lr, above=0.0)
 
     @property
     def is_linear(self) -> bool:
@@ -137,7 +129,6 @@ class OptimizerLaw:
 # ---- the laws, by name --------------------------------------------------------------------------------------------
 
 _OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
-_OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
 _ADAMW = OptimizerLaw("adamw", "torch.optim:AdamW", classes=("AdamW",), epsilon=True, states=2, options=_OF_ADAM)
 _MUON = OptimizerLaw(
     "muon",
@@ -153,7 +144,7 @@ _MUON = OptimizerLaw(
 _LAWS = (
     OptimizerLaw(
         "sgd", "nfd.wide.optimizers:SGD", degree=1.0, classes=("SGD",), decoupled=False, equivariant=True,
-        options=_OF_SGD, default_lr=0.1,
+        default_lr=0.1,
     ),
     replace(_ADAMW, name="adam", make="torch.optim:Adam", classes=("Adam",), decoupled=False),
     _ADAMW,
@@ -177,7 +168,7 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
         replace: whether to replace a law of the same name.
 
     Raises:
-        ValueError: if the name is taken.
+        ValueError: if the name is taken, or a number is not finite.
 
     Example::
 
@@ -186,6 +177,8 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
+    check_real("degree", law.degree)
+    check_real("default_lr", law.default_lr, above=0.0)
     if law.rest is not None:
         check_choice("rest", law.rest, LAWS)
     if not replace and LAWS.get(law.name, law) != law:
@@ -195,12 +188,18 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
 
 
 def law_of(optimizer: object) -> OptimizerLaw:
-    """The law for a name or an optimizer object; a law itself is registered. ValueError where there is none."""
+    """The law for a name or an optimizer object, by its class; a law itself is registered. ValueError where there is
+    none, or several, as of Muon, whose implementations scale shapes differently."""
     if isinstance(optimizer, OptimizerLaw):
         return register_optimizer(optimizer)
-    if hasattr(optimizer, "param_groups"):
-        return _law_of_object(cast("torch.optim.Optimizer", optimizer))
-    return LAWS[check_choice("optimizer", optimizer, LAWS)]
+    if not hasattr(optimizer, "param_groups"):
+        return LAWS[check_choice("optimizer", optimizer, LAWS)]
+    named = ([law for law in LAWS.values() if kind.__name__ in law.classes] for kind in type(optimizer).__mro__)
+    fitting = next(filter(None, named), [])
+    if len(fitting) != 1:
+        names = ", ".join(law.name for law in fitting) or "none; register one with nfd.register_optimizer"
+        raise InputError(f"optimizer is a {type(optimizer).__name__}, of no one law ({names}). Pass a name.")
+    return fitting[0]
 
 
 def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:
@@ -219,69 +218,6 @@ def check_optimizer(optimizer: str, *, rule: str, weight_decay: float = 0.0, wei
     law.check_decay(weight_decay)
 
 
-# ---- the law of an optimizer object -------------------------------------------------------------------------------
-#
-# It is found by its class, and by measurement where classes of one name scale shapes differently. Muon's updates have
-# one spectral norm for matrices of every shape, times a factor of the shape that each implementation chooses. One step
-# on four small matrices with gradients of rank one tells which.
-
-SHAPES = ((8, 8), (32, 8), (8, 32), (32, 32))
-_ALIKE_NORMS = math.log(1.1)  # bfloat16 leaves 1 % of a norm, and conventions differ by factors of 2
-
-
-def _law_of_object(optimizer: torch.optim.Optimizer) -> OptimizerLaw:
-    """The law that names the class of an optimizer, or the nearest class that it derives from."""
-    kind = type(optimizer).__name__
-    named = ([law for law in LAWS.values() if parent.__name__ in law.classes] for parent in type(optimizer).__mro__)
-    fitting = next(filter(None, named), None)
-    if fitting is None:
-        raise InputError(f"optimizer is a {kind}, of which no law is registered. Pass a name, or register one.")
-    if len(fitting) == 1:
-        return fitting[0]
-    norms = update_norms(optimizer)
-
-    def distance(law: OptimizerLaw) -> float:
-        expected = [law.shape_norm(*shape) / law.shape_norm(*SHAPES[0]) for shape in SHAPES]
-        return max(abs(math.log(max(norm, 1e-30) / e)) for norm, e in zip(norms, expected, strict=True))
-
-    nearest = min(fitting, key=distance)
-    if not distance(nearest) < _ALIKE_NORMS:
-        shown = ", ".join(f"{r}x{c}: {norm:.3g}" for (r, c), norm in zip(SHAPES, norms, strict=True))
-        raise InputError(
-            f"optimizer is a {kind} whose updates follow none of {', '.join(law.name for law in fitting)}; their norms "
-            f"over the first are {shown}. Register an nfd.OptimizerLaw with its shape_norm."
-        )
-    return nearest
-
-
-def update_norms(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Largest singular values of the updates of matrices of ``SHAPES``, over that of the first, without decay.
-
-    The optimizer itself, its parameters and its state stay as they are. ValueError where it cannot step matrices.
-    """
-    group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
-    flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
-    matrices = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]  # zero, so that decay does nothing
-    for matrix in matrices:
-        matrix.grad = torch.ones_like(matrix)
-    twin = object.__new__(type(optimizer))
-    twin.__dict__ = optimizer.__dict__ | {
-        "param_groups": [{**group, "lr": 1.0, "params": matrices}],
-        "state": defaultdict(dict, {matrix: dict(flags) for matrix in matrices}),
-        "_optimizer_step_pre_hooks": OrderedDict(),
-        "_optimizer_step_post_hooks": OrderedDict(),
-    }
-    try:
-        type(optimizer).step(twin)  # not what a scheduler put in its place
-    except Exception as error:  # whatever the user's optimizer raises: one that needs processes, or other groups
-        raise InputError(
-            f"optimizer is a {type(optimizer).__name__} that could not step small matrices, to see how its updates "
-            f"follow the shape: {type(error).__name__}: {first_line(error)}. Pass the name of its law instead."
-        ) from error
-    norms = [float(torch.linalg.matrix_norm(matrix.detach(), 2)) for matrix in matrices]
-    return [norm / norms[0] for norm in norms]
-
-
 # ---- one optimizer made of several, each with parameters of its own: Muon for matrices, AdamW for the rest --------
 
 
@@ -291,21 +227,13 @@ def optimizer_of(
     options: Mapping[str, Any],
     make: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> torch.optim.Optimizer:
-    """What steps these groups: the optimizer of the law, or ``make``, and as one with it that of its rest.
-
-    Each option goes to the one that accepts it, and all to ``make``; ValueError naming the options that none accepts.
-    """
-    known = law.options | (law if law.rest is None else law_of(law.rest)).options
-    if make is None and (unknown := sorted(options.keys() - known)):
-        raise InputError(
-            f"optimizer={law.name!r} has no {', '.join(map(repr, unknown))}; its options are "
-            f"{', '.join(sorted(known)) or 'none'}."
-        )
-    own = {name: value for name, value in options.items() if make is not None or name in law.options}
-    rest = {name: value for name, value in options.items() if name not in own}
+    """What steps these groups: the optimizer of the law, or ``make``, and as one with it that of its rest, which takes
+    the options that the first does not have."""
+    is_own = {name: law.rest is None or make is not None or name in law.options for name in options}
     first = law if make is None else replace(law, make=make)
     parts = [
-        first.made(theirs, own) if part is law else part.made(theirs, rest) for part, theirs in by_law(law, groups)
+        (first if part is law else part).made(theirs, {k: v for k, v in options.items() if is_own[k] == (part is law)})
+        for part, theirs in by_law(law, groups)
     ]
     return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
 

@@ -81,18 +81,12 @@ _OWN_DEPTH = (
     "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
     "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
 )
-_UNSCALED = (
-    "No tensor scales some branches (gains stored as 1 + g, standardised weights): wrap the modules that end them in "
-    "nfd.Scaled, factors in plan.multipliers."
-)
+_UNSCALED = "No tensor scales some branches: wrap the modules that end them in nfd.Scaled, factors in plan.multipliers."
 _LAW = (
-    "No base model was given, so the plan assumes: initial weights follow fan_in^-1/2 and do not depend on depth, "
-    "every dimension inside blocks grows with width, heads keep their size, and the forward pass has no factors that "
-    "depend on size. Pass base= or make_model= to read this from the base itself."
+    "No base model was given, so the plan assumes: initial weights follow fan_in^-1/2, every dimension inside blocks "
+    "grows with width, and no number depends on size otherwise. Pass make_model= to read this from the base itself."
 )
-_UNSEEN = (
-    "Whether the model's own forward pass has factors that depend on its size, as Gemma's on embeddings, is not known: "
-)
+_UNSEEN = "Whether the model's own forward pass has factors that depend on its size, as Gemma's, is not known: "
 
 
 @gradients()
@@ -131,7 +125,7 @@ def plan(
             ``"depth-mup-inner"`` (Eq. 8).
         optimizer: ``"adamw"``, the default, ``"sgd"``, ``"adam"``, ``"lion"``, ``"muon"`` (for matrices in blocks,
             AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"``, ``"muon-unit"``, a law
-            (``nfd.register_optimizer``), or an optimizer object, whose law is read from it.
+            (``nfd.register_optimizer``), or an optimizer object whose class has one law.
         blocks: pattern of the residual blocks, such as ``"transformer.h.*"``; None finds them.
         roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
             ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``.
@@ -168,10 +162,7 @@ def plan(
     sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
     if (net := told_by(model)) is not None:
         if blocks or roles:
-            raise InputError(
-                f"blocks and roles are for other models: the paper's know their own; got {blocks=}, {roles=}. "
-                "Drop them, or override named_roles() in a subclass."
-            )
+            raise InputError(f"blocks and roles are for other models than the paper's; got {blocks=}, {roles=}.")
         parts = _told_parts(model, net, rule, given)
     elif given == GivenBase() and chosen.scales_width:
         raise InputError(
@@ -186,18 +177,9 @@ def plan(
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
     if law.rest is not None:
         notes += notes_on_matrices(parts.entries, parts.blocks, law.rest)
-    return Plan(
-        cast(RuleName, rule),
-        law.name,
-        cast(Decay, decay),
-        parts.width,
-        parts.depth,
-        parts.entries,
-        tuple(parts.blocks),
-        parts.multipliers,
-        tuple(notes),
-        base=given.size if net is None else None,
-    )
+    size, names = given.size if net is None else None, (cast(RuleName, rule), law.name, cast(Decay, decay))
+    return Plan(*names, parts.width, parts.depth, parts.entries, tuple(parts.blocks), parts.multipliers, tuple(notes),
+                base=size)  # fmt: skip
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -220,59 +202,57 @@ def _parts_of_any(
             blocks = repeated(base, given.instance(depth=2 * given.size[1]))
     grows = None if base is None else given.growing(model, base, blocks)
     structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
-    settled = settled_roles(structure, chosen, rule)
+    settled, traced = settled_roles(structure, chosen, rule), structure.traced
     if not chosen.scales_width:  # the model's own start is that of the rule
         entries = entries_of(structure, settled, grows)
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return Parts(entries, 1.0, 1.0, [*structure.blocks])
-    notes, found, depths = [], dict[str, Own | None](), dict[str, float]()
-    if base is not None:
-        tuned = given.begun(base, blocks)
-        depths = depths_of(structure.blocks, tuned.blocks)
-        entries = entries_of(structure, settled, grows, tuned, depths)
-        grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
-        m, depth = (
-            max(grown, default=1.0, key=lambda r: abs(r - 1)),
-            len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0,
-        )
-        before: nn.Module | None = base
-        if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
-            before = None if given.size is None else given.instance(depth=round(depth * given.size[1]))
-            if before is None:
-                notes.append(_OWN_DEPTH)
-            else:
-                deep = Base(tensors(before), blocks_of(before, blocks))
-                entries, notes = _with_own_depth(entries, structure, tuned, deep)
-        if not m == depth == 1 or depths:
-            look, unseen = partial(_seen, blocks=blocks, sample=sample), "pass sample=, an input to trace."
-            if structure.traced.seen and is_unbuilt(model):
-                deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
-                ratios = dict.fromkeys(entries, m), deeper
-                found, unseen = _foreseen_factors(structure, tuned.blocks, ratios, given, look)
-            elif structure.traced.seen:
-                found, unseen = _measured_factors(structure, base, before, look)
-            entries, of_own = with_own_factors(entries, found, structure.blocks)
-            notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
-    else:
+    m, depth, notes, found, depths = 1.0, 1.0, list[str](), dict[str, Own | None](), dict[str, float]()
+    if base is None:
         width = stream_width(structure.tensors, {name: role for name, (role, _) in settled.items()})
         if width is None and given.width is not None:
             raise InputError("The width of the model could not be found, to compare with base=. Pass make_model=.")
         m = 1.0 if width is None or given.width is None else width / given.width
         depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
         entries = entries_of(structure, settled, grows, m=m)
-        notes = [] if m == 1 and depth == 1 else [_LAW]
+        notes += [] if m == depth == 1 else [_LAW]
+    else:
+        tuned = given.begun(base, blocks)
+        depths = depths_of(structure.blocks, tuned.blocks)
+        entries = entries_of(structure, settled, grows, tuned, depths)
+        grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
+        m = max(grown, default=1.0, key=lambda r: abs(r - 1))
+        depth = len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
+        before: nn.Module | None = base
+        if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
+            before = None if given.size is None else given.instance(depth=round(depth * given.size[1]))
+            deep = None if before is None else Base(tensors(before), blocks_of(before, blocks))
+            entries, notes = (entries, [_OWN_DEPTH]) if deep is None else _own_depth(entries, structure, tuned, deep)
+        if not m == depth == 1 or depths:
+            look, unseen = partial(_seen, blocks=blocks, sample=sample), "pass sample=, an input to trace."
+            if traced.seen and is_unbuilt(model):
+                deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
+                ratios = dict.fromkeys(entries, m), deeper
+                found, unseen = _foreseen_factors(structure, tuned.blocks, ratios, given, look)
+            elif traced.seen and (other := look(before or base)) is not None:
+                found, unseen = own_factors(Seen(traced.factors, structure.blocks), other), ""
+                if before is None:  # in blocks, factors of depth cannot be told from those of width
+                    found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
+            elif traced.seen:
+                unseen = _NOT_TAKEN
+            entries, of_own = with_own_factors(entries, found, structure.blocks)
+            notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
     entries, factors, of_factors = with_multipliers(structure, entries, found)
     entries = with_own_constants(structure, entries, chosen)
     notes += of_factors
     if kept := dict.fromkeys(in_any_block(n, structure.blocks) for n, e in entries.items() if e.start.kept):
         notes.append(f"Kept as the constructor makes them, and not drawn anew: {listed([*kept], 4)}.")
     if chosen.scales_depth:
-        unscaled = sorted(structure.traced.unscaled)
-        own = {name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth) for name in unscaled}
+        own = {n: depths.get(block_of(f"{n}.", structure.blocks) or "", depth) for n in sorted(traced.unscaled)}
         branches = {name: chosen.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
         factors |= branches
         notes += [_UNSCALED] if branches else []
-    if structure.traced.attends:
+    if traced.attends:
         notes.append(_HEADS)
     return Parts(entries, m, depth, [*structure.blocks], factors, notes)
 
@@ -298,10 +278,7 @@ class GivenBase:
             check_stored(base)
             return cls(base)
         if base is not None and (not isinstance(base, tuple) or len(base) != 2):
-            raise InputTypeError(
-                f"base must be the tuned model, or its size as a pair (width, depth); got {base!r} of "
-                f"{type(base).__name__}."
-            )
+            raise InputTypeError(f"base must be the tuned model, or its size as a pair (width, depth); got {base!r}.")
         width, depth = (
             None if size is None else check_count(f"the {axis} of base", size, maximum=most)
             for size, axis, most in zip(base or (None, None), ("width", "depth"), (WIDEST, MOST), strict=True)
@@ -374,7 +351,7 @@ _CHANCE = 6.0  # standard errors
 _LEAST = math.log(1.05)
 
 
-def _with_own_depth(
+def _own_depth(
     entries: Mapping[str, Entry], structure: Anatomy, base: Base, as_deep: Base
 ) -> tuple[dict[str, Entry], list[str]]:
     """Entries that begin as in ``as_deep``, an instance as wide as the base and as deep as the model; and a note."""
@@ -383,11 +360,10 @@ def _with_own_depth(
         shallow, deep = (instance.start(t, structure.blocks) for instance in (base, as_deep))
         if shallow.kept or deep.kept:
             continue
+        differs = shallow.constant != deep.constant
         if shallow.constant is None and deep.constant is None:
             error = base.of(t, structure.blocks).parameter.numel() ** -0.5  # of the logarithm of the ratio of two stds
             differs = abs(math.log(deep.std / shallow.std)) > max(_CHANCE * error, _LEAST)
-        else:
-            differs = shallow.constant != deep.constant
         if differs:
             kept[name] = replace(entries[name], start=deep)
     notes = [f"The constructor begins {listed([*kept])} by depth; they begin as in a model of this depth."]
@@ -425,16 +401,6 @@ def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
     except InputTypeError:
         return None
     return None if not traced.seen else Seen(traced.factors, blocks_of(model, blocks))
-
-
-def _measured_factors(structure: Anatomy, base: nn.Module, as_deep: nn.Module | None, look: Look) -> Found:
-    """From traces of the model and of its base, or of an instance as deep as the model where factors of depth are to
-    stay; None of tensors in blocks where these cannot be told from those of width."""
-    if (before := look(base if as_deep is None else as_deep)) is None:
-        return {}, _NOT_TAKEN
-    own = own_factors(Seen(structure.traced.factors, structure.blocks), before)
-    unknown = {name for name in own if as_deep is None and block_of(name, structure.blocks) is not None}
-    return own | dict.fromkeys(unknown), ""
 
 
 def _foreseen_factors(
@@ -543,29 +509,22 @@ def defaults_of(model: nn.Module) -> tuple[str, str]:
 def roles_of(net: TellsMultipliers) -> dict[str, Role]:
     """``named_roles``, complete: a feedback matrix has the role of the matrix that it stands for. ValueError naming the
     trainable parameters without a role, and what has a role and is no parameter."""
-    kind, module = type(net).__name__, cast(nn.Module, net)
+    kind, module, given = type(net).__name__, cast(nn.Module, net), dict(net.named_roles())
     names = dict(module.named_parameters(remove_duplicate=False))
-    told = net.named_roles()
-    given = {name: cast(Role, check_choice(f"named_roles()[{name!r}]", told[name], ROLES)) for name in told}
-    if unknown := [name for name in given if name not in names]:
-        raise InputError(
-            f"named_roles() must name parameters of the network; {kind} has no {', '.join(map(repr, unknown))}."
-        )
+    for name, role in given.items():
+        check_choice(f"named_roles()[{name!r}]", role, ROLES)
+        if name not in names:
+            raise InputError(f"named_roles() must name parameters of the network; {kind} has no {name!r}.")
     of = {id(names[name]): role for name, role in given.items()}
-    roles, missing = dict[str, Role](), []
-    for name, p in module.named_parameters():
-        role = of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
-        if role is not None:
-            roles[name] = role
-        elif p.requires_grad:
-            missing.append(name)
-    if missing:
+    found = {name: of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
+             for name, p in module.named_parameters()}  # fmt: skip
+    if missing := [name for name, p in module.named_parameters() if p.requires_grad and found[name] is None]:
         raise InputError(
             f"{kind} has trainable parameters without a role, and so without a rate: {listed(missing, 6)}. Override "
             f"named_roles() to return {{**super().named_roles(), {missing[0]!r}: ROLE, ...}} with roles among "
             f"{', '.join(map(repr, ROLES))}, or freeze them with requires_grad_(False)."
         )
-    return roles
+    return {name: role for name, role in found.items() if role is not None}
 
 
 def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str, Entry]:
@@ -580,11 +539,10 @@ def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str,
             grown, begins = ratios_by_role(t, role, m), replace(start_of(t.drawn()), std=0.0, kept=True)
             entries[name] = Entry(t.shape, role, source, t.fan_in(), grown, begins)
             continue
-        grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
+        grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m)
         why, multiplier = (source, told[name]) if name in roles else ("fixed", Power())
-        entries[name] = Entry(
-            t.shape, role, why, math.prod(t.shape[1:]), grown, Start(1.0, None), multiplier, layout_of(t)
-        )
+        fan_in, begins = math.prod(t.shape[1:]), Start(1.0, None)
+        entries[name] = Entry(t.shape, role, why, fan_in, grown, begins, multiplier, layout_of(t))
     return entries
 
 
@@ -596,10 +554,7 @@ def _told_parts(model: nn.Module, net: TellsMultipliers, rule: str, given: Given
     if small is not None:
         base = told_by(small)
         if base is None:
-            raise InputError(
-                f"The base is a {type(small).__name__}, whose scales are others than those of the model, a network of "
-                "the paper. Build both alike."
-            )
+            raise InputError(f"The base is a {type(small).__name__}, the model one of the paper. Build both alike.")
         if (base.depth, base.width) == (width, depth or net.depth) and base.width != base.depth:
             raise InputError(
                 f"make_model{width, depth} has width {base.width} and depth {base.depth}: its arguments must be "
