@@ -235,6 +235,13 @@ def test_bad_arguments_are_named() -> None:
         layer(torch.zeros(2, 3, dtype=F64))
 
 
+def test_biases_begin_as_those_of_pytorch() -> None:
+    bias = nfd.DeferredLinear(16, 4000, bias=True).bias
+    assert bias is not None
+    assert float(bias.detach().abs().max()) <= 1 / 4
+    assert float(bias.detach().std()) == pytest.approx(1 / 4 / math.sqrt(3), rel=0.05)
+
+
 def test_rows_that_are_not_finite_answer_nan_and_reveal_nothing() -> None:
     layer = nfd.DeferredLinear(10, 10)
     x = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))

@@ -54,6 +54,15 @@ def test_errors_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert law.network(4, 4).stderr ** 2 - law.network(4, 4, networks=4).stderr ** 2 == pytest.approx(1.5e-4, rel=0.4)
 
 
+def test_noise_that_falls_with_size_is_seen_to() -> None:
+    """A deviation in proportion to 1/n: the logarithm of the variance has the slope -2."""
+    random, widths = np.random.default_rng(0), (32, 64, 128, 256, 512)
+    law = fit_law(("width",), {(n,): (1 + 8 / n + 3 / n * random.normal(size=40)).tolist() for n in widths})
+    level, slope = law.noise.mean(0)
+    assert slope == pytest.approx(-2, abs=0.2)
+    assert level + slope * math.log(128) == pytest.approx(2 * math.log(3 / 128), abs=0.3)
+
+
 def test_noise_that_sizes_share_widens_the_floor_and_noise_of_their_own_less() -> None:
     random, widths = np.random.default_rng(0), {True: list[float](), False: list[float]()}
     for _ in range(10):

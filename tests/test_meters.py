@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from nfd.core.estimates import Interval
 from nfd.core.statistics import interval, log_slope
-from nfd.meters.verdict import METERS, cause, change, rows, seeds_needed, since, verdict_of
+from nfd.meters.verdict import METERS, cause, change, first_bad, rows, seeds_needed, since, verdict_of
 from nfd.scaling.rules import RULES
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -99,6 +100,22 @@ def test_stable_says_how_much() -> None:
     assert slow["verdict"] == "STABLE"
     assert re.fullmatch(r"depends little on width: falls by 2\d % \[\d+, \d+\] from width 64 to 512\.", slow["cause"])
     assert change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == ("falls by 19 % [15, 22] from depth 4 to 32")
+    assert change(Interval(1.0, 0.1, 0.9, 1.1), "width", [4, 32]) == "rises by 700 % [550, 885] from width 4 to 32"
+
+
+def test_a_row_that_few_seeds_leave_open_says_how_many_would_do() -> None:
+    noisy, near = made(lambda n: n**-0.1, [64, 128], scatter=0.1), made(lambda n: n**-0.24, [32, 64, 128, 256])
+    assert (noisy["reason"], near["reason"]) == ("noise", "edge")
+    assert f"about {noisy['seeds_needed']} seeds" in noisy["cause"]
+    assert near["seeds_needed"] is None
+
+
+def test_the_first_layer_that_breaks_is_named() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 2))
+    x = torch.ones(3, 2)
+    assert first_bad(model, lambda: model(x)) == "the loss"
+    nn.init.constant_(model[2].bias, math.inf)  # type: ignore[arg-type]
+    assert first_bad(model, lambda: model(x)) == "2"
 
 
 def test_no_advice_names_the_rule_in_use() -> None:
