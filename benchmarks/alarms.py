@@ -178,7 +178,7 @@ def watched(
             band = alarm.band(row)
             if band is not None:
                 total[row.meter] += 1
-                inside[row.meter] += band.alone_low <= row.value <= band.alone_high
+                inside[row.meter] += abs(band.deviation) <= bands.alone
     alerts = [[a.step, a.since, a.meter, a.layer, a.cause] for a in watch.alerts]
     return {"alerts": alerts, "inside": dict(inside), "total": dict(total)}
 

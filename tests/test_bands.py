@@ -72,7 +72,8 @@ def test_a_law_between_a_power_and_a_limit_lies_within_its_narrow_band() -> None
             truth = law("change", WIDE, DEEP, step, block / 7)
             band = bands.at(Series("change", "up", 0), step, (block + 1) / 8, truth)
             assert band is not None
-            assert band.low <= band.alone_low < truth < band.alone_high <= band.high
+            assert band.low < truth < band.high
+            assert abs(band.deviation) < bands.alone <= bands.limit
             assert band.value == pytest.approx(truth, rel=0.03)
             assert band.high / band.low < 1.3
 
@@ -94,7 +95,7 @@ def test_intervals_of_single_numbers_hold_95_percent_of_new_networks() -> None:
             if row.layer is None or row.layer == "embed":
                 band = bands.at(Series(row.meter, row.layer, None), row.step, None, row.value)
                 assert band is not None
-                inside.append(band.alone_low <= row.value <= band.alone_high)
+                inside.append(abs(band.deviation) <= bands.alone)
     assert np.mean(inside) > 0.83  # 0.95, less two standard errors of 16 independent numbers
 
 

@@ -35,7 +35,7 @@ class Limits:
     def band(self, row: WatchRow) -> Band | None:
         if (row.meter, row.layer) != ("change", FROZEN) or row.step > self.last_step:
             return None
-        return Band(2 * self.least, self.least, 10.0, self.least, 10.0, 0.0)
+        return Band(2 * self.least, self.least, 10.0, 0.0)
 
     def alerts(self, rows: Sequence[WatchRow]) -> list[str]:
         judged = [row for row in rows if (band := self.band(row)) and row.value < band.low]

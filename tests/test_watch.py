@@ -156,56 +156,7 @@ def test_starts_are_drawn_again_where_the_plan_drew_them() -> None:
     assert numbers[7] == numbers[8]
 
 
-class Attending(nn.Module):
-    """Attention by hand, masked; by PyTorch, fused; and a softmax over channels that is none."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(7, width)
-        self.blocks = nn.ModuleList(HandAttention(width) for _ in range(depth))
-        self.last = nn.TransformerEncoderLayer(width, width // 8, width, dropout=0.0, batch_first=True, norm_first=True)
-        self.head = nn.Linear(width, 7)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        h = self.tokens(ids)
-        for block in self.blocks:
-            h = block(h)
-        out: torch.Tensor = self.head(self.last(h).softmax(-1))
-        return out
-
-
-class HandAttention(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.qk, self.v = nn.Linear(width, 2 * width), nn.Linear(width, width)
-
-    def logits(self, h: torch.Tensor) -> torch.Tensor:
-        q, k = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in self.qk(h).chunk(2, -1))
-        future = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).triu(1)
-        return (q @ k.mT).masked_fill(future, -torch.inf)
-
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
-        v = self.v(h).unflatten(-1, (-1, 8)).transpose(1, 2)
-        return h + (self.logits(h).softmax(-1) @ v).transpose(1, 2).flatten(2)
-
-
 IDS = torch.randint(0, 7, (8, 6), generator=torch.Generator().manual_seed(2))
-
-
-def test_entropy_and_logits_are_those_of_attention() -> None:
-    model: Any
-    model, plan = planned(Attending(WIDTH, 2), IDS, make_model=Attending)
-    watch = nfd.Watch(model, plan, IDS, every=1)
-    train(model, plan, 1, watch, IDS, IDS)
-    with torch.no_grad():
-        logits = model.blocks[0].logits(model.tokens(IDS))
-        shares = logits.softmax(-1)
-        entropy = -(shares * shares.clamp_min(1e-30).log()).sum(-1).mean()
-    assert value(watch, "attention_entropy", "blocks.0") == pytest.approx(float(entropy), rel=1e-5)
-    assert value(watch, "attention_logits", "blocks.0") == pytest.approx(rms(logits[logits.isfinite()]), rel=1e-5)
-    layers = {row.layer for row in watch.rows if row.meter == "attention_entropy"}
-    assert layers == {None, "blocks.0", "blocks.1", "last.self_attn"}
-    assert "attention_entropy" not in {part.meter for part in watch.left_out}
 
 
 def test_dead_units_are_a_share_of_each_relu() -> None:
@@ -217,7 +168,7 @@ def test_dead_units_are_a_share_of_each_relu() -> None:
     train(model, plan, 1, watch)
     assert value(watch, "dead_units", "blocks.1") == pytest.approx(8 / (2 * WIDTH), abs=0.1)
     assert value(watch, "dead_units", "blocks.0") < 0.1
-    assert {part.meter for part in watch.left_out} == {"attention_entropy", "attention_logits"}
+    assert watch.left_out == {}
 
 
 def test_gradients_are_those_of_the_training() -> None:
@@ -230,7 +181,7 @@ def test_gradients_are_those_of_the_training() -> None:
     assert value(watch, "gradient_ratio") == pytest.approx(sizes[0] / sizes[3], rel=1e-5)
     model.zero_grad()
     assert "gradient_ratio" not in {row.meter for row in watch.step()}
-    assert "gradient_ratio" in {part.meter for part in watch.left_out}
+    assert "gradient_ratio" in watch.left_out
 
 
 def test_a_model_that_did_not_begin_as_planned_is_told_before_the_first_step() -> None:

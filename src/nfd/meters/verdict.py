@@ -362,43 +362,12 @@ _LEAST_ROWS = 16  # on fewer, healthy units are silent too
 _VANISHED, _EXPLODED = 1e-3, 1e3
 
 
-class ModulePath:
-    """The innermost module that is running: its name and itself; of the model itself no name and None."""
+class _Relus(TorchFunctionMode):
+    """The name of the module around every ReLU that runs, and the share of its units that no sample excites."""
 
     def __init__(self) -> None:
-        self._running: list[tuple[str, nn.Module]] = []
-
-    @property
-    def name(self) -> str:
-        return self._running[-1][0] if self._running else ""
-
-    @property
-    def module(self) -> nn.Module | None:
-        return self._running[-1][1] if self._running else None
-
-    @contextmanager
-    def followed(self, model: nn.Module) -> Iterator[None]:
-        def enter(name: str) -> Callable[..., None]:
-            return lambda module, *_: self._running.append((name, module))
-
-        def leave(*_: Any) -> None:
-            if self._running:
-                self._running.pop()
-
-        with ExitStack() as hooks:
-            for name, module in modules(model).items():
-                if name:
-                    hooks.enter_context(module.register_forward_pre_hook(enter(name)))
-                    hooks.enter_context(module.register_forward_hook(leave))
-            yield
-
-
-class Relus(TorchFunctionMode):
-    """Watches every ReLU: in which module it stands, and the share of units that no sample of the batch excites."""
-
-    def __init__(self, path: ModulePath) -> None:
         super().__init__()
-        self.path, self.seen = path, list[tuple[str, float]]()
+        self.running, self.seen = [""], list[tuple[str, float]]()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -407,16 +376,34 @@ class Relus(TorchFunctionMode):
         if func in _RELUS and isinstance(out, Tensor) and out.dim() > 1:
             units = out.detach().movedim(1 if out.dim() > 3 else -1, -1).flatten(0, -2)  # channels of images are second
             if len(units) >= _LEAST_ROWS:
-                self.seen.append((self.path.name, float((units <= 0).all(0).double().mean())))
+                self.seen.append((self.running[-1], float((units <= 0).all(0).double().mean())))
         return out
+
+
+@contextmanager
+def silent_units(model: nn.Module) -> Iterator[list[tuple[str, float]]]:
+    """Within it a pass lists its ReLUs: the module around each, and the share of units that give 0 for every row."""
+    relus = _Relus()
+
+    def enter(name: str) -> Callable[..., None]:
+        return lambda *_: relus.running.append(name)
+
+    def leave(*_: Any) -> None:
+        relus.running.pop()
+
+    with ExitStack() as hooks, relus:
+        for name, module in modules(model).items():
+            if name:
+                hooks.enter_context(module.register_forward_pre_hook(enter(name)))
+                hooks.enter_context(module.register_forward_hook(leave))
+        yield relus.seen
 
 
 def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | None:
     """The first ReLU of a pass of which half the units or more are dead on the whole batch, or None."""
-    path = ModulePath()
-    with path.followed(model), torch.no_grad(), Relus(path) as relus:
+    with torch.no_grad(), silent_units(model) as seen:
         run()
-    for place, (layer, share) in enumerate(relus.seen, 1):
+    for place, (layer, share) in enumerate(seen, 1):
         if share >= _DEAD:
             return Event("dead-units", step, f"ReLU {place}" + (f" in {layer}" if layer else ""), share)
     return None

@@ -3,4 +3,3 @@ from .bands import WatchRow as WatchRow
 from .causes import Alert as Alert
 from .causes import Cause as Cause
 from .causes import Deviation as Deviation
-from .watch import LeftOut as LeftOut

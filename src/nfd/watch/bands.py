@@ -42,6 +42,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -138,21 +139,19 @@ def kinds_of(rows: Iterable[WatchRow]) -> dict[str, str]:
     A block's name is what the layers at its depth have in common; where that holds no number, as in ``inner.3`` and
     ``outer.3``, the numbers are left out instead. Of several stacks the kind keeps the name of the stack.
     """
-    blocks: dict[float | None, set[str]] = defaultdict(set)
+    places: dict[float | None, set[str]] = defaultdict(set)
     for row in rows:
         if row.layer is not None:
-            blocks[row.depth].add(row.layer)
-    kinds = {layer: layer for layer in blocks.pop(None, set())}
-    several = any(stack_at(depth) for depth in blocks)
-    for layers in blocks.values():
-        parts = {layer: layer.split(".") for layer in layers}
-        columns = list(zip(*parts.values(), strict=False))
-        common = next((k for k, column in enumerate(columns) if len(set(column)) > 1), len(columns))
-        shared = next(iter(parts.values()))[:common]
-        numbered = any(part.isdigit() for part in shared)
-        for layer, names in parts.items():
-            own = names[common:] if numbered else ["*" if name.isdigit() else name for name in names]
-            kinds[layer] = ".".join([numberless(".".join(shared)), *own] if several and numbered else own)
+            places[row.depth].add(row.layer)
+    kinds = {layer: layer for layer in places.pop(None, set())}
+    several = any(stack_at(depth) for depth in places)
+    for layers in places.values():
+        columns = zip(*(layer.split(".") for layer in layers), strict=False)
+        shared = [own[0] for own in takewhile(lambda own: len(set(own)) == 1, columns)]
+        block = ".".join(shared) if any(part.isdigit() for part in shared) else ""
+        for layer in layers:
+            own = layer[len(block) :].lstrip(".") if block else numberless(layer)
+            kinds[layer] = f"{numberless(block)}.{own}".strip(".") if several else own
     return kinds
 
 
@@ -269,15 +268,12 @@ class Band:
         value: the prediction.
         low, high: limits for alerts. With probability 1 - ``LEVEL`` a healthy run keeps them in all meters, layers and
             looks together.
-        alone_low, alone_high: the 95 % prediction interval of this number alone.
         deviation: the measured value minus the prediction, in standard errors of the prediction.
     """
 
     value: float
     low: float
     high: float
-    alone_low: float
-    alone_high: float
     deviation: float
 
     def __str__(self) -> str:
@@ -293,7 +289,8 @@ class Bands:
         blocks: how many residual blocks every stack of it has.
 
     Attributes:
-        limit: how many errors of prediction a deviation that lasts may reach; no fewer than a number alone may.
+        alone: how many errors of prediction a number alone stays within with 95 %.
+        limit: how many a deviation that lasts may reach; no fewer.
 
     Raises:
         ValueError: where the ladder is too small, or has a single width or depth which is not the network's.
@@ -335,13 +332,12 @@ class Bands:
         stack = series.stack
         place = 0 if depth is None or stack is None else round((depth - stack) * self.blocks[stack]) - 1
         z, error = (float(np.interp(math.log(step), np.log(steps), curve[:, place])) for curve in curves)
-        least, low, expected, high, most = (
-            max(math.exp(min(z + errors * error, 700.0)) - offset, 0.0)
-            for errors in (-self.alone, -self.limit, 0.0, self.limit, self.alone)
+        low, expected, high = (
+            max(math.exp(min(z + errors * error, 700.0)) - offset, 0.0) for errors in (-self.limit, 0.0, self.limit)
         )
         known = math.isfinite(value) and value + offset > 0
         deviation = (math.log(value + offset) - z) / error if known else math.inf
-        return Band(expected, low, high, least, most, deviation)
+        return Band(expected, low, high, deviation)
 
 
 def _check(ladder: Ladder, sizes: Array, size: tuple[float, float], needed: int) -> None:

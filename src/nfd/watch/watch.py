@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed
 from nfd.core.machine import gradients
@@ -27,7 +24,7 @@ from nfd.families.member import member_of
 from nfd.meters.check import Check
 from nfd.meters.noise import GradientNoise
 from nfd.meters.updates import NO_BLOCKS, Baseline, Pass, Reading, layers_of, meter_of, norm, of_layer, readings
-from nfd.meters.verdict import ModulePath, Relus
+from nfd.meters.verdict import silent_units
 from nfd.scaling.model import (
     TensorInfo,
     as_written,
@@ -44,23 +41,9 @@ from nfd.scaling.plan import Plan, held_as_planned, start_of
 from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
 from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, follows, init_check
 
-_DEAD, _ENTROPY, _LOGITS, _RATIO = "dead_units", "attention_entropy", "attention_logits", "gradient_ratio"
-_NO_ATTENTION = "no softmax of attention is seen in a pass over the sample: there is none, or a fused kernel has it."
-_ABSENT = {
-    _DEAD: "no ReLU is seen in a pass over the sample, or the sample has fewer than 16 rows.",
-    _ENTROPY: _NO_ATTENTION,
-    _LOGITS: _NO_ATTENTION,
-}
+_DEAD, _RATIO = "dead_units", "gradient_ratio"
+_NO_RELU = "no ReLU is seen in a pass over the sample, or the sample has fewer than 16 rows."
 _NO_GRADIENTS = "no parameter had a gradient at the last look: call step() before zero_grad()."
-_SOFTMAXES = {torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default}
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A meter that a watch cannot read from this model, and the reason."""
-
-    meter: str
-    reason: str
 
 
 class Watch:
@@ -81,7 +64,7 @@ class Watch:
       last step's update with z (``nfd.meters.updates``); of inner ones ``update_to_weight``,
       ``|W - W(0)|_2 / |W(0)|_2``;
     - of every block and of the network ``gradient_ratio``, from the gradients that are there;
-    - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits``.
+    - of ReLUs ``dead_units``, the share of units that give 0 for the whole sample.
 
     Args:
         model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
@@ -100,6 +83,7 @@ class Watch:
 
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
+        left_out: why meters cannot be read from this model, by name.
         alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected``
             (``nfd.watch.Alert``). The first step warns of the former.
         failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. The first
@@ -157,13 +141,13 @@ class Watch:
         with apart(self._member.module):
             with blaming_the_sample(sample):
                 self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
-            with activity(self._member.module) as active:
+            with silent_units(self._member.module) as relus:
                 self._baseline.seen()
         unread = self._baseline.unread.items()
-        self._unread = {meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()}
-        self._unread |= {meter: why for meter, why in _ABSENT.items() if meter not in active}
+        self.left_out = {meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()}
+        self.left_out |= {} if relus else {_DEAD: _NO_RELU}
         if not self._member.blocks:
-            self._unread[_RATIO] = NO_BLOCKS
+            self.left_out[_RATIO] = NO_BLOCKS
         self._starts = cast(Starts, self._baseline.start)
         of_start = [] if check_flag("own_start", own_start) else init_check(plan, self._starts.kept, self._starts.infos)
         self.expected = None if expected is None else expectation(expected, plan, layers_of(self._baseline.matrices))
@@ -283,11 +267,6 @@ class Watch:
         is_judged = self.expected is None or (0 < self._judged_last == latest)
         return None if is_judged else self._judged_last
 
-    @property
-    def left_out(self) -> list[LeftOut]:
-        """Meters that this model does not have or that cannot be read from it, with the reasons."""
-        return [LeftOut(meter, reason) for meter, reason in self._unread.items()]
-
     # ---- A look
 
     def _read(self) -> list[WatchRow]:
@@ -296,23 +275,22 @@ class Watch:
         with apart(member.module):
             infos = tensors(member.module)
             ratios = {stack: gradient_ratios(infos, blocks) for stack, blocks in member.stacks.items()}
-            with activity(member.module) as active:
+            with silent_units(member.module) as relus:
                 seen = self._baseline.seen()
             found = list(readings(member, self._baseline.look(previous, seen)))
         for stack, own in ratios.items():
             meter = meter_of(_RATIO, stack)
             if own:
-                self._unread.pop(meter, None)
+                self.left_out.pop(meter, None)
                 found.append(Reading(meter, None, None, next(iter(own.values()))))
             else:
-                self._unread.setdefault(meter, _NO_GRADIENTS)
+                self.left_out.setdefault(meter, _NO_GRADIENTS)
             for block, ratio in own.items():
                 found += of_layer(member, block, block, {_RATIO: ratio})
-        for meter, layers in active.items():
-            means = {layer: fmean(values) for layer, values in layers.items()}
-            found.append(Reading(meter, None, None, fmean(means.values())))
-            for layer, mean in means.items():
-                found += of_layer(member, layer, layer, {meter: mean})
+        shares = {layer: fmean(share for name, share in relus if name == layer) for layer, _ in relus}
+        found += [Reading(_DEAD, None, None, fmean(shares.values()))] if shares else []
+        for layer, share in shares.items():
+            found += of_layer(member, layer, layer, {_DEAD: share})
         scale = math.nan if self.noise is None else self.noise.estimate().value
         if math.isfinite(scale):
             found.append(Reading("noise_scale", None, None, scale))
@@ -325,9 +303,9 @@ class Watch:
         if left == self.noise.group - 1:
             self.noise.restart()
         grads = [p.grad for p in self._member.module.parameters() if p.requires_grad]
-        self._unread.pop("noise", None)
+        self.left_out.pop("noise", None)
         if all(grad is None for grad in grads):
-            self._unread["noise"] = _NO_GRADIENTS
+            self.left_out["noise"] = _NO_GRADIENTS
         else:
             self.noise.add(grads)
 
@@ -395,52 +373,6 @@ class Starts(Mapping[str, Tensor]):
 # ---- What a pass shows beside the meters of ``nfd.meters.updates``
 
 
-@contextmanager
-def activity(model: nn.Module) -> Iterator[dict[str, dict[str, list[float]]]]:
-    """Within it a pass of the model shows what its units and its attention do: by meter and layer a value for every
-    time that the layer ran, complete behind it.
-
-        dead_units          share of the units of a ReLU that give 0 for the whole sample
-        attention_entropy   mean over queries and heads of -sum_k p_k log p_k, in nats
-        attention_logits    RMS of the logits of the keys that a query attends to (p > 0)
-
-    Attention is a softmax over the last dimension of four or more, or one in ``nn.MultiheadAttention``; PyTorch's
-    fused attention is run by its parts, for its softmax to be seen. Kernels of others, and compiled ones such as flex
-    attention, are not seen.
-
-    Source: Zhai et al., Stabilizing Transformer Training by Preventing Attention Entropy Collapse (arXiv 2303.06296).
-    """
-    path, seen = ModulePath(), defaultdict[str, dict[str, list[float]]](lambda: defaultdict(list))
-    relus = Relus(path)
-    with path.followed(model), relus, _Softmaxes(path, seen):
-        yield seen
-    for layer, share in relus.seen:
-        seen[_DEAD][layer].append(share)
-
-
-class _Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches every softmax that is attention's."""
-
-    def __init__(self, path: ModulePath, seen: dict[str, dict[str, list[float]]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.path, self.seen = path, seen
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func in _SOFTMAXES:
-            logits, shares = args[0].double(), out.double()
-            several = logits.dim() > 3 or isinstance(self.path.module, nn.MultiheadAttention)
-            if several and args[1] % logits.dim() == logits.dim() - 1:
-                visible = shares != 0
-                squares = torch.where(visible, logits, 0.0).square().sum() / visible.sum()
-                entropy = torch.special.entr(shares).sum(-1).mean()
-                self.seen[_ENTROPY][self.path.name].append(float(entropy))
-                self.seen[_LOGITS][self.path.name].append(float(squares.sqrt()))
-        return out
-
-
 def gradient_ratios(infos: Mapping[str, TensorInfo], blocks: Sequence[str]) -> dict[str, float]:
     """``|G_l| / |G_L|`` of every block, with G_l all gradients of block l as one vector and L the last of its stack;
     none where that has no gradient, or zero. Clipping by norm and the scale of a loss cancel."""
@@ -456,7 +388,7 @@ def gradient_ratios(infos: Mapping[str, TensorInfo], blocks: Sequence[str]) -> d
 @contextmanager
 def apart(model: nn.Module) -> Iterator[None]:
     """Within it a model runs outside of a trainer's autocast, as it was written where it is compiled, attention by its
-    parts, from random streams of its own; afterwards its buffers and the global streams are what they were."""
+    modules, from random streams of its own; afterwards its buffers and the global streams are what they were."""
     buffers = [
         (module._buffers, name, buffer, buffer.clone(), buffer._version)
         for module in model.modules()
@@ -472,7 +404,6 @@ def apart(model: nn.Module) -> Iterator[None]:
         stack.enter_context(global_streams(0, sorted(places, key=str)))
         stack.enter_context(as_written())
         stack.enter_context(attention_by_parts())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         try:
             if wrapped is not None:
                 model.forward = model.__dict__["_original_forward"]
@@ -491,26 +422,35 @@ def apart(model: nn.Module) -> Iterator[None]:
 
 def _table_of(watch: Watch) -> str:
     """A row for every meter of the network and of every kind of layers, under what the watch says against the run."""
-    left_out = [f"{part.meter} is left out: {part.reason}" for part in watch.left_out]
     said = [*(f"! {alert}" for alert in watch.alerts), *remarks_of(watch)]
+    left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
     if not watch.rows:
         none = f"No look yet: the first one follows step {watch.every}." if watch.steps < watch.every else "No look."
         return "\n".join([none, *said, *left_out])
-    steps = steps_of(watch.rows)
-    table = []
+    steps, table = steps_of(watch.rows), []
     for series, rows in in_series(at_steps(watch.rows, {steps[0], steps[-1]})).items():
         first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
         if latest:
-            looks = {"first look": _spread(first), "latest look": _spread(latest), "expected": _expected(watch, latest)}
+            beyond = sum(outside(watch, row) for row in latest)
+            judged = [band for row in latest if (band := watch.band(row)) is not None]
+            bands = f"{beyond} of {len(judged)} outside" if beyond else "all within"
+            looks = {"first look": _spread(first), "latest look": _spread(latest), "expected": bands if judged else ""}
             table.append({"meter": series.meter, "of": name_of(series, latest), **looks})
-    head = f"Step {steps[-1]}: {len(steps)} look{'s' if len(steps) > 1 else ''}, one every {watch.every} steps"
-    notes = ["Of several layers: the median, and [the least, the largest]."] if any(r.layer for r in watch.rows) else []
-    return "\n".join([head, *said, rows_as_text(table), *notes, *left_out])
+    head = (
+        f"Step {steps[-1]}: {len(steps)} looks, one every {watch.every} steps. Of several layers the median and range."
+    )
+    return "\n".join([head, *said, rows_as_text(table), *left_out])
+
+
+def _spread(rows: Sequence[WatchRow]) -> str:
+    """The value of one row; of several the median, the least and the largest."""
+    values = [row.value for row in rows]
+    ends = f" [{min(values):.3g}, {max(values):.3g}]" if len(values) > 1 else ""
+    return f"{median(values):.3g}{ends}" if values else ""
 
 
 def remarks_of(watch: Watch) -> list[str]:
-    """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended before the latest look, or
-    that check found faults."""
+    """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended, or it found faults."""
     remarks, expected = [] if watch.failed is None else [watch.failed], watch.expected
     if expected is not None and watch.unjudged_since is not None and watch.steps > expected.last_step:
         ended = f"Nothing is judged after step {expected.last_step}: the check ends there. Check for more steps."
@@ -530,33 +470,13 @@ def not_judged(watch: Watch) -> str | None:
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:
     """What a series speaks of: the network, one layer, or a kind of layers and how many of them there are."""
-    if series.kind is None:
-        return "the network"
+    if series.kind is None or not series.along:
+        return series.kind or "the network"
     layers = len({row.layer for row in rows})
-    blocks = f"{layers} block{'s' if layers > 1 else ''}"
-    return series.kind if not series.along else f"{series.kind} of {blocks}" if series.kind else blocks
+    return f"{series.kind} of {layers} blocks" if series.kind else f"{layers} blocks"
 
 
 def outside(watch: Watch, row: WatchRow) -> bool:
     """Whether a row lies outside of its band; False where it has none."""
     band = watch.band(row)
     return band is not None and not band.low <= row.value <= band.high
-
-
-def _spread(rows: Sequence[WatchRow]) -> str:
-    """The value of one row; of several the median, the least and the largest."""
-    values = [row.value for row in rows]
-    if len(values) < 2:
-        return "".join(f"{value:.3g}" for value in values)
-    return f"{median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"
-
-
-def _expected(watch: Watch, rows: Sequence[WatchRow]) -> str:
-    """The band of one row; of several how many lie outside of theirs."""
-    bands = [band for row in rows if (band := watch.band(row)) is not None]
-    if not bands:
-        return ""
-    beyond = sum(outside(watch, row) for row in rows)
-    if len(rows) > 1:
-        return f"{beyond} of {len(bands)} outside" if beyond else "all within"
-    return f"{bands[0]} outside" if beyond else str(bands[0])
