@@ -37,13 +37,13 @@ from nfd.core import (
 from nfd.limits import extrapolated
 from nfd.meters import THRESHOLDS
 from nfd.paper.figures.panels import fitted, power, slope_row, slope_table
-from nfd.paper.study import BLOCK_RULES, NARROW, WEIGHTS, Study
+from nfd.paper.study import NARROW, WEIGHTS, Study
 from nfd.report import Report, Section, made_by
 
 # ---- The findings of a study: measurements reduced to tidy rows, fitted slopes and sentences, one per chart
 
 
-NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates-first", "updates-last")
+NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates")
 
 __all__ = ["NAMES", "Finding", "findings"]
 
@@ -51,7 +51,7 @@ __all__ = ["NAMES", "Finding", "findings"]
 def findings(study: Study) -> list[Finding]:
     """Everything that can be said from what has been measured, in the order of the report."""
     drawn = [losses(study, "shared"), losses(study, "independent"), gap(study), by_width(study), by_depth(study)]
-    drawn += [blocks(study, steps) for steps in sorted({1, study.config.steps})]
+    drawn.append(blocks(study))
     return [finding for finding in drawn if finding is not None]
 
 
@@ -84,7 +84,6 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         f"updates of {study.config.batch} samples."
     )
     details = [*_depth_pays(study, limits), *_extrapolation(study, limits), *_loss_width(study, feedback)]
-    details += _certificate(study, feedback)
     if feedback == "shared":
         details += _above(study, limits)
     return Finding(
@@ -96,7 +95,6 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         f"Solid: predictions in their 95 % intervals. Dashed: mean ± standard deviation of {study.config.seeds} real "
         f"networks of depth {study.config.depths[-1]}, the standard ones in both charts.",
         details + divergence(study, feedback),
-        table=_loss_table(rows),
     )
 
 
@@ -180,21 +178,6 @@ def _loss_width(study: Study, feedback: Feedback) -> list[str]:
     return [f"Width {width} in place of infinity shifts the loss by {bias}; curves and intervals are of width {width}."]
 
 
-def _certificate(study: Study, feedback: Feedback) -> list[str]:
-    """How far structured networks are from those with the law of a Gaussian matrix; nothing where none are."""
-    apart = structured_less_exact(study, feedback)
-    if apart is None:
-        return []
-    pairs, width, weights = len(study.measured.exact[feedback]), study.narrow_width, "dense"
-    return [
-        f"These networks have structured weights. {pairs} of width {width:,} and depth {study.config.depths[-2]} were "
-        f"trained with {weights} weights too, which have the exact law of a Gaussian matrix, from the same U and V: "
-        f"the loss of a structured network minus that of its {weights} twin is, on average over the steps, {apart} "
-        f"({'significant' if apart.resolved else 'not significant'}). Laws that share a limit differ less at larger "
-        "widths."
-    ]
-
-
 def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
     """Loss of real networks minus the prediction for their own depth, on average over steps."""
     depth = study.config.depths[-1]
@@ -210,18 +193,6 @@ def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
     return [f"The loss of real networks of depth {depth} minus the prediction for it, by width: {shown} ({which})."]
 
 
-def _loss_table(rows: list[Row]) -> list[dict[str, str]]:
-    if not rows:
-        return []
-    steps = sorted({row["step"] for row in rows})[:: max(1, len({row["step"] for row in rows}) - 1)]
-    table: dict[str, dict[str, str]] = {}
-    for row in rows:
-        if row["step"] in steps:
-            line = table.setdefault(row["series"], {"": row["series"]})
-            line[f"loss before step {row['step']} ± standard error"] = f"{row['loss']:.4f} ± {row['stderr']:.4f}"
-    return list(table.values())
-
-
 # ---- The gap between the two kinds of feedback: does it close with depth?
 
 
@@ -235,20 +206,23 @@ def gap(study: Study) -> Finding | None:
     if not pairs:
         return None
     gaps = {L: interval(lambda r: _gap(study, r), pair) for L, pair in pairs.items()}
-    shares = {L: interval(lambda r: 100 * _share(study, r), pair) for L, pair in pairs.items()}
-    progressing = {L: interval(lambda r: progress(study, r[:, 0]), pair).low > 0 for L, pair in pairs.items()}
-    rows = [_gap_row(L, gaps[L], shares[L] if progressing[L] else None) for L in pairs]
+    shares = {L: _share(study, pair) for L, pair in pairs.items()}
+    rows = [
+        {"series": "gap", "depth": L} | columns("gap", gaps[L]) | {"share_of_progress": s and s.value}
+        for L, s in shares.items()
+    ]
     last = max(pairs)
-    side = "above" if gaps[last].value > 0 else "below"
     headline = (
         f"At {depth_name(last)} the two do not differ significantly: {gaps[last]} nats on average over the steps."
     )
     if gaps[last].resolved:
+        side = "above" if gaps[last].value > 0 else "below"
+        share = shares[last]
+        progressed = f", {share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of the progress made" if share else ""
         headline = (
             f"No: at {depth_name(last)} the decoupled network's loss lies {side} the standard one's by {gaps[last]} "
-            "nats on average over the steps"
+            f"nats on average over the steps{progressed}."
         )
-        headline += f", {_percent(shares[last])} of the progress made." if progressing[last] else "."
     return Finding(
         "gap",
         "Are the two limits the same?",
@@ -258,7 +232,6 @@ def gap(study: Study) -> Finding | None:
         "Bars: 95 % intervals, replicates paired on the same Brownian paths. Progress: how far the loss of the "
         "standard network lies below its start, log of the number of classes, on average over the steps.",
         [*_gap_trend(study, pairs), *_gap_width(study)],
-        table=_gap_table(rows),
     )
 
 
@@ -266,13 +239,11 @@ def _gap(study: Study, pair: Tensor) -> Tensor:
     return mean_loss(study, pair[:, 1]) - mean_loss(study, pair[:, 0])
 
 
-def _share(study: Study, pair: Tensor) -> Tensor:
-    return _gap(study, pair) / progress(study, pair[:, 0])
-
-
-def _gap_row(depth: float, difference: Interval, share: Interval | None) -> Row:
-    row = {"series": "gap", "depth": depth} | columns("gap", difference)
-    return row | {"share_of_progress": share and share.value / 100}
+def _share(study: Study, pair: Tensor) -> Interval | None:
+    """The gap over the progress of the standard network; None where it makes none."""
+    if not interval(lambda r: progress(study, r[:, 0]), pair).low > 0:
+        return None
+    return interval(lambda r: _gap(study, r) / progress(study, r[:, 0]), pair)
 
 
 def _gap_trend(study: Study, pairs: dict[float, Tensor]) -> list[str]:
@@ -298,24 +269,6 @@ def _gap_width(study: Study) -> list[str]:
     shift = interval(lambda m, n: (_gap(study, m) - _gap(study, n)) / (NARROW - 1), *pairs)
     width = f"{study.config.limit_width:,}"
     return [f"Width {width} in place of infinity shifts it by {shift}; the intervals are of width {width}."]
-
-
-def _percent(share: Interval) -> str:
-    return f"{share.value:.0f} % [{share.low:.0f}, {share.high:.0f}]"
-
-
-def _gap_table(rows: list[Row]) -> list[dict[str, str]]:
-    return [
-        {
-            "": depth_name(row["depth"]),
-            "gap [95 % interval] ± standard error": f"{row['gap']:.4f} [{row['low']:.4f}, {row['high']:.4f}] "
-            f"± {row['stderr']:.4f}",
-            "share of the progress": "no progress"
-            if row["share_of_progress"] is None
-            else f"{row['share_of_progress']:.1%}",
-        }
-        for row in rows
-    ]
 
 
 # ---- The distance of finite networks to the limit, against width and against depth
@@ -393,9 +346,8 @@ def by_depth(study: Study) -> Finding | None:
         Axes("depth", "distance", "depth", _TITLE, "logarithmic"),
         "Bars: 95 % intervals. Infinite depth is extrapolated from the two deepest, which puts their own distances in "
         "proportion 2; the deepest is not in the fit of the infinitely wide one. RMS over steps, samples and outputs.",
-        _share_of_width(rows, wide_rows),
-        [*slopes, slope],
-        slope_table([*slopes, slope], verdicts=False),
+        slopes=[*slopes, slope],
+        table=slope_table([*slopes, slope], verdicts=False),
     )
 
 
@@ -423,18 +375,6 @@ def _power(letter: str, slope: Row, why: str) -> str:
     )
 
 
-def _share_of_width(rows: Sequence[Row], wide_rows: Sequence[Row]) -> list[str]:
-    """How much of the squared distance of the last real network is not that of the infinitely wide one of its depth."""
-    if not rows:
-        return []
-    last = rows[-1]
-    of_depth = next((row for row in wide_rows if row["depth"] == last["depth"]), None)
-    where = f"A network of width {last['width']} and depth {last['depth']} is {last['distance']:.3f} away"
-    if of_depth is None or not of_depth["low"] > 0 or not last["low"] > of_depth["distance"]:
-        return [f"{where}."]
-    return [f"{where}, and finite width makes {1 - (of_depth['distance'] / last['distance']) ** 2:.0%} of its square."]
-
-
 # ---- Two-layer blocks: do their inner layers learn, under uniform rates and under Eq. 8?
 
 
@@ -446,12 +386,8 @@ _METERS = {
     "function_update_inner": "function update by inner layers",
 }
 _MEANINGS = {
-    ("inner_update", "COLLAPSES"): "inner features learn less and less as depth grows",
-    ("inner_update", "STABLE"): "inner features learn at every depth",
-    ("inner_update", "GROWS"): "inner features move more the deeper the network",
-    ("function_update_inner", "COLLAPSES"): "the effect of inner layers on the function vanishes with depth",
-    ("function_update_inner", "STABLE"): "the effect of inner layers on the function depends little on depth",
-    ("function_update_inner", "GROWS"): "the effect of inner layers on the function grows with depth",
+    "inner_update": "inner features learn as",
+    "function_update_inner": "the effect of inner layers on the function goes as",
 }
 _BLOCK_CAPTION = (
     "Bars: 95 % intervals over {seeds} networks of width {width}. RMS, on held-out samples, of what training changed: "
@@ -461,79 +397,47 @@ _BLOCK_CAPTION = (
     "{thresholds}"
 )
 
-Samples = dict[int, dict[str, Tensor]]
 
-
-def blocks(study: Study, steps: int) -> Finding | None:
-    """Updates of two-layer blocks after ``steps`` against depth, with slopes and verdicts."""
-    rows: list[Row] = []
-    slopes: list[Row] = []
-    for rule in BLOCK_RULES:
-        samples = _samples(study, rule, steps)
-        if len(samples) > 1:
-            for meter in _METERS:
-                more, slope = _line(rule, meter, samples)
-                rows, slopes = rows + more, [*slopes, slope]
+def blocks(study: Study) -> Finding | None:
+    """Updates of two-layer blocks after the last step against depth, with slopes and verdicts."""
+    c, rows, slopes, diverged = study.config, list[Row](), list[Row](), list[str]()
+    for rule, name in _RULES.items():
+        by_depth: dict[int, list[dict[str, Any]]] = {}
+        for row in study.measured.blocks:
+            if row["rule"] == rule and row["steps"] == c.steps:
+                by_depth.setdefault(row["depth"], []).append(row)
+        if ended := {L: sum("diverged_at" in r for r in own) for L, own in by_depth.items()}:
+            upset = [L for L, bad in ended.items() if bad]
+            diverged += [f"{sum(ended.values())} networks with {name}, of depth {listed(upset)}"] if upset else []
+        whole_ones = {L: own for L, own in by_depth.items() if len(own) == c.block_seeds and not ended[L]}
+        for meter, update in _METERS.items() if len(whole_ones) > 1 else ():
+            values = torch.tensor([[r[meter] for r in own] for own in whole_ones.values()], dtype=torch.float64).T
+            series, about = f"{update}, {name}", {"rule": rule, "meter": meter}
+            means = [columns("update", mean(values[:, k])) for k in range(len(whole_ones))]
+            rows += [{"series": series, **about, "depth": L} | m for L, m in zip(whole_ones, means, strict=True)]
+            slopes.append(fitted(series, lambda r, L=list(whole_ones): log_slope(L, r.mean(0)), values) | about)
     if not slopes:
         return None
-    c = study.config
     return Finding(
-        f"updates-{'first' if steps == 1 else 'last'}",
-        f"Do the inner layers of two-layer blocks learn? After {'the first step' if steps == 1 else f'{steps} steps'}:",
+        "updates",
+        f"Do the inner layers of two-layer blocks learn? After {c.steps} steps:",
         _blocks_headline(slopes),
         rows,
         Axes("depth", "update", "depth", "RMS update", "logarithmic", colour="meter", dash="rule"),
         _BLOCK_CAPTION.format(seeds=c.block_seeds, width=c.block_width, thresholds=THRESHOLDS),
-        _divergence(study, steps),
+        [f"Training diverged: {'; '.join(diverged)}. These depths are left out; lower eta_c."] if diverged else [],
         slopes,
         slope_table(slopes, verdicts=True),
     )
 
 
-def _line(rule: RuleName, meter: str, samples: Samples) -> tuple[list[Row], Row]:
-    depths, values = list(samples), torch.stack([s[meter] for s in samples.values()], 1)
-    series = f"{_METERS[meter]}, {_RULES[rule]}"
-    about = {"rule": rule, "meter": meter}
-    rows = [
-        {"series": series, **about, "depth": depth} | columns("update", mean(values[:, k]))
-        for k, depth in enumerate(depths)
-    ]
-    return rows, fitted(series, lambda r: log_slope(depths, r.mean(0)), values) | about
-
-
-def _samples(study: Study, rule: RuleName, steps: int) -> Samples:
-    """Depth to meter to values [seeds], of depths where every network finished."""
-    samples: Samples = {}
-    for depth in study.config.block_depths:
-        own = [r for r in study.measured.blocks if (r["rule"], r["depth"], r["steps"]) == (rule, depth, steps)]
-        if len(own) == study.config.block_seeds and not any("diverged_at" in r for r in own):
-            samples[depth] = {m: torch.tensor([row[m] for row in own], dtype=torch.float64) for m in _METERS}
-    return samples
-
-
 def _blocks_headline(slopes: Sequence[Row]) -> str:
     sentences = []
     for rule, name in _RULES.items():
-        own = {row["meter"]: row for row in slopes if row["rule"] == rule}
-        parts = [
-            f"{_MEANINGS.get((meter, own[meter]['verdict']), f'the trend of the {_METERS[meter]} is uncertain')} "
-            f"({power('L', own[meter])})"
-            for meter in ("inner_update", "function_update_inner")
-            if meter in own
-        ]
-        if parts:
-            sentences.append(f"With {name}, " + " and ".join(parts) + ".")
+        own = [row for row in slopes if row["rule"] == rule and row["meter"] in _MEANINGS]
+        parts = [f"{_MEANINGS[row['meter']]} {power('L', row)}, {row['verdict']}" for row in own]
+        sentences += [f"With {name}, {' and '.join(parts)}."] if parts else []
     return " ".join(sentences)
-
-
-def _divergence(study: Study, steps: int) -> list[str]:
-    diverged = []
-    for rule, name in _RULES.items():
-        ended = [r for r in study.measured.blocks if r["rule"] == rule and r["steps"] == steps and "diverged_at" in r]
-        if ended:
-            depths = sorted({row["depth"] for row in ended})
-            diverged.append(f"{len(ended)} networks with {name}, of depth {listed(depths)}")
-    return [f"Training diverged: {'; '.join(diverged)}. These depths are left out; lower eta_c."] if diverged else []
 
 
 # ---- What has been measured, as the findings need it: only runs that did not diverge, infinite depth extrapolated
@@ -580,16 +484,6 @@ def width_bias(study: Study, feedback: Feedback) -> Interval | None:
     if broad is None or narrow is None or not whole(broad) or not whole(narrow):
         return None
     return interval(lambda m, n: (mean_loss(study, m) - mean_loss(study, n)) / (NARROW - 1), narrow, broad)
-
-
-def structured_less_exact(study: Study, feedback: Feedback) -> Interval | None:
-    """The mean loss of single structured networks minus that of Gaussian ones of their seeds, at the narrow width."""
-    structured, exact = study.measured.narrow.get(feedback), study.measured.exact.get(feedback)
-    if structured is None or exact is None or not whole(structured) or not whole(exact):
-        return None
-    pairs = min(len(structured), len(exact))
-    apart = study.mean_loss(structured[:pairs]) - study.mean_loss(exact[:pairs])
-    return mean(apart.mean(-1))
 
 
 def divergence(study: Study, feedback: Feedback | None = None) -> list[str]:

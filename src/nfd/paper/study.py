@@ -18,11 +18,11 @@ from torch import Tensor
 
 import nfd
 from nfd import Family, Observation, Observer, ResNet, Sweep, Task, Trial
-from nfd.core import Feedback, RuleName, derive, generator, interval, mean, peak_memory, rows_as_text
+from nfd.core import Feedback, RuleName, derive, generator, peak_memory
 from nfd.data import Dataset
 from nfd.families import Member, networks
 from nfd.limits import Outputs
-from nfd.meters import UPDATES, Baseline
+from nfd.meters import Baseline
 from nfd.paper.data import load
 from nfd.paper.settings import StudyConfig
 from nfd.runs import Step, cross_entropy
@@ -32,7 +32,6 @@ LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
 NARROW = 4  # the width bias is measured against networks this many times narrower
 WEIGHTS = "structured"  # of the networks that stand for infinitely wide ones
-_CERTIFICATES = 10  # narrow networks with Gaussian weights that certify structured ones, of every kind of feedback
 _PROBES = 64  # test samples on which updates are measured
 
 K = TypeVar("K")
@@ -45,16 +44,13 @@ class Measured:
     Attributes:
         limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for infinitely wide ones.
         narrow: feedback to the same at a ``NARROW``th of the width and the last depth but one.
-        exact: feedback to the same of networks with Gaussian weights, which certify those of ``narrow`` with their
-            seeds; empty where no weights are structured.
         real: (depth, width) to outputs [seeds, steps, batch, C].
-        blocks: a row per rule, depth and seed of two-layer networks, after the first step and after the last.
+        blocks: a row per rule, depth and seed of two-layer networks, after the last step.
         seconds: unit to the time it took. complete: whether every unit is done.
     """
 
     limits: dict[tuple[Feedback, int], Tensor] = field(default_factory=dict)
     narrow: dict[Feedback, Tensor] = field(default_factory=dict)
-    exact: dict[Feedback, Tensor] = field(default_factory=dict)
     real: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     blocks: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -72,7 +68,7 @@ class _Unit:
 
 @dataclass(frozen=True)
 class BlockUpdates(Observer):
-    """Updates on probes ``[P, d]`` after the first step and after the last."""
+    """Updates on probes ``[P, d]`` after the last step."""
 
     probes: Tensor = field(repr=False)
     seed: int
@@ -90,7 +86,7 @@ class _BlockUpdates(Observation):
         self.baseline, self.steps, self.rows = baseline, steps, list[dict[str, Any]]()
 
     def after(self, row: Step) -> None:
-        if row.step in (0, self.steps - 1) and not row.diverged:
+        if row.step == self.steps - 1 and not row.diverged:
             self.rows.append({"steps": row.step + 1, **self.baseline.look().network})
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
@@ -103,7 +99,7 @@ class Study:
     ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there is.
     """
 
-    def __init__(self, config: StudyConfig, *, device: str = "cpu", progress: bool = False) -> None:
+    def __init__(self, config: StudyConfig, *, device: str = "cpu") -> None:
         self.config, self.device = config, torch.device(device)
         self.measured = Measured()
         self.dataset: Dataset = load(*config.source, seed=config.seed)
@@ -127,11 +123,6 @@ class Study:
         """Batch-mean losses ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
         return cross_entropy(outputs, self.targets.cpu())
 
-    @property
-    def narrow_width(self) -> int:
-        """Width of the networks that show what ``limit_width`` adds, and of those that certify structured weights."""
-        return max(1, self.config.limit_width // NARROW)
-
     def facts(self) -> dict[str, Any]:
         """What ran, where, and on what."""
         c = self.config
@@ -153,37 +144,6 @@ class Study:
             "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         }
 
-    @property
-    def table(self) -> list[dict[str, Any]]:
-        """One dict per kind of networks, depth, width and quantity of what is measured so far: value, low, high.
-
-        Losses are means over the steps: of the mean outputs of the networks that stand for infinitely wide ones (their
-        width is that of the stand-ins), and of every real network. Quantities of two-layer blocks are those after the
-        last step.
-        """
-        return [*self._losses(), *self._updates()]
-
-    def __str__(self) -> str:
-        return rows_as_text(self.table)
-
-    def _losses(self) -> Iterator[dict[str, Any]]:
-        for (feedback, depth), outputs in self.measured.limits.items():
-            name = f"infinitely wide, {feedback} feedback"
-            about = {"networks": name, "depth": depth, "width": self.config.limit_width, "quantity": "loss"}
-            yield about | interval(lambda r: self.mean_loss(r.mean(0)).mean(), outputs).limits
-        for (depth, width), outputs in self.measured.real.items():
-            loss = mean(self.mean_loss(outputs).mean(-1))
-            yield {"networks": "real", "depth": depth, "width": width, "quantity": "loss"} | loss.limits
-
-    def _updates(self) -> Iterator[dict[str, Any]]:
-        last = [row for row in self.measured.blocks if row["steps"] == self.config.steps]
-        for rule, depth in dict.fromkeys((row["rule"], row["depth"]) for row in last):
-            own = [row for row in last if (row["rule"], row["depth"]) == (rule, depth)]
-            about = {"networks": f"two-layer, {rule}", "depth": depth, "width": self.config.block_width}
-            for meter in (name for name in UPDATES if all(name in row for row in own)):
-                values = torch.tensor([row[meter] for row in own], dtype=torch.float64)
-                yield about | {"quantity": meter} | mean(values).limits
-
     # ---- the units -------------------------------------------------------------------------------------------
 
     def _keep(self, unit: _Unit, sweep: Sweep) -> None:
@@ -195,16 +155,13 @@ class Study:
 
     def _units(self) -> Iterator[_Unit]:
         c, measured = self.config, self.measured
-        size = self.narrow_width, c.depths[-2]
         for feedback in LIMITS:
             for depth in c.depths:
                 name = f"infinitely wide, {feedback} feedback, depth {depth}"
                 wide = self._limit(feedback, c.limit_width, depth, c.replicates)
                 yield self._outputs(name, wide, measured.limits, (feedback, depth))
-            narrow = self._limit(feedback, *size, max(c.replicates, _CERTIFICATES))
+            narrow = self._limit(feedback, max(1, c.limit_width // NARROW), c.depths[-2], c.replicates)
             yield self._outputs(f"width bias, {feedback} feedback", narrow, measured.narrow, feedback)
-            exact = self._limit(feedback, *size, _CERTIFICATES, "dense")
-            yield self._outputs(f"certificate, {feedback} feedback", exact, measured.exact, feedback)
             if feedback == "shared":
                 yield from self._real_units()
         for rule in BLOCK_RULES:
@@ -215,11 +172,11 @@ class Study:
         shape = self.config.steps, self.config.batch, len(self.dataset.classes)
         return _Unit(name, trials, partial(_keep_outputs, shape, kept, key))
 
-    def _limit(self, feedback: Feedback, width: int, depth: int, count: int, weights: Any = WEIGHTS) -> list[Trial]:
+    def _limit(self, feedback: Feedback, width: int, depth: int, count: int) -> list[Trial]:
         """Networks that stand for infinitely wide ones: one Brownian path at all depths, drawn at the last but one."""
         family = self._family(feedback=feedback, coupled=self.config.depths[-2])
         seeds = [derive(derive(self.config.seed, "limit"), "replicate", width, index) for index in range(count)]
-        return [self._trial(family, width, depth, seed, Outputs(), weights) for seed in seeds]
+        return [self._trial(family, width, depth, seed, Outputs(), WEIGHTS) for seed in seeds]
 
     def _real_units(self) -> Iterator[_Unit]:
         c, family = self.config, self._family()
