@@ -13,16 +13,7 @@ import pytest
 
 from nfd.cli import main
 from nfd.core.estimates import Interval
-from nfd.paper.claims.claim import (
-    above,
-    as_fast_as,
-    below,
-    between,
-    inside,
-    rescued,
-    some_of,
-    together,
-)
+from nfd.paper.claims.claim import above, as_fast_as, below, between, inside, rescued, some_of, together
 from nfd.paper.claims.table import CLAIMS
 from nfd.paper.figures import FIGURES
 from nfd.paper.pages import claims_page, warning_sections, write_figure
@@ -92,19 +83,7 @@ def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]
     keys = {
-        *[
-            "id",
-            "source",
-            "statement",
-            "measurement",
-            "value",
-            "low",
-            "high",
-            "verdict",
-            "reading",
-            "tried",
-            "stderr",
-        ]
+        *["id", "source", "statement", "measurement", "value", "low", "high", "verdict", "reading", "tried", "stderr"]
     }
     for row in rows:
         assert row.keys() == keys

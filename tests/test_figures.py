@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.handmade import (
-    HORIZONS,
-    RATES,
-    Ended,
-    figure_1,
-    figure_2,
-    figure_3,
-    figure_4,
-    figure_5,
-    figure_6,
-)
+from tests.handmade import HORIZONS, RATES, Ended, figure_1, figure_2, figure_3, figure_4, figure_5, figure_6
 
 from nfd.core.findings import Finding
 from nfd.data import digits

@@ -51,11 +51,7 @@ def write_figure(
 
 
 def write_figures(
-    config: FigureConfig,
-    drawn: Sequence[tuple[Sequence[Finding], Section]],
-    data: str,
-    directory: Path,
-    command: str,
+    config: FigureConfig, drawn: Sequence[tuple[Sequence[Finding], Section]], data: str, directory: Path, command: str
 ) -> Path:
     """Write the page of several figures, and ``result.json``; returns the page's path."""
     return Report(

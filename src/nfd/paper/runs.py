@@ -148,15 +148,7 @@ def _family(config: RunConfig) -> Family:
 
 
 @lru_cache(maxsize=8)
-def _task(
-    name: str,
-    directory: str | None,
-    seed: int,
-    batch: int,
-    steps: int,
-    metered: bool,
-    momentum: float,
-) -> Task:
+def _task(name: str, directory: str | None, seed: int, batch: int, steps: int, metered: bool, momentum: float) -> Task:
     dataset = dataset_named(name, directory, seed)
     tests = slice(TESTED if metered else None)
     inputs, labels = dataset.batches(batch, steps, seed)

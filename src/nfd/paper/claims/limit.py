@@ -59,16 +59,7 @@ def change_ratio(
     for feedback in ("shared", "independent"):
         own_seeds = seeds(evidence, f"step-{feedback}-{L}-{name}-{horizon}-{more}", counts.networks)
         changes = [
-            first_step(
-                x,
-                more * counts.width,
-                L,
-                feedback,
-                seed,
-                weights="deferred",
-                horizon=horizon,
-                activation=name,
-            )
+            first_step(x, more * counts.width, L, feedback, seed, weights="deferred", horizon=horizon, activation=name)
             for seed in own_seeds
         ]
         both.append(torch.stack(changes))
@@ -111,14 +102,12 @@ def _corollary(evidence: Evidence) -> Judged:
 
 FIRST_STEP = (
     Claim(
-        "corollary1-first-step",
-        "Corollary 1, Section 4.2",
+        "corollary1-first-step", "Corollary 1, Section 4.2",
         "At infinite depth it makes no difference whether the backward pass uses an independent copy of the weights.",
         "Change of an output by a small step on its input, |x|^2 = d: wide standard networks over decoupled, relu, "
-        f"at the largest depth. Holds within {NEAR} of 1; with a condition if it is with other settings.",
-        _corollary,
+        f"at the largest depth. Holds within {NEAR} of 1; with a condition if it is with other settings.", _corollary,
     ),
-)
+)  # fmt: skip
 
 
 # ---- The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (Section 4.2, Appendices F and G)
@@ -286,43 +275,34 @@ _DISTANCE = (
 
 LIMIT = (
     Claim(
-        "valid-program",
-        "Prop. 7, Section 4.2",
+        "valid-program", "Prop. 7, Section 4.2",
         "Every vector that training with SGD produces is made by the operations of a tensor program.",
-        "None: there is nothing to measure.",
-        _program,
+        "None: there is nothing to measure.", _program,
     ),
     Claim(
-        "equation-5",
-        "Prop. 8, Eq. 5, Section 4.2",
+        "equation-5", "Prop. 8, Eq. 5, Section 4.2",
         "At any finite depth, training at infinite width follows Definition 1's scheme and a term of order tau^2 for "
         "reused weights.",
         f"{_DISTANCE}: Eq. 5 by particles against wide networks, the largest over depths. Holds if all are below "
-        f"{NEAR}; with a condition if one is with other settings.",
-        _equation_5,
+        f"{NEAR}; with a condition if one is with other settings.", _equation_5,
     ),
     Claim(
-        "tau-squared-term",
-        "After Prop. 8, Section 4.2; Remark 1",
+        "tau-squared-term", "After Prop. 8, Section 4.2; Remark 1",
         "The term of order tau^2 that Eq. 5 adds for reused weights vanishes as depth grows.",
         f"Exponent in L of the paired difference of outputs with and without it. Holds if it is at most "
-        f"{RATE + FASTER}.",
-        _vanishing,
+        f"{RATE + FASTER}.", _vanishing,
     ),
     Claim(
-        "definition-1",
-        "Corollary 1, Section 4.2; Definition 1",
+        "definition-1", "Corollary 1, Section 4.2; Definition 1",
         "Definition 1 is the limit of networks whose backward pass uses an independent copy of the weights.",
         f"{_DISTANCE}: Definition 1 by particles against wide decoupled networks of the same depth, the largest. Holds "
-        f"if those of all depths are below {NEAR}; with a condition if one is with tanh.",
-        _decoupled,
+        f"if those of all depths are below {NEAR}; with a condition if one is with tanh.", _decoupled,
     ),
     Claim(
-        "theorem-1",
-        "Theorem 1, Section 4.2",
+        "theorem-1", "Theorem 1, Section 4.2",
         "As width and then depth go to infinity, training of the standard network follows Definition 1.",
         f"{_DISTANCE}: Definition 1 against wide standard networks at the largest depth. Holds below {NEAR}; with a "
         f"condition if it is with other settings; does not if above and not falling faster than L^{RATE + FASTER}.",
         _theorem,
     ),
-)
+)  # fmt: skip

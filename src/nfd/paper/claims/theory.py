@@ -99,20 +99,16 @@ _CONDITION = "with a condition if it is between the two largest widths only"
 
 REGIMES = (
     Claim(
-        "kernel-regime",
-        "Section 2; Yang & Hu 2021",
+        "kernel-regime", "Section 2; Yang & Hu 2021",
         "With alpha = 1 and eta = eta_c training does not move features in the limit of width.",
-        f"{_TRAINED}. Holds within {FLAT} of -1/2; {_CONDITION}.",
-        lambda evidence: _regime(evidence, "kernel", -0.5),
+        f"{_TRAINED}. Holds within {FLAT} of -1/2; {_CONDITION}.", lambda evidence: _regime(evidence, "kernel", -0.5),
     ),
     Claim(
-        "feature-regime",
-        "Sections 2 and 4.2; Yang & Hu 2021",
+        "feature-regime", "Sections 2 and 4.2; Yang & Hu 2021",
         "With alpha = 1/sqrt(n) and eta = eta_c n training moves features by order one at any width.",
-        f"{_TRAINED}. Holds within {FLAT} of 0; {_CONDITION}.",
-        lambda evidence: _regime(evidence, "feature", 0.0),
+        f"{_TRAINED}. Holds within {FLAT} of 0; {_CONDITION}.", lambda evidence: _regime(evidence, "feature", 0.0),
     ),
-)
+)  # fmt: skip
 
 
 # ---- Statements on the function space of the infinite-depth kernel (Props. 4 and 5, Appendix D): no randomness
@@ -262,26 +258,21 @@ def _nesting(evidence: Evidence) -> Judged:
 
 KERNELS = (
     Claim(
-        "universal-kernel",
-        "Prop. 4, Section 3.3",
+        "universal-kernel", "Prop. 4, Section 3.3",
         "If phi is Lipschitz and neither linear nor polynomial, C_t is strictly positive definite and its functions "
         "are dense on the sphere.",
         "Smallest eigenvalue of C_1 over the largest, on 24 points of a sphere and their antipodes; the "
         f"smallest over activations, with numerical error. Holds if all are above {NUMERICAL:g}; with a "
-        "condition if some are.",
-        _definite,
+        "condition if some are.", _definite,
     ),
     Claim(
-        "hermite-coefficients",
-        "Proof of Lemma 6, Appendix D",
+        "hermite-coefficients", "Proof of Lemma 6, Appendix D",
         "No Hermite coefficient of a nonlinear, non-polynomial activation is zero.",
         f"Smallest coefficient of degree 0 to 12 over the activations. Holds if no activation has one below {ZERO:g}; "
-        "with a condition if some have none.",
-        _hermite,
+        "with a condition if some have none.", _hermite,
     ),
     Claim(
-        "dual-series",
-        "Appendix D",
+        "dual-series", "Appendix D",
         "The kernel E phi(u) phi(v) of a correlation rho is the power series whose coefficients are squared Hermite "
         "coefficients.",
         f"Largest difference for |rho| up to 1/2 over activations, 40 terms. Holds if all are below {ZERO:g}; with a "
@@ -289,14 +280,13 @@ KERNELS = (
         lambda evidence: judge_series({name: series_error(name) for name in ACTIVATIONS[evidence.size]}),
     ),
     Claim(
-        "nested-spaces",
-        "Prop. 5, Section 3.3",
+        "nested-spaces", "Prop. 5, Section 3.3",
         "Function spaces grow with the horizon: that of C_t is contractively contained in that of C_t' for t < t'.",
         "Smallest eigenvalue of C_t' - C_t over t < t' in 0.25 .. 4 and points with and without antipodes, with "
         "rounding. Holds if for all activations it is not negative beyond rounding; with a condition if for some.",
         _nesting,
     ),
-)
+)  # fmt: skip
 
 
 # ---- Identities of Section 4 and Appendices E and G that hold to rounding or not at all
@@ -435,30 +425,25 @@ def _depths(cases: list[Residuals]) -> list[str]:
 
 IDENTITIES = (
     Claim(
-        "backward-recursion",
-        "Eq. 3, Section 4.1",
+        "backward-recursion", "Eq. 3, Section 4.1",
         "Scaled gradients of the output in the residual stream follow a backward recursion in the transposed weights.",
         "Largest deviation of the recursion from automatic differentiation over the RMS of g, float64, four "
-        f"activations; brackets: smallest and largest over networks. Holds if all are below {EXACT:g}.",
-        _recursion,
+        f"activations; brackets: smallest and largest over networks. Holds if all are below {EXACT:g}.", _recursion,
     ),
     Claim(
-        "learned-features",
-        "Eq. 4, Section 4.2; Appendix E",
+        "learned-features", "Eq. 4, Section 4.2; Appendix E",
         "After k steps of SGD a layer adds two parts to the stream: that of its initial weights, and a sum over past "
         "gradients of layer l-1.",
         "The change of the stream's increments by training, minus the sum, relative, float64, tanh; brackets: smallest "
         f"and largest over networks and depths. Holds if all are below {EXACT:g}; with a condition if "
-        "those with g_l are.",
-        lambda evidence: judge_learned([residuals(evidence, depth) for depth in DEPTHS]),
+        "those with g_l are.", lambda evidence: judge_learned([residuals(evidence, depth) for depth in DEPTHS]),
     ),
     Claim(
-        "drift-factor",
-        "The drift b before Eq. 22, Appendix G",
+        "drift-factor", "The drift b before Eq. 22, Appendix G",
         "The drift b of the stream at finite depth, to be integrated over dt, is T/L times a sum over past gradients.",
         "The change of the stream by training, over the drift's change in a layer, dt = T/L (its first sum, with g_l), "
         f"float64; brackets: smallest and largest over networks and depths. Holds if all are within {EXACT:g} of 1; "
         "with a condition if all are L/T.",
         lambda evidence: judge_factor([residuals(evidence, depth) for depth in DEPTHS]),
     ),
-)
+)  # fmt: skip

@@ -172,30 +172,25 @@ _UNTRAINED = "Untrained networks of several depths on one input, |x|^2 = d"
 
 POST_ACTIVATION = (
     Claim(
-        "post-activation-bound",
-        "Prop. 1, Section 3.1",
+        "post-activation-bound", "Prop. 1, Section 3.1",
         "In post-activation relu networks the mean feature is at least c_1 (1 + c_1 sqrt(T/(L n)))^L |x|/sqrt(d), "
         "c_1 = 1/sqrt(2 pi).",
         f"{_UNTRAINED}, T = 1 and 4: mean of h_L over the bound, the smallest over depths. Holds if all are 1 or more.",
         _bound,
     ),
     Claim(
-        "pre-against-post",
-        "Section 3.1; Fig. 1a",
+        "pre-against-post", "Section 3.1; Fig. 1a",
         "With 1/sqrt(L) on the branch, post-activation features diverge with depth and pre-activation ones do not.",
         f"{_UNTRAINED}, relu: exponent in L of the RMS of h_L. Holds if it is above {FLAT} for post- and within "
-        f"{FLAT} of 0 for pre-activation; with a condition if so at T = 4 only.",
-        _debate,
+        f"{FLAT} of 0 for pre-activation; with a condition if so at T = 4 only.", _debate,
     ),
     Claim(
-        "post-activation-common",
-        "Sections 1 and 3.1; Appendix B",
+        "post-activation-common", "Sections 1 and 3.1; Appendix B",
         "Post-activation features can diverge with depth for common activations, those of positive dominance, as relu.",
         f"{_UNTRAINED}: exponent in L of the RMS of h_L for four activations; the smallest of those with "
-        f"E phi(w x) >= c_1 |x| + c_2, c_1 or c_2 positive. Holds if all of these are above {FLAT}.",
-        _common,
+        f"E phi(w x) >= c_1 |x| + c_2, c_1 or c_2 positive. Holds if all of these are above {FLAT}.", _common,
     ),
-)
+)  # fmt: skip
 
 
 # ---- The first forward pass and its limit (Props. 2, 3 and 9, Sections 3.2 and 3.3, Appendix C.1)
@@ -353,39 +348,30 @@ def _order(evidence: Evidence) -> Judged:
 
 FORWARD = (
     Claim(
-        "forward-rate",
-        "Prop. 2, Section 3.2; Props. 9, 11; Fig. 3",
+        "forward-rate", "Prop. 2, Section 3.2; Props. 9, 11; Fig. 3",
         "Untrained features converge to a McKean-Vlasov SDE, coordinatewise in mean square at rates 1/L and 1/n.",
         "Exponents of the mean square of h_L minus that of a network twice as deep on one Brownian path of matrices, "
         f"and minus particles driven by the same noise in width; the slowest. Holds if all are at most "
-        f"{RATE + FASTER}.",
-        _forward_rates,
+        f"{RATE + FASTER}.", _forward_rates,
     ),
     Claim(
-        "output-covariance",
-        "Prop. 3, Section 3.3",
+        "output-covariance", "Prop. 3, Section 3.3",
         "At alpha = 1 outputs have the covariance C_T of the SDE in the limit.",
         "Second moments of outputs of untrained relu networks on four inputs against C_T: RMS difference beyond noise, "
-        f"relative. Holds below {NEAR}.",
-        _covariance,
+        f"relative. Holds below {NEAR}.", _covariance,
     ),
     Claim(
-        "output-gaussian",
-        "Prop. 3, Section 3.3",
-        "At alpha = 1 outputs become Gaussian in the limit.",
+        "output-gaussian", "Prop. 3, Section 3.3", "At alpha = 1 outputs become Gaussian in the limit.",
         "Exponent in n of the excess kurtosis of f, from |h_L|^2/n at L = 16 (exact law of the forward pass); the "
-        "slowest over activations. Holds if all are below -1/2.",
-        _gaussian,
+        "slowest over activations. Holds if all are below -1/2.", _gaussian,
     ),
     Claim(
-        "limits-commute-at-start",
-        "After Prop. 2, Section 3.2",
+        "limits-commute-at-start", "After Prop. 2, Section 3.2",
         "For untrained networks it makes no difference whether width or depth goes to infinity first.",
         "Second moments of h_L on three inputs, 2 K(2n) - K(n) at L = 64 and n = 32 against 2 K(2L) - K(L) at n = 512 "
-        f"and L = 8: RMS difference beyond noise, relative. Holds if it is below {NEAR} for relu and tanh.",
-        _order,
+        f"and L = 8: RMS difference beyond noise, relative. Holds if it is below {NEAR} for relu and tanh.", _order,
     ),
-)
+)  # fmt: skip
 
 
 # ---- The first backward pass and its limit (Props. 6, 12 and 13, Section 4.1, Appendix C.2)
@@ -498,14 +484,7 @@ def moments_at_start(evidence: Evidence, feedback: Feedback, name: Activation) -
     functions, ends = [], []
     for seed in seeds(evidence, "independence", counts.networks):
         net = ResNet(
-            x.shape[1],
-            1,
-            counts.width,
-            counts.depth,
-            activation=name,
-            weights="deferred",
-            feedback=feedback,
-            seed=seed,
+            x.shape[1], 1, counts.width, counts.depth, activation=name, weights="deferred", feedback=feedback, seed=seed
         )
         streams = flows(net, x)
         h, g = streams.h.double(), streams.delta.double()
@@ -563,39 +542,31 @@ _P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"
 
 BACKWARD = (
     Claim(
-        "backward-rate",
-        "Prop. 6, Section 4.1; Props. 12, 14; Fig. 3",
+        "backward-rate", "Prop. 6, Section 4.1; Props. 12, 14; Fig. 3",
         "If phi' is Lipschitz, untrained gradients converge to a McKean-Vlasov SDE in mean square at 1/L and 1/n.",
         "Exponents of the mean square of g_0 minus that of a network twice as deep on one Brownian path of matrices, "
         f"and minus particles driven by the same noise in width, tanh; the slowest. Holds if all are at most "
-        f"{RATE + FASTER}.",
-        _backward_rates,
+        f"{RATE + FASTER}.", _backward_rates,
     ),
     Claim(
-        "backward-variance",
-        "Prop. 6, Section 4.1",
+        "backward-variance", "Prop. 6, Section 4.1",
         "The variance P of untrained gradients grows backward as -P' = E[phi'(h)^2] P from P_T = 1; e^(T/2) for relu.",
-        f"{_P_0}, over the solution; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.",
-        _variance,
+        f"{_P_0}, over the solution; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.", _variance,
     ),
     Claim(
-        "backward-variance-printed",
-        "Before Prop. 13, Appendix C.2",
+        "backward-variance-printed", "Before Prop. 13, Appendix C.2",
         "Untrained gradients solve an SDE whose diffusion is the root of E g_t^2 alone, without phi'.",
         f"{_P_0}, over e^T, the solution of that SDE; the value is for relu, T = 1. Holds if all are within {NEAR} of "
-        "1.",
-        _printed,
+        "1.", _printed,
     ),
     Claim(
-        "independence-at-start",
-        "Prop. 6, Section 4.1; Appendix C.2",
+        "independence-at-start", "Prop. 6, Section 4.1; Appendix C.2",
         "In untrained wide networks the backward weights may be taken to be independent of the forward ones.",
         "Means over coordinates of five functions of (h, g) on three inputs, networks against ones with a copy of the "
         f"weights backward: RMS difference beyond noise, relative; the larger of relu and tanh. Holds if both "
-        f"are below {NEAR}.",
-        _independence,
+        f"are below {NEAR}.", _independence,
     ),
-)
+)  # fmt: skip
 
 
 # ---- Untrained networks with two-layer blocks (Section 5, Appendix H)
@@ -673,26 +644,21 @@ _CONDITION = "with a condition if only those of tanh networks are"
 
 TWO_LAYER = (
     Claim(
-        "two-layer-stable",
-        "Eqs. 23, 24, Appendix H",
+        "two-layer-stable", "Eqs. 23, 24, Appendix H",
         "With two-layer blocks and 1/sqrt(L), untrained features and gradients keep their size at any depth.",
         f"{_NETWORKS}: exponents in L of the RMS of h_L and g_0. Holds if both are within {FLAT} of 0; {_CONDITION}.",
         lambda evidence: _of(evidence, "depth", NAMES[:2], 0.0),
     ),
     Claim(
-        "two-layer-factors",
-        "Eq. 25, Appendix H",
+        "two-layer-factors", "Eq. 25, Appendix H",
         "The inner matrix times features, and the outer matrix times gradients, are of order one in width.",
         f"{_NETWORKS}: exponents in n of the RMS of W_1 h/sqrt(n) and W_2' g/sqrt(n). Holds if both are within "
-        f"{FLAT} of 0; {_CONDITION}.",
-        lambda evidence: _of(evidence, "width", NAMES[2:4], 0.0),
+        f"{FLAT} of 0; {_CONDITION}.", lambda evidence: _of(evidence, "width", NAMES[2:4], 0.0),
     ),
     Claim(
-        "two-layer-gradients",
-        "Eqs. 26, 28, Appendix H",
+        "two-layer-gradients", "Eqs. 26, 28, Appendix H",
         "Gradients of the inner and of the outer matrices both fall with depth as 1/sqrt(L).",
         f"{_NETWORKS}: exponents in L of the Frobenius norms of sqrt(n)/alpha df/dW. Holds if both are within "
-        f"{FLAT} of -1/2; {_CONDITION}.",
-        lambda evidence: _of(evidence, "depth", NAMES[4:], -0.5),
+        f"{FLAT} of -1/2; {_CONDITION}.", lambda evidence: _of(evidence, "depth", NAMES[4:], -0.5),
     ),
-)
+)  # fmt: skip
