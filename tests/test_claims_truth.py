@@ -251,8 +251,11 @@ def of(*names: str) -> World:
     return {"theory.ACTIVATIONS": {"smoke": names}}
 
 
+KERNEL_FACTS = theory.kernel_facts
+
+
 def facts(**changed: Any) -> World:
-    return of("relu") | {"theory._known": lambda name, seed: replace(theory.kernel_facts(name, seed), **changed)}
+    return of("relu") | {"theory.kernel_facts": lambda name, seed: replace(KERNEL_FACTS(name, seed), **changed)}
 
 
 def larger_coefficients() -> World:

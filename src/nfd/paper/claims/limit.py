@@ -74,22 +74,12 @@ def formula(x: Tensor, L: int, name: Activation, horizon: float) -> float:
     return float(tangent / twice)
 
 
-def judge_ratio(depths: dict[int, Interval], variants: dict[str, Interval], kernels: dict[int, float]) -> Judged:
-    """Whether the ratio is 1 at the largest depth, or in some variant; ``kernels``: what it is at infinite width."""
-    last = depths[max(depths)]
-    by_depth = {f"L = {L}": value for L, value in depths.items()}
-    exact = ", ".join(f"{value:.3f}" for value in kernels.values())
-    verdict, condition = rescued(near(last, 1.0), {name: near(value, 1.0) for name, value in variants.items()})
-    reading = (
-        f"Standard over decoupled: {listed(by_depth)}; by the kernels at infinite width: {exact}. "
-        f"At L = {max(depths)}: {listed(variants)}.{condition}"
-    )
-    return Judged(last, verdict, reading, (*by_depth, *variants))
-
-
 def _corollary(evidence: Evidence) -> Judged:
+    """Whether the ratio is 1 at the largest depth, or in some variant."""
     depths, x = STEP_SIZES[evidence.size].depths, unit(evidence)
-    by_depth = {L: change_ratio(evidence, L) for L in depths}
+    by_depth = {f"L = {L}": change_ratio(evidence, L) for L in depths}
+    exact = ", ".join(f"{formula(x, L, 'relu', 1.0):.3f}" for L in depths)
+    *_, (at, last) = by_depth.items()
     variants = {
         f"{name}, T = {T:g} ({formula(x, depths[-1], name, T):.3f} by the kernels)": change_ratio(
             evidence, depths[-1], name, T
@@ -97,7 +87,9 @@ def _corollary(evidence: Evidence) -> Judged:
         for name, T in VARIANTS
     }
     variants["twice the width"] = change_ratio(evidence, depths[-1], more=2)
-    return judge_ratio(by_depth, variants, {L: formula(x, L, "relu", 1.0) for L in depths})
+    verdict, condition = rescued(near(last, 1.0), {name: near(value, 1.0) for name, value in variants.items()})
+    reading = f"Standard over decoupled: {listed(by_depth)}; by the kernels at infinite width: {exact}. At {at}: "
+    return Judged(last, verdict, f"{reading}{listed(variants)}.{condition}", (*by_depth, *variants))
 
 
 FIRST_STEP = (
@@ -186,21 +178,15 @@ def _equation_5(evidence: Evidence) -> Judged:
     return judge_at_depth({f"L = {depth}": apart(depth) for depth in SIZES[evidence.size].depths}, variants)
 
 
-def judge_vanishing(fall: Interval, sizes: dict[int, Interval]) -> Judged:
-    """Whether paired differences fall with depth."""
-    by_depth = {f"L = {L}": size for L, size in sizes.items()}
-    reading = f"It moves outputs by {listed(by_depth)}, relative, which goes as L^{fall}. What it leaves out: "
-    return as_fast_as(fall, RATE, f"{reading}claims equation-5 and theorem-1.", *by_depth)
-
-
 def _vanishing(evidence: Evidence) -> Judged:
-    depths, paired, sizes = SIZES[evidence.size].depths, [], {}
+    depths, paired, sizes = SIZES[evidence.size].depths, [], dict[str, Interval]()
     for L in depths:
         without = solved(evidence, L, eq5=False)
         paired.append(solved(evidence, L, eq5=True) - without)
-        sizes[L] = relative(paired[-1], without)
+        sizes[f"L = {L}"] = relative(paired[-1], without)
     fall = interval(lambda r: log_slope(depths, systematic(r)), torch.stack(paired, 1))
-    return judge_vanishing(fall, sizes)
+    reading = f"It moves outputs by {listed(sizes)}, relative, which goes as L^{fall}. What it leaves out: "
+    return as_fast_as(fall, RATE, f"{reading}claims equation-5 and theorem-1.", *sizes)
 
 
 def _decoupled(evidence: Evidence) -> Judged:
@@ -210,29 +196,6 @@ def _decoupled(evidence: Evidence) -> Judged:
 
     depths = SIZES[evidence.size].depths
     return judge_at_depth({f"L = {L}": apart(L) for L in depths}, {"tanh at the largest": apart(depths[-1], "tanh")})
-
-
-def _both(evidence: Evidence, feedback: Feedback, name: Activation, eta_c: float = ETA_C) -> tuple[Tensor, Tensor]:
-    """Definition 1 and networks at the largest depth."""
-    L = SIZES[evidence.size].depths[-1]
-    prediction = solved(evidence, L, eq5=False, name=name, eta_c=eta_c)
-    return prediction, trained(evidence, L, feedback, name=name, eta_c=eta_c)
-
-
-def judge_convergence(
-    distances: dict[int, Interval], fall: Interval, control: Interval, variants: dict[str, Interval]
-) -> Judged:
-    """Whether a distance vanishes with depth: near at the largest depth; or far there and not falling."""
-    last = distances[max(distances)]
-    numbers = listed({f"L = {L}": apart for L, apart in distances.items()})
-    reading = f"Relative distance: {numbers}; it goes as L^{fall}. At the largest depth: {listed(variants)}; "
-    reading += f"decoupled networks {control}."
-    verdict = near(last)
-    if verdict == ClaimVerdict.FAILS and fall.low < RATE + FASTER:
-        verdict = ClaimVerdict.UNDECIDED
-    verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
-    tried = (*variants, "larger networks: docs/two-limits.md")
-    return Judged(last, verdict, reading + condition, tried)
 
 
 def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) -> Interval:
@@ -248,16 +211,25 @@ def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) 
 
 
 def _theorem(evidence: Evidence) -> Judged:
+    """Whether the distance vanishes with depth: near at the largest depth; or far there and not falling."""
     depths = SIZES[evidence.size].depths
     first = [solved(evidence, L, eq5=False) for L in depths]
     second = [trained(evidence, L, "shared") for L in depths]
-    variants = {
-        "tanh": distance(*_both(evidence, "shared", "tanh")),
-        "a quarter of eta_c": distance(*_both(evidence, "shared", "relu", ETA_C / 4)),
-    }
-    control = distance(*_both(evidence, "independent", "relu"))
-    distances = {L: distance(a, b) for L, a, b in zip(depths, first, second, strict=True)}
-    return judge_convergence(distances, falling(depths, first, second), control, variants)
+    distances = {f"L = {L}": distance(a, b) for L, a, b in zip(depths, first, second, strict=True)}
+    last, fall = distances[f"L = {depths[-1]}"], falling(depths, first, second)
+
+    def deepest(feedback: Feedback, name: Activation = "relu", eta_c: float = ETA_C) -> Interval:
+        prediction = solved(evidence, depths[-1], eq5=False, name=name, eta_c=eta_c)
+        return distance(prediction, trained(evidence, depths[-1], feedback, name=name, eta_c=eta_c))
+
+    variants = {"tanh": deepest("shared", "tanh"), "a quarter of eta_c": deepest("shared", eta_c=ETA_C / 4)}
+    reading = f"Relative distance: {listed(distances)}; it goes as L^{fall}. At the largest depth: {listed(variants)}; "
+    reading += f"decoupled networks {deepest('independent')}."
+    verdict = near(last)
+    if verdict == ClaimVerdict.FAILS and fall.low < RATE + FASTER:
+        verdict = ClaimVerdict.UNDECIDED
+    verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
+    return Judged(last, verdict, reading + condition, (*variants, "larger networks: docs/two-limits.md"))
 
 
 def _program(evidence: Evidence) -> Judged:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nfd import SGD, ResNet
-from nfd.core import Activation, Interval, Regime, activation, generator
+from nfd.core import Activation, Regime, activation, generator
 from nfd.families import Streams
 from nfd.limits import kernel
 from nfd.paper.claims.claim import (
@@ -73,15 +74,6 @@ def feature_change(evidence: Evidence, regime: Regime, n: int, seed: int) -> Ten
     return ((after - before).square().mean() / before.square().mean()).sqrt().double()
 
 
-def judge_regime(power: Interval, expected: float, sizes: dict[int, float], widest: Interval) -> Judged:
-    """Whether the exponent is the expected one within ``FLAT``, or is between the two largest widths."""
-    numbers = ", ".join(f"{size:.3g} at n = {n}" for n, size in sizes.items())
-    variant = "the two largest widths alone"
-    verdict, condition = rescued(flat(power, expected), {variant: flat(widest, expected)})
-    reading = f"The relative change of h_L goes as n^{power}: {numbers}; by {variant}, as n^{widest}.{condition}"
-    return Judged(power, verdict, reading, (*(f"n = {n}" for n in sizes), variant))
-
-
 def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:
     counts = REGIME_SIZES[evidence.size]
 
@@ -89,9 +81,12 @@ def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:
         return feature_change(evidence, regime, n, seed)
 
     samples = over(evidence, f"regime-{regime}", counts.widths, counts.networks, measured)
-    sizes = dict(zip(counts.widths, samples.mean(0).tolist(), strict=True))
-    widest = exponent(counts.widths[-2:], samples[:, -2:])
-    return judge_regime(exponent(counts.widths, samples), expected, sizes, widest)
+    power, widest = exponent(counts.widths, samples), exponent(counts.widths[-2:], samples[:, -2:])
+    sizes = zip(counts.widths, samples.mean(0).tolist(), strict=True)
+    numbers, variant = ", ".join(f"{size:.3g} at n = {n}" for n, size in sizes), "the two largest widths alone"
+    verdict, condition = rescued(flat(power, expected), {variant: flat(widest, expected)})
+    reading = f"The relative change of h_L goes as n^{power}: {numbers}; by {variant}, as n^{widest}.{condition}"
+    return Judged(power, verdict, reading, (*(f"n = {n}" for n in counts.widths), variant))
 
 
 _TRAINED = "Exponent in n of the relative change of h_L after steps of SGD at depth 4"
@@ -148,6 +143,7 @@ class KernelFacts:
     nesting_rounding: float
 
 
+@cache
 def kernel_facts(name: Activation, seed: int = 0) -> KernelFacts:
     """The facts of one activation."""
     act = activation(name)
@@ -172,45 +168,39 @@ def _smallest(K: Tensor) -> float:
     return float(values[0] / values[-1])
 
 
-@cache
-def _known(name: Activation, seed: int) -> KernelFacts:
-    return kernel_facts(name, seed)
-
-
 def facts(evidence: Evidence) -> list[KernelFacts]:
     """What is known of every activation; all are neither linear nor polynomial."""
-    return [_known(name, evidence.seed) for name in ACTIVATIONS[evidence.size]]
+    return [kernel_facts(name, evidence.seed) for name in ACTIVATIONS[evidence.size]]
 
 
-def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: dict[str, str]) -> Judged:
-    """Whether Gram matrices of the activations are strictly positive definite; k_0 and the parity are reported too."""
-    verdicts = [ClaimVerdict.of(value > NUMERICAL) for value in smallest.values()]
-    numbers = ", ".join(f"{name} {value:.1e}" for name, value in smallest.items())
-    singular = [name for name, value in smallest.items() if value <= NUMERICAL]
-    at_start = [name for name, value in start.items() if value <= NUMERICAL]
+def _definite(evidence: Evidence) -> Judged:
+    every = facts(evidence)
+    singular = [f.name for f in every if f.smallest_antipodal <= NUMERICAL]
+    odd = [f.name for f in every if f.parity == "odd"]
+    numbers = ", ".join(f"{f.name} {f.smallest_antipodal:.1e}" for f in every)
     reading = f"Smallest eigenvalue of C_1 over the largest, points and antipodes: {numbers}."
-    odd = [name for name in smallest if parity[name] == "odd"]
     why = {
         "of odd phi, where C(x, -x) = -C(x, x)": [name for name in singular if name in odd],
         "though phi is not odd": [name for name in singular if name not in odd],
     }
     reading += "".join(f" Singular {reason}: {', '.join(names)}." for reason, names in why.items() if names)
-    verdict = some_of(verdicts)
+    verdict = some_of(ClaimVerdict.of(f.name not in singular) for f in every)
     if verdict == ClaimVerdict.CONDITIONAL:
         reading += f" Condition: phi is {'not odd' if singular == odd else 'none of these'}."
-    if at_start:
+    if at_start := [f.name for f in every if f.smallest_antipodal_0 <= NUMERICAL]:
         reading += f" k_0 of Lemma 6 is singular for {', '.join(at_start)}."
-    return Judged(within(min(smallest.values()), NUMERICAL), verdict, reading, (*smallest, "k_0 in place of C_1"))
+    smallest = within(min(f.smallest_antipodal for f in every), NUMERICAL)
+    return Judged(smallest, verdict, reading, (*(f.name for f in every), "k_0 in place of C_1"))
 
 
-def judge_hermite(coefficients: dict[str, list[float]]) -> Judged:
-    """Whether no Hermite coefficient vanishes."""
-    zero = {name: [k for k, c in enumerate(cs) if abs(c) < ZERO] for name, cs in coefficients.items()}
-    verdicts = [ClaimVerdict.of(not degrees) for degrees in zero.values()]
+def _hermite(evidence: Evidence) -> Judged:
+    every = facts(evidence)
+    zero = {f.name: [k for k, c in enumerate(f.hermite) if abs(c) < ZERO] for f in every}
     vanish = "; ".join(f"{name} at {', '.join(map(str, degrees))}" for name, degrees in zero.items() if degrees)
-    smallest = min(abs(c) for cs in coefficients.values() for c in cs)
+    smallest = min(abs(c) for f in every for c in f.hermite)
     reading = f"Coefficients vanish for {vanish}." if vanish else f"The smallest is {smallest:.1e}."
-    return Judged(within(smallest, ZERO), some_of(verdicts), reading, tuple(coefficients))
+    verdict = some_of(ClaimVerdict.of(not degrees) for degrees in zero.values())
+    return Judged(within(smallest, ZERO), verdict, reading, tuple(zero))
 
 
 def series_error(name: Activation) -> float:
@@ -221,39 +211,20 @@ def series_error(name: Activation) -> float:
     return float((powers @ act.hermite(40).square() - act.moment(unit, unit, rho)).abs().max())
 
 
-def judge_series(errors: dict[str, float]) -> Judged:
-    """Whether the series is the dual activation to rounding."""
-    verdicts = [ClaimVerdict.of(error < ZERO) for error in errors.values()]
+def _series(evidence: Evidence) -> Judged:
+    errors = {name: series_error(name) for name in ACTIVATIONS[evidence.size]}
+    verdict = some_of(ClaimVerdict.of(error < ZERO) for error in errors.values())
     reading = "Largest difference: " + ", ".join(f"{name} {error:.1e}" for name, error in errors.items()) + "."
-    return Judged(within(max(errors.values()), ZERO), some_of(verdicts), reading, tuple(errors))
-
-
-def judge_nesting(smallest: dict[str, float], rounding: dict[str, float]) -> Judged:
-    """Whether ``C_t' - C_t`` has no negative eigenvalue beyond rounding."""
-    worst = min(smallest, key=lambda name: smallest[name])
-    reading = (
-        f"Smallest eigenvalue of all differences: {smallest[worst]:.1e} ({worst}), rounding {rounding[worst]:.1e}."
-    )
-    verdicts = [ClaimVerdict.of(value >= -rounding[name]) for name, value in smallest.items()]
-    return Judged(within(smallest[worst], rounding[worst]), some_of(verdicts), reading, tuple(smallest))
-
-
-def _definite(evidence: Evidence) -> Judged:
-    every = facts(evidence)
-    return judge_definite(
-        {f.name: f.smallest_antipodal for f in every},
-        {f.name: f.smallest_antipodal_0 for f in every},
-        {f.name: f.parity for f in every},
-    )
-
-
-def _hermite(evidence: Evidence) -> Judged:
-    return judge_hermite({f.name: f.hermite for f in facts(evidence)})
+    return Judged(within(max(errors.values()), ZERO), verdict, reading, tuple(errors))
 
 
 def _nesting(evidence: Evidence) -> Judged:
     every = facts(evidence)
-    return judge_nesting({f.name: f.nesting for f in every}, {f.name: f.nesting_rounding for f in every})
+    worst = min(every, key=lambda f: f.nesting)
+    numbers = f"{worst.nesting:.1e} ({worst.name}), rounding {worst.nesting_rounding:.1e}"
+    verdict = some_of(ClaimVerdict.of(f.nesting >= -f.nesting_rounding) for f in every)
+    reading = f"Smallest eigenvalue of all differences: {numbers}."
+    return Judged(within(worst.nesting, worst.nesting_rounding), verdict, reading, tuple(f.name for f in every))
 
 
 KERNELS = (
@@ -277,7 +248,7 @@ KERNELS = (
         "coefficients.",
         f"Largest difference for |rho| up to 1/2 over activations, 40 terms. Holds if all are below {ZERO:g}; with a "
         "condition if some are.",
-        lambda evidence: judge_series({name: series_error(name) for name in ACTIVATIONS[evidence.size]}),
+        _series,
     ),
     Claim(
         "nested-spaces", "Prop. 5, Section 3.3",
@@ -340,21 +311,15 @@ def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
     return float(deviation.abs().max() / streams.delta.square().mean().sqrt())
 
 
-def judge_recursion(deviations: dict[str, Tensor]) -> Judged:
-    """Whether the recursion is the gradient, for every activation."""
-    largest = {name: float(deviation.max()) for name, deviation in deviations.items()}
-    verdict = together(ClaimVerdict.of(deviation < EXACT) for deviation in largest.values())
-    parts = ", ".join(f"{name} {deviation:.1e}" for name, deviation in largest.items())
-    return Judged(span(torch.cat(list(deviations.values()))), verdict, f"Largest deviations: {parts}.", tuple(largest))
-
-
 def _recursion(evidence: Evidence) -> Judged:
     counts = IDENTITY_SIZES[evidence.size]
     names: tuple[Activation, ...] = ("relu", "tanh", "gelu", "erf")
     x, own_seeds = rows(evidence, 3), seeds(evidence, "recursion", counts.networks)
-    return judge_recursion(
-        {name: torch.tensor([recursion(x, counts.width, seed, name) for seed in own_seeds]) for name in names}
-    )
+    deviations = torch.tensor([[recursion(x, counts.width, seed, name) for seed in own_seeds] for name in names])
+    largest = dict(zip(names, deviations.amax(1).tolist(), strict=True))
+    verdict = together(ClaimVerdict.of(deviation < EXACT) for deviation in largest.values())
+    parts = ", ".join(f"{name} {deviation:.1e}" for name, deviation in largest.items())
+    return Judged(span(deviations), verdict, f"Largest deviations: {parts}.", names)
 
 
 def _squared_error(streams: Streams, y: Tensor) -> Tensor:
@@ -394,33 +359,33 @@ def residuals(evidence: Evidence, depth: int) -> Residuals:
     return Residuals(depth, printed, derived, factor)
 
 
-def judge_learned(cases: list[Residuals]) -> Judged:
+def _learned(evidence: Evidence) -> Judged:
     """Whether the sum of Eq. 4 is exact as printed, or with ``g_l``."""
+    cases = [residuals(evidence, depth) for depth in DEPTHS]
     printed, derived = (max(float(getattr(r, name).max()) for r in cases) for name in ("printed", "derived"))
     by_depth = ", ".join(f"{float(r.printed.mean()):.2g} at L = {r.depth}" for r in cases)
     reading = f"With g_(l-1) the residual is {by_depth}; with g_l, as Appendix E derives, {derived:.1e}."
-    value = span(torch.cat([r.printed for r in cases]))
-    if printed < EXACT:
-        return Judged(value, ClaimVerdict.HOLDS, reading)
-    verdict, condition = rescued(ClaimVerdict.FAILS, {"to read g_l": ClaimVerdict.of(derived < EXACT)})
-    return Judged(value, verdict, reading + condition, ("g_l in place of g_(l-1)", *_depths(cases)))
+    verdict = ClaimVerdict.of(printed < EXACT)
+    verdict, condition = rescued(verdict, {"to read g_l": ClaimVerdict.of(derived < EXACT)})
+    tried = () if verdict == ClaimVerdict.HOLDS else ("g_l in place of g_(l-1)", *(f"L = {L}" for L in DEPTHS))
+    return Judged(span(torch.cat([r.printed for r in cases])), verdict, reading + condition, tried)
 
 
-def judge_factor(cases: list[Residuals]) -> Judged:
+def _factor(evidence: Evidence) -> Judged:
     """Whether the drift b integrates to what training adds, as printed or with one factor T / L less."""
-    value = span(torch.cat([r.factor for r in cases]))
+    cases = [residuals(evidence, depth) for depth in DEPTHS]
     by_depth = ", ".join(f"{float(r.factor.mean()):.3g} at L = {r.depth}" for r in cases)
     reading = f"The stream learns as much as b says times {by_depth}, T = {HORIZON:g}"
-    if all(float((r.factor - 1).abs().max()) < EXACT for r in cases):
+
+    def exactly(scale: Callable[[int], float]) -> bool:
+        return all(float((r.factor * scale(r.depth) - 1).abs().max()) < EXACT for r in cases)
+
+    value, tried = span(torch.cat([r.factor for r in cases])), ("one factor T/L less", *(f"L = {L}" for L in DEPTHS))
+    if exactly(lambda L: 1.0):
         return Judged(value, ClaimVerdict.HOLDS, f"{reading}.")
-    tried = ("one factor T/L less", *_depths(cases))
-    if all(float((r.factor * HORIZON / r.depth - 1).abs().max()) < EXACT for r in cases):
+    if exactly(lambda L: HORIZON / L):
         return Judged(value, ClaimVerdict.CONDITIONAL, f"{reading}: exactly L/T. One factor T/L has to go.", tried)
     return Judged(value, ClaimVerdict.FAILS, f"{reading}.", tried)
-
-
-def _depths(cases: list[Residuals]) -> list[str]:
-    return [f"L = {r.depth}" for r in cases]
 
 
 IDENTITIES = (
@@ -436,7 +401,7 @@ IDENTITIES = (
         "gradients of layer l-1.",
         "The change of the stream's increments by training, minus the sum, relative, float64, tanh; brackets: smallest "
         f"and largest over networks and depths. Holds if all are below {EXACT:g}; with a condition if "
-        "those with g_l are.", lambda evidence: judge_learned([residuals(evidence, depth) for depth in DEPTHS]),
+        "those with g_l are.", _learned,
     ),
     Claim(
         "drift-factor", "The drift b before Eq. 22, Appendix G",
@@ -444,6 +409,6 @@ IDENTITIES = (
         "The change of the stream by training, over the drift's change in a layer, dt = T/L (its first sum, with g_l), "
         f"float64; brackets: smallest and largest over networks and depths. Holds if all are within {EXACT:g} of 1; "
         "with a condition if all are L/T.",
-        lambda evidence: judge_factor([residuals(evidence, depth) for depth in DEPTHS]),
+        _factor,
     ),
 )  # fmt: skip

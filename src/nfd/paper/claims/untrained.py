@@ -43,7 +43,6 @@ from nfd.paper.claims.claim import (
     rows,
     seeds,
     together,
-    undecided,
     unit,
 )
 from nfd.paper.settings import Preset
@@ -90,50 +89,16 @@ def bound(T: float, L: int, n: int) -> float:
     return C_1 * (1 + C_1 * math.sqrt(T / (L * n))) ** L
 
 
-def judge_bound(ratios: dict[str, Interval], width: int) -> Judged:
-    """Whether means exceed the bound wherever measured; the value is the smallest ratio."""
-    worst = min(ratios, key=lambda name: ratios[name].low)
-    verdict = together(inside(ratio, 1.0, math.inf) for ratio in ratios.values())
-    reading = (
-        f"E h_L over the bound: {listed(ratios)}. The bound tends to c_1 = {C_1:.2f} at infinite width (here {width})."
-    )
-    return Judged(ratios[worst], verdict, reading, tuple(ratios))
-
-
 def _bound(evidence: Evidence) -> Judged:
     counts, ratios = POST_SIZES[evidence.size], {}
     for T in (1.0, 4.0):
         h = _features(evidence, "post", "relu", T).mean(-1)
         for index, L in enumerate(counts.depths):
             ratios[f"T = {T:g}, L = {L}"] = mean(h[:, index] / bound(T, L, counts.width))
-    return judge_bound(ratios, counts.width)
-
-
-def judge_debate(post: Interval, pre: Interval, variants: dict[str, tuple[Interval, Interval]]) -> Judged:
-    """Whether post-activation features grow with depth and pre-activation ones do not, or do in a variant."""
-
-    def differ(post: Interval, pre: Interval) -> ClaimVerdict:
-        return together((grows(post), flat(pre)))
-
-    numbers = "".join(f"; {name}: {first} and {second}" for name, (first, second) in variants.items())
-    reading = f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}{numbers}."
-    verdict, condition = rescued(differ(post, pre), {name: differ(*exponents) for name, exponents in variants.items()})
-    return Judged(post, verdict, reading + condition, tuple(variants))
-
-
-def judge_common(exponents: dict[str, Interval], covered: list[str]) -> Judged:
-    """Whether the activations that Prop. 1 covers make post-activation networks grow; the others are reported."""
-    within = {name: exponents[name] for name in covered}
-    others = {name: value for name, value in exponents.items() if name not in covered}
-    if not within:
-        return undecided(f"None of these meets the condition of Prop. 1: {listed(exponents)}.")
-    reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(within)}."
-    if others:
-        growing = [name for name, value in others.items() if grows(value) == ClaimVerdict.HOLDS]
-        reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
-    lowest = min(within.values(), key=lambda value: value.low)
-    verdict = together(grows(value) for value in within.values())
-    return Judged(lowest, verdict, reading, tuple(exponents))
+    worst = min(ratios.values(), key=lambda ratio: ratio.low)
+    verdict = together(inside(ratio, 1.0, math.inf) for ratio in ratios.values())
+    limit = f"The bound tends to c_1 = {C_1:.2f} at infinite width (here {counts.width})."
+    return Judged(worst, verdict, f"E h_L over the bound: {listed(ratios)}. {limit}", tuple(ratios))
 
 
 def grows(power: Interval) -> ClaimVerdict:
@@ -151,16 +116,28 @@ def dominant(name: Activation) -> bool:
 
 
 def _debate(evidence: Evidence) -> Judged:
-    def both(horizon: float) -> tuple[Interval, Interval]:
-        return _growth(evidence, "post", "relu", horizon), _growth(evidence, "pre", "relu", horizon)
-
-    return judge_debate(*both(1.0), {"T = 4": both(4.0)})
+    """Whether post-activation features grow with depth and pre-activation ones do not, or do at T = 4."""
+    (post, pre), (post_4, pre_4) = (
+        [_growth(evidence, order, "relu", horizon) for order in ("post", "pre")] for horizon in (1.0, 4.0)
+    )
+    reading = (
+        f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}; T = 4: {post_4} and {pre_4}."
+    )
+    verdict, condition = rescued(together((grows(post), flat(pre))), {"T = 4": together((grows(post_4), flat(pre_4)))})
+    return Judged(post, verdict, reading + condition, ("T = 4",))
 
 
 def _common(evidence: Evidence) -> Judged:
+    """Whether the activations that Prop. 1 covers make post-activation networks grow; the others are reported."""
     names: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf")
     exponents: dict[str, Interval] = {name: _growth(evidence, "post", name) for name in names}
-    return judge_common(exponents, [name for name in names if dominant(name)])
+    covered: dict[str, Interval] = {name: exponents[name] for name in names if dominant(name)}
+    others = {name: value for name, value in exponents.items() if name not in covered}
+    growing = [name for name, value in others.items() if grows(value) == ClaimVerdict.HOLDS]
+    reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(covered)}."
+    reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
+    lowest = min(covered.values(), key=lambda value: value.low)
+    return Judged(lowest, together(grows(value) for value in covered.values()), reading, tuple(exponents))
 
 
 def _growth(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Interval:
@@ -281,30 +258,17 @@ def off(moments: Tensor, expected: Tensor) -> Interval:
     return relative(moments - expected, expected.expand_as(moments))
 
 
-def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:
-    """Whether second moments agree with the kernel of infinite depth."""
-    reading = f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth {same}."
-    return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",))
-
-
 def _covariance(evidence: Evidence) -> Judged:
     L, (first, second) = 32, torch.triu_indices(4, 4)
     x, moments = output_moments(evidence, L)
     infinite, same = (off(moments, kernel(x, activation="relu", depth=depth)[first, second]) for depth in (math.inf, L))
-    return judge_covariance(infinite, same, L)
+    reading = f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth {same}."
+    return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",))
 
 
 def excess(samples: Tensor) -> Tensor:
     """Excess kurtosis of ``f`` from ``q = |h_L|^2 / n`` [R]: given h, f is Gaussian, so it is ``3 Var q / (E q)^2``."""
     return 3 * samples.var(0) / samples.mean(0).square()
-
-
-def judge_gaussian(fall: dict[str, Interval], last: dict[str, Interval], width: int) -> Judged:
-    """Whether the excess kurtosis falls with width to nothing."""
-    verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
-    reading = f"Excess kurtosis at width {width}: {listed(last)}; its exponents in n: {listed(fall)}."
-    slowest = max(fall.values(), key=lambda power: power.high)
-    return Judged(slowest, verdict, reading, tuple(fall))
 
 
 def _gaussian(evidence: Evidence) -> Judged:
@@ -319,15 +283,9 @@ def _gaussian(evidence: Evidence) -> Judged:
         q = [draw[:, 0, 0] for draw in draws]
         fall[name] = interval(lambda *groups: log_slope(widths, torch.stack([excess(g) for g in groups])), *q)
         last[name] = interval(excess, q[-1])
-    return judge_gaussian(fall, last, widths[-1])
-
-
-def judge_order(apart: dict[str, Interval]) -> Judged:
-    """Whether the two orders of limits differ by less than ``NEAR``."""
-    verdict = together(near(value) for value in apart.values())
-    reading = f"Depth first against width first, relative difference of second moments: {listed(apart)}."
-    farthest = max(apart.values(), key=lambda value: value.high)
-    return Judged(farthest, verdict, reading, tuple(apart))
+    verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
+    reading = f"Excess kurtosis at width {widths[-1]}: {listed(last)}; its exponents in n: {listed(fall)}."
+    return Judged(max(fall.values(), key=lambda power: power.high), verdict, reading, tuple(fall))
 
 
 def _order(evidence: Evidence) -> Judged:
@@ -343,7 +301,10 @@ def _order(evidence: Evidence) -> Judged:
         deep = extrapolated(*(at(name, n, 64, counts.draws) for n in (32, 64)))
         return distance(deep, extrapolated(*(at(name, wide, L, few) for L in (8, 16))))
 
-    return judge_order({name: apart(name) for name in ACTIVATIONS})
+    differences: dict[str, Interval] = {name: apart(name) for name in ACTIVATIONS}
+    verdict = together(near(value) for value in differences.values())
+    reading = f"Depth first against width first, relative difference of second moments: {listed(differences)}."
+    return Judged(max(differences.values(), key=lambda value: value.high), verdict, reading, tuple(differences))
 
 
 FORWARD = (
@@ -440,34 +401,24 @@ _ALIKE = 1 - 1e-12  # a correlation of one, to rounding
 CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("tanh", 1.0), ("gelu", 1.0))
 
 
-def judge_variance(ratios: dict[str, Interval]) -> Judged:
-    """Whether every measured variance is the predicted one within ``NEAR``; the value is the first."""
-    verdict = together(near(value, 1.0) for value in ratios.values())
-    reading = f"Measured over predicted: {listed(ratios)}."
-    return Judged(next(iter(ratios.values())), verdict, reading, tuple(ratios))
-
-
 def _variance(evidence: Evidence) -> Judged:
-    return judge_variance(
-        {f"{name}, T = {T:g}": mean(backward_variances(evidence, name, T) / predicted(name, T)) for name, T in CASES}
-    )
+    ratios = {f"{n}, T = {T:g}": mean(backward_variances(evidence, n, T) / predicted(n, T)) for n, T in CASES}
+    verdict = together(near(value, 1.0) for value in ratios.values())
+    return Judged(next(iter(ratios.values())), verdict, f"Measured over predicted: {listed(ratios)}.", tuple(ratios))
 
 
-def judge_printed(nonlinear: dict[str, Interval], linear: Interval) -> Judged:
+def _printed(evidence: Evidence) -> Judged:
     """Whether ``P_0 = e^T``, which the equation without phi' gives, is measured for nonlinear activations."""
+
+    def over(name: Activation, T: float) -> Interval:
+        return mean(backward_variances(evidence, name, T) / math.exp(T))
+
+    nonlinear, linear = {f"{name}, T = {T:g}": over(name, T) for name, T in CASES}, over("identity", 1.0)
     verdict = together(near(value, 1.0) for value in nonlinear.values())
     reading = f"E g_0^2 over e^T: {listed(nonlinear)}; identity {linear}."
     if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
         reading += " Without phi' the equation is that of a linear network; Prop. 6 has phi'."
-    first = next(iter(nonlinear.values()))
-    return Judged(first, verdict, reading, (*nonlinear, "identity"))
-
-
-def _printed(evidence: Evidence) -> Judged:
-    def over(name: Activation, T: float) -> Interval:
-        return mean(backward_variances(evidence, name, T) / math.exp(T))
-
-    return judge_printed({f"{name}, T = {T:g}": over(name, T) for name, T in CASES}, over("identity", 1.0))
+    return Judged(next(iter(nonlinear.values())), verdict, reading, (*nonlinear, "identity"))
 
 
 @dataclass(frozen=True)
@@ -508,34 +459,24 @@ def correlated(ends: Tensor) -> Interval:
     return Interval(value, (1 - value * value) * z_interval.stderr, low, high)
 
 
-def judge_independence(apart: dict[str, Interval], shared: Interval, decoupled: Interval) -> Judged:
-    """Whether the laws of (h, g) with shared and with independent weights agree within ``NEAR``."""
-    differ = shared.low > decoupled.high or shared.high < decoupled.low
-    reading = (
-        f"Means of five functions of (h, g) differ by {listed(apart)}. Sums of order sqrt(n) "
-        f"{'do differ' if differ else 'do not differ significantly'}: h_0.g_0 and h_L.g_L correlate "
-        f"with {_hundredths(shared)} for shared weights, {_hundredths(decoupled)} for a copy."
-    )
-    verdict = together(near(value) for value in apart.values())
-    farthest = max(apart.values(), key=lambda value: value.high)
-    return Judged(farthest, verdict, reading, tuple(apart))
-
-
-def _hundredths(r: Interval) -> str:
-    """A correlation, which may be known to rounding."""
-    return f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
-
-
 def _independence(evidence: Evidence) -> Judged:
-    shared, decoupled = (
+    """Whether the laws of (h, g) with shared and with independent weights agree within ``NEAR``."""
+    shared, copied = (
         {name: moments_at_start(evidence, feedback, name) for name in ACTIVATIONS}
         for feedback in ("shared", "independent")
     )
     apart: dict[str, Interval] = {
-        name: relative(shared[name].functions - decoupled[name].functions, decoupled[name].functions)
-        for name in ACTIVATIONS
+        name: relative(shared[name].functions - copied[name].functions, copied[name].functions) for name in ACTIVATIONS
     }
-    return judge_independence(apart, *(correlated(moments["relu"].ends) for moments in (shared, decoupled)))
+    one, other = (correlated(moments["relu"].ends) for moments in (shared, copied))
+    said = [f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in (one, other)]  # known to rounding, perhaps
+    differ = "do differ" if one.low > other.high or one.high < other.low else "do not differ significantly"
+    reading = (
+        f"Means of five functions of (h, g) differ by {listed(apart)}. Sums of order sqrt(n) {differ}: h_0.g_0 and "
+        f"h_L.g_L correlate with {said[0]} for shared weights, {said[1]} for a copy."
+    )
+    farthest = max(apart.values(), key=lambda value: value.high)
+    return Judged(farthest, together(near(value) for value in apart.values()), reading, tuple(apart))
 
 
 _P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"
@@ -621,22 +562,17 @@ def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Inte
     return {moment: exponent(along, samples[..., index]) for index, moment in enumerate(NAMES)}
 
 
-def judge_exponents(measured: dict[str, Interval], expected: float, variants: dict[str, dict[str, Interval]]) -> Judged:
-    """Whether every exponent is the expected one within ``FLAT``, or is in a variant; the value is the farthest."""
+def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
+    """Whether every exponent is the expected one within ``FLAT``, or is for tanh; the value is the farthest."""
+    relu, tanh = ({moment: exponents(evidence, axis, name)[moment] for moment in names} for name in ACTIVATIONS)
 
     def as_expected(powers: dict[str, Interval]) -> ClaimVerdict:
         return together(flat(value, expected) for value in powers.values())
 
-    farthest = max(measured.values(), key=lambda value: abs(value.value - expected))
-    numbers = "".join(f" With {name}: {listed(other)}." for name, other in variants.items())
-    verdict, condition = rescued(as_expected(measured), {name: as_expected(other) for name, other in variants.items()})
-    reading = f"Exponents: {listed(measured)}; said: {expected:g}.{numbers}{condition}"
-    return Judged(farthest, verdict, reading, tuple(variants))
-
-
-def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
-    relu, tanh = ({moment: exponents(evidence, axis, name)[moment] for moment in names} for name in ACTIVATIONS)
-    return judge_exponents(relu, expected, {"tanh": tanh})
+    farthest = max(relu.values(), key=lambda value: abs(value.value - expected))
+    verdict, condition = rescued(as_expected(relu), {"tanh": as_expected(tanh)})
+    reading = f"Exponents: {listed(relu)}; said: {expected:g}. With tanh: {listed(tanh)}.{condition}"
+    return Judged(farthest, verdict, reading, ("tanh",))
 
 
 _NETWORKS = "Untrained relu networks with two-layer blocks on one input"
