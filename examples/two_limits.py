@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from two_limits_words import PAGE
 
+from nfd import ResNet, kernel
+from nfd.core import Activation, activation
 from nfd.core.statistics import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data import digits
 from nfd.paper.two_limits import (
     ETA_C,
     HORIZON,
     errors_in_depth,
-    errors_in_width,
     first_step,
+    flows,
     networks,
     solutions,
     systematic,
@@ -166,6 +169,30 @@ def initialisation(x: Tensor, n: int, count: int) -> tuple[str, dict[str, object
             found = interval(lambda r, w=widths: log_slope(w, r.mean(0)), squares[:, k])  # type: ignore[misc]
             lines.append(f"| {what} | {name} | width {', '.join(map(str, widths))} | {found} |")
     return "\n".join(lines), {"start_width": n, "kernel_depth": L}
+
+
+def errors_in_width(x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int]) -> Tensor:
+    """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the same depth."""
+    C, P = moments(x, name, L)
+    errors = []
+    for n in widths:
+        net = ResNet(x.shape[1], 1, n, L, activation=name, seed=seed, dtype=torch.float64)
+        streams = flows(net, x.double())
+        h, g = streams.h[-1], streams.delta[0]
+        errors.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
+    return torch.stack(errors, 1)
+
+
+def moments(x: Tensor, name: Activation, L: int) -> tuple[Tensor, Tensor]:
+    """``C_L`` and ``P_0 = prod (1 + tau E[phi' phibar'])`` of networks of depth L."""
+    act, tau = activation(name), 1.0 / L
+    P = torch.ones(len(x), len(x), dtype=torch.float64)
+    C = x.double() @ x.double().T / x.shape[1]
+    for level in range(L):
+        a = C.diagonal()
+        P = P * (1 + tau * act.slope_moment(a[:, None], a[None], C))
+        C = kernel(x.double(), activation=name, horizon=tau * (level + 1), depth=level + 1)
+    return C, P
 
 
 def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict[str, object]]:

@@ -40,9 +40,6 @@ from nfd.paper.figures.panels import fitted, power, slope_row, slope_table
 from nfd.paper.study import NARROW, WEIGHTS, Study
 from nfd.report import Report, Section, made_by
 
-# ---- The findings of a study: measurements reduced to tidy rows, fitted slopes and sentences, one per chart
-
-
 NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates")
 
 __all__ = ["NAMES", "Finding", "findings"]
@@ -271,7 +268,8 @@ def _gap_width(study: Study) -> list[str]:
     return [f"Width {width} in place of infinity shifts it by {shift}; the intervals are of width {width}."]
 
 
-# ---- The distance of finite networks to the limit, against width and against depth
+# ---- The distance of finite networks to the limit. Inference is on squares, which are unbiased once the noise of the
+# prediction is taken away, and may be negative; an exponent is fitted only where every square is resolved from zero.
 
 
 _WIDE = "infinitely wide"

@@ -15,11 +15,19 @@ from nfd import ResNet
 from nfd.core import rms, stream_variances
 from nfd.families import Network, Streams
 
-# ---- Networks before training: the sizes of their streams, and how far their neurons are from those of the limit
-
 
 def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Numbers and vectors of an untrained network on inputs ``[P, d]``.
+
+    The streams of one sample are compared with *particles* driven by the same noise (synchronous coupling, Props. 2 and
+    6). With ``tau = m^2``, T / L under depth-muP, ``s_l = |phi(h_{l-1})| / sqrt(n)`` and ``b_l = W_l' g_l``, W_l the
+    matrix that carries gradients, a pre-activation network has
+
+        h_l     = h_{l-1} + sqrt(tau) s_l dw_l,                dw_l  = W_l phi(h_{l-1}) / |phi(h_{l-1})|
+        g_{l-1} = g_l + sqrt(tau) phi'(h_{l-1}) r_l dw~_l,     dw~_l = b_l / |g_l|,  r_l = |g_l| / sqrt(n)
+
+    and its particles, at infinite width and the same depth, the same with the deterministic
+    ``s_l^2 = E phi^2(h_{l-1})``, ``r_l^2 = E g_l^2`` and with phi' at the particle.
 
     Vectors: ``h_rms``, ``h_mean`` and ``g_rms`` by layer ``[L+1]``, with g the gradient of the first output (Eq. 3);
     ``h_end`` = h_L and ``g_start`` = g_0, ``[P n]``. Numbers, for pre-activation one-layer networks: ``h_particles``
@@ -75,9 +83,6 @@ def _backward_particles(net: ResNet, g: Tensor, forward: list[Tensor], P: Tensor
     return particle
 
 
-# ---- The covariances of the steps of online training and their smallest eigenvalues (Assumption 1, Fig. 6)
-
-
 @dataclass
 class Seen:
     """The streams of one pass, and the gradient of its first output ``[L+1, b, n]``."""
@@ -87,7 +92,16 @@ class Seen:
 
 
 class Spectra:
-    """Gathers the streams of every step, and gives the smallest eigenvalues ``[L]`` of what it has."""
+    """Smallest eigenvalues ``[L]`` of the covariances of the steps of online training (Assumption 1, Fig. 6).
+
+    After k steps of one sample each, with ``phi(h_{l-1}^(i))`` and the gradient ``g_l^(i)`` of the first output (Eq. 3)
+    of step i, before its update,
+
+        Sigma_l[i, j] = phi(h_{l-1}^(i)) . phi(h_{l-1}^(j)) / n,     Theta_l[i, j] = g_l^(i) . g_l^(j) / n,
+
+    and ``Delta_l``, the same of the loss-weighted ``delta_l^(i)``, what backpropagation carries. Nothing is added to
+    the diagonal.
+    """
 
     def __init__(self, net: Network) -> None:
         self.net = net

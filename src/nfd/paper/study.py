@@ -129,10 +129,7 @@ class Study:
         return {
             "data": self.dataset.source,
             "data_fingerprint": self.dataset.fingerprint,
-            "training_samples": len(self.dataset.train),
-            "inputs_and_classes": f"{self.inputs.shape[2]} and {len(self.dataset.classes)}",
             "samples_seen": c.steps * c.batch,
-            "weights_of_the_limit": WEIGHTS,
             "seconds": {name: round(value, 2) for name, value in self.measured.seconds.items()},
             "total_seconds": round(sum(self.measured.seconds.values()), 1),
             "peak_memory_gib": round(peak_memory() / 2**30, 2),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nfd import SGD, ResNet, kernel, solve_nfd
+from nfd import SGD, ResNet, solve_nfd
 from nfd.core import (
     Activation,
     Feedback,
@@ -26,9 +26,6 @@ from nfd.core import (
 )
 from nfd.families import Network, Streams
 from nfd.runs import train
-
-# ---- The standard network, the decoupled network, Definition 1 and Eq. 5 on one problem, as groups of outputs
-
 
 HORIZON, ETA_C = 1.0, 0.3
 
@@ -111,30 +108,6 @@ def endpoints(x: Tensor, name: Activation, n: int, L: int, seed: int) -> tuple[T
     net = ResNet(x.shape[1], 1, n, L, activation=name, seed=seed, coupled=True, dtype=x.dtype)
     streams = flows(net, x)
     return streams.h[-1].double(), streams.delta[0].double()
-
-
-def errors_in_width(x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int]) -> Tensor:
-    """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the same depth."""
-    C, P = moments(x, name, L)
-    errors = []
-    for n in widths:
-        net = ResNet(x.shape[1], 1, n, L, activation=name, seed=seed, dtype=torch.float64)
-        streams = flows(net, x.double())
-        h, g = streams.h[-1], streams.delta[0]
-        errors.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
-    return torch.stack(errors, 1)
-
-
-def moments(x: Tensor, name: Activation, L: int) -> tuple[Tensor, Tensor]:
-    """``C_L`` and ``P_0 = prod (1 + tau E[phi' phibar'])`` of networks of depth L."""
-    act, tau = activation(name), 1.0 / L
-    P = torch.ones(len(x), len(x), dtype=torch.float64)
-    C = x.double() @ x.double().T / x.shape[1]
-    for level in range(L):
-        a = C.diagonal()
-        P = P * (1 + tau * act.slope_moment(a[:, None], a[None], C))
-        C = kernel(x.double(), activation=name, horizon=tau * (level + 1), depth=level + 1)
-    return C, P
 
 
 def covariances(x: Tensor, name: Activation, n: int, L: int, count: int, seed: int) -> Tensor:

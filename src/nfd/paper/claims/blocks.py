@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope
 from nfd.paper.claims.claim import (
@@ -27,9 +29,6 @@ from nfd.paper.figures import figure5, figure6
 from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.panels import apart_said, mean_of
 from nfd.rates import Scores, drift
-
-# ---- Claims of section 5: two-layer blocks, Eqs. 7 and 8, and transfer of the learning rate (Fig. 5)
-
 
 _UNIFORM, _EQ8 = figure5.RULES
 _TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drift within is none
@@ -65,53 +64,29 @@ def cells(runs: Runs, rule: str, classes: int) -> dict[tuple[int, int], Scores]:
     return {(n, L): figure5.scores(some, rule, n, L, classes) for n, L in some.by("width", "depth")}
 
 
-def drifted(scores: dict[tuple[int, int], Scores], axis: str) -> tuple[Interval | None, str]:
-    """The drift of the best rate, None where it is not known, and the best rates in words."""
-    blind = [f"width {n}, depth {L}" for (n, L), cell in scores.items() if not cell.has_optimum]
-    if blind:
-        return None, f"The best rate is not within the grid at {'; '.join(blind)}."
+def _drift(
+    evidence: Evidence, of: Callable[[Evidence], Runs], rule: str, axis: Literal["depth", "width"], *, low: float,
+    high: float, tried: str,
+) -> Judged:  # fmt: skip
+    """Whether the doublings of the best rate per doubling of a size lie in a range."""
+    scores = cells(of(evidence), rule, evidence.classes)
+    if blind := [f"width {n}, depth {L}" for (n, L), cell in scores.items() if not cell.has_optimum]:
+        return undecided(f"The best rate is not within the grid at {'; '.join(blind)}.")
     best_rates = ", ".join(
         f"{math.pow(2, cell.optimum().value):.2g} at width {n}, depth {L}" for (n, L), cell in scores.items()
     )
-    return drift(scores, "depth" if axis == "depth" else "width"), f"Best eta_c: {best_rates}."
+    return between(drift(scores, axis) or UNKNOWN, low, high, f"Best eta_c: {best_rates}.", tried)
 
 
-def _moves(evidence: Evidence) -> Judged:
-    """Whether the best uniform rate moves with depth, at the largest width."""
-    doublings, best_rates = drifted(_largest(evidence, _UNIFORM), "depth")
-    if doublings is None:
-        return undecided(best_rates)
-    reading = _with_cost(evidence, _UNIFORM, best_rates)
-    return above(doublings, _TRANSFERS, reading, "both widths of the figure (Fig. 5 d)")
+def _of_row_2(evidence: Evidence, rule: str) -> Runs:
+    """The widest of row 2, with uniform rates of those that are trained longest: the caption names no epochs."""
+    runs = evidence.part("5", "transfer", "longer" if rule == _UNIFORM else "")
+    return runs.where(width=max(runs.values("width")))
 
 
-def _stays(evidence: Evidence) -> Judged:
-    doublings, best_rates = drifted(_largest(evidence, _EQ8), "depth")
-    if doublings is None:
-        return undecided(best_rates)
-    reading = _with_cost(evidence, _EQ8, best_rates)
-    return between(doublings, -_TRANSFERS, _TRANSFERS, f"{reading} At depths to 256: docs/sweeps.md.", "both widths")
-
-
-def _largest(evidence: Evidence, rule: str) -> dict[tuple[int, int], Scores]:
-    runs = _trained(evidence, rule)
-    return cells(runs.where(width=max(runs.values("width"))), rule, evidence.classes)
-
-
-def _trained(evidence: Evidence, rule: str) -> Runs:
-    """The networks of row 2, with uniform rates those that are trained longest: the caption names no epochs."""
-    return evidence.part("5", "transfer", "longer" if rule == _UNIFORM else "")
-
-
-def _with_cost(evidence: Evidence, rule: str, best_rates: str) -> str:
-    """The cost of the shallowest network's best rate to the deepest, on its curve."""
-    scores = list(_largest(evidence, rule).values())
-    first, last = scores[0], scores[-1]
-    lost = last.at(first.best()) - last.at(last.best())
-    made = last.guess - last.at(last.best())
-    steps = _trained(evidence, rule).values("steps")[0]
-    cost = f"The shallowest one's costs the deepest {lost:.3f} nats, {lost / made:.1%} of its progress."
-    return f"After {steps} steps: {best_rates} {cost}"
+def _of_mup(evidence: Evidence) -> Runs:
+    parts = evidence.runs["claims"]
+    return Runs([run for name in ("one-layer", "mup-deep") if name in parts for run in parts[name]])
 
 
 def _better(evidence: Evidence, metric: str) -> Judged:
@@ -162,32 +137,6 @@ def _deep(evidence: Evidence, metric: str) -> Judged:
     return conditional(judged, f"At one rate for both, {lost}:")
 
 
-def _kept(doublings: Interval | None, best_rates: str, tried: str) -> Judged:
-    """Whether the best rate does not drift."""
-    if doublings is None:
-        return undecided(best_rates)
-    return between(doublings, -_TRANSFERS, _TRANSFERS, best_rates, tried)
-
-
-def _one_layer(evidence: Evidence) -> Judged:
-    doublings, best_rates = drifted(cells(evidence.runs["claims"]["one-layer"], "depth-mup", evidence.classes), "depth")
-    return _kept(doublings, best_rates, "the depths of Fig. 5")
-
-
-def _mup_depth(evidence: Evidence) -> Judged:
-    parts = evidence.runs["claims"]
-    runs = [run for name in ("one-layer", "mup-deep") if name in parts for run in parts[name]]
-    doublings, best_rates = drifted(cells(Runs(runs), "mup", evidence.classes), "depth")
-    if doublings is None:
-        return undecided(best_rates)
-    return below(doublings, -_TRANSFERS, best_rates, "two-layer blocks: nfd transfer")
-
-
-def _width(evidence: Evidence) -> Judged:
-    doublings, best_rates = drifted(cells(evidence.runs["claims"]["width"], "depth-mup", evidence.classes), "width")
-    return _kept(doublings, best_rates, "four widths")
-
-
 def _update_claim(id_: str, source: str, statement: str, rule: RuleName, meter: str, low: float, high: float) -> Claim:
     measured = f"Exponent in L of {meter} (nfd.meters.updates) at the end, {figure5.RULES[rule]}"
     measurement = f"{measured}: holds within [{low:g}, {high:g}]."
@@ -213,11 +162,15 @@ BLOCKS = (
     ),
     Claim(
         "fig5-moves", "Section 5; Fig. 5 row 2, d", "With uniform rates the best eta_c moves with depth.",
-        f"Doublings of the best eta_c (training loss) per doubling of depth: holds above {_TRANSFERS}.", _moves,
+        f"Doublings of the best eta_c (training loss) per doubling of depth: holds above {_TRANSFERS}.",
+        partial(_drift, of=partial(_of_row_2, rule=_UNIFORM), rule=_UNIFORM, axis="depth", low=_TRANSFERS,
+                high=math.inf, tried="both widths of the figure (Fig. 5 d)"),
     ),
     Claim(
         "fig5-stays", "Section 5; Fig. 5 row 2, e", "With the rates of Eq. 8 the best eta_c stays over depths.",
-        f"Doublings of the best eta_c (training loss) per doubling of depth: holds within {_TRANSFERS} of 0.", _stays,
+        f"Doublings of the best eta_c (training loss) per doubling of depth: holds within {_TRANSFERS} of 0.",
+        partial(_drift, of=partial(_of_row_2, rule=_EQ8), rule=_EQ8, axis="depth", low=-_TRANSFERS, high=_TRANSFERS,
+                tried="both widths; depths to 256: docs/sweeps.md"),
     ),
     Claim(
         "fig5-better-train", "Fig. 5 row 2", "Eq. 8 improves the training loss uniformly.",
@@ -251,16 +204,21 @@ BLOCKS = (
     ),
     Claim(
         "transfer-one-layer", "Sections 1, 2 and 5", "Under depth-muP one-layer blocks keep their best rate.",
-        f"Doublings of the best eta_c per doubling of depth: holds within {_TRANSFERS} of 0.", _one_layer,
+        f"Doublings of the best eta_c per doubling of depth: holds within {_TRANSFERS} of 0.",
+        partial(_drift, of=lambda e: e.runs["claims"]["one-layer"], rule="depth-mup", axis="depth", low=-_TRANSFERS,
+                high=_TRANSFERS, tried="the depths of Fig. 5"),
     ),
     Claim(
         "transfer-mup-depth", "Section 1", "Under muP the best rate does not carry over to deeper networks.",
-        f"Doublings of the best eta_c per doubling of depth, one-layer blocks: holds below -{_TRANSFERS}.", _mup_depth,
+        f"Doublings of the best eta_c per doubling of depth, one-layer blocks: holds below -{_TRANSFERS}.",
+        partial(_drift, of=_of_mup, rule="mup", axis="depth", low=-math.inf, high=-_TRANSFERS,
+                tried="two-layer blocks: nfd transfer"),
     ),
     Claim(
         "transfer-width", "Sections 1 and 2", "The best rate carries over to wider networks.",
         f"Doublings of the best eta_c per doubling of width, depth-muP, one-layer: holds within {_TRANSFERS} of 0.",
-        _width,
+        partial(_drift, of=lambda e: e.runs["claims"]["width"], rule="depth-mup", axis="width", low=-_TRANSFERS,
+                high=_TRANSFERS, tried="four widths"),
     ),
 )  # fmt: skip
 

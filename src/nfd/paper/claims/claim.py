@@ -18,8 +18,6 @@ from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.panels import diverged
 from nfd.paper.settings import Preset
 
-# ---- A statement of the paper, the measurement that tests it, and the verdict
-
 
 class ClaimVerdict(StrEnum):
     """Whether a statement holds, by the measurement that tests it."""

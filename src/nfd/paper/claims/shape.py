@@ -30,9 +30,6 @@ from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.panels import difference, mean_of
 from nfd.runs import upset_in
 
-# ---- Claims of section 3 on shape: pre- or post-activation, the horizon, and what size buys (Figs. 1 and 2)
-
-
 _MODERATE = 2.0  # the horizon up to which the paper's "moderate" is taken here
 
 

@@ -12,7 +12,8 @@ from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure, Parts, Settings, dataset_for, trained
 from nfd.paper.settings import FigureConfig, Preset
 
-# ---- The runs that claims need beside those of the figures
+# The runs that claims need beside those of the figures. A part named 4-gains has more seeds, or longer training, than
+# the part of Figure 4 that would judge the claim otherwise (Evidence.part): what the panel shows leaves it undecided.
 
 
 _RATES = [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828, 4.0, 5.657]

@@ -16,9 +16,6 @@ from nfd.paper.runs import RunConfig, data_settings, dataset_of, grid, initial_s
 from nfd.paper.settings import FigureConfig, Preset
 from nfd.store import Record
 
-# ---- What a figure is: the runs it is made from, at three sizes, and what is read from them
-
-
 Settings = Mapping[str, Any]
 Parts = Mapping[str, Settings]
 

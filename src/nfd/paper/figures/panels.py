@@ -14,9 +14,6 @@ from nfd.core import UNKNOWN, Finding, Interval, Row, columns, interval, listed,
 from nfd.meters import verdict_of
 from nfd.paper.figures.figure import DataSummary, Runs
 
-# ---- Rows of charts and captions, from runs
-
-
 BANDS = "Bands: 95 % intervals of the mean over seeds."
 BARS = "Bars: 95 % intervals of the mean over seeds."
 
@@ -42,9 +39,7 @@ def difference(first: Tensor, second: Tensor) -> Interval:
 
 def curve_rows(series: str, steps: Sequence[float], y: str, values: Tensor, **settings: Any) -> list[Row]:
     """Rows of a curve ``values`` [runs, steps], in its 95 % band, with its settings; it ends where a run ended."""
-    middle, half = values.mean(0), torch.zeros_like(values[0])
-    if len(values) > 1:
-        half = margin(values)
+    middle, half = values.mean(0), margin(values)
     return [
         {"series": series, **settings, "step": step, y: m, "low": m - h, "high": m + h}
         for step, m, h in zip(steps, middle.tolist(), half.tolist(), strict=True)
