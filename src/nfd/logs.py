@@ -1,12 +1,8 @@
 """Runs from a log: which column holds what, and which rows are runs.
 
-A log is a list of dicts, a DataFrame (of pandas or polars; neither is needed here) or the path of a CSV. Columns are
-known by their usual names (``NAMES``), also below a prefix such as ``config.`` or ``summary/``, as Weights & Biases and
-TensorBoard export them; where two columns may be meant, the caller says which. Histories, many rows of one run, count
-with their last step.
-
-A loss that is not a number diverged. A DataFrame has the same for a step without a loss: where a run has such rows
-between its losses they are gaps, but for steps at which another run has a loss.
+Columns are known by their usual names (``NAMES``), also below a prefix such as ``config.`` or ``summary/``, as Weights
+& Biases and TensorBoard export them; where two columns may be meant, the caller says which. Of histories, many rows of
+one run, the last step counts. A loss that is not a number diverged, or is a gap of a DataFrame (``_last_steps``).
 """
 
 from __future__ import annotations
@@ -19,12 +15,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_several, nearest
 
 Field = Literal["width", "depth", "parameters", "tokens", "lr", "rule", "seed", "loss", "step", "run", "state"]
-FIELDS: tuple[Field, ...] = get_args(Field)
 
 NAMES: dict[Field, tuple[str, ...]] = {
     "width": ("width", "d_model", "n_embd", "embed_dim", "hidden_size", "hidden_dim", "model_dim"),
@@ -85,9 +80,7 @@ def read_log(
     """The runs of a log.
 
     Args:
-        rows: dicts, one for a run or for a step of a run; a DataFrame; or the path of a CSV.
-        columns: the column of a field (``{"lr": "config/learning_rate"}``); None for a field to leave aside. Other
-            fields are recognised by name.
+        rows, columns: as of ``nfd.fit_transfer``.
         needed: fields that every run must have, of which no two columns may be meant.
         others: fields that are read where they are there, from the first column of ``NAMES``.
 
@@ -97,17 +90,18 @@ def read_log(
     """
     given = {} if columns is None else columns
     for field in given:
-        check_choice("columns", field, FIELDS)
+        check_choice("columns", field, NAMES)
     table = _table(rows)
     names = list(dict.fromkeys(name for line in table for name in line))
     chosen = {field: _needed(field, table, names, given) for field in needed}
     more = {field: _column(field, names, given) for field in (*others, *_ABOUT_RUNS)}
     chosen |= {field: candidates[0] for field, candidates in more.items() if candidates}
-    settings = [name for name in names if _SETTINGS.fullmatch(_last(name)) and name not in chosen.values()]
+    lengths = () if "tokens" in chosen or "tokens" in given else NAMES["tokens"]
+    settings = [name for name in names if _SETTINGS.fullmatch(_last(name)) or _last(name) in lengths]
     notes = [
         f"Column {name!r} varies but is not read: runs that differ in it count as equal. Give the rows of one setting."
         for name in settings
-        if len({repr(line.get(name)) for line in table}) > 1
+        if name not in chosen.values() and len({repr(line.get(name)) for line in table}) > 1
     ]
     logged = [_run(line, number, chosen) for number, line in enumerate(table, 1)]
     runs = _last_steps(_ended(logged, notes), notes)
@@ -170,10 +164,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     """The rows of runs that ended; a run that diverged has an infinite loss."""
-    others = [run.state.lower() for run in runs if run.state and run.state.lower() not in _ENDED]
-    if others:
-        notes.append(f"{len(others)} rows of runs that are {' or '.join(sorted({*others}))} were left out.")
-    kept = [run for run in runs if not run.state or run.state.lower() in _ENDED]
+    kept = [run for run in runs if (run.state or "").lower() in _ENDED]
+    if len(kept) < len(runs):
+        others = sorted({run.state.lower() for run in runs if run.state} - {*_ENDED})
+        notes.append(f"{len(runs) - len(kept)} rows of runs that are {' or '.join(others)} were left out.")
     return [replace(run, loss=math.inf) if (run.state or "").lower() == "diverged" else run for run in kept]
 
 
@@ -235,23 +229,16 @@ _SETTING = re.compile(r"([A-Za-z_][\w.]*)=([^,;/\s]+)")  # in the name of a run
 
 
 def _table(rows: Any) -> list[Line]:
-    """The rows of a list of dicts, of a DataFrame or of the CSV at a path, as flat dicts.
-
-    Raises:
-        ValueError, TypeError, OSError: for anything else, and for no rows.
-    """
+    """The rows of a list of dicts, of a DataFrame or of the CSV at a path, as flat dicts."""
     table = [_flat(line) for line in _lines(rows)]
     if not table:
         raise InputError("the log has no rows. Give one row for each run.")
-    scalars = set(_SCALARS) <= {name.lower() for name in table[0]}
-    return _pivoted(table) if scalars else table
+    return _pivoted(table) if set(_SCALARS) <= {name.lower() for name in table[0]} else table
 
 
 def _number_of(value: Any, name: str, number: int) -> float:
     """The number in a column of this name, in the row of this number."""
     try:
-        if isinstance(value, bool):
-            raise TypeError
         return float(value)
     except (TypeError, ValueError):
         raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.") from None

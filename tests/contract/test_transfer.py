@@ -96,7 +96,6 @@ def test_linear_scaling_of_the_batch_is_told_from_none() -> None:
     linear, none = (along({"batch_size": (2, 4, 8)}, made, octaves(-6, 0)) for made in (Slope, Summed))
     assert linear.exponent.value == pytest.approx(1, abs=0.05)
     assert none.exponent.value == pytest.approx(0, abs=0.05)
-    assert (linear.agreement, none.agreement) == ("AGREES", "DIFFERS")
 
 
 def test_a_constant_product_of_rate_and_decay_is_told_from_decay_that_does_nothing() -> None:
@@ -104,13 +103,13 @@ def test_a_constant_product_of_rate_and_decay_is_told_from_decay_that_does_nothi
     strong = along({"weight_decay": (0.0, 63.0, 255.0)}, Bowl, octaves(-11, 2), 3)
     weak = along({"weight_decay": (0.0, 0.001, 0.002)}, Bowl, octaves(-3, 2), 3)
     assert strong.exponent.value == pytest.approx(-1, abs=0.05)
-    assert (strong.agreement, weak.agreement) == ("AGREES", "DIFFERS")
+    assert strong.exponent.low < -1 < strong.exponent.high
+    assert weak.exponent.low > -0.5
 
 
 def test_steps_are_the_first_batches_and_a_schedule_knows_how_many() -> None:
     against = along({"steps": (2, 4, 8)}, Slope, octaves(-6, 0), schedule=lambda step, steps: (steps / 4) ** 0.5)
     assert against.exponent.value == pytest.approx(-1.5, abs=0.05)
-    assert against.agreement is None  # nothing is assumed of plain descent
 
 
 def test_warmup_has_no_exponent_and_shows_by_how_much_the_rate_moves() -> None:

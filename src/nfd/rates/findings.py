@@ -21,16 +21,9 @@ def transfer_findings(transfer: Transfer) -> list[Finding]:
         axis: Axis = "depth" if len({depth for _, depth in answer.cells}) > 1 else "width"
         name, title = f"loss-{answer.rule}", f"{answer.rule}: loss against the learning rate"
         held = _held(answer, axis)
-        findings.append(_losses(name, title, axis, answer.along(axis), held, transfer, answer.sentence))
+        findings.append(_losses(name, title, axis, answer.along(axis), held, transfer, str(answer)))
     for name in transfer.rules[0].against:
-        answers = [answer.against[name] for answer in transfer]
-        findings.append(_against(answers, transfer))
-        for against in answers:
-            size = against.sizes[-1]
-            own = {value: against.cells[size, value] for value in against.values}
-            title = f"{against.rule}: loss against the learning rate and {name}"
-            held = f"At {in_words(size)}."
-            findings.append(_losses(f"loss-{against.rule}-{name}", title, name, own, held, transfer, against.sentence))
+        findings.append(_against([answer.against[name] for answer in transfer], transfer))
     return findings
 
 
@@ -40,11 +33,8 @@ def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
         {
             "rule": answer.rule,
             "verdict": answer.verdict,
-            "sentence": answer.sentence,
+            "sentence": str(answer),
             "drift": {axis: numbers(answer.drifts.get(axis)) for axis in AXES},
-            "regret": numbers(None if answer.regret is None else answer.regret.loss),
-            "regret_share": numbers(None if answer.regret is None else answer.regret.share),
-            "against": [{"setting": name, "agreement": own.agreement} for name, own in answer.against.items()],
         }
         for answer in answers
     ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +28,7 @@ from nfd.core.machine import undisturbed
 from nfd.core.names import RuleName
 from nfd.families.family import Family, as_family
 from nfd.rates.optimum import LEARNT, Scores, Size, rounded
-from nfd.rates.transfer import TOLERANCE, Assumed, RateAgainst, Regret, RuleTransfer, Transfer
+from nfd.rates.transfer import TOLERANCE, RateAgainst, Regret, RuleTransfer, Transfer
 from nfd.runs.losses import classes_last
 from nfd.runs.schedule import knows_steps, warmed
 from nfd.runs.sweep import Sweep, upset_in
@@ -64,9 +66,9 @@ def transfer(
     """Find the best learning rate at every width and depth, and what tuning on a small network costs.
 
     Every network is trained at every rate from every seed. If the best rate lies at an end of the grid, rates are
-    added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest network's best
-    rate and at its own. The difference is the regret. ``Transfer.warnings`` says where another rule
-    is better at the largest size, where growing does not help, and where initial weights are far from fan-in scaling.
+    added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest network's best rate and at
+    its own. The difference is the regret. ``Transfer.warnings`` says where another rule is better at the largest size,
+    where growing does not help, and where initial weights are far from fan-in scaling.
 
     Example::
 
@@ -114,14 +116,18 @@ def transfer(
     varying = _axes(axes)
     sizes = [(n, L) for n in widths for L in depths]
     if len(sizes) < 2 and not varying:
-        raise InputError(
-            f"widths and depths must make two sizes or more, or one with axes=; got {widths} and {depths}."
-        )
+        raise InputError(f"widths and depths must make two sizes, or one with axes=; got {widths} and {depths}.")
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     rates, halve = _grid(lr, given.law), check_flag("halving", halving)
     with sweep or Sweep() as opened:
         asked = _Question(families, task, sizes, count, varying, rates, halve, opened)
-        return asked.answered(_initial_scale(given))
+        answers, score = asked.answers(), _SCORES[task.score]
+    about = (
+        f"{given.name}, {given.optimizer}, {task.about}, {count} seeds; best by {score}; a network that diverged "
+        f"counts as {'log C' if asked.classes else 'an untrained one'}. A regret under {TOLERANCE:.0%} of the progress "
+        "counts as none."
+    )
+    return Transfer(tuple(answers), about, score, task.notes, _initial_scale(given))
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -139,20 +145,16 @@ def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
     rates = sorted(check_real("lr", rate, above=0.0, below=MAX_RATE) for rate in check_several("lr", given, "rates"))
     if len(rates) < 3:
         raise InputError(f"lr must be three or more rates; got {list(given)}.")
-    if doubled := [b for a, b in pairwise(rates) if a == b]:
-        raise InputError(f"lr must hold every rate once; got {doubled[0]:g} twice in {list(given)}.")
-    if close := [(a, b) for a, b in pairwise(rates) if b < _CLOSEST * a]:
-        raise InputError(
-            f"lr must hold rates at least 5 % apart; got {close[0][0]:g} and {close[0][1]:g}. Drop one of them."
-        )
+    for a, b in pairwise(rates):
+        if b < _CLOSEST * a:
+            said = f"every rate once; got {a:g} twice" if a == b else f"rates at least 5 % apart; got {a:g} and {b:g}"
+            raise InputError(f"lr must hold {said} in {list(given)}.")
     return rates
 
 
 def _initial_scale(family: Family) -> float:
-    """Standard deviation of the initial inner matrices of the base over fan_in^-1/2, as a geometric mean.
-
-    Not-a-number for networks that have their scales in their forward pass, and where no such matrix begins at random.
-    """
+    """``Transfer.initial_scale``, as a geometric mean; unknown of networks with scales in their forward pass, and where
+    no inner matrix begins at random."""
     member = family.member(*family.base)
     if told_by(member.module) is not None:
         return math.nan
@@ -180,39 +182,12 @@ def _axes(axes: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]]:
     return checked
 
 
-def assumed_of(setting: str, law: OptimizerLaw) -> Assumed | None:
-    """What is usually assumed of the best rate along a setting under an optimizer; None where nothing is.
-
-    The rules of the batch are those of a fixed number of samples.
-    """
-    if setting == "weight_decay":
-        words = (
-            "a constant product, as weights remember 1/(rate x decay) steps; Wang & Aitchison 2025, arXiv 2405.13698"
-        )
-        return Assumed(-1.0, words)
-    if setting == "steps" and not law.degree:
-        words = "an empirical law of language models under AdamW; Bjorck et al. 2025, arXiv 2409.19913"
-        return Assumed(-0.32, words)
-    if setting == "batch_size" and law.is_linear:
-        words = "linear scaling, an empirical law up to a critical batch; Goyal et al. 2017, arXiv 1706.02677"
-        return Assumed(1.0, words)
-    if setting == "batch_size" and not law.degree:
-        words = "square-root scaling, a theorem for Adam where noise dominates; Malladi et al. 2022, arXiv 2205.10287"
-        return Assumed(0.5, words)
-    return None
-
-
 def _varied(task: Task, setting: str, value: Any, family: Family) -> Task:
-    """The task with another value of one setting.
-
-    Raises:
-        ValueError, TypeError: where networks cannot be trained so, or the value would be ignored.
-    """
+    """The task with another value of one setting; ValueError or TypeError where the value would be ignored."""
     if setting in ("batch_size", "steps") and task.schedule is not None and not knows_steps(task.schedule):
         raise InputError(
-            f"schedule must take steps where axes vary {setting}, as it would end elsewhere in runs of other lengths: "
-            "lambda step, steps: 1 - step / steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, "
-            "T_max=steps)."
+            f"schedule must take steps where axes vary {setting}, to end with runs of any length: lambda step, steps: "
+            "1 - step / steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, T_max=steps)."
         )
     try:
         if setting == "batch_size":
@@ -234,7 +209,7 @@ def _varied(task: Task, setting: str, value: Any, family: Family) -> Task:
 
 # ---- The question: which networks it needs, and what they answer ----------------------------------------------------
 
-SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
+_SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
 _ROUNDS = 12  # of extending a grid by two rates: from a rate that is off by 2^12, a grid of octaves is there in time
 _FIRST = 1 / 8  # share of the steps after which halving leaves out the first half of the rates
 _FEWEST = 4  # rates that are not halved
@@ -251,54 +226,54 @@ class Place(NamedTuple):
 Rates = Mapping[Place, Sequence[float]]
 
 
+@dataclass(frozen=True)
 class _Question:
     """Best rates under rules, at sizes and along axes. Every stage trains all places together, so that every core has
     work to the end."""
 
-    def __init__(
-        self,
-        families: Mapping[RuleName, Family],
-        task: Task,
-        sizes: Sequence[Size],
-        seeds: int,
-        axes: Mapping[str, Sequence[float]],
-        rates: Sequence[float],
-        halving: bool,
-        sweep: Sweep,
-    ) -> None:
-        self.families, self.family, self.task = families, next(iter(families.values())), task
-        self.sizes, self.seeds, self.axes = sizes, seeds, axes
-        self.rates, self.halving, self.sweep = rates, halving, sweep
-        variations = [(name, value) for name, values in axes.items() for value in values]
-        self.tasks: dict[tuple[str, float] | None, Task] = {None: task}
-        self.tasks |= {at: _varied(task, *at, self.family) for at in variations}
-        self.places = [Place(rule, size, at) for at in self.tasks for rule in families for size in sizes]
-        self.classes = _classes(self.family, task) if task.loss == "cross-entropy" else None
+    families: Mapping[RuleName, Family]
+    task: Task
+    sizes: Sequence[Size]
+    seeds: int
+    axes: Mapping[str, Sequence[float]]
+    rates: Sequence[float]
+    halving: bool
+    sweep: Sweep
 
-    def answered(self, initial_scale: float) -> Transfer:
+    @cached_property
+    def tasks(self) -> dict[tuple[str, float] | None, Task]:
+        """The task, and that of every variation."""
+        family = next(iter(self.families.values()))
+        varied = [(name, value) for name, values in self.axes.items() for value in values]
+        return {None: self.task} | {at: _varied(self.task, *at, family) for at in varied}
+
+    @cached_property
+    def classes(self) -> int | None:
+        """C: how many outputs the networks have; None for other losses than cross-entropy."""
+        if self.task.loss != "cross-entropy":
+            return None
+        (x, y), family = self.task.batches[0], next(iter(self.families.values()))
+        with self.task.blaming(*family.base):
+            member = family.member(*family.base, device=self.task.device)
+            with torch.no_grad(), evaluating(member.module):
+                return classes_last(member(x), y).shape[-1]
+
+    def answers(self) -> list[RuleTransfer]:
+        """Of every rule."""
         cells = self.cells()
-        regrets = self.regrets(cells) if len(self.sizes) > 1 else {}
-        rules = []
-        for rule, family in self.families.items():
+        regrets, answers = self.regrets(cells) if len(self.sizes) > 1 else {}, []
+        for rule in self.families:
+            own = {(size, at): cell for (of, size, at), cell in cells.items() if of == rule}
             against = {}
             for name, values in self.axes.items():
-                own = {
-                    (size, value): cells[Place(rule, size, (name, value))] for size in self.sizes for value in values
-                }
-                against[name] = RateAgainst(rule, name, own, assumed_of(name, family.law))
-            rules.append(RuleTransfer(rule, {s: cells[Place(rule, s)] for s in self.sizes}, regrets.get(rule), against))
-        score = SCORES[self.task.score]
-        lost = "log C" if self.classes else "an untrained one"
-        about = (
-            f"{self.family.name}, {self.family.optimizer}, {self.task.about}, {self.seeds} seeds; best by {score}; a "
-            f"network that diverged counts as {lost}. A regret under {100 * TOLERANCE:.0f} % of the progress counts as "
-            "none."
-        )
-        return Transfer(tuple(rules), about, score, self.task.notes, initial_scale)
+                along = {(size, value): own[size, (name, value)] for size in self.sizes for value in values}
+                against[name] = RateAgainst(rule, name, along)
+            answers.append(RuleTransfer(rule, {s: own[s, None] for s in self.sizes}, regrets.get(rule), against))
+        return answers
 
     def cells(self) -> dict[Place, Scores]:
         """Scores at every place, on grids that grow until no best rate lies at an end."""
-        rates = self.halved() if self.halving else {place: list(self.rates) for place in self.places}
+        rates = self.halved() if self.halving else self.everywhere()
         cells = self.scored(rates)
         for _ in range(_ROUNDS + (len(self.rates) if self.halving else 0)):
             more = {place: wider(rates[place], self.rates, cell) for place, cell in cells.items()}
@@ -308,10 +283,15 @@ class _Question:
             cells |= self.scored(more)
         return cells
 
+    def everywhere(self) -> dict[Place, list[float]]:
+        """The rates that were asked for, at every place."""
+        places = [Place(rule, size, at) for at in self.tasks for rule in self.families for size in self.sizes]
+        return {place: list(self.rates) for place in places}
+
     def halved(self) -> dict[Place, list[float]]:
         """The rates that short trainings of one seed leave at every place: a half, then a quarter, at twice the
         steps."""
-        left, share = {place: list(self.rates) for place in self.places}, _FIRST
+        left, share = self.everywhere(), _FIRST
         while share < 1 and (many := {place: grid for place, grid in left.items() if len(grid) > _FEWEST}):
             plans = {
                 place: self.trials(place, grid, range(1), max(1, round(share * self.tasks[place.variation].steps)))
@@ -362,25 +342,14 @@ def _check_seeds(records: Sequence[Record]) -> None:
     losses: dict[int, list[float]] = {}
     for record in records:
         losses.setdefault(record.config["seed"], []).extend(record.metrics.values())
-    seeds: dict[tuple[float, ...], int] = {}
-    for seed, own in losses.items():
-        other = seeds.setdefault(tuple(own), seed)
-        if other != seed and any(record.status == "done" for record in records):
+    for one, other in combinations(losses, 2):
+        if losses[one] == losses[other] and any(record.status == "done" for record in records):
             width, depth = (records[0].config[name] for name in ("width", "depth"))
             raise InputError(
-                f"make_model({width}, {depth}) gives the same losses for seeds {other} and {seed}, but intervals come "
+                f"make_model({width}, {depth}) gives the same losses for seeds {one} and {other}, but intervals come "
                 "from differences between seeds. Draw from the global streams of PyTorch, NumPy or Python, which are "
                 "seeded here."
             )
-
-
-def _classes(family: Family, task: Task) -> int:
-    """C: how many outputs the networks have."""
-    x, y = task.batches[0]
-    with task.blaming(*family.base):
-        member = family.member(*family.base, device=task.device)
-        with torch.no_grad(), evaluating(member.module):
-            return classes_last(member(x), y).shape[-1]
 
 
 # ---- Grids of rates --------------------------------------------------------------------------------------------------

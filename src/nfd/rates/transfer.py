@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from scipy.special import ndtr
@@ -15,7 +15,7 @@ from nfd.core.errors import InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, combined, mean, standard_errors
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row, rows_as_text
-from nfd.logs import Field, Log, LoggedRun, read_log
+from nfd.logs import Field, LoggedRun, read_log
 from nfd.rates.optimum import Array, Bools, Scores, Size, chosen, fitted_exponent, in_words, rate_in_words
 
 # ---- The answer of a sweep or of a log, for all rules
@@ -25,9 +25,7 @@ _FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.
 
 @dataclass(frozen=True)
 class Transfer:
-    """The result of ``nfd.transfer`` and ``nfd.fit_transfer``. Print it to see the table.
-
-    Best rates, their drift with size, and the regret of tuning on a small network.
+    """Best rates, their drift with size, and the regret of tuning on a small network. Print it to see the table.
 
     Attributes:
         rules: the answer for each rule. about: a description of the runs. score: the loss that best rates minimise.
@@ -59,17 +57,15 @@ class Transfer:
         Raises:
             ValueError: for a rule, a size or a value of which there are no runs.
         """
-        cell = self._trained(rule, width, depth).cells[width, depth]
+        cells = self._trained(rule, width, depth).cells
+        if not setting:
+            return cells[width, depth].rate()
         against = self.of(rule).against
-        if len(setting) > 1 or not setting.keys() <= against.keys():
-            known = f"{', '.join(against)}, one at a time" if against else "none, but for width and depth: use axes="
-            raise InputError(f"settings that varied: {known}; got {', '.join(setting)}.")
-        for name, value in setting.items():
-            if value not in against[name].values:
-                tried = ", ".join(f"{x:g}" for x in against[name].values)
-                raise InputError(f"there are no runs of {name} {value:g}. There are some of {tried}.")
-            cell = against[name].cells[(width, depth), value]
-        return cell.rate()
+        ((name, value),) = [*setting.items()][:1]
+        if len(setting) > 1 or name not in against or value not in against[name].values:
+            known = [f"{name} {', '.join(f'{v:g}' for v in own.values)}" for name, own in against.items()]
+            raise InputError(f"there are runs of {'; '.join(known) or 'no further setting: use axes='}; got {setting}.")
+        return against[name].cells[(width, depth), value].rate()
 
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
@@ -178,7 +174,7 @@ class Transfer:
         against = [own.sentence for answer in self.rules for own in answer.against.values()]
         warnings = [f"Warning: {warning}" for warning in self.warnings]
         advice = [self.advice] if self.advice else []
-        return [*(answer.sentence for answer in self.rules), *against, *self.notes, *warnings, *advice]
+        return [*map(str, self.rules), *against, *self.notes, *warnings, *advice]
 
     def __str__(self) -> str:
         return "\n".join([rows_as_text(self.levels), *self.sentences])
@@ -231,17 +227,14 @@ _NEAREST = (5, 4, 3)  # rates of a fit: the most that lie
 _REACH = 3.5  # doublings apart, or the fewest
 _SHARE = 0.2  # of the progress that a rate of a fit may have lost, where no guess says how much there is
 _SAME_RATE = 0.25  # doublings within which a rate that was trained counts as the best one
-_RULE = "logged"  # where no rule is logged
-
-Place = tuple[str, Size]
 
 
 def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, guess: float | None = None) -> Transfer:
     """Find the best learning rate of every size, and its drift, in your logged runs, from any framework.
 
-    Best rates are fitted as by ``nfd.transfer`` (``nfd.rates.optimum``). A best rate at an end of the trained rates
-    is reported, and left out of the drift. With several seeds the intervals include their noise. With one seed a best
-    rate has no interval, and the interval of a drift comes from the distances of sizes to a power law.
+    Best rates are fitted as by ``nfd.transfer``. One at an end of the trained rates is reported, and left out of the
+    drift. With several seeds the intervals include their noise. With one seed a best rate has no interval, and that of
+    a drift comes from the distances of sizes to a power law.
 
     The regret needs a ``guess``, and runs of the largest network at both best rates (or within a quarter of a
     doubling), from two seeds or more that were not trained at the other rates, as in the runs of ``nfd.transfer``.
@@ -260,32 +253,34 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
             last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
-            lr, width, depth, rule, seed, tokens (or steps), run, step and state. None ignores a column.
+            lr, width, depth, rule, seed, run, step and state. None ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
             the vocabulary. By default a diverged run counts as a loss five times as far above that of the best rate as
             the loss of the fifth best rate is, or of the third on a coarse grid.
 
     Returns:
         A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)`` and ``.table``.
-        Print it to see the table. ``about`` lists the recognised columns. Runs without a rule have the rule
-        ``"logged"``.
+        ``about`` lists the recognised columns. Runs without a rule have the rule ``"logged"``.
 
     Raises:
         ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if runs of one size, rate and
             seed differ in another column.
     """
     given = None if guess is None else check_real("guess", guess, above=0.0)
-    log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed", "tokens"))
+    log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed"))
     if "width" not in log.columns and "depth" not in log.columns:
         raise InputError(
             f"the log must say the width or the depth of its runs; it has {log.recognised} Name their columns by "
             "columns=."
         )
-    notes = list(log.notes)
-    places = _places(log, notes)
-    cells = {place: cell for place, runs in places.items() if (cell := _cell(place, runs, given, notes))}
-    if not cells:
-        raise InputError(f"no size of the log has a run that did not diverge. {' '.join(notes)}")
+    places, notes = dict[tuple[str, Size], list[LoggedRun]](), list(log.notes)
+    present: list[Field] = [name for name in ("width", "depth", "rule") if name in log.columns]
+    for run in log.runs:
+        if all(getattr(run, name) is not None for name in present):
+            places.setdefault((run.rule or "logged", (run.width or 1, run.depth or 1)), []).append(run)
+    if lacking := len(log.runs) - sum(map(len, places.values())):
+        notes.append(f"{lacking} rows that lack {' or '.join(present)} were left out.")
+    cells = {place: _cell(*place, runs, given) for place, runs in places.items()}
     rules = []
     for rule in dict.fromkeys(rule for rule, _ in cells):
         own = {size: cell for (of, size), cell in sorted(cells.items()) if of == rule}
@@ -325,34 +320,9 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret |
     return Regret(Scores(np.log2(pair), at, ~np.isfinite(at), large.guess), large)
 
 
-def _places(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
-    """The runs by rule and size; an axis that is not logged counts as 1."""
-    present: list[Field] = [name for name in ("width", "depth", "rule") if name in log.columns]
-    runs = [run for run in log.runs if all(getattr(run, name) is not None for name in present)]
-    if len(runs) < len(log.runs):
-        notes.append(f"{len(log.runs) - len(runs)} rows that lack {' or '.join(present)} were left out.")
-    places = dict[Place, list[LoggedRun]]()
-    for run in runs:
-        places.setdefault((run.rule or _RULE, (run.width or 1, run.depth or 1)), []).append(run)
-    lengths = {place: {run.tokens for run in several} for place, several in places.items()}
-    for (rule, size), several in lengths.items():
-        if len(several) > 1:
-            raise InputError(
-                f"runs of {rule} at {in_words(size)} have several lengths ({log.columns['tokens']}), and best rates "
-                "depend on the length. Give the rows of one, or leave it aside by columns={'tokens': None}."
-            )
-    if len(set().union(*lengths.values())) > 1:
-        notes.append("Lengths of training differ between sizes: a drift is of size and length together.")
-    return places
-
-
-def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: list[str]) -> Scores | None:
-    """The scores of a size; None where every run diverged."""
-    rule, size = place
+def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None) -> Scores:
+    """The scores of a size."""
     where = f"{rule} at {in_words(size)}"
-    if not any(math.isfinite(run.loss or math.inf) for run in runs):
-        notes.append(f"Every run of {where} diverged: it is left out.")
-        return None
     if any((run.loss or 0.0) <= 0 for run in runs):
         raise InputError(f"losses must be above 0, as their geometric mean is taken; runs of {where} have others.")
     listed, seeds, losses = _by_seed(where, runs)
@@ -363,27 +333,22 @@ def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: l
 def _by_seed(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Array]:
     """Rates, seeds, and losses ``[S, E]``.
 
-    The seeds that were trained at every rate, where rates are those of the seed that has the most. Where no seed has
-    more than half of all rates, or none is named, the first run of each rate, the second, and so on.
+    The seeds that were trained at every rate, where rates are those of the seed that has the most. Where none is named,
+    the first run of each rate counts as one, the second, and so on.
     """
     by_rate, by_seed = dict[float, dict[str, float]](), dict[str, dict[float, float]]()
     for run in sorted(runs, key=lambda run: (run.lr or 0.0, run.seed or "")):
         losses = by_rate.setdefault(run.lr or 0.0, {})
         if run.seed in losses:
             raise InputError(
-                f"{where} has several runs of lr {run.lr:g} and seed {run.seed}: they differ in something else. Give "
-                "the rows of one setting, or name the column of seeds."
+                f"{where} has several runs of lr {run.lr:g} and seed {run.seed}: they differ in something else, maybe "
+                "several lengths of training. Give the rows of one setting, or name the column of seeds."
             )
         seed = run.seed or f"{where} {len(losses)}"
         losses[seed] = by_seed.setdefault(seed, {})[run.lr or 0.0] = run.loss or math.inf
     rates = [*max(by_seed.values(), key=len)]
-    if 2 * len(rates) > len(by_rate):
-        seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*rates}))
-        table = [[by_seed[seed][rate] for rate in rates] for seed in seeds]
-    else:
-        rates, seeds = [*by_rate], tuple(f"{where} {index}" for index in range(min(map(len, by_rate.values()))))
-        table = [[[*losses.values()][index] for losses in by_rate.values()] for index in range(len(seeds))]
-    return rates, seeds, np.array(table)
+    seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*rates}))
+    return rates, seeds, np.array([[by_seed[seed][rate] for rate in rates] for seed in seeds])
 
 
 def _scale(rates: Array, losses: Array) -> float:
@@ -391,6 +356,8 @@ def _scale(rates: Array, losses: Array) -> float:
     typical = np.exp(np.log(losses).mean(0))
     if not np.isfinite(typical).any():
         typical = losses.min(0)
+    if not np.isfinite(typical).any():
+        return 1.0  # below every loss: nothing is learnt
     order = typical.argsort(kind="stable")[: int(np.isfinite(typical).sum())]
     several = [order[:count] for count in _NEAREST]
     best = typical[next((few for few in several if np.ptp(rates[few]) <= _REACH), several[-1])]
@@ -422,8 +389,7 @@ class RuleTransfer:
 
     def reached(self, size: Size) -> Array:
         """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of the other seeds."""
-        is_new = self.regret is not None and size == [*self.cells][-1]
-        return self.regret.own if self.regret and is_new else self.cells[size].reached
+        return self.regret.own if self.regret and size == [*self.cells][-1] else self.cells[size].reached
 
     def loss(self, size: Size) -> Interval:
         """The loss at the best rate of a size."""
@@ -457,9 +423,7 @@ class RuleTransfer:
             for name, (n, L), estimate in found
         ]
 
-    @property
-    def sentence(self) -> str:
-        """The regret, the drift, and what is missing for a verdict."""
+    def __str__(self) -> str:
         said = [
             f"The best lr moves by {moved} doublings per doubling of {axis}." for axis, moved in self.drifts.items()
         ]
@@ -468,23 +432,17 @@ class RuleTransfer:
             said = [f"{self.verdict}. The smallest network's best lr costs the largest {cost}.", *said]
         return f"{self.rule}: {' '.join([*said, *([f'{self.doubt}.'] if self.doubt else [])])}"
 
-    def __str__(self) -> str:
-        return self.sentence
-
     @property
     def doubt(self) -> str:
         """Why best rates cannot be compared, or what a verdict needs whatever the regret is; else empty."""
-        if unlearnt := [in_words(size) for size, cell in self.cells.items() if not cell.learns]:
-            return f"Nothing is learnt at {', '.join(unlearnt)}: take more steps or other rates"
-        words = {-1: "lower rates may be better", 1: "higher rates may be better"}
-        if ends := [f"{in_words(size)} ({words[cell.edge]})" for size, cell in self.cells.items() if cell.edge]:
-            return f"The best rate lies at an end of its grid at {', '.join(ends)}: give other rates"
+        words = {-1: "lower rates may be better", 1: "higher rates may be better", 0: "nothing is learnt"}
+        why = {size: words[cell.edge * cell.learns] for size, cell in self.cells.items() if not cell.has_optimum}
+        if unknown := [f"{in_words(size)} ({word})" for size, word in why.items()]:
+            return f"The best rate is not known at {', '.join(unknown)}: give other rates or more steps"
         if self.regret is None:
             return ""
-        if math.isnan(self.regret.share.value):
-            return "A verdict needs two starts or more of the largest network that learn at its own best rate"
-        few = len(self.regret.grid.losses) < _FEWEST_SEEDS
-        return f"A verdict needs {_FEWEST_SEEDS} seeds" if few else ""
+        is_known = len(self.regret.grid.losses) >= _FEWEST_SEEDS and not math.isnan(self.regret.share.value)
+        return "" if is_known else f"A verdict needs {_FEWEST_SEEDS} seeds or more that learn at their best rate"
 
     @property
     def verdict(self) -> TransferVerdict:
@@ -623,26 +581,17 @@ def _likely(log2_eta: Array, lost: Bools, middle: Array, width: Array) -> Array:
 # ---- The best rate against a setting other than width and depth, under one rule
 
 
-class Assumed(NamedTuple):
-    """``best rate ~ setting^exponent``, what this rests on, and for which networks."""
-
-    exponent: float
-    source: str
-
-
 @dataclass(frozen=True)
 class RateAgainst:
     """The best learning rate at several values of one setting, such as the batch size. Print it for the table.
 
     Attributes:
         rule, setting: their names. cells: scores by size and value of the setting, both ascending.
-        assumed: what is usually assumed of the best rate along it, if anything is.
     """
 
     rule: str
     setting: str
     cells: Mapping[tuple[Size, float], Scores]
-    assumed: Assumed | None = None
 
     @property
     def values(self) -> list[float]:
@@ -676,20 +625,6 @@ class RateAgainst:
         return chosen(known, np.tile([-2.0, 2.0], len(known) // 2) / len(known)) if known else UNKNOWN
 
     @property
-    def agreement(self) -> Literal["AGREES", "DIFFERS", "UNDECIDED"] | None:
-        """Whether the exponent is the assumed one; None where nothing is assumed or the exponent is not known.
-
-        It agrees when the 95 % interval holds the assumed exponent and ends before none and before twice of it, and
-        differs when the interval leaves it out.
-        """
-        if self.assumed is None or math.isnan(self.exponent.low):
-            return None
-        assumed, p = self.assumed.exponent, self.exponent
-        if not p.low <= assumed <= p.high:
-            return "DIFFERS"
-        return "AGREES" if max(p.high - assumed, assumed - p.low) < abs(assumed) else "UNDECIDED"
-
-    @property
     def table(self) -> list[Row]:
         """A row per quantity: best rates and losses by size and value, and the exponent, or how far the rate moves."""
         rows = list[Row]()
@@ -704,24 +639,19 @@ class RateAgainst:
 
     @property
     def sentence(self) -> str:
-        """How the best rate follows the setting beside what is assumed, and where the loss is lowest."""
+        """How the best rate follows the setting, and where the loss is lowest."""
         name, values = self.setting, self.values
         said = f"{self.rule}: the best lr follows {name}^{self.exponent}."
         if not self.has_exponent:
-            said = (
-                f"{self.rule}: from {name} {values[0]:g} to {values[-1]:g} the best lr moves by {self.moved} doublings."
-            )
-        elif self.agreement and self.assumed:
-            said += f" Usually assumed: {name}^{self.assumed.exponent:g} ({self.assumed.source}); {self.agreement}."
+            said = f"{self.rule}: the best lr moves by {self.moved} doublings along {name}."
         if name not in ("batch_size", "steps"):  # other steps or batches are other trainings
             for size in self.sizes:
                 value = min(values, key=lambda value: float(self.cells[size, value].typical.min()))
                 rate = rate_in_words(self.cells[size, value].rate())
                 said += f" At {in_words(size)} the loss is lowest at {name} {value:g} and lr {rate}."
-        if unknown := [
-            f"{name} {v:g} and {in_words(size)}" for (size, v), c in self.cells.items() if not c.has_optimum
-        ]:
-            said += f" The best rate is not known at {'; '.join(unknown)}, so it was left out: give other rates."
+        unknown = [f"{name} {v:g} and {in_words(at)}" for (at, v), cell in self.cells.items() if not cell.has_optimum]
+        if unknown:
+            said += f" The best rate is not known at {'; '.join(unknown)}: give other rates."
         return said
 
     def __str__(self) -> str:
