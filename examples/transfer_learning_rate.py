@@ -58,7 +58,7 @@ def final_loss(size: tuple[int, int], rate: float, rule: str | None, seed: int) 
     model, groups = make_model(*size), None
     if rule is not None:
         plan = nfd.plan(model, rule=rule, make_model=make_model, base=(SMALL[0], SMALL[1]), sample=torch.zeros(2, 64))
-        plan.initialize_(model, seed=seed)
+        plan.apply_(model, seed=seed)
         groups = plan.param_groups(model, lr=rate)
     optimizer = torch.optim.AdamW(groups or model.parameters(), lr=rate, weight_decay=0.0)
     losses = []

@@ -32,7 +32,7 @@ def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, fl
         with torch.device("meta"):
             model = Residual(16, 4).double()
     else:
-        plan.initialize_(model, seed=1)
+        plan.apply_(model, seed=1)
     wrapped: nn.Module = model
     if kind == "ddp":
         wrapped = DistributedDataParallel(model)
@@ -41,9 +41,9 @@ def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, fl
             fully_shard(block)
         fully_shard(model)
     if kind == "meta, fsdp2":
-        plan.initialize_(model, seed=1)
+        plan.apply_(model, seed=1)
         whole = Residual(16, 4).double()
-        plan.initialize_(whole, seed=1)
+        plan.apply_(whole, seed=1)
         for p, expected in zip(model.parameters(), whole.parameters(), strict=True):
             assert torch.equal(p.full_tensor(), expected)  # type: ignore[attr-defined]
     optimizer = torch.optim.AdamW(plan.param_groups(wrapped, lr=0.01, weight_decay=0.1))

@@ -81,7 +81,7 @@ def planned() -> Any:
     torch.manual_seed(0)
     net = model(16, 2)
     plan = nfd.plan(net, rule="complete-p", make_model=model, base=(8, 1), sample=ROWS)
-    plan.initialize_(net, seed=1)
+    plan.apply_(net, seed=1)
     groups = [{k: v for k, v in group.items() if k != "params"} for group in plan.param_groups(net, lr=0.1)]
     return [plan.to_dict(), dict(net.state_dict()), groups]
 

@@ -160,8 +160,8 @@ def test_plans_are_made_and_used_there(device: str) -> None:
     options = {"rule": "complete-p", "make_model": make_model, "base": (8, 2), "optimizer": "sgd"}
     plan = nfd.plan(there, sample=torch.zeros(2, 5, device=device), **options)
     assert plan.entries["1.0.outer.weight"].role == "outer"
-    plan.initialize_(there, seed=3)
-    plan.initialize_(here, seed=3)
+    plan.apply_(there, seed=3)
+    plan.apply_(here, seed=3)
     for name, p in here.named_parameters():
         assert torch.equal(there.get_parameter(name).detach().cpu(), p.detach())
     optimizer = torch.optim.SGD(plan.param_groups(there, lr=0.1), lr=0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> lis
 # ---- apply_ ------------------------------------------------------------------------------------------------------
 
 
-def test_applying_a_plan_is_initialising_and_inserting() -> None:
+def test_applying_a_plan_inserts_its_multipliers_once() -> None:
     def tied(width: int, depth: int) -> nn.Module:
         model = Transformer(width, depth, tied=True)
         model.norm = nn.LayerNorm(width, elementwise_affine=False)  # no gain could take the factor of the head
@@ -49,7 +50,7 @@ def test_applying_a_plan_is_initialising_and_inserting() -> None:
     model = tied(32, 2)
     plan = nfd.plan(model, rule="mup", make_model=tied, base=(8, 2), sample=TOKENS)
     by_hand = copy.deepcopy(model)
-    plan.initialize_(by_hand, seed=3)
+    replace(plan, multipliers={}).apply_(by_hand, seed=3)
     by_hand.head = nfd.Scaled(by_hand.head, plan.multipliers["head"])
     assert plan.apply_(model, seed=3) is model
     assert torch.equal(model(TOKENS), by_hand(TOKENS))

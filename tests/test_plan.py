@@ -137,7 +137,7 @@ def test_folded_and_unfolded_trainings_agree(rule: str, name: str) -> None:
 
     model = make(24, 6)
     plan = nfd.plan(model, rule=rule, make_model=make, base=(8, 2), optimizer=name, sample=VECTORS.double())
-    plan.initialize_(model, seed=3)
+    plan.apply_(model, seed=3)
     unfolded = copy.deepcopy(model)
     power = 2 if name == "sgd" else 1
     decay = 0.0 if name == "adam" else 0.05
@@ -327,7 +327,7 @@ def test_a_rule_for_another_multiplier_is_refused() -> None:
 
 
 def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
-    """D, [0, 0] at the start, was planned as a matrix, and drawn by ``initialize_``."""
+    """D, [0, 0] at the start, was planned as a matrix, and drawn by ``apply_``."""
 
     def mixed(width: int, depth: int, linear: Callable[[int, int], nn.Module] = nfd.DeferredLinear) -> nn.Module:
         return nn.Sequential(nn.Linear(5, width), *[linear(width, width) for _ in range(depth)], nn.Linear(width, 3))
@@ -342,9 +342,9 @@ def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
     plan = nfd.plan(dense, rule="mup", base=mixed(4, 1, nn.Linear))
     layer = mixed(8, 1)
     with pytest.raises(ValueError, match=r"Let nfd\.defer\(model, plan\) make its layer"):
-        plan.initialize_(mixed(8, 1, lambda n, m: nfd.DeferredLinear(n, m, bias=True)))
+        plan.apply_(mixed(8, 1, lambda n, m: nfd.DeferredLinear(n, m, bias=True)))
     with pytest.raises(ValueError, match=r"missing: '1\.bias'"):
-        plan.initialize_(layer)
+        plan.apply_(layer)
     with pytest.raises(ValueError, match="'adamw' acts on every entry"):
         plan.param_groups(mixed(8, 1, lambda n, m: nfd.DeferredLinear(n, m, bias=True)), lr=0.1)
     with pytest.raises(ValueError, match="these layers are deferred"):
@@ -393,7 +393,7 @@ def test_another_model_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not the one planned: missing: 'blocks.3.*not planned|missing"):
         plan.param_groups(Residual(32, 3), lr=0.1)
     with pytest.raises(ValueError, match="was planned as"):
-        plan.initialize_(Residual(64, 4))
+        plan.apply_(Residual(64, 4))
 
 
 def test_groups_survive_copies_compilation_and_schedulers() -> None:

@@ -140,7 +140,7 @@ def test_parameters_with_a_role_train_at_its_rate(optimizer: Any) -> None:
     planned = {id(p): group["lr"] for group in plan.param_groups(net, lr=0.5) for p in group["params"]}
     assert planned == pytest.approx(rates)
     before = copy.deepcopy(net.state_dict())
-    plan.initialize_(net, seed=3)
+    plan.apply_(net, seed=3)
     assert torch.equal(net.gain, before["gain"])  # as the subclass begins them
     assert torch.equal(net.mix.weight, before["mix.weight"])
     assert not torch.equal(net.U, before["U"])

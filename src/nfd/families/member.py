@@ -195,7 +195,7 @@ class PaperMember(Member):
         return super().groups(lr, weight_decay, adamw_lr)
 
     def begin_(self, seed: int) -> None:
-        self.plan.initialize_(self.module, seed)  # its own start is that of its own seed, whatever the rule
+        self.plan.apply_(self.module, seed)  # its own start is that of its own seed, whatever the rule
 
     @cached_property
     def parameters(self) -> int:

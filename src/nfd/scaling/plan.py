@@ -175,18 +175,19 @@ class Plan:
 
     # ---- beginning a model -----------------------------------------------------------------------------------
 
-    def initialize_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> None:
-        """Draw matrices from N(0, std^2) and fill constant tensors, in place.
+    def apply_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> nn.Module:
+        """Begin a model in place: draw matrices from N(0, std^2), fill constant tensors, insert ``nfd.Scaled`` for
+        every multiplier; returns the model. Apply a plan before the model is compiled or wrapped.
 
         Biases that layers of PyTorch draw by their fan-in are drawn as well, with the base's standard deviation.
         Everything else keeps the numbers of its constructor: other vectors that are not constant; tensors that two
         seeds of ``make_model`` build alike, or whose entries vary about a mean; tensors that do not train; layers of
         ``nfd.defer``. What of this the rule scales, such as an identity at the end of a branch, is multiplied by one
-        factor. After training, what is kept is trained: to begin again, build the model anew.
+        factor. A second call draws again what is drawn; what is kept stays as trained.
 
         Each tensor has a random stream of its own, so its numbers depend on neither the device nor other tensors.
         Padding rows of embeddings are zero. A sharded model (FSDP2, or other DTensors) gets the numbers of the
-        unsharded one.
+        unsharded one; on the meta device it is never held whole by a process.
 
         Args:
             model: the planned one; its parameters may be on the meta device.
@@ -195,7 +196,8 @@ class Plan:
                 device of their mesh.
 
         Raises:
-            ValueError: if the model is not the planned one, or the plan cannot restore a tensor on the meta device.
+            ValueError: if the model is not the planned one, the plan cannot restore a tensor on the meta device, or a
+                multiplier belongs inside a module that cannot be wrapped.
         """
         seed, place = check_seed(seed), check_device("cpu" if device is None else device)
         held_as_planned(model, self.entries)
@@ -216,17 +218,6 @@ class Plan:
                 (p,) = held.parameters
                 with torch.no_grad():  # to its RMS, so that a second call changes nothing
                     p.mul_(self.std(name) / whole(p).double().square().mean().sqrt())
-
-    def apply_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> nn.Module:
-        """Initialise a model in place as ``initialize_`` does, insert ``nfd.Scaled`` for every multiplier, return it.
-
-        Apply a plan before the model is compiled or wrapped. A second call draws again what is drawn and keeps the
-        multipliers. A model on the meta device that was sharded by ``fully_shard`` is never held whole by a process.
-
-        Raises:
-            ValueError: as ``initialize_``, and if a multiplier belongs inside a module that cannot be wrapped.
-        """
-        self.initialize_(model, seed, device)
         for name, factor in self.multipliers.items():
             module = model.get_submodule(name)
             if isinstance(module, Scaled):
@@ -291,33 +282,28 @@ class Plan:
         for name, own in held.items():
             if not own.is_trained:
                 continue
+            by, entry = self.law_for(name), self.entries[name]
             if own.std is not None:
-                self.law_for(name).check_unstored(repr(name))
-            spared = any(self.entries[name].is_vector if p == VECTORS else matches(name, p) for p in patterns)
-            rate = lr if rest_lr is None or self.law_for(name) is law else rest_lr
-            settings = self._settings(name, rate, 0.0 if spared else weight_decay, eps, betas)
+                by.check_unstored(repr(name))
+            spared = any(entry.is_vector if p == VECTORS else matches(name, p) for p in patterns)
+            tuned = lr if rest_lr is None or by is law else rest_lr
+            scale, decay = self.rate(name), 0.0 if spared else weight_decay * self.weight_decay(name)
+            adams = {"eps": eps * self.epsilon(name)} | ({} if betas is None else {"betas": betas})
+            if decay and self.decay == "independent":
+                decay /= tuned
+            if self.run is not None:
+                scale *= self.run.factor("rate", by.name)
+                decay *= self.run.factor("weight decay", by.name)
+                adams = {"eps": eps * self.epsilon(name) * self.run.factor("epsilon", by.name),
+                         "betas": self.run.betas(betas or ADAM_BETAS, by.name)}  # fmt: skip
+            settings: dict[str, Any] = {"lr": tuned * scale, "weight_decay": decay, SCALE: scale}
+            settings |= adams if by.epsilon else {}
+            settings |= {} if law.rest is None else {"use_muon": by is law}
             group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
             group["params"].extend(own.parameters)
-            if self.entries[name].role not in group["roles"]:
-                group["roles"].append(self.entries[name].role)
+            if entry.role not in group["roles"]:
+                group["roles"].append(entry.role)
         return list(groups.values())
-
-    def _settings(
-        self, name: str, lr: float, weight_decay: float, eps: float, betas: tuple[float, float] | None
-    ) -> dict[str, Any]:
-        """The settings of a tensor, from those of the base."""
-        law, own = law_of(self.optimizer), self.law_for(name)
-        scale, eps = self.rate(name), eps * self.epsilon(name)
-        decay = weight_decay * self.weight_decay(name) / (lr if weight_decay and self.decay == "independent" else 1.0)
-        if self.run is not None:
-            scale *= self.run.factor("rate", own.name)
-            decay *= self.run.factor("weight decay", own.name)
-            eps *= self.run.factor("epsilon", own.name)
-            betas = self.run.betas(betas or ADAM_BETAS, own.name)
-        settings: dict[str, Any] = {"lr": lr * scale, "weight_decay": decay, SCALE: scale}
-        if own.epsilon:
-            settings |= {"eps": eps} if betas is None else {"eps": eps, "betas": betas}
-        return settings if law.rest is None else settings | {"use_muon": own is law}
 
     def make_optimizer(
         self,
@@ -562,10 +548,7 @@ def fill_(p: Tensor, whole: Tensor) -> None:
 
 def _materialise(plan: Plan, model: nn.Module, device: torch.device) -> None:
     """Give every parameter that is on the meta device memory, of a sharded one its part alone; tied ones stay tied.
-
-    Raises:
-        ValueError: naming tensors whose numbers no plan knows: buffers, and parameters that it leaves as they are.
-    """
+    ValueError naming tensors whose numbers no plan knows: buffers, and parameters that it leaves as they are."""
     empty = {name: t.parameter for name, t in tensors(model).items() if t.parameter.is_meta}
     unknown = [name for name, p in empty.items() if not p.requires_grad or plan.entries[name].start.kept]
     unknown += [name for name, buffer in model.named_buffers() if buffer.is_meta]

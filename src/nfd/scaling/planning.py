@@ -304,16 +304,13 @@ class GivenBase:
         if self.make_model is None or self.depth is not None:
             return self
         depth = max(len(blocks_of(model, where)), 1)  # a unit of depth may be two blocks, or none that is found
-        lacking, one_more = (len(tensors(model)) - len(tensors(self.instance(depth=depth + k))) for k in (0, 1))
-        if lacking and lacking != one_more:
-            more, rest = divmod(lacking, lacking - one_more)
-            depth += more
-            if rest or depth < 1:
-                raise InputError(
-                    f"make_model({self.width}, depth) has as many tensors as the model at no depth. Pass "
-                    "base=(width, depth), the size at which you tuned."
-                )
-        return replace(self, depth=depth)
+        at, above = (len(tensors(self.instance(depth=depth + k))) for k in (0, 1))
+        more, rest = divmod(len(tensors(model)) - at, above - at) if above != at else (0, 0)  # no depth: see ``built``
+        if rest or depth + more < 1:
+            raise InputError(
+                f"make_model({self.width}, depth) has as many tensors as the model at no depth. Pass both."
+            )
+        return replace(self, depth=depth + more)
 
     def built(self, where: Where) -> nn.Module | None:
         """The base: itself, or from the constructor; None without either. ValueError where the arguments of the
@@ -469,8 +466,7 @@ def _ratio(now: frozenset[float], before: frozenset[float]) -> float | None:
 class TellsMultipliers(Protocol):
     """A network that tells the constants of its forward pass, so that a plan need not measure them.
 
-    Weights that it names in ``forward_multipliers`` begin as N(0, 1). Every other parameter is a plain one: nothing
-    multiplies it, and it begins as the network begins it.
+    Weights that it names in ``forward_multipliers`` begin as N(0, 1); others are plain, and begin as it begins them.
     """
 
     width: int
