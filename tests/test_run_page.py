@@ -201,39 +201,3 @@ def test_places_stand_in_their_order_and_zero_at_the_bottom() -> None:
     assert heights[1] - heights[2] == pytest.approx(heights[2] - heights[3])  # logarithmic
     assert chart([0.0, 0.01, 0.1, 1.0]).y_ticks[0] == (HEIGHT - BOTTOM, "0")
     assert "0" not in [text for _, text in chart([0.01, 0.1]).y_ticks]
-
-
-def test_what_is_not_finite_breaks_the_line() -> None:
-    assert chart([1.0, 2.0, math.nan, 3.0]).line.count("M") == 2
-    assert chart([1.0, 2.0, 3.0]).line.count("M") == 1
-    assert chart([math.nan]).line == ""
-    assert chart([math.nan]).dots == []
-
-
-def test_a_band_goes_around_what_is_expected() -> None:
-    plain = chart([1.0, 1.0, 1.0])
-    assert plain.band == ""
-    banded = replace(plain, places=[Place(k, 1.0, (0.5, 2.0)) for k in range(3)])
-    corners = [tuple(map(float, corner.split(","))) for corner in banded.band.strip("MZ").split("L")]
-    (_, middle, _), *_ = banded.dots
-    assert len(corners) == 6
-    assert all(y < middle for _, y in corners[:3])
-    assert all(y > middle for _, y in corners[3:])
-    assert not any(place.outside for place in banded.places)
-    assert Place(0, 3.0, (0.5, 2.0)).outside
-
-
-def test_an_axis_with_a_zero_is_named_beside_it() -> None:
-    for values in ([0.0, 0.9, 1.1], [0.0, 0.01, 1.0]):
-        with_zero = chart(values)
-        zero, lower, _ = (y for _, y, _ in with_zero.dots)
-        (y, text), *others = with_zero.y_ticks
-        assert (y, text) == (zero, "0") == (HEIGHT - BOTTOM, "0")
-        assert zero - lower > (HEIGHT - TOP - BOTTOM) / 5
-        assert len(others) > 1
-        assert all(zero - y > (HEIGHT - TOP - BOTTOM) / 5 for y, _ in others)
-
-
-def test_old_lines_are_fainter() -> None:
-    lines = chart([1.0, 2.0], earlier=[[Place(0, 1.0)], [Place(0, 2.0)]]).earlier_lines
-    assert [opacity for _, opacity in lines] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
