@@ -191,6 +191,26 @@ def test_state_survives_safetensors_and_continues_bitwise() -> None:
     assert all(torch.equal(a, b) for a, b in zip(expected, train(other, resumed, inputs[4:]), strict=True))
 
 
+def test_training_after_loading_leaves_what_was_loaded_as_it_is() -> None:
+    """One state begins several runs."""
+    layer, other = (nfd.DeferredLinear(40, 30) for _ in range(2))
+
+    def train(layer: nfd.DeferredLinear) -> None:
+        optimizer = nfd.SGD(layer.parameters(), lr=0.1)
+        for x in batches(3, d=40):
+            optimizer.zero_grad()
+            layer(x.float()).square().mean().backward()
+            optimizer.step()
+
+    train(layer)
+    state = layer.state_dict()
+    kept = copy.deepcopy(state)
+    other.load_state_dict(state)
+    train(other)
+    train(layer)
+    assert all(torch.equal(state[name], kept[name]) for name in kept if isinstance(kept[name], Tensor))
+
+
 def test_loading_into_another_layer_is_refused() -> None:
     state = nfd.DeferredLinear(4, 4).state_dict()
     with pytest.raises(RuntimeError, match="independent"):

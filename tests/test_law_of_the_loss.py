@@ -61,6 +61,20 @@ def test_noise_that_falls_with_size_is_seen_to() -> None:
     level, slope = law.noise.mean(0)
     assert slope == pytest.approx(-2, abs=0.2)
     assert level + slope * math.log(128) == pytest.approx(2 * math.log(3 / 128), abs=0.3)
+    few = fit_law(("width",), {(n,): (1 + 8 / n + 3 / n * random.normal(size=2)).tolist() for n in widths})
+    known = np.square(np.log(widths) - np.log(widths).mean()).sum() / 2 + 4  # chi-squared of one seed, and the prior
+    assert few.noise[:, 1].std() == pytest.approx(known**-0.5, rel=0.1)
+
+
+def test_a_law_that_does_not_hold_names_the_size_that_is_furthest_from_it() -> None:
+    losses = {(n,): [1 + 8 / n + s for s in (-1e-3, 0.0, 1e-3)] for n in (32, 64, 128, 256, 512)}
+    losses[128,] = [loss + 0.05 for loss in losses[128,]]
+    law = fit_law(("width",), losses)
+    assert not law.good
+    assert "most at width 128" in law.note
+    assert all(math.isfinite(law.loss(n).value) for n in (32, 512))
+    with pytest.raises(ValueError, match=r"within 32\.\.512"):
+        law.loss(513)
 
 
 def test_noise_that_sizes_share_widens_the_floor_and_noise_of_their_own_less() -> None:

@@ -43,6 +43,7 @@ def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:
     assert seeds_needed(Interval(0.05, 0.1, -0.25, 0.35), 3) == 7
     assert seeds_needed(Interval(0.245, 0.1, -0.05, 0.545), 3) is None
     assert seeds_needed(Interval(-0.5, 0.1, -1.0, 0.0), 4) == 9
+    assert seeds_needed(Interval(0.05, 0.05, -0.05, 0.15), 3) == 4  # one more at least
     assert seeds_needed(Interval(math.nan, math.nan, math.nan, math.nan), 3) is None
     assert since([2, 4, 8, 16], torch.tensor([1.0, 1.0, 0.5, 0.25])) == 4
     assert since([2, 4, 8], torch.tensor([1.0, 2.0, 4.0])) == 2

@@ -161,3 +161,5 @@ def test_settings_and_parameters_of_others_are_refused() -> None:
             nfd.Muon([matrix], **wrong)
     with pytest.raises(ValueError, match=r"shape \[3\].*AdamW"):
         nfd.Muon([nn.Parameter(torch.ones(3))])
+    with pytest.raises(ValueError, match=r"shape \[4\].*AdamW"):
+        nfd.Muon([matrix]).add_param_group({"params": [nn.Parameter(torch.ones(4))]})

@@ -64,6 +64,9 @@ def test_groups_have_the_factors_beside_those_of_the_sizes() -> None:
         assert large["betas"] == pytest.approx((0.9**4, 0.99**4))
     assert plan.param_groups(model, lr=0.01)[0]["betas"] == pytest.approx((0.9**4, 0.999**4))
     assert "betas" not in small.param_groups(small_model, lr=0.01)[0]
+    for wrong in (0.9, (0.9,)):
+        with pytest.raises(TypeError, match="betas must be two numbers"):
+            plan.param_groups(model, lr=0.01, betas=wrong)  # type: ignore[arg-type]
 
 
 def ends(run: RunScaling, optimizer: str, batch: int, steps: int, adapted: bool) -> float:
@@ -155,9 +158,9 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
     stored.pop("run")  # as before runs were planned
     (tmp_path / "old.json").write_text(json.dumps(stored))
     assert nfd.Plan.load(tmp_path / "old.json").run is None
-    stored["run"] = {"batch": [0, 1]}
-    with pytest.raises(ValueError, match="damaged"):
-        nfd.Plan.from_dict(stored)
+    for wrong in ({"run": {"batch": [0, 1]}}, {"width": "8"}):
+        with pytest.raises(ValueError, match="damaged"):
+            nfd.Plan.from_dict(stored | wrong)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import importlib
 import pkgutil
 import subprocess
@@ -44,6 +45,16 @@ def test_names_are_loaded_when_they_are_used() -> None:
     assert all(hasattr(nfd, name) for name in nfd.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         nfd.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "name", ["Plan", "Transfer", "Check", "Prediction", "ScalingLaw", "RunScaling", "OptimizerLaw"]
+)
+def test_answers_cannot_be_changed(name: str) -> None:
+    answer = object.__new__(getattr(nfd, name))
+    field = dataclasses.fields(answer)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(answer, field, None)
 
 
 def test_no_public_name_is_hidden_by_a_module_of_that_name() -> None:

@@ -86,7 +86,7 @@ def test_without_a_guess_the_answer_asks_for_it() -> None:
     assert "guess=" not in str(nfd.fit_transfer(rows, guess=GUESS))
 
 
-@pytest.mark.parametrize(("step", "loss"), [(0.5, 1 + 5 * 1.0), (1.1, 1 + 5 * 0.6), (1.5, 1 + 5 * 0.3)])
+@pytest.mark.parametrize(("step", "loss"), [(0.5, 6.0), (1.1, 4.0), (1.5, 2.5), (2.0, 2.5)])
 def test_without_a_guess_divergence_counts_by_the_best_rates_beside_it(step: float, loss: float) -> None:
     """Five times what the fifth best rate loses; of those that lie 3.5 doublings apart at most, at least the third."""
     losses = (1.3, 1.0, 1.1, 1.6, 2.0, 3.0, math.inf)

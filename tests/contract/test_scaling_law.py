@@ -90,6 +90,7 @@ def test_a_law_whose_second_order_is_larger_than_allowed_is_refused(bends: np.nd
     for capacity in refused[:3]:
         assert capacity.law.p_value < 0.05
         assert "512" in capacity.law.note or "32" in capacity.law.note
+        assert "second order are too large" in capacity.law.note
         assert math.isnan(capacity.floor.value)
         assert capacity.at(64, 4).low < mean_loss(64, 4, bends) < capacity.at(64, 4).high
         with pytest.raises(ValueError, match="Train"):
