@@ -54,7 +54,6 @@ def findings(study: Study) -> list[Finding]:
 
 # ---- The loss while training: infinitely wide at every depth and infinitely deep, and real networks beside it
 
-
 _LOSS_AXES = Axes(
     "step", "loss", "step", "training loss before the step (nats)", "curves",
     interval="95 % interval; real: standard deviation",
@@ -191,7 +190,6 @@ def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
 
 
 # ---- The gap between the two kinds of feedback: does it close with depth?
-
 
 _GAP_AXES = Axes("depth", "gap", "depth", "loss of independent minus shared feedback (nats)", "named")
 
@@ -375,7 +373,6 @@ def _power(letter: str, slope: Row, why: str) -> str:
 
 # ---- Two-layer blocks: do their inner layers learn, under uniform rates and under Eq. 8?
 
-
 _RULES: dict[RuleName, str] = {"depth-mup": "uniform rates", "depth-mup-inner": "Eq. 8"}
 _METERS = {
     "inner_update": "inner update",
@@ -505,7 +502,6 @@ def divergence(study: Study, feedback: Feedback | None = None) -> list[str]:
 
 
 # ---- The report of a study
-
 
 _QUESTION = (
     "How does this residual network train when it is infinitely wide and deep, do its inner features learn, and how "

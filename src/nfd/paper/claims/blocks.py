@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope
+from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope, mean
 from nfd.paper.claims.claim import (
     EVEN,
     Claim,
@@ -27,7 +27,7 @@ from nfd.paper.claims.claim import (
 )
 from nfd.paper.figures import figure5, figure6
 from nfd.paper.figures.figure import Runs
-from nfd.paper.figures.panels import apart_said, mean_of
+from nfd.paper.figures.panels import apart_said
 from nfd.rates import Scores, drift
 
 _UNIFORM, _EQ8 = figure5.RULES
@@ -225,7 +225,6 @@ BLOCKS = (
 
 # ---- Claims on the covariances of training steps (Assumption 1, section I.1, Fig. 6)
 
-
 _CLOSE = 1e-3  # of the mean diagonal: close to zero
 _ZERO = -30.0  # log10 of what stands for an eigenvalue of zero
 _ROUNDING = 1e-11  # of the mean diagonal: what single precision leaves of a zero eigenvalue
@@ -252,14 +251,14 @@ def _weighted(runs: Runs, name: str) -> str:
     if name != "theta":
         return ""
     delta = figure6.smallest(runs, "delta_relative").clamp_min(1e-30).log10()
-    return f" Of gradients weighted by dLoss/df it is 10^{mean_of(delta)} of the diagonal."
+    return f" Of gradients weighted by dLoss/df it is 10^{mean(delta)} of the diagonal."
 
 
 def _decreases(evidence: Evidence, name: str) -> Judged:
     runs = evidence.part("6", "online")
     widest = runs.where(width=max(runs.values("width")))
     first, last = (figure6.smallest(widest, name, look).clamp_min(1e-30).log10() for look in (0, -1))
-    decades = mean_of(first - last)
+    decades = mean(first - last)
     if not known(decades):
         return no_number(widest, "width", "width")
     steps, _ = figure6.eigenvalues(widest, name)
@@ -295,7 +294,7 @@ def _narrow(evidence: Evidence) -> Judged:
     narrow = runs.where(width=width)
     steps, _ = figure6.eigenvalues(narrow, "sigma")
     by_look = {look: figure6.smallest(narrow, "sigma_relative", look).clamp_min(1e-30).log10() for look in (0, -1)}
-    late, early = mean_of(by_look[-1]), mean_of(by_look[0])
+    late, early = mean(by_look[-1]), mean(by_look[0])
     if not known(late):
         return no_number(narrow, "width", "width")
     reading = f"At width {width} it is 10^{late} of the diagonal after {steps[-1]:.0f} steps and 10^{early} after "

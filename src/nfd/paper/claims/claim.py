@@ -128,7 +128,6 @@ class Evidence:
 
 # ---- Rules by which intervals decide, how several verdicts make one, and the bounds they share
 
-
 NEAR = 0.05  # relative differences that count as none
 FLAT = 0.1  # exponents of measured sizes that count as the expected one
 EVEN = 0.15  # exponents that count as none

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nfd.core import UNKNOWN, Interval, interval, log_slope
+from nfd.core import UNKNOWN, Interval, interval, log_slope, mean
 from nfd.paper.claims.claim import (
     FASTER,
     Claim,
@@ -30,7 +30,7 @@ from nfd.paper.claims.claim import (
 from nfd.paper.claims.limit import RATE
 from nfd.paper.figures import figure4
 from nfd.paper.figures.figure import Runs
-from nfd.paper.figures.panels import apart_said, difference, mean_of
+from nfd.paper.figures.panels import apart_said, difference
 
 ALIGNED = 0.05  # of the progress: a gap within is none
 _LEARNT = 0.05  # nats: a network that learns less learns nothing to compare
@@ -52,7 +52,7 @@ def _vanishes(evidence: Evidence) -> Judged:
     share = interval(lambda m: m[:, 1].mean() / m[:, 0].mean(), made)
     if not known(share):
         return no_number(runs.where(feedback="shared"), "depth", "depth")
-    numbers = " and ".join(f"{mean_of(made[:, k])} at depth {L}" for k, L in enumerate((shallow, deep)))
+    numbers = " and ".join(f"{mean(made[:, k])} at depth {L}" for k, L in enumerate((shallow, deep)))
     return below(share, 0.1, f"Progress in nats: {numbers}.", "eta_c = 0.1 alone, as in the caption")
 
 
@@ -79,7 +79,7 @@ def _none_learns(depths: Sequence[int]) -> str:
 
 def _learning(runs: Runs, classes: int) -> list[int]:
     """The depths whose standard networks all learn."""
-    made = {L: mean_of(figure4.made(runs, L, classes)) for L in sorted(runs.values("depth"))}
+    made = {L: mean(figure4.made(runs, L, classes)) for L in sorted(runs.values("depth"))}
     return [L for L, progress in made.items() if progress.low > _LEARNT]
 
 
@@ -103,7 +103,7 @@ def _mup_diverges(evidence: Evidence) -> Judged:
     numbers = ", ".join(f"{bad} of {count} at depth {L}" for L, bad in ended.items())
     diverged = torch.tensor([r.status == "diverged" for r in runs if r.config["depth"] > _DEEP]).double()
     reading = f"Diverged within {runs.values('steps')[0]} steps: {numbers}."
-    return above(mean_of(diverged), 0.5, reading, f"depths {', '.join(map(str, ended))}")
+    return above(mean(diverged), 0.5, reading, f"depths {', '.join(map(str, ended))}")
 
 
 def _mup_overfits(evidence: Evidence) -> Judged:

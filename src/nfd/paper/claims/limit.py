@@ -104,7 +104,6 @@ FIRST_STEP = (
 
 # ---- The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (Section 4.2, Appendices F and G)
 
-
 RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nfd.core import interval, squared_distances
+from nfd.core import interval, mean, squared_distances
 from nfd.paper.claims.claim import (
     Claim,
     Evidence,
@@ -27,7 +27,7 @@ from nfd.paper.claims.claim import (
 )
 from nfd.paper.figures import figure1, figure2, figure3
 from nfd.paper.figures.figure import Runs
-from nfd.paper.figures.panels import difference, mean_of
+from nfd.paper.figures.panels import difference
 from nfd.runs import upset_in
 
 _MODERATE = 2.0  # the horizon up to which the paper's "moderate" is taken here
@@ -94,7 +94,7 @@ def _excessive(evidence: Evidence) -> Judged:
     losses = {T: s.clamp(max=math.log(evidence.classes)) for T, s in figure2.scores(runs).items()}
     *smaller, largest = sorted(losses)
     lost = torch.stack([losses[largest][k] - losses[_best_without(losses, smaller, k)][k] for k in range(_seeds(runs))])
-    apart = mean_of(lost)
+    apart = mean(lost)
     beside = "".join(
         f"; {difference(losses[T], losses[largest])} against T = {T:g}" for T in smaller if 1 <= T <= _MODERATE
     )
@@ -173,7 +173,7 @@ def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
     if not bool(losses.isfinite().all()):
         return no_number(runs, axis, axis)
     gains = losses[:, :-1] - losses[:, 1:]
-    first, last = mean_of(gains[:, 0]), mean_of(gains[:, -1])
+    first, last = mean(gains[:, 0]), mean(gains[:, -1])
     config = runs.configs[0]
     reading = (
         f"After {config.steps} steps of {config.batch} at eta_c = {config.eta_c:g}, doubling {axis} from {sizes[0]} "
@@ -181,7 +181,7 @@ def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
     )
     if not first.low > 0:
         return undecided(f"{reading} There is no first gain to compare with.")
-    return below(mean_of(gains[:, -1] - gains[:, 0]), 0.0, reading, "the law of size on digits: nfd scaling-law")
+    return below(mean(gains[:, -1] - gains[:, 0]), 0.0, reading, "the law of size on digits: nfd scaling-law")
 
 
 def _at_the_rate_of(smallest: Runs, runs: Runs) -> Runs:
@@ -259,7 +259,6 @@ SHAPE = (
 
 
 # ---- Claims on rates of convergence to the limit while training (Theorem 1, Fig. 3)
-
 
 _SAME = 0.5  # exponents that differ by less are called the same
 

@@ -88,7 +88,6 @@ RUNS = Figure("claims", "What claims need beside the figures", PARTS, lambda run
 
 # ---- The table of claims: every statement judged, from the runs of the figures and new computations
 
-
 CLAIMS: tuple[Claim, ...] = (  # in the order of the text
     *theory.REGIMES,
     *untrained.POST_ACTIVATION,

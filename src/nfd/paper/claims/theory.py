@@ -39,7 +39,6 @@ from nfd.runs import train
 
 # ---- The kernel regime and the feature-learning regime (Section 2)
 
-
 SMALL_RATE = 0.1
 
 
@@ -108,7 +107,6 @@ REGIMES = (
 
 # ---- Statements on the function space of the infinite-depth kernel (Props. 4 and 5, Appendix D): no randomness
 
-
 ZERO = 1e-9
 NUMERICAL = 1e-8  # of a relative eigenvalue: errors of kernel tables and rounding
 
@@ -127,7 +125,7 @@ class KernelFacts:
     """What was measured of the kernels of one activation.
 
     Attributes:
-        hermite: normalised coefficients of phi(Z), degrees 0 to 12. parity: "odd", "even" or "neither".
+        hermite: normalised coefficients of phi(Z), degrees 0 to 12. odd: phi(-x) = -phi(x).
         smallest_antipodal: smallest eigenvalue of C_1, relative to the largest, on 24 random points of the sphere in
             R^6 with their antipodes. smallest_antipodal_0: the same for ``k_0 = E phi phibar`` of Prop. 4.
         nesting: smallest eigenvalue of ``C_t' - C_t`` over all t < t' and points with and without antipodes;
@@ -136,7 +134,7 @@ class KernelFacts:
 
     name: str
     hermite: list[float]
-    parity: str
+    odd: bool
     smallest_antipodal: float
     smallest_antipodal_0: float
     nesting: float
@@ -148,7 +146,7 @@ def kernel_facts(name: Activation, seed: int = 0) -> KernelFacts:
     """The facts of one activation."""
     act = activation(name)
     hermite = act.hermite(12).tolist()
-    odd, even = (all(abs(h) < ZERO for h in hermite[first::2]) for first in (0, 1))
+    odd = all(abs(h) < ZERO for h in hermite[::2])
     points = torch.randn(48, 6, generator=generator(seed, "sphere"), dtype=torch.float64)
     points = points / points.norm(dim=1, keepdim=True) * math.sqrt(6)
     antipodal = torch.cat([points[:24], -points[:24]])
@@ -158,14 +156,9 @@ def kernel_facts(name: Activation, seed: int = 0) -> KernelFacts:
     kernels = [[kernel(own, activation=name, horizon=T) for T in HORIZONS] for own in (points, antipodal)]
     grown = [after - before for own in kernels for before, after in combinations(own, 2)]
     ends = torch.stack([torch.linalg.eigvalsh(growth)[[0, -1]] for growth in grown])
-    parity = "odd" if odd else "even" if even else "neither"
+    smallest_1, smallest_0 = (float(values[0] / values[-1]) for values in map(torch.linalg.eigvalsh, (c_1, k_0)))
     nesting, rounding = float(ends[:, 0].min()), 1e-15 * float(ends[:, 1].max())
-    return KernelFacts(name, hermite, parity, _smallest(c_1), _smallest(k_0), nesting, rounding)
-
-
-def _smallest(K: Tensor) -> float:
-    values = torch.linalg.eigvalsh(K)
-    return float(values[0] / values[-1])
+    return KernelFacts(name, hermite, odd, smallest_1, smallest_0, nesting, rounding)
 
 
 def facts(evidence: Evidence) -> list[KernelFacts]:
@@ -176,7 +169,7 @@ def facts(evidence: Evidence) -> list[KernelFacts]:
 def _definite(evidence: Evidence) -> Judged:
     every = facts(evidence)
     singular = [f.name for f in every if f.smallest_antipodal <= NUMERICAL]
-    odd = [f.name for f in every if f.parity == "odd"]
+    odd = [f.name for f in every if f.odd]
     numbers = ", ".join(f"{f.name} {f.smallest_antipodal:.1e}" for f in every)
     reading = f"Smallest eigenvalue of C_1 over the largest, points and antipodes: {numbers}."
     why = {
@@ -261,7 +254,6 @@ KERNELS = (
 
 
 # ---- Identities of Section 4 and Appendices E and G that hold to rounding or not at all
-
 
 EXACT = 1e-10
 HORIZON, ETA_C = 1.5, 0.3

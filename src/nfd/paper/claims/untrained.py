@@ -51,7 +51,6 @@ from nfd.paper.two_limits import covariances, distance, errors_in_depth, flows, 
 
 # ---- Post-activation against pre-activation networks at initialisation (Prop. 1, Section 3.1, Appendix B)
 
-
 C_1 = 1 / math.sqrt(2 * math.pi)
 
 
@@ -171,7 +170,6 @@ POST_ACTIVATION = (
 
 
 # ---- The first forward pass and its limit (Props. 2, 3 and 9, Sections 3.2 and 3.3, Appendix C.1)
-
 
 RATE = -1.0  # of mean squares
 

@@ -94,16 +94,10 @@ def _features(start: Runs, data: DataSummary) -> Finding:
     depths = sorted({row["depth"] for row in rows})
     flat = line("slope 0", "depth", "rms", depths, 0.0, rows[0]["rms"] if rows else 1.0)
     return panel(
-        "figure-1",
-        "a",
-        "Do features stay at their scale?",
+        "figure-1", "a", "Do features stay at their scale?", rows=rows, slopes=slopes, references=flat,
         headline=f"RMS of h_L before training goes as {slopes_said('L', slopes)}.",
-        rows=rows,
-        axes=Axes("depth", "rms", "depth L", "RMS of h_L", "logarithmic"),
-        caption=caption(start, data, BARS),
-        slopes=slopes,
-        references=flat,
-    )
+        axes=Axes("depth", "rms", "depth L", "RMS of h_L", "logarithmic"), caption=caption(start, data, BARS),
+    )  # fmt: skip
 
 
 def _training(training: Runs, data: DataSummary) -> list[Finding]:

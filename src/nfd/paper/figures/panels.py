@@ -23,17 +23,10 @@ def panel(figure: str, letter: str, title: str, **rest: Any) -> Finding:
     return Finding(f"{figure}{letter}", f"({letter}) {title}", **rest)
 
 
-def mean_of(samples: Tensor) -> Interval:
-    """The mean over runs with its interval; of one run, itself."""
-    if len(samples) == 1:
-        return Interval(float(samples[0]), math.nan, float(samples[0]), float(samples[0]))
-    return mean(samples)
-
-
 def difference(first: Tensor, second: Tensor) -> Interval:
     """Mean of ``second - first`` with its interval: paired where the runs are as many."""
     if len(first) == len(second):
-        return mean_of(second - first)
+        return mean(second - first)
     return interval(lambda a, b: b.mean(0) - a.mean(0), first, second)
 
 
@@ -50,7 +43,7 @@ def curve_rows(series: str, steps: Sequence[float], y: str, values: Tensor, **se
 def point_rows(series: str, x: str, y: str, samples: Mapping[float, Tensor], **settings: Any) -> list[Row]:
     """Rows of points, with the interval and settings of each; places where a run diverged are left out."""
     finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
-    return [{"series": series, **settings, x: place} | columns(y, mean_of(s)) for place, s in finite.items()]
+    return [{"series": series, **settings, x: place} | columns(y, mean(s)) for place, s in finite.items()]
 
 
 def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float) -> list[Row]:
@@ -149,7 +142,6 @@ def slope_table(slopes: Iterable[Row], *, verdicts: bool) -> list[dict[str, str]
 
 
 # ---- Captions, made from the settings of the runs that they are of
-
 
 _FORMS = {
     "activation": "{}",
