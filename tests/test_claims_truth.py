@@ -530,12 +530,6 @@ def test_distances_have_the_size_of_the_second() -> None:
         assert found.value == pytest.approx(math.sqrt(0.3**2 - 0.2**2 / 3) / 2, rel=1e-5)
 
 
-def test_variances_are_those_of_relu() -> None:
-    q, P = stream_variances(activations.activation("relu"), torch.ones(()), 8)
-    torch.testing.assert_close(q, (1 + 1 / 16) ** torch.arange(9, dtype=torch.float64))
-    torch.testing.assert_close(P, q.flip(0))
-
-
 def test_errors_in_depth_are_against_twice_the_depth(evidence: Evidence) -> None:
     x, depths = rows(evidence, 2), (2, 8)
     found = errors_in_depth(x, "tanh", 8, 3, depths)

@@ -85,7 +85,7 @@ def test_figure_1() -> None:
 
 SAID = {
     "width": (96, "width 96"), "eta_c": (0.02, "eta_c = 0.02"), "horizon": (2.5, "T = 2.5"), "batch": (24, "batch 24"),
-    "activation": ("tanh", "tanh"), "feedback": ("static", "static feedback"), "seed": ([7, 8, 9], "3 seeds"),
+    "seed": ([7, 8, 9], "3 seeds"),
 }  # fmt: skip
 
 
