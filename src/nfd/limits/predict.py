@@ -99,7 +99,12 @@ def predict(
     start, depth, task = time.perf_counter(), check_depth(depth), as_task(task)
     family = as_family(family, (64, 4 if depth == math.inf else int(depth)), sample=task.sample)
     weights = weights or ("structured" if family.law.equivariant else "dense")
-    _check_limits(family, depth, check_choice("weights", weights, get_args(NetworkWeights)))
+    check_limit(family.rule, depth)
+    if check_choice("weights", weights, get_args(NetworkWeights)) != "dense" and not family.law.equivariant:
+        raise InputError(
+            f"optimizer={family.optimizer!r} acts on every entry of the hidden matrices by itself, which is exact for "
+            f"stored weights alone. Use {names_where(lambda other: other.equivariant)}, or weights='dense'."
+        )
     rate = check_real("lr", family.law.default_lr if lr is None else lr, least=0.0, below=MAX_RATE)
     count = check_count("replicates", replicates, minimum=2, maximum=MOST)
     wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
@@ -160,16 +165,6 @@ def predict(
         )
 
 
-def _check_limits(family: Family, depth: float, weights: str) -> None:
-    """ValueError where training under a rule and an optimizer has no limit that this library computes."""
-    check_limit(family.rule, depth)
-    if not family.law.equivariant and weights != "dense":
-        raise InputError(
-            f"optimizer={family.optimizer!r} acts on every entry of the hidden matrices by itself, which is exact for "
-            f"stored weights alone. Use {names_where(lambda other: other.equivariant)}, or weights='dense'."
-        )
-
-
 def _widths(family: Family, width: int | None) -> tuple[int, int]:
     """The width that was asked for, and the narrower one."""
     unit = family.base[0]
@@ -220,9 +215,7 @@ class Prediction:
             difference (docs/two-limits.md). Their spread does not include the errors of depth and resolution.
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their standard errors, where
             they were asked for; else None.
-        eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr,
-            eval_loss_resolution_bias, eval_loss_resolution_bias_stderr, eval_loss_sampling_error,
-            eval_loss_depth_error, eval_loss_replicates: the same of the mean evaluation loss after the last step; None
+        eval_loss, and all others that begin with it: the same of the mean evaluation loss after the last step; None
             without evaluation data. At infinite depth it is the floor of the law of size.
         about: how the batches were read: their number, samples and shape, in words.
         depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
