@@ -127,19 +127,16 @@ def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = N
 def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequence[int]) -> None:
     """Raise ValueError unless width changes shapes, and depth adds parameters without changing any; by the first two
     of each."""
-    small = tensors(instance(make_model, widths[0], depths[0]))
-    for width, depth in [(width, depths[0]) for width in widths[1:2]] + [(widths[0], depth) for depth in depths[1:2]]:
+    first = widths[0]
+    small = tensors(instance(make_model, first, depths[0]))
+    for width, depth in [(width, depths[0]) for width in widths[1:2]] + [(first, depth) for depth in depths[1:2]]:
         other = tensors(instance(make_model, width, depth))
         grows = any(name in other and other[name].shape != t.shape for name, t in small.items())
-        if width != widths[0] and not grows:
+        if not grows if width != first else grows or len(small) == len(other):
+            wanted = "other shapes" if width != first else "more blocks, and the same shapes in those they share"
             raise InputError(
-                f"make_model({widths[0]}, {depth}) and make_model({width}, {depth}) have the same shapes: does it use "
-                "its first argument, width, or are they (depth, width)?"
-            )
-        if depth != depths[0] and (grows or len(small) == len(other)):
-            raise InputError(
-                f"make_model({width}, {depth}) must have more blocks than make_model({width}, {depths[0]}) and the "
-                "same shapes in those they share: are its arguments (width, depth), in this order?"
+                f"make_model({width}, {depth}) must have {wanted}, compared with make_model({first}, {depths[0]}): "
+                "does it use its first argument, width, and its second, depth, or are they (depth, width)?"
             )
 
 

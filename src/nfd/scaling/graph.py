@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import TopologicalSorter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
@@ -275,27 +275,21 @@ _FACTORS = {  # the operands that autograd keeps of a product of matrices, in th
 }
 
 
-class Fans(NamedTuple):
-    """Dimensions that count the inputs and the outputs of a parameter."""
-
-    ins: tuple[int, ...]
-    outs: tuple[int, ...]
+Fans = tuple[tuple[int, ...], tuple[int, ...]]  # dimensions that count the inputs and the outputs of a parameter
 
 
 def fans_of(operations: Sequence[Operation]) -> dict[int, Fans]:
     """Of every parameter that products of matrices sum over, or that acts entry by entry alone, by id."""
     fans: dict[int, Fans | None] = {}
     entrywise: dict[int, Fans] = {}
-    for operation in operations:
-        weights = () if operation.of_parameters else operation.weights
+    for operation in (o for o in operations if not o.of_parameters):
         for place, operand in enumerate(operation.inputs):
-            for leaf in parameters_of(operand) if operand is not None and operand in weights else ():
-                assert operand is not None
-                assert leaf.parameter is not None
+            for leaf in parameters_of(operand) if operand is not None and operand in operation.weights else ():
+                p = cast(Tensor, leaf.parameter)
                 if operation.is_product:
-                    fans[id(leaf.parameter)] = _summed_over(leaf.parameter, operation, place)
-                elif not operand.is_lookup:
-                    entrywise[id(leaf.parameter)] = Fans((), tuple(range(leaf.parameter.dim())))
+                    fans[id(p)] = _summed_over(p, operation, place)
+                elif operand is not None and not operand.is_lookup:
+                    entrywise[id(p)] = (), tuple(range(p.dim()))
     return {key: f for key, f in (entrywise | fans).items() if f is not None}
 
 
@@ -306,14 +300,14 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
     factor = None if name is None else getattr(product.node, f"_saved_{name}")
     if factor is None:
         return None
-    outs, ins = (-2, -1) if place == len(names) - 2 else (-1, -2)
-    through = {
-        side: tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= p.stride(k) < step * factor.shape[side])
-        for side in (ins, outs)
-        for step in (factor.stride(side),)
-    }
-    fans = Fans(through[ins], through[outs])
-    return fans if fans.ins and fans.outs and not set(fans.ins) & set(fans.outs) else None
+
+    def through(side: int) -> tuple[int, ...]:
+        step, end = factor.stride(side), factor.stride(side) * factor.shape[side]
+        return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= p.stride(k) < end)
+
+    is_last = place == len(names) - 2
+    ins, outs = (through(-1), through(-2)) if is_last else (through(-2), through(-1))
+    return (ins, outs) if ins and outs and not set(ins) & set(outs) else None
 
 
 # ---- The affine norm that alone feeds a head: a factor of the head's inputs can stand in its gain and its bias.
@@ -326,20 +320,14 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
 def norms_before(operations: Sequence[Operation], outputs: Collection[Operation]) -> dict[Operation, set[Operation]]:
     """Gains and biases of the norms that feed products alone, by the parameter that the products multiply.
 
-    Left out are parameters of which some product has no such norm, and norms that anything else reads.
-
-    Args:
-        operations: inputs first.
-        outputs: those of them that the model returns.
+    Left out are parameters of several products, and norms that anything else reads, such as ``outputs``.
     """
     uses = Counter(operand for operation in operations for operand in operation.operands) + Counter(outputs)
     before: dict[Operation, set[Operation] | None] = {}
     for product in operations:
         if product.is_product and len(product.data) == 1:
-            norm = _norm(product.data[0], uses)
             for parameter in filter(None, map(scaled_parameter, product.weights)):
-                earlier = before.get(parameter, set())
-                before[parameter] = None if norm is None or earlier is None else earlier | norm
+                before[parameter] = None if parameter in before else _norm(product.data[0], uses)
     return {parameter: norm for parameter, norm in before.items() if norm is not None}
 
 

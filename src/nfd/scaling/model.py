@@ -377,13 +377,11 @@ def counterpart(t: TensorInfo, blocks: Blocks, base: Mapping[str, TensorInfo], b
             f"The base model has no block of the kind that {t.name!r} is in. Give it a depth, by "
             "base=(width, depth), at which it has blocks of every kind."
         )
-    if name not in base:
+    if name not in base or len(base[name].shape) != len(t.shape):
         raise InputError(
-            f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike but for width and "
-            "depth; blocks, where given, must name those of which the deeper model has more."
+            f"The base model has no {name!r} of {len(t.shape)} dimensions, the counterpart of {t.name!r}. Build both "
+            "alike but for width and depth; blocks, where given, must name those of which the deeper model has more."
         )
-    if len(base[name].shape) != len(t.shape):
-        raise InputError(f"{t.name!r} is {list(t.shape)} in the model and {list(base[name].shape)} in the base.")
     return base[name]
 
 

@@ -253,7 +253,7 @@ def anatomy(
         traced = trace(base, sample).of({name: counterpart(t, names, *there).name for name, t in own.items()})
         alike = set(map(numberless, traced.unscaled))
         traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in alike))
-    own |= {n: replace(own[n], ins=f.ins, outs=f.outs) for n, f in traced.fans.items() if own[n].ins is None}
+    own |= {n: replace(own[n], ins=ins, outs=outs) for n, (ins, outs) in traced.fans.items() if own[n].ins is None}
     interrupted = _interrupted(traced, names)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
