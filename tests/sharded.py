@@ -27,7 +27,7 @@ def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, fl
     """The losses, and the rows of a watch."""
     torch.manual_seed(0)
     model = Residual(16, 4).double()
-    plan = nfd.plan(model, base=(8, 2), sample=batch(0)[0])
+    plan = nfd.plan(model, base=Residual(8, 2).double(), sample=batch(0)[0])
     if kind == "meta, fsdp2":
         with torch.device("meta"):
             model = Residual(16, 4).double()

@@ -271,19 +271,18 @@ def test_post_norm_models_have_width_rules_only() -> None:
     assert plan.roles["bert.encoder.layer.0.output.dense.weight"] == "hidden"
     assert "1/d" in plan.explain()
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2, enable_nested_tensor=False)
-    for post_norm, sample in ((model, None), (encoder, torch.randn(3, 2, 16))):
+    small = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 2, enable_nested_tensor=False)
+    for post_norm, base, sample in ((model, bert(16, 2), None), (encoder, small, torch.randn(3, 2, 16))):
         with pytest.raises(ValueError, match=r"goes through NativeLayerNorm(?s:.*)rule='mup'(?s:.*)norm_first=True"):
-            nfd.plan(post_norm, rule="depth-mup", base=(8, 1), sample=sample)
+            nfd.plan(post_norm, rule="depth-mup", base=base, sample=sample)
 
 
 def test_what_cannot_be_decided_is_asked() -> None:
     model = Residual(32, 4)
-    with pytest.raises(
-        ValueError, match=r"cannot decide 18 tensors:\n.*\n  blocks.\*.up.weight: no sample.*(\n.*)*roles="
-    ):
-        nfd.plan(model, base=(16, 2))
+    with pytest.raises(ValueError, match=r"cannot decide 16 tensors:\n  blocks.\*.up.weight: no sample.*(\n.*)*roles="):
+        nfd.plan(model, make_model=Residual, base=(16, 2))
     roles = {"blocks.*.up.*": "inner", "blocks.*.down.*": "outer"}
-    by_hand = nfd.plan(model, base=(16, 2), roles=roles)
+    by_hand = nfd.plan(model, make_model=Residual, base=(16, 2), roles=roles)
     assert by_hand.roles == nfd.plan(model, base=Residual(16, 2), sample=VECTORS).roles
     with pytest.raises(ValueError, match="needs residual blocks"):
         nfd.plan(mlp(32), base=mlp(8))
@@ -303,12 +302,16 @@ def test_what_cannot_be_decided_is_asked() -> None:
     ("options", "said"),
     [
         ({}, "Pass base="),
+        ({"base": (4, 2)}, "with make_model="),
         ({"rule": "depthmup", "base": (4, None)}, "Did you mean 'depth-mup'"),
         ({"optimizer": "adamx", "base": (4, None)}, "optimizer must be one of"),
         ({"decay": "none", "base": (4, None)}, "decay must be one of"),
         ({"base": (0, None)}, "the width of base must be at least 1"),
-        ({"base": (4, 2), "blocks": "layers.*"}, r"no match for 'layers.\*'.*blocks.\*"),
-        ({"base": (4, 2), "roles": {"up.*": "inner"}}, r"no match for 'up.\*'. Names look like"),
+        ({"make_model": Residual, "base": (4, 2), "blocks": "layers.*"}, r"no match for 'layers.\*'.*blocks.\*"),
+        (
+            {"make_model": Residual, "base": (4, 2), "roles": {"up.*": "inner"}},
+            r"no match for 'up.\*'. Names look like",
+        ),
         ({"base": (4, 2), "roles": {"head.*": "output"}}, "must be one of"),
         ({"make_model": Residual}, "make_model needs base="),
         ({"make_model": lambda w, d: 3, "base": (4, None)}, "must return a torch.nn.Module; got int"),
@@ -412,7 +415,7 @@ def test_groups_survive_copies_compilation_and_schedulers() -> None:
 
 
 def test_the_explanation_says_what_was_decided_and_why() -> None:
-    text = nfd.plan(TiedWithoutGain(32, 4), base=(16, 2), sample=TOKENS).explain()
+    text = nfd.plan(TiedWithoutGain(32, 4), base=TiedWithoutGain(16, 2), sample=TOKENS).explain()
     assert "layers.*.d.weight x4" in text
     assert "writes the residual stream" in text
     assert "in^-1 l^-1 = 0.25" in text
@@ -445,7 +448,7 @@ def test_planning_leaves_modes_and_random_numbers_alone() -> None:
     model = Residual(32, 3)
     model.head.eval()
     state = torch.get_rng_state()
-    nfd.plan(model, base=(16, 3), sample=VECTORS)
+    nfd.plan(model, make_model=Residual, base=(16, 3), sample=VECTORS)
     assert model.training
     assert not model.head.training
     assert torch.equal(state, torch.get_rng_state())
@@ -535,9 +538,11 @@ def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
 
 
 def test_heads_that_may_grow_are_noted() -> None:
-    layer = nn.TransformerEncoderLayer(32, 2, 64, norm_first=True)
-    encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(32), enable_nested_tensor=False)
-    plans = nfd.plan(encoder, base=(16, 2), sample=torch.randn(3, 2, 32)), residual()[1]
+    def encoder(width: int, depth: int) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(width, 2, 64, norm_first=True)
+        return nn.TransformerEncoder(layer, depth, nn.LayerNorm(width), enable_nested_tensor=False)
+
+    plans = nfd.plan(encoder(32, 2), base=encoder(16, 2), sample=torch.randn(3, 2, 32)), residual()[1]
     assert [any("heads are assumed to keep their size" in note for note in plan.notes) for plan in plans] == [
         True,
         False,

@@ -29,8 +29,8 @@ X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (32,), generator=torch.Generator().manual_seed(1))
 
 
-def planned(model: nn.Module, x: Any = X, seed: int = 0, **base: Any) -> tuple[nn.Module, nfd.Plan]:
-    plan = nfd.plan(model, rule="complete-p", base=(8, 2), sample=x, **base)
+def planned(model: nn.Module, x: Any = X, seed: int = 0) -> tuple[nn.Module, nfd.Plan]:
+    plan = nfd.plan(model, rule="complete-p", make_model=type(model), base=(8, 2), sample=x)
     return plan.apply_(model, seed), plan
 
 
@@ -354,7 +354,7 @@ class Wrapped(Optimizer):
 
 def planned_for(optimizer: str = "adamw", rule: str = "complete-p") -> tuple[nn.Module, nfd.Plan]:
     model = Residual(WIDTH, DEPTH)
-    base = {} if rule == "standard" else {"base": (8, 2)}
+    base = {} if rule == "standard" else {"make_model": Residual, "base": (8, 2)}
     plan = nfd.plan(model, rule=rule, optimizer=optimizer, sample=X, **base)  # type: ignore[arg-type]
     return plan.apply_(model), plan
 

@@ -256,8 +256,7 @@ def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
     """Where only the ratio ``m`` of widths is known: what the role says grows."""
     if t.is_vector or role in INPUT_LIKE:
         return Ratios(1.0, 1.0 if role == "readout" or t.parameter.numel() == 1 else m)
-    is_depthwise = t.ins is not None and t.parameter.dim() > 2 and t.shape[1] == 1  # it adds up no channels
-    return Ratios(1.0 if is_depthwise else m, 1.0 if role == "readout" and not is_depthwise else m)
+    return Ratios(m, 1.0 if role == "readout" else m)
 
 
 Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
@@ -266,27 +265,23 @@ Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 def entries_of(
     structure: Anatomy,
     settled: Settled,
-    scaling: Scaling | None,
+    scaling: Scaling,
     base: Base | None = None,
     depths: Mapping[str, float] | None = None,
-    m: float = 1.0,
 ) -> dict[str, Entry]:
     """How every tensor begins, and its ratios to its counterpart in the base.
 
     Args:
         scaling: which dimensions grow with width; a matrix with a side that does not, such as a router, has no layout.
         depths: as ``depths_of`` finds them.
-        m: where there is no base, the ratio of widths: then roles say what grows, and matrices follow ``fan_in^-1/2``.
     """
     entries, blocks = {}, structure.blocks
     begun, deeper = base or Base(structure.tensors, blocks), depths or {}
-    one_sided = {in_any_block(n, blocks) for n, grows in (scaling or {}).items() if any(grows) and not all(grows)}
+    one_sided = {in_any_block(n, blocks) for n, grows in scaling.items() if any(grows) and not all(grows)}
     for name, t in structure.tensors.items():
         role, why = settled[name]
-        grown = ratios_by_role(t, role, m) if base is None else ratios(t, base.of(t, blocks), role)
+        grown = Ratios(1.0, 1.0) if base is None else ratios(t, base.of(t, blocks), role)
         start, depth = begun.start(t, blocks), deeper.get(block_of(name, blocks) or "")
-        if base is None and not t.is_vector and role not in INPUT_LIKE:
-            start = replace(start, std=start.std * grown.fan_in**0.5)
         matrix = None if in_any_block(name, blocks) in one_sided else layout_of(t)
         entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, start, matrix=matrix, depth=depth)
     return entries

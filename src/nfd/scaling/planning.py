@@ -66,7 +66,7 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of
 from nfd.scaling.plan import Plan
-from nfd.scaling.roles import Anatomy, anatomy, is_unbuilt, settled_roles, stream_width, trace
+from nfd.scaling.roles import Anatomy, anatomy, is_unbuilt, settled_roles, trace
 from nfd.scaling.rules import ROLES, Power, Role, rule_named
 
 _CLIP = (
@@ -82,10 +82,6 @@ _OWN_DEPTH = (
     "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
 )
 _UNSCALED = "No tensor scales some branches: wrap the modules that end them in nfd.Scaled, factors in plan.multipliers."
-_LAW = (
-    "No base model was given, so the plan assumes: initial weights follow fan_in^-1/2, every dimension inside blocks "
-    "grows with width, and no number depends on size otherwise. Pass make_model= to read this from the base itself."
-)
 _UNSEEN = "Whether the model's own forward pass has factors that depend on its size, as Gemma's, is not known: "
 
 
@@ -118,8 +114,8 @@ def plan(
 
     Args:
         model: any module; the plan does not change it. On the meta device it needs a base.
-        base: the tuned model itself, or its ``(width, depth)``: arguments of ``make_model``, or without one the size of
-            the residual stream and the number of blocks. None in the pair: as that of the model.
+        base: the tuned model itself, or its ``(width, depth)``, the arguments of ``make_model``; None in the pair: as
+            that of the model.
         make_model: ``make_model(width, depth)``; it shows which dimensions grow.
         rule: ``"complete-p"``, the default, ``"standard"``, ``"mup"``, ``"depth-mup"`` (that of ``nfd.ResNet``) or
             ``"depth-mup-inner"`` (Eq. 8).
@@ -164,10 +160,10 @@ def plan(
         if blocks or roles:
             raise InputError(f"blocks and roles are for other models than the paper's; got {blocks=}, {roles=}.")
         parts = _told_parts(model, net, rule, given)
-    elif given == GivenBase() and chosen.scales_width:
+    elif given.model is None and given.make_model is None and chosen.scales_width:
         raise InputError(
-            "A plan compares a model with the smaller one that was tuned. Pass base=, it or its (width, depth), "
-            "with make_model= where you have a constructor."
+            "A plan compares a model with the smaller one that was tuned. Pass base=, the tuned model itself, or its "
+            "(width, depth) with make_model=."
         )
     else:
         given = given.completed(model, blocks)
@@ -200,48 +196,38 @@ def _parts_of_any(
         blocks = repeated(model, base)
         if blocks is None and given.size is not None and chosen.scales_depth:
             blocks = repeated(base, given.instance(depth=2 * given.size[1]))
-    grows = None if base is None else given.growing(model, base, blocks)
+    grows = {} if base is None else given.growing(model, base, blocks)
     structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
     settled, traced = settled_roles(structure, chosen, rule), structure.traced
-    if not chosen.scales_width:  # the model's own start is that of the rule
+    if base is None or not chosen.scales_width:  # the model's own start is that of the rule
         entries = entries_of(structure, settled, grows)
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return Parts(entries, 1.0, 1.0, [*structure.blocks])
-    m, depth, notes, found, depths = 1.0, 1.0, list[str](), dict[str, Own | None](), dict[str, float]()
-    if base is None:
-        width = stream_width(structure.tensors, {name: role for name, (role, _) in settled.items()})
-        if width is None and given.width is not None:
-            raise InputError("The width of the model could not be found, to compare with base=. Pass make_model=.")
-        m = 1.0 if width is None or given.width is None else width / given.width
-        depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
-        entries = entries_of(structure, settled, grows, m=m)
-        notes += [] if m == depth == 1 else [_LAW]
-    else:
-        tuned = given.begun(base, blocks)
-        depths = depths_of(structure.blocks, tuned.blocks)
-        entries = entries_of(structure, settled, grows, tuned, depths)
-        grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
-        m = max(grown, default=1.0, key=lambda r: abs(r - 1))
-        depth = len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
-        before: nn.Module | None = base
-        if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
-            before = None if given.size is None else given.instance(depth=round(depth * given.size[1]))
-            deep = None if before is None else Base(tensors(before), blocks_of(before, blocks))
-            entries, notes = (entries, [_OWN_DEPTH]) if deep is None else _own_depth(entries, structure, tuned, deep)
-        if not m == depth == 1 or depths:
-            look, unseen = partial(_seen, blocks=blocks, sample=sample), "pass sample=, an input to trace."
-            if traced.seen and is_unbuilt(model):
-                deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
-                ratios = dict.fromkeys(entries, m), deeper
-                found, unseen = _foreseen_factors(structure, tuned.blocks, ratios, given, look)
-            elif traced.seen and (other := look(before or base)) is not None:
-                found, unseen = own_factors(Seen(traced.factors, structure.blocks), other), ""
-                if before is None:  # in blocks, factors of depth cannot be told from those of width
-                    found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
-            elif traced.seen:
-                unseen = _NOT_TAKEN
-            entries, of_own = with_own_factors(entries, found, structure.blocks)
-            notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
+    tuned, found, notes = given.begun(base, blocks), dict[str, Own | None](), list[str]()
+    depths = depths_of(structure.blocks, tuned.blocks)
+    entries = entries_of(structure, settled, grows, tuned, depths)
+    grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
+    m = max(grown, default=1.0, key=lambda r: abs(r - 1))
+    depth = len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
+    before: nn.Module | None = base
+    if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
+        before = None if given.size is None else given.instance(depth=round(depth * given.size[1]))
+        deep = None if before is None else Base(tensors(before), blocks_of(before, blocks))
+        entries, notes = (entries, [_OWN_DEPTH]) if deep is None else _own_depth(entries, structure, tuned, deep)
+    if not m == depth == 1 or depths:
+        look, unseen = partial(_seen, blocks=blocks, sample=sample), "pass sample=, an input to trace."
+        if traced.seen and is_unbuilt(model):
+            deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
+            ratios = dict.fromkeys(entries, m), deeper
+            found, unseen = _foreseen_factors(structure, tuned.blocks, ratios, given, look)
+        elif traced.seen and (other := look(before or base)) is not None:
+            found, unseen = own_factors(Seen(traced.factors, structure.blocks), other), ""
+            if before is None:  # in blocks, factors of depth cannot be told from those of width
+                found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
+        elif traced.seen:
+            unseen = _NOT_TAKEN
+        entries, of_own = with_own_factors(entries, found, structure.blocks)
+        notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
     entries, factors, of_factors = with_multipliers(structure, entries, found)
     entries = with_own_constants(structure, entries, chosen)
     notes += of_factors

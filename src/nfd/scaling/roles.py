@@ -59,12 +59,6 @@ _NO_SKIP = Decision(
     "its block does not pass its input on: no skip, or a matrix on it",
     "blocks=, the names of the modules that add to their input, and of no others",
 )
-_ONE_SIZE = Decision(
-    None,
-    "outside blocks, and no second size tells which of its dimensions grow",
-    "make_model= or base= of another width",
-)
-
 # ---- What one forward pass shows.
 
 _ATTENTION = re.compile("Attention|(?<!Log)Softmax")
@@ -228,14 +222,14 @@ def anatomy(
     blocks: Where,
     roles: Mapping[str, str],
     sample: Any,
-    scaling: Scaling | None,
+    scaling: Scaling,
 ) -> Anatomy:
     """Decide the role of every tensor; of a model on the meta device, by what its base shows.
 
     Args:
         blocks, roles: the user's own word; patterns as in ``nfd.plan``.
         sample: an input of the model to trace, or None.
-        scaling: which dimensions grow with width, or None where no second size is known.
+        scaling: which dimensions grow with width; none where no second size is known.
 
     Raises:
         ValueError: for a pattern that fits nothing, and for a model on the meta device without a base.
@@ -257,14 +251,8 @@ def anatomy(
     interrupted = _interrupted(traced, names)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
-    grows = {n: None if scaling is None else scaling.get(n, ()) for n in own}
-    decisions |= {n: _outside(t, grows[n]) for n, t in own.items() if n not in decisions}
-    width = stream_width(own, {name: decision.role for name, decision in decisions.items()})
+    decisions |= {n: _outside(t, scaling.get(n, ())) for n, t in own.items() if n not in decisions}
     for name, t in own.items():
-        if decisions[name] is _ONE_SIZE and width is not None:  # one side, and one alone, may be that of the stream
-            guess = _outside(t, tuple(size == width for size in t.shape))
-            if guess.role in ("input", "readout"):
-                decisions[name] = guess._replace(why=guess.why.replace("grows with width", f"is the stream's {width}"))
         if len(t.names) > 1 and t.readers and not t.is_vector and name not in said:
             is_tied = len(t.readers) < len(t.names)
             why = f"an embedding shared with {', '.join(t.readers)}" if is_tied else f"shared by {', '.join(t.names)}"
@@ -333,14 +321,12 @@ def _in_blocks(
     return decisions
 
 
-def _outside(t: TensorInfo, grows: tuple[bool, ...] | None) -> Decision:
-    """A tensor outside every block, from which of its dimensions grow; None where that is not known."""
+def _outside(t: TensorInfo, grows: tuple[bool, ...]) -> Decision:
+    """A tensor outside every block, from which of its dimensions grow with width."""
     if t.is_vector:
         return Decision("vector", "vector outside blocks")
     if t.ins == ():
         return Decision("embedding", "looked up or added")
-    if grows is None:
-        return _ONE_SIZE
     if not any(grows):
         return Decision("vector", "no dimension grows with width")
     if t.ins is None or t.outs is None:
@@ -353,16 +339,6 @@ def _outside(t: TensorInfo, grows: tuple[bool, ...] | None) -> Decision:
     if into:
         return Decision("readout", "only its fan-in grows with width")
     return Decision("input", "only fan-out grows with width")
-
-
-def stream_width(own: Mapping[str, TensorInfo], roles: Mapping[str, Role | None]) -> int | None:
-    """The size of the stream: the fan-out of what writes it, or of what it begins with; None where they differ."""
-    for wanted in (("outer",), ("embedding", "tied"), ("input",)):
-        writers = [t for name, t in own.items() if roles.get(name) in wanted and not t.is_vector]
-        sizes = {t.shape[axis] for t in writers for axis in (t.outs or ())[:1]}
-        if len(sizes) == 1:
-            return sizes.pop()
-    return None
 
 
 def _like_its_matrix(t: TensorInfo, own: Mapping[str, TensorInfo], decisions: Mapping[str, Decision]) -> Decision:
