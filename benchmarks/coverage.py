@@ -87,7 +87,17 @@ def measured(
             rows[part] = [row | {"verdict": verdict(row)} for row in joined(found for found, _ in done)]
             took[part] = sum(seconds for _, seconds in done)
             said(f"{part}: {took[part]:.0f} s")
-    return {"machine": machine(), "repetitions": repetitions, "seed": seed, "seconds": took, "parts": rows}
+    about = machine()
+    counts, dates = {part: sum(chunks(part, repetitions)) for part in parts}, dict.fromkeys(parts, about["date"])
+    return {"machine": about, "seed": seed, "repetitions": counts, "dates": dates, "seconds": took, "parts": rows}
+
+
+def kept(result: dict[str, Any]) -> None:
+    """Put the parts of a result in place of those that are stored, and write the page."""
+    stored = json.loads(RESULT.read_text())
+    parts = {name: stored[name] | result[name] for name in ("repetitions", "dates", "seconds", "parts")}
+    write_json(RESULT, stored | {"machine": result["machine"], "seed": result["seed"]} | parts)
+    write_text(PAGE, page(json.loads(RESULT.read_text())))
 
 
 def short(result: dict[str, Any]) -> list[Row]:
@@ -105,10 +115,10 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="PART", choices=list(parts), help="these parts; leaves the page")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="where the result goes; benchmarks/coverage.json for a whole run")
-    parser.add_argument("--page-of", type=Path, metavar="RESULT", help="measure nothing: the page from a stored result")
+    parser.add_argument("--page-of", type=Path, metavar="RESULT", help="measure nothing: keep its parts, and the page")
     arguments = parser.parse_args()
     if arguments.page_of:
-        write_text(PAGE, page(json.loads(arguments.page_of.read_text())))
+        kept(json.loads(arguments.page_of.read_text()))
         return 0
     repetitions = _QUICK if arguments.quick else check_count("--repetitions", arguments.repetitions, minimum=2)
     whole = not arguments.quick and not arguments.only
@@ -120,7 +130,7 @@ def main() -> int:
     prepare_directory(out.parent)
     write_json(out, result)
     if whole:
-        write_text(PAGE, page(result))
+        kept(result)
     print(f"{time.perf_counter() - start:.0f} s. Result: {out}{f', page: {PAGE}' if whole else ''}")
     missing = [row for row in short(result) if repetitions >= _CHUNK]
     for row in missing:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from benchmarks.coverage_case import NOMINAL, WANTED, Row
+from benchmarks.coverage_case import WANTED, Row
 from benchmarks.show import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
@@ -74,8 +73,8 @@ def reason(row: Row) -> str:
 
 def page(result: dict[str, Any]) -> str:
     """The whole page."""
-    parts = [_part(name, result["parts"][name]) for name in TITLES if name in result["parts"]]
-    parts += [_part(name, rows) for name, rows in result["parts"].items() if name not in TITLES]
+    parts = [_part(name, result) for name in TITLES if name in result["parts"]]
+    parts += [_part(name, result) for name in result["parts"] if name not in TITLES]
     return "\n\n".join(["# Coverage", *_opening(result), *parts]) + "\n"
 
 
@@ -84,15 +83,16 @@ def _opening(result: dict[str, Any]) -> list[str]:
     below = [row for row in rows if row["count"] and row["measured"] < WANTED]
     shorter = [row for row in rows if row["verdict"] == "falls short"]
     kinds = len({row["kind"] for row in rows})
-    noise = math.sqrt(NOMINAL * (1 - NOMINAL) / result["repetitions"])
+    counts = result["repetitions"].values()
+    dates = " to ".join(sorted({date[:10] for date in result["dates"].values()}))
     said = [
         "How far can you trust an interval of `nfd`? This page counts how often intervals contain the truth.",
         "*Made by `make coverage`; no number is written by hand.*",
         "A 95 % interval should contain the truth 19 times in 20, if its assumptions hold. Here every kind of interval "
         "that `nfd` prints is computed many times on cases whose truth is known.",
-        f"{result['repetitions']:,} repetitions of {len(rows)} cases of {kinds} kinds, seed {result['seed']}, on "
-        f"{result['machine']['date'][:10]}. The standard error of a count is {noise:.3f}. {len(below)} cases "
-        f"lie below {WANTED}, {len(shorter)} of them by more than that noise; the text under their table says why. "
+        f"{min(counts):,} to {max(counts):,} repetitions (said by each part) of {len(rows)} cases of {kinds} kinds, "
+        f"seed {result['seed']}, on {dates}. {len(below)} cases lie below {WANTED}, {len(shorter)} of them by more "
+        "than the noise of counting; the text under their table says why. "
         "Intervals that contain the truth more often than they promise are too wide, and safe.",
         'Intervals that are "unknown", because no data are left to estimate the noise, are left out. The column '
         "`intervals` counts the others.",
@@ -100,12 +100,13 @@ def _opening(result: dict[str, Any]) -> list[str]:
     return [_filled(text) for text in said]
 
 
-def _part(name: str, rows: list[Row]) -> str:
-    title, before = TITLES.get(name, (name.capitalize(), ""))
+def _part(name: str, result: dict[str, Any]) -> str:
+    (title, before), rows = TITLES.get(name, (name.capitalize(), "")), result["parts"][name]
+    before = f"{before} {result['repetitions'][name]:,} repetitions, on {result['dates'][name][:10]}.".lstrip()
     table = markdown([_shown(row) for row in rows])
     kinds = dict.fromkeys(row["kind"] for row in rows if row["verdict"] == "falls short")
     why = [f"**{kind[:1].upper()}{kind[1:]}.** {_why(kind, rows)}" for kind in kinds]
-    return "\n\n".join([f"## {title}", *([_filled(before)] if before else []), table, *map(_filled, why)])
+    return "\n\n".join([f"## {title}", _filled(before), table, *map(_filled, why)])
 
 
 def _why(kind: str, rows: list[Row]) -> str:

@@ -19,7 +19,7 @@ ROOMS = {  # lines and files, without __init__.py
     "families": (1_300, 6),
     "runs": (1_430, 7),
     "meters": (1_700, 5),
-    "rates": (1_700, 4),
+    "rates": (1_430, 4),
     "forecasts": (1_500, 4),
     "limits": (1_800, 6),
     "watch": (1_600, 4),

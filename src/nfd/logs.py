@@ -120,10 +120,8 @@ def _needed(field: Field, table: Sequence[Line], names: Sequence[str], given: Ma
     """The column of a field; ValueError where there is none, or where several hold different values."""
     candidates = _column(field, names, given)
     name = candidates[0] if candidates else "..."
-    name_it = (
-        f"columns={{{field!r}: {name!r}}}, in the shell --columns {shlex.quote(f'{field}={name}')}. The columns are "
-        f"{_listed(names)}."
-    )
+    shell = shlex.quote(f"{field}={name}")
+    name_it = f"columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are {_listed(names)}."
     if not candidates:
         raise InputError(f"no column of the log is known to be the {field}. Name it: {name_it}")
     if any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):
@@ -229,7 +227,7 @@ _SETTING = re.compile(r"([A-Za-z_][\w.]*)=([^,;/\s]+)")  # in the name of a run
 
 
 def _table(rows: Any) -> list[Line]:
-    """The rows of a list of dicts, of a DataFrame or of the CSV at a path, as flat dicts."""
+    """The rows as flat dicts."""
     table = [_flat(line) for line in _lines(rows)]
     if not table:
         raise InputError("the log has no rows. Give one row for each run.")

@@ -30,12 +30,8 @@ def transfer_findings(transfer: Transfer) -> list[Finding]:
 def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
     """The rules as ``result.json`` holds them."""
     return [
-        {
-            "rule": answer.rule,
-            "verdict": answer.verdict,
-            "sentence": str(answer),
-            "drift": {axis: numbers(answer.drifts.get(axis)) for axis in AXES},
-        }
+        {"rule": answer.rule, "verdict": answer.verdict, "sentence": str(answer)}
+        | {"drift": {axis: numbers(answer.drifts.get(axis)) for axis in AXES}}
         for answer in answers
     ]
 

@@ -94,8 +94,7 @@ class Scores:
     @property
     def typical(self) -> Array:
         """Geometric mean over seeds, ``[E]``, which single spikes near the edge of stability change little."""
-        typical: Array = np.exp(self.logs.mean(0))
-        return typical
+        return np.asarray(np.exp(self.logs.mean(0)))
 
     @property
     def learns(self) -> bool:
@@ -120,15 +119,13 @@ class Scores:
         """Scores ``[S]`` at the best rate of the grid, each at that of the other seeds: one's own luck lowers none."""
         logs = self.logs
         others = logs.sum(0) - logs if len(logs) > 1 else logs
-        reached: Array = self.scores[np.arange(len(logs)), others.argmin(1)]
-        return reached
+        return np.asarray(self.scores[np.arange(len(logs)), others.argmin(1)])
 
     @property
     def near(self) -> Bools:
         """The rates ``[E]`` that keep so much of the best progress that their losses count as they are."""
         lowest = self.typical.min()
-        near: Bools = self.typical - lowest <= _NEAR * (self.guess - lowest)
-        return near
+        return np.asarray(self.typical - lowest <= _NEAR * (self.guess - lowest))
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -227,9 +224,6 @@ def rate_of(log2_eta: Interval) -> Interval:
     return Interval(value, value * math.log(2) * log2_eta.stderr, low, high)
 
 
-# ---- Sums of best rates ----------------------------------------------------------------------------------------------
-
-
 def chosen(cells: Sequence[Scores], weights: Array, scatter: tuple[float, float] = (math.nan, 1.0)) -> Interval:
     """A weighted sum of the best rates of some sizes, with its interval.
 
@@ -280,9 +274,6 @@ def fitted_exponent(cells: Sequence[Scores], logs: Sequence[Sequence[float]], k:
 def rounded(log2_eta: float) -> float:
     """The rate itself, to three digits, so that runs can be asked for again."""
     return float(f"{math.pow(2, log2_eta):.3g}")
-
-
-# ---- in words ------------------------------------------------------------------------------------------------------
 
 
 def in_words(size: Size) -> str:

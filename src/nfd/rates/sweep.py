@@ -101,8 +101,7 @@ def transfer(
         ``regret(rule)``, ``verdict(rule)`` and ``warnings``.
 
     Raises:
-        ValueError, TypeError: naming the argument.
-        RuntimeError: naming the line of your code at which a network cannot be trained.
+        ValueError, TypeError, RuntimeError: naming the argument, or the line of your code that fails.
 
     Source: Yang et al., Tensor Programs V; Dey et al., CompleteP.
     """
@@ -168,7 +167,7 @@ def _initial_scale(family: Family) -> float:
 
 
 def _axes(axes: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]]:
-    """The axes that were asked for; ValueError or TypeError naming the setting that is none or does not ascend."""
+    """The axes that were asked for."""
     if not isinstance(axes, Mapping | None):
         raise InputTypeError(f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}.")
     checked = {}
@@ -223,9 +222,6 @@ class Place(NamedTuple):
     variation: tuple[str, float] | None = None  # a setting and its value, in place of that of the task
 
 
-Rates = Mapping[Place, Sequence[float]]
-
-
 @dataclass(frozen=True)
 class _Question:
     """Best rates under rules, at sizes and along axes. Every stage trains all places together, so that every core has
@@ -273,7 +269,9 @@ class _Question:
 
     def cells(self) -> dict[Place, Scores]:
         """Scores at every place, on grids that grow until no best rate lies at an end."""
-        rates = self.halved() if self.halving else self.everywhere()
+        places = [Place(rule, size, at) for at in self.tasks for rule in self.families for size in self.sizes]
+        asked = {place: list(self.rates) for place in places}
+        rates = self.halved(asked) if self.halving else asked
         cells = self.scored(rates)
         for _ in range(_ROUNDS + (len(self.rates) if self.halving else 0)):
             more = {place: wider(rates[place], self.rates, cell) for place, cell in cells.items()}
@@ -283,15 +281,10 @@ class _Question:
             cells |= self.scored(more)
         return cells
 
-    def everywhere(self) -> dict[Place, list[float]]:
-        """The rates that were asked for, at every place."""
-        places = [Place(rule, size, at) for at in self.tasks for rule in self.families for size in self.sizes]
-        return {place: list(self.rates) for place in places}
-
-    def halved(self) -> dict[Place, list[float]]:
+    def halved(self, left: dict[Place, list[float]]) -> dict[Place, list[float]]:
         """The rates that short trainings of one seed leave at every place: a half, then a quarter, at twice the
         steps."""
-        left, share = self.everywhere(), _FIRST
+        share = _FIRST
         while share < 1 and (many := {place: grid for place, grid in left.items() if len(grid) > _FEWEST}):
             plans = {
                 place: self.trials(place, grid, range(1), max(1, round(share * self.tasks[place.variation].steps)))
@@ -311,7 +304,9 @@ class _Question:
         found = self.scored(new, range(self.seeds, 3 * self.seeds), "regrets")
         return {place.rule: Regret(scores, cells[place]) for place, scores in found.items()}
 
-    def scored(self, rates: Rates, seeds: range | None = None, label: str = "learning rates") -> dict[Place, Scores]:
+    def scored(
+        self, rates: Mapping[Place, Sequence[float]], seeds: range | None = None, label: str = "learning rates"
+    ) -> dict[Place, Scores]:
         """Train the seeds at these rates, of which one may be given twice."""
         plans = {place: self.trials(place, own, seeds or range(self.seeds)) for place, own in rates.items()}
         cells = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,10 +58,10 @@ class Transfer:
         Raises:
             ValueError: for a rule, a size or a value of which there are no runs.
         """
-        cells = self._trained(rule, width, depth).cells
+        answer = self._trained(rule, width, depth)
         if not setting:
-            return cells[width, depth].rate()
-        against = self.of(rule).against
+            return answer.cells[width, depth].rate()
+        against = answer.against
         ((name, value),) = [*setting.items()][:1]
         if len(setting) > 1 or name not in against or value not in against[name].values:
             known = [f"{name} {', '.join(f'{v:g}' for v in own.values)}" for name, own in against.items()]
@@ -269,10 +270,7 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     given = None if guess is None else check_real("guess", guess, above=0.0)
     log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed"))
     if "width" not in log.columns and "depth" not in log.columns:
-        raise InputError(
-            f"the log must say the width or the depth of its runs; it has {log.recognised} Name their columns by "
-            "columns=."
-        )
+        raise InputError(f"the log must say the width or the depth of its runs: name it by columns=. {log.recognised}")
     places, notes = dict[tuple[str, Size], list[LoggedRun]](), list(log.notes)
     present: list[Field] = [name for name in ("width", "depth", "rule") if name in log.columns]
     for run in log.runs:
@@ -292,10 +290,7 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
             if lost := len(places[rule, size]) - cell.losses.size - new:
                 notes.append(f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds lack some rates.")
     if given is None:
-        notes.append(
-            "A regret and a verdict need guess= (in the shell --guess), the loss of a network that knows nothing, such "
-            "as log C of C classes."
-        )
+        notes.append("A regret and a verdict need guess= (in the shell --guess), such as log C of C classes.")
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
 
 
@@ -321,34 +316,27 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret |
 
 
 def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None) -> Scores:
-    """The scores of a size."""
-    where = f"{rule} at {in_words(size)}"
-    if any((run.loss or 0.0) <= 0 for run in runs):
-        raise InputError(f"losses must be above 0, as their geometric mean is taken; runs of {where} have others.")
-    listed, seeds, losses = _by_seed(where, runs)
-    rates = np.log2(listed)
-    return Scores(rates, losses, ~np.isfinite(losses), guess or _scale(rates, losses), seeds, 0.0)
+    """The scores of a size, of the seeds that were trained at every rate: those of the seed that has the most.
 
-
-def _by_seed(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Array]:
-    """Rates, seeds, and losses ``[S, E]``.
-
-    The seeds that were trained at every rate, where rates are those of the seed that has the most. Where none is named,
-    the first run of each rate counts as one, the second, and so on.
+    Where no seed is named, the first run of each rate counts as one, the second, and so on.
     """
-    by_rate, by_seed = dict[float, dict[str, float]](), dict[str, dict[float, float]]()
-    for run in sorted(runs, key=lambda run: (run.lr or 0.0, run.seed or "")):
-        losses = by_rate.setdefault(run.lr or 0.0, {})
-        if run.seed in losses:
+    where, counts = f"{rule} at {in_words(size)}", Counter[float]()
+    by_seed = dict[str, dict[float, float]]()
+    for run in sorted(runs, key=lambda run: run.lr or 0.0):
+        rate, loss = run.lr or 0.0, run.loss or 0.0
+        own = by_seed.setdefault(run.seed or f"{where} {counts[rate]}", {})
+        if rate in own:
             raise InputError(
-                f"{where} has several runs of lr {run.lr:g} and seed {run.seed}: they differ in something else, maybe "
+                f"{where} has several runs of lr {rate:g} and seed {run.seed}: they differ in something else, maybe "
                 "several lengths of training. Give the rows of one setting, or name the column of seeds."
             )
-        seed = run.seed or f"{where} {len(losses)}"
-        losses[seed] = by_seed.setdefault(seed, {})[run.lr or 0.0] = run.loss or math.inf
-    rates = [*max(by_seed.values(), key=len)]
-    seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*rates}))
-    return rates, seeds, np.array([[by_seed[seed][rate] for rate in rates] for seed in seeds])
+        if loss <= 0:
+            raise InputError(f"losses must be above 0, as their geometric mean is taken; {where} has {loss:g}.")
+        own[rate], counts[rate] = loss, counts[rate] + 1
+    listed = [*max(by_seed.values(), key=len)]
+    seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*listed}))
+    rates, losses = np.log2(listed), np.array([[by_seed[seed][rate] for rate in listed] for seed in seeds])
+    return Scores(rates, losses, ~np.isfinite(losses), guess or _scale(rates, losses), seeds, 0.0)
 
 
 def _scale(rates: Array, losses: Array) -> float:
