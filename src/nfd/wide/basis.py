@@ -32,6 +32,8 @@ from torch.nn.functional import pad
 
 _TILE = 512
 _LARGE = 1 << 22  # numbers of vectors: below it copies that grow them cost more than memory
+BLOCKS = ("update", "momentum", "gradient")
+SLOTS = len(BLOCKS)  # of a column, before what it mixes
 LEAST_ROOM = 32
 
 

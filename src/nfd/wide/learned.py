@@ -24,6 +24,8 @@ from torch import Tensor
 from nfd.core.names import Space
 from nfd.core.random import Increment
 from nfd.wide.basis import (
+    BLOCKS,
+    SLOTS,
     TOLERANCE,
     Basis,
     Frame,
@@ -39,8 +41,6 @@ from nfd.wide.basis import (
 from nfd.wide.rotated import RotatedMatrix
 
 SPACES: tuple[Space, ...] = get_args(Space)
-BLOCKS = ("update", "momentum", "gradient")
-SLOTS = len(BLOCKS)
 _UNSETTLED = -1
 _MOST_SAMPLES = 256  # beyond the directions that are known: a factorization of fewer costs more than it saves
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import StateError
-from nfd.wide.basis import LEAST_ROOM, padded, with_room
-from nfd.wide.learned import SLOTS, RandomPlusLowRank
+from nfd.wide.basis import LEAST_ROOM, SLOTS, padded, with_room
+
+if TYPE_CHECKING:
+    from nfd.wide.learned import RandomPlusLowRank
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 _GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
