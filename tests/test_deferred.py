@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load, save
 from scipy import stats
 from torch import Tensor, nn
 
@@ -92,25 +91,6 @@ def test_completed_weights_are_iid_standard_normal(feedback: str) -> None:
     assert stats.ks_2samp(norms, reference).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("feedback", ["shared", pytest.param("independent", marks=pytest.mark.slow)])
-def test_law_of_a_training_run_is_that_of_dense_networks(feedback: str) -> None:
-    """A check on the check: the output after three large steps, over many seeds, in distribution."""
-
-    def final(weights: str, seed: int) -> float:
-        net = nfd.ResNet(2, 1, 12, 2, activation="tanh", weights=weights, feedback=feedback, seed=seed, dtype=F64)
-        optimizer = nfd.SGD(net.param_groups(0.5))
-        x = torch.tensor([[1.0, 0.5]], dtype=F64)
-        for _ in range(3):
-            optimizer.zero_grad()
-            (0.5 * (net(x) - 1).square().sum()).backward()
-            optimizer.step()
-        return float(net(x).detach())
-
-    dense = [final("dense", seed) for seed in range(150)]
-    deferred = [final("deferred", 1000 + seed) for seed in range(150)]
-    assert stats.ks_2samp(dense, deferred).pvalue > 1e-3
-
-
 @pytest.mark.parametrize(
     ("samples", "scale"),
     [(400, 1.0), *(pytest.param(n, 1.0, marks=pytest.mark.slow) for n in (1000, 2000)), (200, 1e-12), (200, 1e12)],
@@ -162,33 +142,6 @@ def test_an_unrecorded_draw_honours_what_the_backward_pass_learned() -> None:
     new = batches(2, d=40)[1]
     with torch.no_grad():
         torch.testing.assert_close(layer(new) @ g.T, new @ pulled.T, rtol=0, atol=1e-10)
-
-
-def test_state_survives_safetensors_and_continues_bitwise() -> None:
-    def build() -> Network:
-        return nfd.ResNet(5, 2, 40, 3, activation="tanh", weights="deferred", seed=5)
-
-    inputs = [x.float() for x in batches(8)]
-
-    def train(net: Network, optimizer: nfd.SGD, some: list[Tensor]) -> list[Tensor]:
-        outputs = []
-        for x in some:
-            y = net(x)
-            outputs.append(y.detach())
-            optimizer.zero_grad()
-            y.square().mean().backward()
-            optimizer.step()
-        return outputs
-
-    net = build()
-    optimizer = nfd.SGD(net.param_groups(0.2), momentum=0.9, weight_decay=0.01)
-    train(net, optimizer, inputs[:4])
-    other = nfd.ResNet(5, 2, 40, 3, activation="tanh", weights="deferred", seed=99)
-    other.load_state_dict(load(save(net.state_dict())))
-    resumed = nfd.SGD(other.param_groups(0.2), momentum=0.9, weight_decay=0.01)
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    expected = train(net, optimizer, inputs[4:])
-    assert all(torch.equal(a, b) for a, b in zip(expected, train(other, resumed, inputs[4:]), strict=True))
 
 
 def test_training_after_loading_leaves_what_was_loaded_as_it_is() -> None:

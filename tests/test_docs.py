@@ -119,13 +119,6 @@ def test_a_command_that_is_gone_would_be_noticed(line: str) -> None:
         check_taken(line.split())
 
 
-@pytest.mark.parametrize("page", ["README.md", *(page for page in PAGES if "howto" in page)])
-def test_inline_commands_name_what_there_is(page: str) -> None:
-    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
-    for command in re.findall(r"`nfd ([a-z][\w-]*)", text):
-        assert command in {*COMMANDS, "paper"}, command
-
-
 # ---- what is named exists ------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ The Python blocks of the pages are run with those of all pages, in test_docs.py.
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections.abc import Callable
@@ -28,8 +27,6 @@ from nfd.forecasts.law import fit_law
 from nfd.limits.extrapolate import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict_of
 from nfd.rates.transfer import TOLERANCE
-from nfd.scaling.optimizers import LAWS
-from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [*sorted((DOCS / "mathematics").glob("*.md")), DOCS / "limits-of-the-tool.md"]
@@ -48,33 +45,12 @@ def rows(page: str, head: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
-def found(name: str) -> object:
-    """The object that a dotted name stands for."""
-    parts = name.split(".")
-    for split in range(len(parts), 0, -1):
-        try:
-            value: object = importlib.import_module(".".join(parts[:split]))
-        except ModuleNotFoundError:
-            continue
-        for attribute in parts[split:]:
-            fields = getattr(value, "__dataclass_fields__", {})
-            value = fields[attribute] if attribute in fields else getattr(value, attribute)
-        return value
-    raise AssertionError(name)
-
-
 def stepped(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
     """g and h, [L + 1, n] each, of one input and a loss with derivative 1, its gradients left in place."""
     net.zero_grad()
     streams = net.streams(x)
     streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
     return streams.delta[:, 0], streams.h[:, 0]
-
-
-@pytest.mark.parametrize("page", NAMES)
-def test_every_name_exists(page: str) -> None:
-    for name in re.findall(r"`(nfd(?:\.\w+)+)", prose(page)):
-        found(name)
 
 
 @pytest.mark.parametrize("page", NAMES)
@@ -90,13 +66,6 @@ def test_formulas_survive_every_renderer(page: str) -> None:
     for line in text.splitlines():
         if line.startswith("|"):
             assert "|" not in "".join(re.findall(r"\$([^$]*)\$", line)), line
-
-
-@pytest.mark.parametrize("page", NAMES)
-def test_links_lead_somewhere(page: str) -> None:
-    path = DOCS / f"{page}.md"
-    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        assert link.startswith("http") or (path.parent / link).exists(), link
 
 
 def test_the_index_lists_every_page() -> None:
@@ -123,31 +92,6 @@ def test_unfolded_rates_are_those_of_the_page(rule: str) -> None:
     rates = {group["role"]: group["lr"] for group in net.param_groups(1.0, rule)}
     for roles, cell in zip((("input", "readout"), ("outer",), ("inner",)), cells[2:], strict=True):
         assert all(math.isclose(rates[role], values[cell]) for role in roles)
-
-
-@pytest.mark.parametrize("rule", ["depth-mup", "depth-mup-inner", "complete-p"])
-def test_folded_rows_are_unfolded_ones_times_multipliers(rule: str) -> None:
-    chosen, n, L = RULES[rule], 128.0, 16.0  # type: ignore[index]
-    a, inner = chosen.exponent or 0.0, math.sqrt(L) if rule == "depth-mup-inner" else L if rule == "complete-p" else 1
-    multiplier = {"input": 1.0, "outer": n**-0.5 * L**-a, "inner": n**-0.5, "readout": 1 / n}
-    sgd = {"input": n, "outer": n * L ** (2 * a - 1), "inner": n * inner, "readout": n}
-    adam = {"input": 1.0, "outer": n**-0.5 * L ** (a - 1), "inner": n**-0.5 * inner * L**-a, "readout": 1.0}
-    epsilon = {"input": 1 / n, "outer": n**-1.5 * L**-a, "inner": n**-1.5 * L**-a, "readout": 1 / n}
-    for role, s in multiplier.items():
-        assert role in ROLES
-        fan_in = 1.0 if role in INPUT_LIKE else n
-        out = 1.0 if role == "readout" else n
-
-        def at(power: object, fan_in: float = fan_in, out: float = out) -> float:
-            return power.at(fan_in, out, L)  # type: ignore[attr-defined, no-any-return]
-
-        assert math.isclose(at(chosen.std(role)), s)  # type: ignore[arg-type]
-        assert math.isclose(at(chosen.rate(role, LAWS["sgd"])), s**2 * sgd[role])  # type: ignore[arg-type]
-        assert math.isclose(at(chosen.rate(role, LAWS["adam"])), s * adam[role])  # type: ignore[arg-type]
-        assert math.isclose(at(chosen.epsilon(role)), epsilon[role] / s)  # type: ignore[arg-type]
-
-
-# ---- deferred decisions --------------------------------------------------------------------------------------
 
 
 # ---- infinite depth, response --------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import nfd
 
 F64 = torch.float64
-WIDTHS = (44, 50, 46)  # more than the samples seen
 
 
 LAYERS = {
@@ -24,21 +23,6 @@ LAYERS = {
 }
 every_layer = pytest.mark.parametrize("layer_of", LAYERS.values(), ids=LAYERS.keys())
 Layer = Callable[..., nfd.DeferredLinear]  # or StructuredLinear, which is alike
-
-
-def replaced(layer_of: Layer, **options: object) -> nn.Sequential:
-    """A model of a user's, its two wide matrices replaced and started as the user likes."""
-    torch.manual_seed(0)
-    n, m, k = WIDTHS
-    return nn.Sequential(
-        nn.Linear(5, n, dtype=F64),
-        nn.Tanh(),
-        layer_of(n, m, std=1 / math.sqrt(n), seed=1, dtype=F64, **options),
-        nn.Tanh(),
-        layer_of(m, k, std=1 / math.sqrt(3 * m), seed=2, dtype=F64, **options),
-        nn.Tanh(),
-        nn.Linear(k, 3, dtype=F64),
-    )
 
 
 def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
@@ -54,45 +38,6 @@ def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
                 dense.bias = nn.Parameter(start[index].bias.detach().clone())  # type: ignore[union-attr, operator]
             twin[index] = dense
     return twin
-
-
-def train(net: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> list[Tensor]:
-    stream = torch.Generator().manual_seed(1)
-    outputs = []
-    for _ in range(12):
-        x = torch.randn(3, 5, generator=stream, dtype=F64)
-        y = net(x)
-        outputs.append(y.detach())
-        optimizer.zero_grad()
-        (3 * (y - 1)).square().mean().backward()
-        nn.utils.clip_grad_norm_(net.parameters(), clip)
-        optimizer.step()
-    return outputs
-
-
-OPTIONS = [
-    {"momentum": 0.9, "weight_decay": 0.05},
-    {"momentum": 0.9, "weight_decay": 0.05, "nesterov": True},
-    {"momentum": 0.5, "dampening": 0.3},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("bias", [False, True])
-@every_layer
-def test_a_model_of_linear_layers_is_repeated_by_the_same_call_of_the_optimizer(
-    layer_of: Layer, bias: bool, options: dict[str, float]
-) -> None:
-    net = replaced(layer_of, bias=bias)
-    start = copy.deepcopy(net)
-    outputs = train(net, nfd.SGD(net.parameters(), lr=0.1, **options), clip=0.7)
-    twin = stored(net, start)
-    again = train(twin, torch.optim.SGD(twin.parameters(), lr=0.1, **options), clip=0.7)
-    for y, z in zip(outputs, again, strict=True):
-        torch.testing.assert_close(y, z, rtol=1e-12, atol=1e-12)
-    assert float((outputs[-1] - outputs[0]).abs().max()) > 0.1
-    if bias:
-        torch.testing.assert_close(net[2].bias, twin[2].bias, rtol=1e-12, atol=1e-12)
 
 
 @every_layer
@@ -116,17 +61,6 @@ def test_the_feedback_matrix_has_the_same_standard_deviation(layer_of: Layer, fe
     W, B = layer.complete()
     torch.testing.assert_close(y, x @ W.T + layer.bias)
     torch.testing.assert_close(x.grad, torch.ones(3, 20, dtype=F64) @ B)
-
-
-def trained(layer_of: Layer) -> tuple[nfd.DeferredLinear, nfd.SGD, Tensor]:
-    layer = layer_of(30, 20, bias=True, std=0.2, seed=4)
-    optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
-    x = torch.randn(3, 30, dtype=layer.update.dtype, generator=torch.Generator().manual_seed(0))
-    for _ in range(3):
-        optimizer.zero_grad()
-        layer(x).square().mean().backward()
-        optimizer.step()
-    return layer, optimizer, x
 
 
 @every_layer

@@ -146,23 +146,6 @@ def test_the_first_step_is_that_of_gaussian_weights(feedback: str, kind: str, ot
     assert abs(mean - wrong) > 6 * error
 
 
-def classes(weights: str, seed: int, width: int = 512, steps: int = 10, **options: Any) -> tuple[float, Tensor]:
-    """The mean loss over steps of classes that depend on the input, and the outputs of other inputs after them."""
-    stream = torch.Generator().manual_seed(1)
-    net = nfd.ResNet(6, 3, width, 4, weights=weights, seed=seed, **options)
-    optimizer = nfd.SGD(net.param_groups(0.5), momentum=0.5)
-    readout, others = torch.randn(6, 3, generator=stream), torch.randn(5, 6, generator=stream)
-    values = []
-    for _ in range(steps):
-        x = torch.randn(8, 6, generator=stream)
-        loss = nn.functional.cross_entropy(net(x), (x @ readout).argmax(1))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        values.append(loss.item())
-    return statistics.mean(values), net.eval()(others).detach()
-
-
 @pytest.mark.parametrize("basis", ["inputs", "gradients"])
 @pytest.mark.parametrize("resolution", [1e-10, 0.05])
 def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(basis: str, resolution: float) -> None:

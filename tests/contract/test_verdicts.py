@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from tests.contract.common import ResidualMLP, batches
 from torch import Tensor, nn
@@ -47,16 +46,6 @@ def forgets(groups: Groups) -> torch.optim.Optimizer:
 # ---- with depth ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depths", [[4, 8, 16, 32], [4, 16, 64]], ids=str)
-def test_inner_layers_of_the_paper_collapse_after_sixty_steps(depths: list[int]) -> None:
-    found = nfd.check(two_layer, batches(60, 64), [128], depths, rule="depth-mup", optimizer="sgd", lr=0.5)
-    row = rows(found)["inner_update", "depth"]
-    assert row["verdict"] == "COLLAPSES"
-    assert "falls by" in row["cause"]
-    assert not found.ok
-
-
 def test_a_fall_that_more_than_halves_a_meter_is_a_collapse_and_its_size_is_said() -> None:
     ladder: dict[str, Any] = {"task": batches(30, 16), "widths": [64], "depths": [4, 8, 16, 32], "lr": 0.3}
     found = nfd.check(two_layer, rule="depth-mup", optimizer="sgd", **ladder)
@@ -69,16 +58,6 @@ def test_a_fall_that_more_than_halves_a_meter_is_a_collapse_and_its_size_is_said
     cured = nfd.check(two_layer, rule="depth-mup-inner", optimizer="sgd", **ladder)
     assert rows(cured)["inner_update", "depth"]["verdict"] == "STABLE"
     assert nfd.check(resnet, rule="depth-mup", optimizer="sgd", **ladder).ok
-
-
-def test_blocks_without_their_factor_grow_with_depth() -> None:
-    ladder: dict[str, Any] = {"task": batches(5), "widths": [32], "depths": [2, 4, 8], "lr": 3e-3}
-    missing, planned = (
-        nfd.check(ResidualMLP, rule=rule, optimizer="adamw", **ladder) for rule in ("mup", "complete-p")
-    )
-    assert rows(missing)["stream_update", "depth"]["verdict"] == "GROWS"
-    assert not missing.ok
-    assert planned.ok
 
 
 # ---- with width ------------------------------------------------------------------------------------------------------

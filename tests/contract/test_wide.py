@@ -83,19 +83,6 @@ def test_rules_that_normalise_warn_of_a_resolution_and_linear_ones_do_not() -> N
     nfd.SGD(layer.parameters(), lr=0.1)
 
 
-@pytest.mark.slow
-def test_a_prediction_by_structured_weights_agrees_with_dense_ones_beside_an_offset() -> None:
-    family = nfd.Family(Branches, base=(16, 2), rule="complete-p", optimizer="muon")
-    task = nfd.Task([offset_batch()] * 48, adamw_lr=1e-3)
-    dense, structured = (
-        nfd.predict(family, task, 0.1, depth=2, width=64, weights=weights)  # type: ignore[arg-type]
-        for weights in ("dense", "structured")
-    )
-    apart = (structured.loss - dense.loss).abs()
-    assert bool((apart < structured.loss_high - structured.loss_low + dense.loss_high - dense.loss_low).all())
-    assert float(apart[-1]) < 0.3 * float(dense.loss[0] - dense.loss[-1])
-
-
 def twice(module: nn.Module, given: Any, made: Tensor) -> Tensor:
     """A hook that changes what a network computes."""
     return 2 * made
