@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -156,3 +159,14 @@ class Listed(nn.Module):
             h = h + branch(norm(h))
         out: Tensor = self.head(self.norm(h))
         return out
+
+
+def gpt2(width: int, depth: int) -> Any:
+    """GPT-2 of Hugging Face with heads of 8 features, without dropout."""
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    config = transformers.GPT2Config(
+        n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, vocab_size=16, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM",
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)

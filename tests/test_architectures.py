@@ -24,6 +24,7 @@ from tests.architectures import (
     Tokens,
     VisionTransformer,
 )
+from tests.models import gpt2
 from torch import Tensor, nn
 
 import nfd
@@ -151,6 +152,17 @@ CASES: dict[str, Case] = {
 }
 
 
+def encoder(width: int, depth: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(width, width // 8, 2 * width, norm_first=True, batch_first=True)
+    return nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+
+
+ENCODER = {"*.*.self_attn.out_proj.weight": "writing matrix", "*.*.self_attn.out_proj.bias": "writing vector"}
+ENCODER |= {"*.*.linear2.weight": "writing matrix", "*.*.linear2.bias": "writing vector"}
+ENCODER |= {"*.*.self_attn.in_proj_weight": "inner matrix", "*.*.linear1.weight": "inner matrix"}
+ENCODER |= {"*.*.self_attn.in_proj_bias": "inner vector", "layers.*.norm?.*": "inner vector", "norm.*": "input"}
+
+
 # kinds of the tensors of Hugging Face's models
 GATED: dict[str, str] = {
     "*.layers.*.self_attn.o_proj.weight": "writing matrix",
@@ -211,10 +223,6 @@ def hugging_face() -> dict[str, Case]:
 
         return make
 
-    def gpt2(width: int, depth: int) -> nn.Module:
-        config = transformers.GPT2Config(n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, **common)
-        return transformers.GPT2LMHeadModel(config)
-
     def images(name: str, **options: Any) -> Callable[[int, int], nn.Module]:
         def make(width: int, depth: int) -> nn.Module:
             config = getattr(transformers, f"{name}Config")(
@@ -228,6 +236,7 @@ def hugging_face() -> dict[str, Case]:
         return make
 
     return {
+        "nn.TransformerEncoder": Case(encoder, torch.randn(2, 5, 64), ENCODER),
         "GPT-2": Case(gpt2, None, GPT2 | {"transformer.ln_f.*": "norm before a tied head"}),
         "Llama": Case(text("Llama"), None, GATED),
         "Qwen 2, tied": Case(
@@ -240,7 +249,7 @@ def hugging_face() -> dict[str, Case]:
     }
 
 
-NAMES = [*CASES, "GPT-2", "Llama", "Qwen 2, tied", "Qwen 3", "Mixtral", "ConvNeXt", "ResNet"]
+NAMES = [*CASES, "nn.TransformerEncoder", "GPT-2", "Llama", "Qwen 2, tied", "Qwen 3", "Mixtral", "ConvNeXt", "ResNet"]
 
 
 def case_of(name: str) -> Case:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from tests.models import ConvBlock, ConvNet, ConvResNet, Residual, Transformer
-from tests.test_plan import families
+from tests.models import ConvBlock, ConvNet, ConvResNet, Residual, Transformer, gpt2
 from torch import Tensor, nn
 
 import nfd
@@ -20,6 +19,38 @@ from nfd.wide.stand_ins import DeferredConv
 
 F64 = torch.float64
 TOKENS = torch.arange(12).view(2, 6) % 11
+
+
+def families() -> dict[str, tuple[Callable[[int, int], nn.Module], Any]]:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    ids = {"input_ids": TOKENS}
+    common = {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 0}
+
+    def llama(width: int, depth: int) -> nn.Module:
+        config = transformers.LlamaConfig(
+            hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8,
+            num_key_value_heads=width // 16, intermediate_size=2 * width, **common,
+        )  # fmt: skip
+        return transformers.LlamaForCausalLM(config)
+
+    def vit(width: int, depth: int) -> nn.Module:
+        config = transformers.ViTConfig(
+            hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8,
+            intermediate_size=2 * width, image_size=8, patch_size=4,
+        )  # fmt: skip
+        return transformers.ViTForImageClassification(config)
+
+    def encoder(width: int, depth: int) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(width, width // 8, 2 * width, norm_first=True, batch_first=True)
+        return nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+
+    return {
+        "gpt2": (gpt2, ids),
+        "llama": (llama, ids),
+        "vit": (vit, {"pixel_values": torch.randn(2, 3, 8, 8)}),
+        "encoder": (encoder, torch.randn(2, 5, 32)),
+    }
 
 
 def inputs(model: nn.Module, count: int) -> list[Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import Residual
+from tests.models import Residual, gpt2
 from torch import nn
 
 import nfd
@@ -119,15 +119,6 @@ def test_real_writers_store_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 # ---- Hugging Face ----------------------------------------------------------------------------------------------------
-
-
-def gpt2(width: int, depth: int) -> Any:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
-        n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, vocab_size=16, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-    return transformers.GPT2LMHeadModel(config)
 
 
 def trainer_of(folder: Path, *, forget: bool = False, steps: int = 2, **options: Any) -> tuple[Any, nfd.Watch]:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import ConvNet, Residual, Transformer
-from tests.rank_one import measured_writers
+from tests.models import Residual, Transformer, gpt2
 from torch import Tensor, nn
 
 import nfd
@@ -193,68 +192,6 @@ def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
 
 
 # ---- roles -------------------------------------------------------------------------------------------------------
-
-
-def families() -> dict[str, tuple[Callable[[int, int], nn.Module], Any]]:
-    transformers = pytest.importorskip("transformers")
-    transformers.logging.set_verbosity_error()
-    ids = {"input_ids": TOKENS}
-    common = {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 0}
-
-    def gpt2(width: int, depth: int) -> nn.Module:
-        config = transformers.GPT2Config(n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, **common)
-        return transformers.GPT2LMHeadModel(config)
-
-    def llama(width: int, depth: int, tied: bool = False) -> nn.Module:
-        config = transformers.LlamaConfig(
-            hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8,
-            num_key_value_heads=width // 16, intermediate_size=2 * width, tie_word_embeddings=tied, **common,
-        )  # fmt: skip
-        return transformers.LlamaForCausalLM(config)
-
-    def vit(width: int, depth: int) -> nn.Module:
-        config = transformers.ViTConfig(
-            hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8,
-            intermediate_size=2 * width, image_size=8, patch_size=4,
-        )  # fmt: skip
-        return transformers.ViTForImageClassification(config)
-
-    def encoder(width: int, depth: int) -> nn.Module:
-        layer = nn.TransformerEncoderLayer(width, width // 8, 2 * width, norm_first=True, batch_first=True)
-        return nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
-
-    return {
-        "gpt2": (gpt2, ids),
-        "llama": (llama, ids),
-        "llama-tied": (lambda w, d: llama(w, d, True), ids),
-        "vit": (vit, {"pixel_values": torch.randn(2, 3, 8, 8)}),
-        "encoder": (encoder, torch.randn(2, 5, 32)),
-    }
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "llama-tied", "vit", "encoder", "handmade", "convolutions"])
-def test_a_trace_agrees_with_rank_one_changes(name: str) -> None:
-    own: dict[str, tuple[Callable[[int, int], nn.Module], Any]] = {
-        "handmade": (Transformer, TOKENS),
-        "convolutions": (ConvNet, torch.randn(2, 3, 6, 6)),
-    }
-    make, sample = own[name] if name in own else families()[name]
-    model = make(32, 3)
-    given = None if name in ("gpt2", "llama", "llama-tied") else sample  # these bring ids of their own
-    plan = nfd.plan(model, rule="complete-p", make_model=make, base=(16, 1), sample=given)
-    assert plan.depth == len(plan.blocks) == 3
-    assert plan.width == 2
-    for block in plan.blocks[1:]:
-        own_roles = {n.removeprefix(f"{block}."): r for n, r in plan.roles.items() if n.startswith(f"{block}.")}
-        matrices = {n for n in own_roles if len(plan.entries[f"{block}.{n}"].shape) > 1}
-        writers = measured_writers(model, block, sample)
-        assert writers == {n for n in matrices if own_roles[n] == "outer"}
-        assert {own_roles[n] for n in matrices - writers} == {"inner"}
-    assert not plan.multipliers
-    ends = {"gpt2": "transformer.ln_f.weight", "llama-tied": "model.norm.weight"}
-    assert name not in ends or plan.constant(ends[name]) == 0.5
-    heads = [n for n in plan.roles if n in ("lm_head.weight", "classifier.weight")]
-    assert all(plan.roles[n] == "readout" for n in heads)
 
 
 def test_post_norm_models_have_width_rules_only() -> None:
@@ -678,9 +615,8 @@ def test_both_ways_train_the_same_function(optimizer: str, decay: float) -> None
 
 def test_a_folded_model_is_saved_and_loaded_as_it_is(tmp_path: Path) -> None:
     """By Hugging Face's own methods, with no wrapper that they could lose."""
-    make, _ = families()["gpt2"]
-    model: Any = make(32, 2)
-    nfd.plan(model, rule="mup", make_model=make, base=(16, 2)).apply_(model)
+    model: Any = gpt2(32, 2)
+    nfd.plan(model, rule="mup", make_model=gpt2, base=(16, 2)).apply_(model)
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
     torch.testing.assert_close(loaded.eval()(TOKENS).logits, model.eval()(TOKENS).logits, rtol=0, atol=0)

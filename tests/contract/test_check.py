@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.contract.common import run
+from tests.models import UpDown, gpt2
 from torch import Tensor, nn
 
 import nfd
@@ -23,25 +24,13 @@ IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0)
 SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
 
 
-class Block(nn.Module):
-    """``h + W_2 relu(W_1 h)``."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, h: Tensor) -> Tensor:
-        out: Tensor = h + self.down(torch.relu(self.up(h)))
-        return out
-
-
 class Residual(nn.Module):
     """Five numbers to three classes."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.embed = nn.Linear(5, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(UpDown(width) for _ in range(depth))
         self.head = nn.Linear(width, 3)
 
     def streams(self, x: Tensor) -> list[Tensor]:
@@ -75,7 +64,7 @@ class Language(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.blocks = nn.ModuleList(UpDown(width) for _ in range(depth))
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
         h = self.tokens(input_ids)
@@ -148,16 +137,6 @@ def test_standard_rates_grow_with_size_and_those_of_mup_and_complete_p_do_not() 
     assert [check.ok for check in found.values()] == [False, False, True]
     assert str(found["complete-p"]).startswith("No fault found.")
     assert "'complete-p' has the remedies built in" in str(found["standard"]).splitlines()[0]
-
-
-def gpt2(width: int, depth: int) -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    return transformers.GPT2LMHeadModel(  # type: ignore[no-any-return]
-        transformers.GPT2Config(
-            n_embd=width, n_layer=depth, n_head=width // 16, n_positions=8, vocab_size=11, bos_token_id=0,
-            eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM",
-        )
-    )  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models import UpDown
 from torch import Tensor, nn
 
 import nfd
@@ -19,25 +20,13 @@ IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0)
 SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
 
 
-class Block(nn.Module):
-    """``h + W_2 relu(W_1 h)``."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, h: Tensor) -> Tensor:
-        out: Tensor = h + self.down(torch.relu(self.up(h)))
-        return out
-
-
 class Language(nn.Module):
     """Next tokens."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
-        self.blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
+        self.blocks = nn.Sequential(*[UpDown(width) for _ in range(depth)])
 
     def forward(self, ids: Tensor) -> Tensor:
         out: Tensor = self.head(self.norm(self.blocks(self.tokens(ids))))

@@ -14,6 +14,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from tests.contract.common import ResidualMLP, batches
+from tests.models import Residual
 from torch import Tensor, nn
 
 import nfd
@@ -226,27 +227,6 @@ LOSSES = {  # of 0.2.0, whose definition of a loss of one's own model this is
     "value": [1.1216601481040318, 1.0093056211868916, 0.9411273449659348, 0.8805060734351476],
     "bias": [0.0006494919459025065, -0.004470954338709365, -0.005501508712768555, -0.004447785516579946],
 }
-
-
-class UpDown(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, h: Tensor) -> Tensor:
-        out: Tensor = h + self.down(torch.relu(self.up(h)))
-        return out
-
-
-class Residual(Bare):
-    def __init__(self, width: int, depth: int) -> None:
-        nn.Module.__init__(self)
-        self.embed, self.blocks = nn.Linear(5, width), nn.Sequential(*[UpDown(width) for _ in range(depth)])
-        self.head = nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.blocks(self.embed(x)))
-        return out
 
 
 def test_losses_are_those_of_the_last_version() -> None:

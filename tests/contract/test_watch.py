@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.common import ResidualMLP, batches
+from tests.models import gpt2
 from torch import Tensor, nn
 
 import nfd
@@ -109,16 +110,6 @@ def test_a_check_measures_a_model_with_an_autocast_of_its_own() -> None:
     for seen, wanted in zip(half.runs, full.runs, strict=True):
         for meter in ("activation", "inner_update", "stream_update", "function_update", "update_to_weight"):
             assert seen[meter] == pytest.approx(wanted[meter], rel=0.05), meter
-
-
-def gpt2(width: int, depth: int) -> Any:
-    transformers = pytest.importorskip("transformers")
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, vocab_size=16, bos_token_id=0,
-            eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM",
-        )
-    )  # fmt: skip
 
 
 def planned_gpt2() -> tuple[Any, nfd.Plan, Tensor]:
