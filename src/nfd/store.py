@@ -130,7 +130,7 @@ class Store:
 
         (content,) = self._row("SELECT curves FROM records WHERE key = ?", key)
         with self._in_words():
-            return load(content)
+            return dict(sorted(load(content).items()))
 
     def _record(self, row: tuple[Any, ...]) -> Record:
         key, status, config, metrics, observed, seconds = row

@@ -420,7 +420,7 @@ def test_what_muon_leaves_to_adamw_has_a_rate_of_its_own() -> None:
     assert all(row["change"] == 0 for row in readouts(0.0))
     assert readouts(0.02) == readouts(None)
     assert all(row["change"] > 0 for row in readouts(None))
-    with pytest.raises(ValueError, match="adamw_lr is for tensors that Muon leaves to AdamW"):
+    with pytest.raises(ValueError, match="adamw_lr is for what Muon leaves to AdamW; got optimizer='sgd'"):
         checked(task=nfd.Task(vectors(2), adamw_lr=0.1), optimizer="sgd")
 
 

@@ -52,7 +52,7 @@ class Member:
 
     @property
     def hidden(self) -> list[str]:
-        """The names of the matrices inside of blocks."""
+        """The names of what is inside of blocks and trains at a rate of its own there: matrices, and their biases."""
         return [name for name, role in self.roles.items() if role in ("hidden", "inner", "outer")]
 
     @property
