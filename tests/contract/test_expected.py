@@ -126,3 +126,22 @@ def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
         alerts(None, tmp_path / "none.json")
     with pytest.raises(TypeError, match="a function of rows"):
         alerts(None, 3)
+
+
+class Wider(Language):
+    """With one more matrix between the tokens and the blocks."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.more = nn.Linear(width, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.head(self.norm(self.blocks(self.more(self.tokens(ids)))))
+        return out
+
+
+def test_a_check_of_networks_with_other_layers_is_refused() -> None:
+    family = nfd.Family(Wider, base=(8, 2), rule="complete-p", sample=SHIFTED[0][0])
+    model, plan = family.build(32, 8), family.plan(32, 8)
+    with pytest.raises(ValueError, match="other layers: the model alone has more"):
+        nfd.Watch(model, plan, SHIFTED[0][0], 2, ladder())

@@ -217,4 +217,4 @@ def test_stacks_that_grow_by_different_factors_have_depths_of_their_own() -> Non
     assert nfd.Plan.from_dict(plan.to_dict()) == plan
     even = nfd.plan(EncoderDecoder(16, 8), base=base, rule="complete-p", optimizer="sgd", sample=SAMPLE)
     assert even.depth == 4.0
-    assert "l = 4;" in str(even)
+    assert "l = 4 times" in str(even)

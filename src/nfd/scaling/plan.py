@@ -27,10 +27,12 @@ from nfd.scaling.entries import Entry, Positive, acts_inside
 from nfd.scaling.model import (
     Scaled,
     TensorInfo,
+    block_of,
     in_any_block,
     listed,
     matches,
     modules,
+    stacks_of,
     tensors,
     unwrapped,
     whole,
@@ -394,12 +396,16 @@ class Plan:
 
         rows = Counter((anywhere(name), *self._row(name)) for name in self.entries)
         inserted = Counter((anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items())
+        stacks = {block: stack for stack, blocks in stacks_of(self.blocks).items() for block in blocks}
+        inside = ((block_of(name, self.blocks), entry.depth) for name, entry in self.entries.items())
+        own = {stacks[block]: depth for block, depth in inside if block is not None and depth is not None}
+        depths = ", ".join(f"l = {depth:g} in {stack}" for stack, depth in own.items()) or f"l = {self.depth:g}"
         columns = ("tensor", "shape", "role", "why", "std", "rate", "epsilon")
         table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in columns))
         for (name, *cells), n in rows.items():
             table.add_row(f"{name} x{n}" if n > 1 else name, *cells)
         lines = [
-            f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth l = {self.depth:g} times the "
+            f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth {depths} times the "
             f"base's; {len(self.blocks) or 'no'} blocks; weight decay: {self.decay}",
             "in, out: a tensor's fan-in and fan-out over the base's; rate and epsilon are over the base's, too",
             as_text(table, 200),

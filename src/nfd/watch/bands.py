@@ -171,6 +171,11 @@ class LadderRun:
         """The steps after which it was looked at."""
         return tuple(sorted({row.step for row in self.rows}))
 
+    @property
+    def layers(self) -> set[str]:
+        """The layers that have matrices, with ``*`` for numbers."""
+        return {numberless(row.layer) for row in self.rows if row.layer is not None and row.meter == CHANGE}
+
     @cached_property
     def curves(self) -> dict[Series, Array]:
         """Every series as ``[looks, layers along the blocks]``; not-a-number where nothing was read."""

@@ -458,12 +458,12 @@ def follows(alert: Any, known: Alert, plan: Plan) -> bool:
 # ---- ``expected=`` of a watch
 
 
-def expectation(expected: Check | str | Path | Alarm, plan: Plan) -> Alarm:
-    """What judges the rows of a model with this plan.
+def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mapping[str, str]) -> Alarm:
+    """What judges the rows of a model with this plan, whose layers have these names by those of their matrices.
 
     Raises:
         ValueError: for a file that holds no check, a check under another rule or optimizer than the plan's, from
-            another base, or one that cannot tell of this size (``nfd.watch.bands.Bands``).
+            another base, of other layers, or one that cannot tell of this size (``nfd.watch.bands.Bands``).
     """
     if not isinstance(expected, Check | str | Path):
         if not callable(getattr(expected, "alerts", None)):
@@ -480,8 +480,20 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan) -> Alarm:
             f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} (width x depth of "
             "the base), so that one lr means other rates. Check with the base of the plan as the smallest size."
         )
-    blocks = [len(own) for own in stacks_of(plan.blocks).values()]
-    return Alarm(Bands(ladder, plan.width * base[0], plan.depth * base[1], blocks))
+    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, stacks_of(plan.blocks).values())])
+    # names that have nothing in common, as those of a wrapped model, tell nothing
+    named = {numberless(layer) for layer in layers.values()}
+    drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
+    known = {layer for run in ladder.runs for layer in run.layers}
+    lacking, more = {layer for layer in known - named if all(layer in run.layers for run in ladder.runs)}, drawn - known
+    if (lacking or more) and named & known:
+        parts = (("its networks alone have", lacking), ("the model alone has", more))
+        texts = [f"{owner} {listed(sorted(names))}" for owner, names in parts if names]
+        raise InputError(
+            f"expected is a check of networks with other layers: {', and '.join(texts)}. Check networks of the "
+            "model's own kind, with the same options."
+        )
+    return Alarm(bands)
 
 
 def _stored(path: Path) -> object:

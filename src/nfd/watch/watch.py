@@ -23,7 +23,7 @@ from nfd.core.tables import rows_as_text
 from nfd.families.member import member_of
 from nfd.meters.check import Check
 from nfd.meters.noise import GradientNoise
-from nfd.meters.updates import NO_BLOCKS, Baseline, Pass, Reading, meter_of, norm, of_layer, readings
+from nfd.meters.updates import NO_BLOCKS, Baseline, Pass, Reading, layers_of, meter_of, norm, of_layer, readings
 from nfd.meters.verdict import silent_units
 from nfd.scaling.model import (
     TensorInfo,
@@ -150,7 +150,7 @@ class Watch:
             self.left_out[_RATIO] = NO_BLOCKS
         self._starts = cast(Starts, self._baseline.start)
         of_start = [] if check_flag("own_start", own_start) else init_check(plan, self._starts.kept, self._starts.infos)
-        self.expected = None if expected is None else expectation(expected, plan)
+        self.expected = None if expected is None else expectation(expected, plan, layers_of(self._baseline.matrices))
         self._rates = RateCheck(plan, self._member.module)
         self._begin(of_start)
 
