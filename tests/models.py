@@ -140,27 +140,6 @@ class ConvResNet(nn.Module):
         return out
 
 
-class Listed(nn.Module):
-    """Pre-norm blocks that are lists of parts and are never called themselves, and a norm before the head."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.embed = nn.Linear(5, width)
-        self.layers = nn.ModuleList(
-            nn.ModuleList([nn.LayerNorm(width), nn.Sequential(nn.Linear(width, width), nn.GELU())])
-            for _ in range(depth)
-        )
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.embed(x)
-        for norm, branch in self.layers:  # type: ignore[misc]
-            h = h + branch(norm(h))
-        out: Tensor = self.head(self.norm(h))
-        return out
-
-
 def gpt2(width: int, depth: int) -> Any:
     """GPT-2 of Hugging Face with heads of 8 features, without dropout."""
     transformers = pytest.importorskip("transformers")

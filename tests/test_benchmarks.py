@@ -131,15 +131,3 @@ def test_parts_alternate_and_what_is_missing_says_why(tmp_path: Path, monkeypatc
 
 def test_the_page_is_made_from_the_baseline() -> None:
     assert page(Result.read(BASELINE)) == PAGE.read_text()
-
-
-def test_what_other_pages_quote_is_the_baselines() -> None:
-    parts = Result.read(BASELINE).parts
-    gains = {row["width"]: row["dense / deferred"].interval.value for row in parts["dense"]}
-    shares = [100 * row["share of the bound"].interval.value for row in parts["query"]]
-    readme, limits = (
-        " ".join((ROOT / page).read_text().split()) for page in ("README.md", "docs/limits-of-the-tool.md")
-    )
-    assert f"{gains[8192]:.0f} times faster than a plain dense network, and of width 4,096 {gains[4096]:.1f}" in readme
-    assert f"{gains[4096]:.1f} and {gains[8192]:.0f} times a plain dense network" in limits
-    assert f"a query reaches {min(shares):.0f} to {max(shares):.0f} %" in limits

@@ -9,22 +9,7 @@ from pathlib import Path
 
 from tests.contract.test_shell import SETUP
 
-SMALL = [
-    "transfer",
-    "setup.py",
-    "--widths",
-    "8",
-    "16",
-    "--depths",
-    "1",
-    "--rules",
-    "mup",
-    "--lr",
-    "1e-3",
-    "1e-2",
-    "0.1",
-]
-SMALL += ["--seeds", "2", "--workers", "1"]
+SMALL = "transfer setup.py --widths 8 16 --depths 1 --rules mup --lr 1e-3 1e-2 0.1 --seeds 2 --workers 1"
 
 # Run by every process when it starts. Each of these is missing on Windows: modules, signal masks, what the system says
 # of itself, directories that open.
@@ -64,7 +49,7 @@ def test_a_sweep_runs_without_what_only_posix_has(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     paths = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     ended = subprocess.run(
-        [sys.executable, "run.py", *SMALL, "--seeds", "2", "--workers", "1"],
+        [sys.executable, "run.py", *SMALL.split()],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,

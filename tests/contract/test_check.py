@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.contract.common import run
-from tests.models import UpDown, gpt2
+from tests.models import ConvNet, UpDown, gpt2
 from torch import Tensor, nn
 
 import nfd
@@ -244,42 +244,17 @@ def test_networks_of_two_sizes_begin_independently() -> None:
     assert abs(float(torch.corrcoef(torch.tensor(sizes))[0, 1])) < 0.7  # shared draws make it 0.9 and more
 
 
-class Conv(nn.Module):
-    """Images through residual convolutions with batch statistics."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, width, 3, padding=1)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.BatchNorm2d(width),
-                nn.Conv2d(width, width, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(width, width, 3, padding=1),
-            )
-            for _ in range(depth)
-        )
-        self.head = nn.Linear(width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for block in self.blocks:
-            h = h + block(h)
-        out: Tensor = self.head(h.mean((2, 3)))
-        return out
-
-
 def encoder(width: int, depth: int) -> nn.Module:
     layer = nn.TransformerEncoderLayer(width, width // 4, 2 * width, norm_first=True, batch_first=True, dropout=0.0)
     blocks = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
     return nn.Sequential(nn.Embedding(11, width), blocks, nn.LayerNorm(width), nn.Linear(width, 11))
 
 
-@pytest.mark.parametrize(("make_model", "optimizer"), [(Conv, "adamw"), (encoder, "muon")])
+@pytest.mark.parametrize(("make_model", "optimizer"), [(ConvNet, "adamw"), (encoder, "muon")])
 def test_every_kind_of_module_is_measured(make_model: Any, optimizer: str) -> None:
     g = torch.Generator().manual_seed(0)
     images = [(torch.randn(8, 3, 6, 6, generator=g) + 3, torch.arange(8))] * 2
-    options: dict[str, Any] = {"task": images if make_model is Conv else SHIFTED[:2], "rule": "complete-p"}
+    options: dict[str, Any] = {"task": images if make_model is ConvNet else SHIFTED[:2], "rule": "complete-p"}
     check = checked(make_model, **options, depths=[2, 4], optimizer=optimizer, lr=1e-3, at=(1, 2))
     meters = {meter for meter, _ in verdicts(check)}
     assert meters >= {"inner_update", "stream_update", "function_update", "function_update_inner", "gradient", "loss"}
@@ -287,7 +262,7 @@ def test_every_kind_of_module_is_measured(make_model: Any, optimizer: str) -> No
     aligned = [row["alignment"] for row in check.rows if row["matrix"] and "alignment" in row]
     assert aligned
     assert all(0 < value <= 1 + 1e-3 for value in aligned)
-    if make_model is Conv:  # batch statistics that move are no learning
+    if make_model is ConvNet:  # batch statistics that move are no learning
         still = checked(make_model, **options, optimizer=optimizer, lr=1e-12)
         assert all(run["activation_update"] < 1e-5 * run["activation"] for run in still.runs)
 

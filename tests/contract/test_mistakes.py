@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-from tests.contract.common import NFD, ResidualMLP, batches
+from tests.contract.common import NFD
 from tests.contract.test_shell import SETUP
-
-import nfd
 
 INSIDES = ("pydantic", "ValidationError", "FieldInfo", "Annotated", "typing.", "<class", "tyro", "Config", "Traceback")
 SMALL = "--widths 8 16 --depths 1 --seeds 2"
@@ -164,12 +161,3 @@ def test_an_error_of_the_users_code_is_shown_with_its_line(end: str, words: str,
 def test_a_line_without_a_mistake_is_done(line: str, told: Answers) -> None:
     code, text = told[line]
     assert code == 0, text
-
-
-def test_functions_of_the_wrong_form_are_refused_by_name() -> None:
-    def check(**about: Any) -> nfd.Check:
-        return nfd.check(ResidualMLP, nfd.Task(batches(1, 4), **about), [8, 16], [1])
-
-    for name, wrong in (("loss", lambda outputs: outputs.mean()), ("schedule", lambda: 1.0)):
-        with pytest.raises(TypeError, match=name):
-            check(**{name: wrong})
