@@ -143,5 +143,5 @@ class Wider(Language):
 def test_a_check_of_networks_with_other_layers_is_refused() -> None:
     family = nfd.Family(Wider, base=(8, 2), rule="complete-p", sample=SHIFTED[0][0])
     model, plan = family.build(32, 8), family.plan(32, 8)
-    with pytest.raises(ValueError, match="other layers: the model alone has more"):
+    with pytest.raises(ValueError, match="other layers: the model alone has 'more'"):
         nfd.Watch(model, plan, SHIFTED[0][0], 2, ladder())
