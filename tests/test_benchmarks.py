@@ -23,7 +23,6 @@ from nfd.data import digits
 from nfd.runs.loop import train
 from nfd.runs.losses import cross_entropy
 
-ROOT = Path(__file__).parents[1]
 MACHINE = {"processor": "made up", "cores": 2, "threads": 2, "torch": "2", "date": "2026-01-01T00:00:00+00:00"}
 
 

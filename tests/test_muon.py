@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save
-from tests.test_stand_in import stored
+from tests.test_stand_in import Layer, every_layer, stored
 from torch import Tensor, nn
 
 import nfd
 
 F64 = torch.float64
-LAYERS = {
-    "deferred": nfd.DeferredLinear,
-    "structured-inputs": partial(nfd.StructuredLinear, resolution=1e-10, basis="inputs"),
-    "structured-gradients": partial(nfd.StructuredLinear, resolution=1e-10, basis="gradients"),
-}
-Layer = Callable[..., Any]
-every_layer = pytest.mark.parametrize("layer_of", LAYERS.values(), ids=LAYERS.keys())
 
 
 def model(layer_of: Layer) -> nn.Sequential:

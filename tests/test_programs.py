@@ -10,17 +10,12 @@ from typing import Any
 import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
-from tests.test_stand_in import stored
+from tests.test_stand_in import LAYERS, stored
 from torch import Tensor, nn
 
 import nfd
 
 F64 = torch.float64
-LAYERS = (
-    nfd.DeferredLinear,
-    partial(nfd.StructuredLinear, resolution=1e-10, basis="inputs"),
-    partial(nfd.StructuredLinear, resolution=1e-10, basis="gradients"),
-)
 
 
 def between(least: float, most: float) -> st.SearchStrategy[float]:
@@ -38,7 +33,7 @@ RULES = st.one_of(
     ruled(nfd.SGD, dampening=between(0, 0.5), maximize=st.booleans()),
     ruled(nfd.Muon, nesterov=st.booleans(), adjust_lr_fn=SHAPES, ns_steps=st.integers(1, 6)),
 )
-CASES = st.tuples(st.sampled_from(LAYERS), RULES)
+CASES = st.tuples(st.sampled_from(list(LAYERS.values())), RULES)
 KINDS = ["learn", "step", "step", "forget", "clip", "clip one", "rate", "look"]
 TRAINING = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 4)), max_size=10)
 
