@@ -280,3 +280,16 @@ def test_a_gradient_is_shown_with_the_norm_of_that_of_the_dense_weights() -> Non
     assert float(layer.update.grad.norm()) == pytest.approx(2 * float((g.T @ x).norm()), rel=1e-6)
     layer.zero_grad()
     assert layer.rank == 0  # what no step has seen is forgotten
+
+
+@pytest.mark.parametrize("basis", ["inputs", "gradients"])
+def test_a_gradient_that_outlives_a_step_has_its_norm_too(basis: Any) -> None:
+    """The step compresses its first samples, and those that come later are held as they are."""
+    layer, stream = nfd.StructuredLinear(30, 20, seed=0, basis=basis, dtype=F64), torch.Generator().manual_seed(0)
+    x, g = torch.randn(60, 30, generator=stream, dtype=F64), torch.randn(60, 20, generator=stream, dtype=F64)
+    layer(x).backward(g)
+    nfd.SGD(layer.parameters(), lr=0.1).step()
+    assert layer.update.grad is not None
+    assert float(layer.update.grad.norm()) == pytest.approx(float((g.T @ x).norm()))
+    layer(x[:9]).backward(3 * g[:9])
+    assert float(layer.update.grad.norm()) == pytest.approx(float((g.T @ x + 3 * g[:9].T @ x[:9]).norm()))

@@ -93,3 +93,11 @@ def test_without_a_guess_divergence_counts_by_the_best_rates_beside_it(step: flo
     rows = [{"width": 8, "lr": 2.0 ** (step * place), "loss": own} for place, own in enumerate(losses)]
     ((cell,),) = (rule.cells.values() for rule in nfd.fit_transfer(rows).rules)
     assert cell.guess == pytest.approx(loss)
+
+
+def test_a_regret_is_that_of_the_largest_network_whatever_lies_between() -> None:
+    rows, _ = asked(-2.0)
+    rates = np.array(RATES, dtype=float)
+    between = rows_of(128, rates, planted(np.random.default_rng(2), 4, rates, -1.0, CALM))
+    two, three = (nfd.fit_transfer(some, guess=GUESS).regret("logged") for some in (rows, rows + between))
+    assert vars(three) == vars(two)
