@@ -66,6 +66,15 @@ def test_noise_that_falls_with_size_is_seen_to() -> None:
     assert few.noise[:, 1].std() == pytest.approx(known**-0.5, rel=0.1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_interval_leans_where_the_law_is_not_linear(seed: int) -> None:
+    """A floor that is too high needs a large power; one that is too low a small one, which reaches further."""
+    random = np.random.default_rng(seed)
+    losses = {(1e6 * 2**k,): (2 + 2 ** (-0.4 * k) + 0.01 * random.normal(size=4)).tolist() for k in range(6)}
+    floor = fit_law(("tokens",), losses).floor
+    assert floor.value - floor.low > 1.12 * (floor.high - floor.value)
+
+
 def test_a_law_that_does_not_hold_names_the_size_that_is_furthest_from_it() -> None:
     losses = {(n,): [1 + 8 / n + s for s in (-1e-3, 0.0, 1e-3)] for n in (32, 64, 128, 256, 512)}
     losses[128,] = [loss + 0.05 for loss in losses[128,]]

@@ -271,6 +271,27 @@ def test_a_training_that_goes_on_after_a_compression_is_the_training() -> None:
     torch.testing.assert_close(trained(net, optimizer, range(21, 40)), trained(other, again, range(21, 40)))
 
 
+def test_training_after_loading_leaves_what_was_loaded_as_it_is() -> None:
+    """One state begins several runs, also where the directions are complete, so that no step needs more memory."""
+    x = torch.randn(3, 60, 30, generator=torch.Generator().manual_seed(0))
+    first, other = (nfd.StructuredLinear(30, 20, seed=0) for _ in range(2))
+
+    def train(layer: nfd.StructuredLinear) -> None:
+        optimizer = nfd.SGD(layer.parameters(), lr=1e-3, weight_decay=0.1)
+        for rows in x:
+            optimizer.zero_grad()
+            layer(rows).square().mean().backward()
+            optimizer.step()
+
+    train(first)
+    state = first.state_dict()
+    kept = copy.deepcopy(state)
+    other.load_state_dict(state)
+    train(other)
+    train(first)
+    assert all(torch.equal(state[name], kept[name]) for name in kept if isinstance(kept[name], Tensor))
+
+
 def test_a_gradient_is_shown_with_the_norm_of_that_of_the_dense_weights() -> None:
     layer, x = nfd.StructuredLinear(30, 20, seed=0), torch.randn(5, 30, generator=torch.Generator().manual_seed(0))
     g = torch.randn(5, 20, generator=torch.Generator().manual_seed(1))
