@@ -71,7 +71,10 @@ def test_an_interval_leans_where_the_law_is_not_linear(seed: int) -> None:
     """A floor that is too high needs a large power; one that is too low a small one, which reaches further."""
     random = np.random.default_rng(seed)
     losses = {(1e6 * 2**k,): (2 + 2 ** (-0.4 * k) + 0.01 * random.normal(size=4)).tolist() for k in range(6)}
-    floor = fit_law(("tokens",), losses).floor
+    law = fit_law(("tokens",), losses)
+    floor = law.floor
+    assert not law.paired
+    assert not fit_law(("tokens",), {size: own[:1] for size, own in losses.items()}).paired
     assert floor.value - floor.low > 1.12 * (floor.high - floor.value)
 
 

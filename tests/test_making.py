@@ -72,6 +72,9 @@ def test_options_of_another_optimizer_are_refused() -> None:
         plan.make_optimizer(model, lr=0.1, momentum=0.9)
     with pytest.raises(ValueError, match="adamw_lr is for what Muon leaves"):
         plan.make_optimizer(model, lr=0.1, adamw_lr=0.1)
+    with pytest.raises(ValueError, match="eps is Adam's"):
+        planned("sgd")[1].param_groups(model, lr=0.1, eps=1e-6)
+    assert "eps" not in planned("sgd")[1].param_groups(model, lr=0.1)[0]
     with pytest.raises(ValueError, match="adamw_lr must be at least 0"):
         planned("muon")[1].make_optimizer(model, lr=0.1, adamw_lr=-0.1)
     with pytest.raises(ValueError, match=r"optimizer='lion' is not built here.*make= of plan.make_optimizer"):

@@ -306,6 +306,8 @@ def test_decay_modes(decay: str) -> None:
         assert group["weight_decay"] == pytest.approx(expected)
     bare = plan.param_groups(model, lr=0.01, weight_decay=0.1, no_decay=("**.bias",))
     assert any(g["weight_decay"] == 0 and all(p.dim() == 1 for p in g["params"]) for g in bare)
+    spared = plan.param_groups(model, lr=0.01, weight_decay=0.1, no_decay="vectors")
+    assert all((g["weight_decay"] == 0) == (p.dim() == 1) for g in spared for p in g["params"])
 
 
 def test_adam_refuses_a_decay_that_no_size_keeps() -> None:

@@ -56,6 +56,13 @@ def test_what_calm_starts_pay_has_the_interval_of_a_mean() -> None:
     assert loss.value - loss.low == pytest.approx(stats.t.ppf(0.975, STARTS - 1) * error, rel=1e-3)
 
 
+def test_a_calm_start_that_learns_nothing_is_lost_above_the_best_rate() -> None:
+    diverging, grid = regret(4).new, regret(4).grid
+    losses = np.where(diverging.upset, GUESS + 0.01, diverging.losses)
+    calm = Regret(Scores(diverging.log2_eta, losses, np.zeros_like(diverging.upset), GUESS), grid)
+    assert calm.diverges == regret(4).diverges
+
+
 @pytest.mark.parametrize(
     ("upset", "edge"), [((True, True, True), -1), ((False, False, True), 0), ((False, False, False), 1)]
 )
