@@ -164,6 +164,21 @@ def test_training_after_loading_leaves_what_was_loaded_as_it_is() -> None:
     assert all(torch.equal(state[name], kept[name]) for name in kept if isinstance(kept[name], Tensor))
 
 
+def test_a_momentum_of_before_loading_is_refused_and_double_precision_continues() -> None:
+    layer, x = nfd.DeferredLinear(40, 30), batches(1, d=40)[0].float()
+    optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    layer(x).square().mean().backward()
+    optimizer.step()
+    y = layer(x).detach()
+    optimizer.zero_grad()
+    layer.double()
+    torch.testing.assert_close(layer(x.double()).detach(), y.double(), rtol=1e-5, atol=1e-5)
+    layer.load_state_dict(layer.state_dict())
+    layer(x.double()).square().mean().backward()
+    with pytest.raises(RuntimeError, match="which was loaded or converted since"):
+        optimizer.step()
+
+
 def test_loading_into_another_layer_is_refused() -> None:
     state = nfd.DeferredLinear(4, 4).state_dict()
     with pytest.raises(RuntimeError, match="independent"):
