@@ -319,3 +319,10 @@ def test_a_gradient_that_outlives_a_step_has_its_norm_too(basis: Any) -> None:
     start = layer.dense_weights()
     optimizer.step()
     torch.testing.assert_close(layer.dense_weights(), start - 0.1 * twice)
+
+
+@pytest.mark.parametrize("feedback", ["independent", "static"])
+def test_dense_weights_begin_as_those_that_are_completed(feedback: Any) -> None:
+    layer = nfd.StructuredLinear(30, 20, std=0.2, seed=0, feedback=feedback)
+    for now, start in zip(layer.dense_weights(), layer.complete(), strict=True):
+        torch.testing.assert_close(now, start)
