@@ -59,7 +59,8 @@ for check in found.values():
 # %%
 torch.manual_seed(0)
 model = RowTransformer(*LARGE)
-plan = nfd.plan(model, rule="complete-p", make_model=RowTransformer, base=(WIDTHS[0], DEPTHS[0]), optimizer="adamw")
+sample = batches[0][0]
+plan = nfd.plan(model, (WIDTHS[0], DEPTHS[0]), rule="complete-p", make_model=RowTransformer, sample=sample)
 print(plan)
 plan.apply_(model, seed=0)
 optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)

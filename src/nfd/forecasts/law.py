@@ -181,6 +181,9 @@ class Law:
         terms: dict[str, Any] = {name: term.limits for name, term in self.terms.items()}
         return terms | {name: getattr(self, name) for name in ("p_value", "good", "note")}
 
+    def __str__(self) -> str:
+        return f"{self.formula}: {self.test}. {self.note}".strip()
+
     def loss(self, *sizes: float) -> Interval:
         """The mean loss of runs of a size, in the order of ``variables``; each may be ``math.inf``.
 

@@ -450,7 +450,7 @@ class Plan:
     @staticmethod
     def load(path: str | Path) -> Plan:
         """The plan in a file that ``save`` wrote; ValueError if it is not a plan."""
-        return _read(expanded(path).read_bytes())
+        return _read(expanded(path).read_bytes(), str(path))
 
 
 def _formula(power: Power, value: float, more: float, base: str = "") -> str:
@@ -460,13 +460,13 @@ def _formula(power: Power, value: float, more: float, base: str = "") -> str:
     return formula if power == Power() and more == 1 else f"{formula} = {value:.4g}"
 
 
-def _read(text: str | bytes) -> Plan:
+def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
     try:
         plan = TypeAdapter(Plan).validate_json(text, strict=True)
         law_of(plan.optimizer)
     except ValueError as error:
-        reason = " ".join(str(error).splitlines()[:3])
-        raise InputError(f"The stored plan is damaged, or no plan ({reason}). Plan the model again.") from None
+        reason = " ".join(str(error).partition(" [type=")[0].splitlines()[1:]) or str(error)
+        raise InputError(f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again.") from None
     return plan
 
 
