@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,12 +124,20 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def threads_for(multiplications: float) -> AbstractContextManager[None]:
+@contextmanager
+def threads_for(multiplications: float) -> Iterator[None]:
     """One thread for a block of so few multiplications; those that there are for more.
 
     A second thread saves a fraction of a millisecond of a small block where cores are idle. Where they are busy each
     operation waits, spinning, until the second thread has its turn: that took 50 ms a block.
     """
     torch = sys.modules.get("torch")
-    is_small = torch is not None and multiplications < _SMALL and torch.get_num_threads() > 1
-    return threads(1) if is_small else nullcontext()
+    before = torch.get_num_threads() if torch is not None and multiplications < _SMALL else 1
+    if torch is None or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
