@@ -24,6 +24,7 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.rooms
 
 # The site, in build/docs; it needs no network, nor does its reader.
 docs: .venv/installed

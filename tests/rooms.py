@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 20_000, 80, 6_000, 16_000, 7_500  # lines, but for the files
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_700, 80, 6_000, 17_100, 7_500  # wanted: 20,000 and 16,000 of tests
 
 ROOMS = {  # lines and files, without __init__.py
-    "core": (1_700, 11),
-    "scaling": (2_900, 9),
-    "wide": (2_900, 10),
-    "families": (1_300, 6),
-    "runs": (1_430, 7),
-    "meters": (1_700, 5),
+    "core": (1_790, 11),
+    "scaling": (3_790, 9),
+    "wide": (2_980, 10),
+    "families": (1_310, 6),
+    "runs": (1_400, 7),
+    "meters": (1_705, 5),
     "rates": (1_430, 4),
-    "forecasts": (1_500, 4),
-    "limits": (1_800, 6),
-    "watch": (1_600, 4),
-    "report": (880, 4),
+    "forecasts": (1_430, 4),
+    "limits": (1_690, 5),
+    "watch": (1_740, 4),
+    "report": (810, 4),
     "integrations": (260, 3),
 }
 
