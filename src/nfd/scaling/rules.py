@@ -36,13 +36,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Regime, RuleName
-
-if TYPE_CHECKING:
-    from nfd.scaling.optimizers import OptimizerLaw
 
 MAX_RATE = 1e37  # of one tensor, that float32 holds
 ADAM_EPSILON = 1e-8  # of the base
@@ -92,6 +89,15 @@ class Powers(NamedTuple):
     epsilon: Power
 
 
+class Updates(Protocol):
+    """How large the updates of an optimizer are: ``unit`` times the gradient to the power ``degree``."""
+
+    @property
+    def degree(self) -> float: ...
+    @property
+    def unit(self) -> Power: ...
+
+
 @dataclass(frozen=True)
 class Rule:
     """A row of the rules above: its exponent ``a`` (None: any), what it scales, and the regime it is of."""
@@ -112,7 +118,7 @@ class Rule:
         width = 0.0 if role in INPUT_LIKE else -1.0 if role == "readout" else -0.5
         return self._kept(Power(fan_in=width, depth=-self._a if role == "outer" else 0.0))
 
-    def rate(self, role: Role, law: OptimizerLaw) -> Power:
+    def rate(self, role: Role, law: Updates) -> Power:
         """Of the learning rate: that of updates with entries of order one, over those of this optimizer's updates."""
         depth = {"outer": -1.0, "inner": 0.0 if self.boosts_inner else self._a - 1}.get(role, 0.0)  # 0: Eq. 8
         of_entries = Power(fan_in=0.0 if role in INPUT_LIKE else -1.0, depth=depth)
@@ -123,7 +129,7 @@ class Rule:
         width = 0.0 if role == "readout" else -1.0
         return self._kept(Power(fan_out=width, depth=-self._a if role == "inner" else 0.0))
 
-    def powers(self, role: Role, law: OptimizerLaw, multiplier: Power, *, vector: bool) -> Powers:
+    def powers(self, role: Role, law: Updates, multiplier: Power, *, vector: bool) -> Powers:
         """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every size."""
         s = multiplier if self.scales_width else Power()
         std, rate = self.std(role) * s**-1, self.rate(role, law) * s ** -(1 + law.degree)
