@@ -23,7 +23,7 @@ ROOMS = {  # lines and files, without __init__.py
     "forecasts": (1_430, 4),
     "limits": (1_690, 5),
     "watch": (1_740, 4),
-    "report": (810, 4),
+    "report": (815, 4),
     "integrations": (260, 3),
 }
 

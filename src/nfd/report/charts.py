@@ -204,7 +204,13 @@ def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
         **spec.get("config", {}),
         "background": None,
         "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": "greedy"},
-        "legend": {"columns": 1 if width < WIDE else 2, "labelFontSize": 12, "symbolOpacity": 1, "symbolSize": 300},
+        "legend": {
+            "columns": 1 if width < WIDE else 2,
+            "labelFontSize": 12,
+            "symbolOpacity": 1,
+            "symbolSize": 300,
+            "columnPadding": 40,
+        },
     }
     if title:
         text = textwrap.wrap(visible(title), int(width / _CHARACTER))
