@@ -241,7 +241,7 @@ or code; 70 a bug in nfd, with its traceback; 130 interrupted by Ctrl-C or SIGTE
 
 @dataclass
 class Command:
-    """What the commands that train share."""
+    """What the commands that read a Python file share."""
 
     setup: str = option(
         "", "a Python file with make_model(width, depth) and batches, or with family and task", place="SETUP.py"
@@ -250,11 +250,6 @@ class Command:
     optimizer: str | None = option(None, "adamw by default; sgd, adam, muon or another registered one")
     seed: int = option(0, "seed of what the file draws while it is read, such as the order of a loader")
     out: str = option("", "directory for the results; by default out/ and the name of the command")
-    workers: int | None = option(None, "number of processes; by default one for each core")
-    executor: str = option(
-        "processes", "where networks are trained: processes, inline (this process) or ray (a cluster)"
-    )
-    device: str | None = option(None, "where it computes: cpu, cuda; by default where the batches lie")
 
     @property
     def name(self) -> str:
@@ -276,6 +271,17 @@ class Command:
         """OUT, ready to be written to."""
         return prepare_results(self.out or f"out/{self.name}")
 
+
+@dataclass
+class Trained(Command):
+    """What the commands that train share."""
+
+    workers: int | None = option(None, "number of processes; by default one for each core")
+    executor: str = option(
+        "processes", "where networks are trained: processes, inline (this process) or ray (a cluster)"
+    )
+    device: str | None = option(None, "where it computes: cpu, cuda; by default where the batches lie")
+
     def sweep(self, directory: Path | None) -> Sweep:
         """Where networks are trained and kept."""
         from nfd.runs.sweep import Sweep
@@ -294,7 +300,7 @@ class Command:
 
 
 @dataclass
-class Sized(Command):
+class Sized(Trained):
     """What the commands over several sizes share."""
 
     widths: tuple[int, ...] = option(
@@ -486,7 +492,7 @@ class ScalingLaw(Logged):
 
 
 @dataclass
-class Predict(Command):
+class Predict(Trained):
     """Predict the loss of the infinitely wide, and with --depth inf infinitely deep, network.
 
     Example: nfd predict setup.py --lr 0.3 --depth 4 --width 512. Writes result.json and predict.csv to OUT, and every
