@@ -13,8 +13,8 @@ from typing import Any
 import nfd
 from nfd.core.random import derive
 from nfd.data import digits
+from nfd.families.family import NetworkFamily, Networks
 from nfd.families.member import PaperMember
-from nfd.families.resnets import NetworkFamily, Networks
 
 Row = dict[str, Any]
 

@@ -23,7 +23,7 @@ from nfd.core import activations
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import Interval, mean
 from nfd.data import digits
-from nfd.families.resnet import ResNet
+from nfd.families.network import ResNet
 from nfd.limits.kernels import kernel
 from nfd.paper import two_limits
 from nfd.paper.claims import limit, theory, untrained

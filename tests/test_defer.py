@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import nfd
 from nfd.scaling.model import is_conv1d, modules, outputs_of
 from nfd.wide import Reason
-from nfd.wide.linear import FactoredLinear
+from nfd.wide.layers import FactoredLinear
 from nfd.wide.stand_ins import DeferredConv
 
 F64 = torch.float64

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import nfd
-from nfd.families.resnet import ResNet
+from nfd.families.network import ResNet
 from nfd.paper.runs import PROBES, RunConfig, dataset_of, run_all, trial_of
 from nfd.paper.streams import at_start
 

@@ -25,8 +25,7 @@ from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
 from nfd.scaling.plan import Held, Plan, held_by
 from nfd.scaling.rules import SPECTRAL
 from nfd.wide.basis import LEAST_ROOM
-from nfd.wide.layers import DeferredLinear, StructuredLinear
-from nfd.wide.linear import FactoredLinear
+from nfd.wide.layers import DeferredLinear, FactoredLinear, StructuredLinear
 from nfd.wide.rotated import padded_size
 from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed, replaced
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from nfd.core.errors import InputError
 from nfd.scaling.model import is_conv1d
-from nfd.wide.linear import FactoredLinear, Unstored
+from nfd.wide.layers import FactoredLinear, Unstored
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 _FORWARDS = [kind.forward for kind in _CONVOLUTIONS]

@@ -1,0 +1,217 @@
+"""Plans and watches in other people's trainers: callbacks, each made when it is first used, and writers of rows."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+
+from nfd.core.errors import InputError
+from nfd.scaling.model import listed
+from nfd.scaling.optimizers import SCALE, check_rates, warn_of_lost_ratios
+from nfd.scaling.plan import Plan, held_as_planned, held_by
+from nfd.watch.bands import WatchRow
+from nfd.watch.watch import Watch
+
+_STATE = "nfd.Watch"  # the entry of a watch in the state of Hugging Face's Trainer
+
+
+@cache
+def __getattr__(name: str) -> Any:
+    """A callback with the base class that its trainer asks for, which takes seconds to import."""
+    if name not in _CALLBACKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hooks, library, base, packages = _CALLBACKS[name]
+    try:
+        trainer = importlib.import_module(library)
+    except ImportError:
+        raise ImportError(f"{name} needs {library}, which is not installed. pip install {packages}") from None
+    return type(name, (hooks, getattr(trainer, base)), {"__module__": __name__, "__doc__": hooks.__doc__})
+
+
+class _InTrainer:
+    """A callback for Hugging Face's Trainer: it checks that the optimizer is the plan's, and steps a watch.
+
+    The watch counts updates, not accumulated batches, and not the steps that a gradient scaler skips. It is saved in
+    ``trainer_state.json`` of every checkpoint and continues from there.
+
+    Args:
+        plan: of the Trainer's model. If given, training does not begin unless the optimizer has its groups.
+        watch: of the same model, made after the Trainer (which moves the model) and before training.
+        log: a function that gets the meters of the whole network after every look, as a dict. Pass ``trainer.log`` to
+            send them to all loggers of the Trainer. None leaves them in ``watch.rows``.
+
+    Raises:
+        ImportError: if transformers is not installed.
+        ValueError: when training begins, if the optimizer is not the plan's.
+
+    Example::
+
+        trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+        watch = nfd.Watch(model, plan, sample)
+        trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
+    """
+
+    def __init__(
+        self,
+        plan: Plan | None = None,
+        watch: Watch | None = None,
+        log: Callable[[dict[str, float]], None] | None = None,
+    ) -> None:
+        self.plan, self.watch, self.log = plan, watch, log
+        self._looked: Sequence[WatchRow] = ()  # rows that are not logged yet
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Check the optimizer, and restore the watch from the checkpoint, if there is one."""
+        if self.plan is not None:
+            stepped = given["optimizer"]
+            inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
+            remedy = "Give the Trainer optimizers=(plan.make_optimizer(model, lr=...), None)."
+            check_optimizers(self.plan, given["model"], [inner], remedy)
+        if self.watch is not None and (stored := state.stateful_callbacks.get(_STATE)):
+            self.watch.load_state_dict(stored)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Step the watch, before gradients are cleared."""
+        if self.watch is not None and not getattr(given["optimizer"], "step_was_skipped", False):
+            self._looked = self.watch.step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Log the look of this step, where it may be logged: behind the gradients' norm, before a checkpoint."""
+        if self._looked and self.log is not None:
+            self.log(of_network(self._looked))
+        self._looked = ()
+        self.on_epoch_end(args, state, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Put the watch into the state, if the Trainer is to save it."""
+        if control.should_save:
+            self.on_evaluate(args, state, control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Put the watch into the state, as JSON: only after this the Trainer decides whether to save its best model."""
+        if self.watch is not None:
+            state.stateful_callbacks[_STATE] = self.watch.state_dict(start=False)
+
+
+class _InLightning:
+    """A callback for Lightning: it checks that the optimizer is the plan's, steps a watch, and logs its meters.
+
+    The watch counts updates, not accumulated batches. It is saved with every checkpoint and continues from there.
+
+    Args:
+        plan: of the LightningModule or of a module inside it. If given, training does not begin unless the optimizers
+            have its groups.
+        watch: of the same module, made before training, with the module on the device of the training.
+
+    Raises:
+        ImportError: if lightning is not installed.
+        ValueError: when training begins, if the optimizers are not the plan's.
+    """
+
+    def __init__(self, plan: Plan | None = None, watch: Watch | None = None) -> None:
+        self.plan, self.watch = plan, watch
+        self._stepped = 0
+
+    def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
+        """Check the optimizers."""
+        self._stepped = trainer.global_step
+        if self.plan is not None:
+            parts = (pl_module, *pl_module.children())
+            planned = (part for part in parts if held_by(part).keys() == self.plan.entries.keys())
+            remedy = "Let configure_optimizers return plan.make_optimizer(self.model, lr=...)."
+            check_optimizers(self.plan, next(planned, pl_module), trainer.optimizers, remedy)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any, **__: Any) -> None:
+        """Step the watch if the optimizer has stepped, and log the meters of the whole network."""
+        if self.watch is None or trainer.global_step == self._stepped:
+            return
+        self._stepped = trainer.global_step
+        if meters := of_network(self.watch.step()):
+            for logger in trainer.loggers:
+                logger.log_metrics(meters, step=self.watch.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the watch, for a checkpoint."""
+        return {} if self.watch is None else self.watch.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the watch from a checkpoint."""
+        if self.watch is not None and state_dict:
+            self.watch.load_state_dict(state_dict)
+
+
+_CALLBACKS = {  # hooks, and the class that a library calls callbacks
+    "TrainerCallback": (_InTrainer, "transformers", "TrainerCallback", "transformers accelerate"),
+    "LightningCallback": (_InLightning, "lightning", "Callback", "lightning"),
+}
+__all__ = [*_CALLBACKS, "to_tensorboard", "to_wandb"]
+
+
+def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str) -> None:
+    """Raise unless the optimizers step the tensors of a model at the rates of its plan; let them warn of lost ratios.
+
+    Args:
+        remedy: how the trainer is given the optimizer of a plan.
+
+    Raises:
+        ValueError: naming the tensors.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    own = {id(p): group.get(SCALE, math.nan) for group in groups for p in group["params"]}
+    planned = {id(p): group[SCALE] for group in plan.param_groups(model, lr=1.0) for p in group["params"]}
+    names = {id(held.parameters[0]): name for name, held in held_as_planned(model, plan.entries).items()}
+    wrong = [
+        name
+        for key, name in names.items()
+        if key in planned and not math.isclose(own.get(key, math.nan), planned[key], rel_tol=1e-6)
+    ]
+    if wrong:
+        kinds = " and ".join(type(optimizer).__name__ for optimizer in optimizers) or "trainer"
+        raise InputError(
+            f"The {kinds} does not step {listed(wrong)} at the rates of the plan: it was made without its groups, for "
+            f"another plan or model, or before these were to train. {remedy}"
+        )
+    for optimizer in optimizers:
+        check_rates(optimizer)
+        warn_of_lost_ratios(optimizer)
+
+
+# ---- Rows of a watch for loggers
+
+
+def tag(row: WatchRow) -> str:
+    """``nfd/meter``, and of one layer ``nfd/meter/layer``."""
+    return "/".join(["nfd", row.meter, *([] if row.layer is None else [row.layer])])
+
+
+def of_network(rows: Iterable[WatchRow]) -> dict[str, float]:
+    """The meters of the whole network, by name."""
+    return {tag(row): row.value for row in rows if row.layer is None}
+
+
+def to_tensorboard(rows: Iterable[WatchRow], writer: Any) -> None:
+    """Write the rows of a watch to TensorBoard: one scalar per meter and layer, at its step.
+
+    Args:
+        rows: of ``watch.step()`` or ``watch.rows``. writer: a ``torch.utils.tensorboard.SummaryWriter``.
+    """
+    for row in rows:
+        writer.add_scalar(tag(row), row.value, row.step)
+
+
+def to_wandb(rows: Sequence[WatchRow], run: Any) -> None:
+    """Log the rows of a watch to Weights & Biases, at their steps. These must not precede steps logged before.
+
+    Args:
+        rows: of ``watch.step()`` or ``watch.rows``. run: of ``wandb.init``.
+    """
+    for step, of_step in itertools.groupby(rows, attrgetter("step")):
+        run.log({tag(row): row.value for row in of_step}, step=step)

@@ -1,7 +1,0 @@
-"""Plans and watches in other people's trainers: callbacks, each loaded when it is used, and writers of rows."""
-
-from __future__ import annotations
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
