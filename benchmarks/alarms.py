@@ -24,7 +24,7 @@ from scipy.stats import beta
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.names import RuleName
+from nfd.core.errors import RuleName
 from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data import digits

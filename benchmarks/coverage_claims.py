@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeated
-from nfd.core.statistics import interval, log_slope
+from nfd.core.estimates import interval, log_slope
 from nfd.paper.claims.untrained import correlated, excess
 from nfd.paper.two_limits import distance, relative
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeated
 from benchmarks.ratio import Ratio, improvement
-from nfd.core.estimates import Interval, combined, mean, share
-from nfd.core.statistics import interval
+from nfd.core.estimates import Interval, combined, interval, mean, share
 from nfd.paper.claims.claim import exponent, ratio
 from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.figure1 import variance_ratio

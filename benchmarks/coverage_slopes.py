@@ -11,8 +11,8 @@ from torch import Tensor
 
 import nfd
 from benchmarks.coverage_case import Draw, Outcome, Row, counted, normal, outcome, repeated
+from nfd.core.estimates import pooled_slope
 from nfd.core.random import derive
-from nfd.core.statistics import pooled_slope
 from nfd.meters.check import Check
 from nfd.meters.findings import check_findings
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.coverage_case import Draw, Outcome, Row, normal, repeated
-from nfd.core.findings import INFINITE, Finding
-from nfd.core.names import Feedback
-from nfd.core.statistics import rms
+from nfd.core.errors import Feedback
+from nfd.core.estimates import rms
+from nfd.core.files import INFINITE, Finding
 from nfd.paper.findings import by_depth, by_width, gap, losses
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import LIMITS, Study

@@ -23,7 +23,7 @@ from nfd.data import digits
 from nfd.wide.lazy_gaussian import LazyGaussian
 
 if TYPE_CHECKING:
-    from nfd.core.names import NetworkWeights
+    from nfd.core.errors import NetworkWeights
 
 ETA_C = 0.1
 Cost = Mapping[str, float]  # "seconds" and, where memory counts, "peak memory, GiB"

@@ -13,8 +13,7 @@ OUT = "out/million"
 import time
 
 import nfd
-from nfd.core.files import prepare_directory, write_bytes, write_csv
-from nfd.core.findings import Axes
+from nfd.core.files import Axes, prepare_directory, write_bytes, write_csv
 from nfd.data import digits
 from nfd.report.charts import curves, still, styled
 from nfd.runs.loop import train

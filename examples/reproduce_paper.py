@@ -21,7 +21,7 @@ import torch
 
 import nfd
 from nfd.cli import main
-from nfd.core.statistics import interval
+from nfd.core.estimates import interval
 from nfd.data import digits
 from nfd.paper.two_limits import first_step
 

@@ -19,10 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.estimates import mean
-from nfd.core.files import prepare_directory, write_bytes, write_csv
-from nfd.core.findings import Axes
-from nfd.core.statistics import interval
+from nfd.core.estimates import interval, mean
+from nfd.core.files import Axes, prepare_directory, write_bytes, write_csv
 from nfd.data import digits
 from nfd.report.charts import beside, points, styled
 

@@ -17,7 +17,7 @@ from two_limits_words import PAGE
 
 from nfd import ResNet, kernel
 from nfd.core import Activation, activation
-from nfd.core.statistics import interval, log_slope, rms, squared_distances, squared_size, stderr
+from nfd.core.estimates import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data import digits
 from nfd.paper.two_limits import (
     ETA_C,

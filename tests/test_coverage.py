@@ -15,8 +15,8 @@ from benchmarks.coverage_case import Outcome, repeated, row, verdict
 from benchmarks.coverage_page import PAGE, page
 from scipy import stats
 
-from nfd.core import statistics
-from nfd.core.statistics import pooled_slope
+from nfd.core import estimates
+from nfd.core.estimates import pooled_slope
 
 REPETITIONS = 200
 CHEAP = (
@@ -53,8 +53,8 @@ def test_every_kind_of_interval_covers_what_it_says() -> None:
 
 
 def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = statistics.standard_errors
-    for module in ("nfd.core.estimates", "nfd.core.statistics", "nfd.paper.findings"):
+    right = estimates.standard_errors
+    for module in ("nfd.core.estimates", "nfd.paper.findings"):
         monkeypatch.setattr(importlib.import_module(module), "standard_errors", lambda *given: right(*given) / 2)
     draws = (
         partial(coverage_means.means, 8, 0.0),
@@ -111,5 +111,5 @@ def test_the_error_of_a_slope_is_that_of_the_definition() -> None:
     squares = (pull * left).square() / (1 - hat.diagonal())
     assert found.stderr == pytest.approx(math.sqrt(float(squares.sum())))
     parts = [(float(squares[x == place].sum()), float((1 - hat.diagonal())[x == place].sum())) for place in (0, 2)]
-    half = statistics.standard_errors(statistics.satterthwaite(parts)[1]) * found.stderr
+    half = estimates.standard_errors(estimates.satterthwaite(parts)[1]) * found.stderr
     assert found.high - found.value == pytest.approx(half)

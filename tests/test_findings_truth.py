@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nfd.core.findings import INFINITE
+from nfd.core.files import INFINITE
 from nfd.paper.findings import Finding, findings
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import BLOCK_RULES, NARROW, Study

@@ -18,9 +18,8 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import stream_variances
-from nfd.core.estimates import student
-from nfd.core.names import RuleName
-from nfd.core.statistics import rms
+from nfd.core.errors import RuleName
+from nfd.core.estimates import rms, student
 from nfd.families.network import Network
 from nfd.forecasts.budget import Cost, Costs, best_size
 from nfd.forecasts.law import fit_law

@@ -11,8 +11,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from nfd.core.estimates import Interval
-from nfd.core.statistics import interval, log_slope
+from nfd.core.estimates import Interval, interval, log_slope
 from nfd.meters.verdict import METERS, cause, change, first_bad, rows, seeds_needed, since, verdict_of
 from nfd.scaling.rules import RULES
 

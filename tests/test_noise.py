@@ -10,8 +10,7 @@ from benchmarks.coverage_noise import scales
 from torch import Tensor
 
 import nfd
-from nfd.core.estimates import Interval
-from nfd.core.statistics import ratio_of_means
+from nfd.core.estimates import Interval, ratio_of_means
 from nfd.meters.noise import GradientNoise, noise_of
 
 SIZE, SAMPLES = 60, 4

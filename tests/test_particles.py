@@ -13,7 +13,7 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
-from nfd.core.statistics import stderr
+from nfd.core.estimates import stderr
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 

@@ -19,8 +19,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 import nfd
+from nfd.core.estimates import rms
 from nfd.core.random import global_state
-from nfd.core.statistics import rms
 from nfd.meters.updates import spectral_norm
 from nfd.watch import Cause
 

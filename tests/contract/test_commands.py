@@ -108,7 +108,7 @@ ENDS: list[tuple[str, int, str]] = [  # in the user's constructor; the exit code
     ("import signal; signal.raise_signal(signal.SIGTERM)", 130, "interrupted"),
     ("import sys; sys.exit(1)", 2, "sys.exit(1)"),
     ("raise OSError(28, 'No space left on device', 'there')", 2, "No space left on device"),
-    ("import nfd.core.names as ours; ours.nothing", 2, "AttributeError"),
+    ("import nfd.core.errors as ours; ours.nothing", 2, "AttributeError"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Checks of what users pass in: each error names the argument, what arrived, what was expected, what to do."""
+"""What users pass in: checks, whose errors say what arrived, what was expected, what to do; names and defaults."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
     import torch
+
 
 MAX_SEED = 2**63 - 1
 MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
@@ -45,6 +46,36 @@ class InputTypeError(UsageError, TypeError):
 
 class StateError(UsageError, RuntimeError):
     """What was asked for cannot be done as things stand, such as weights that were changed by something else."""
+
+
+# ---- the names that networks and runs are chosen by ---------------------------------------------------------------
+
+Axis = Literal["width", "depth"]
+AXES: tuple[Axis, ...] = ("width", "depth")
+Activation = Literal["relu", "tanh", "erf", "gelu", "identity"]
+Block = Literal["one-layer", "two-layer"]
+Order = Literal["pre", "post"]
+Regime = Literal["feature", "kernel"]
+Weights = Literal["dense", "deferred"]
+NetworkWeights = Literal["dense", "deferred", "structured"]
+Feedback = Literal["shared", "independent", "static"]
+Space = Literal["inputs", "gradients"]
+BasisName = Literal["auto", "inputs", "gradients"]
+WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]  # of rates that scale with width
+RuleName = Literal["standard", "ntk", WideRuleName]
+KernelKind = Literal["nngp", "ntk", "independent-feedback"]
+Data = Literal["digits", "cifar10"]
+Decay = Literal["constant-product", "independent", "raw"]
+ExecutorName = Literal["processes", "inline", "ray"]
+
+
+# ---- defaults that Python's functions and the command line share ---------------------------------------------------
+
+BASE = 64, 4  # width and depth at which rates are tuned
+RULE: RuleName = "complete-p"  # of your own models, in plans and in every question about them
+OPTIMIZER = "adamw"  # the same; networks of the paper have theirs
+RESOLUTION = 0.1  # of structured layers
+SEEDS = 3  # of each network of a check
 
 
 # ---- what is said of an error, and whose it is -------------------------------------------------------------------

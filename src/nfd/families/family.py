@@ -10,16 +10,19 @@ import torch
 from torch import nn
 
 from nfd.core.errors import (
+    BASE,
     MOST,
+    RESOLUTION,
     WIDEST,
     InputTypeError,
+    NetworkWeights,
+    RuleName,
     check_callable,
     check_choice,
     check_count,
     check_patterns,
     check_seed,
 )
-from nfd.core.names import BASE, RESOLUTION, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member, PaperMember, member_of
 from nfd.families.network import Network, ResNet

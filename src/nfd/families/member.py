@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nfd.core.errors import InputError
-from nfd.core.names import RuleName
+from nfd.core.errors import InputError, RuleName
 from nfd.core.random import global_streams
 from nfd.families.network import Network
 from nfd.families.streams import StreamEnds

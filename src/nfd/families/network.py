@@ -16,8 +16,14 @@ from nfd.core.errors import (
     LESS_MEMORY,
     MOST,
     WIDEST,
+    Block,
+    Feedback,
     InputError,
     InputTypeError,
+    NetworkWeights,
+    Order,
+    Regime,
+    RuleName,
     StateError,
     check_choice,
     check_count,
@@ -28,7 +34,6 @@ from nfd.core.errors import (
     check_seed,
     out_of_memory,
 )
-from nfd.core.names import Block, Feedback, NetworkWeights, Order, Regime, RuleName
 from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 

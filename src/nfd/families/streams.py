@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputTypeError
-from nfd.core.statistics import rms
+from nfd.core.estimates import rms
 from nfd.scaling.model import outputs_of
 
 _ROUNDED = 4  # last digits by which what was added may differ from a multiple of what the block made

@@ -10,7 +10,7 @@ from typing import Any
 
 from nfd.core.errors import InputError
 from nfd.core.estimates import mean
-from nfd.core.findings import Axes, Finding, columns
+from nfd.core.files import Axes, Finding, columns
 from nfd.core.tables import Row
 from nfd.forecasts.budget import BestSize, BestSplit, Resource, check_resource
 from nfd.forecasts.scaling_law import ScalingLaw

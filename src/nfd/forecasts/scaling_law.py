@@ -307,9 +307,8 @@ def scaling_law(
         ValueError, TypeError: naming the argument; with too few sizes for a law.
     """
     from nfd.families.family import as_family
-    from nfd.runs.schedule import knows_steps
     from nfd.runs.sweep import Sweep
-    from nfd.runs.task import as_task
+    from nfd.runs.task import as_task, knows_steps
     from nfd.runs.trial import Trial
     from nfd.scaling.model import batch_size
     from nfd.scaling.optimizers import check_optimizer

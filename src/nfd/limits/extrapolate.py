@@ -23,12 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError
-from nfd.core.estimates import combined
+from nfd.core.errors import InputError, NetworkWeights
+from nfd.core.estimates import Magnitude, combined, magnitude, rms, stderr
 from nfd.core.machine import memory_of
-from nfd.core.names import NetworkWeights
 from nfd.core.random import derive
-from nfd.core.statistics import Magnitude, magnitude, rms, stderr
 from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.runs.loop import Step

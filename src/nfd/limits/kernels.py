@@ -34,6 +34,7 @@ from torch import Tensor
 from nfd.core.activations import ACTIVATIONS, Activation, activation, hermite_functions
 from nfd.core.errors import (
     InputError,
+    KernelKind,
     check_choice,
     check_dense,
     check_depth,
@@ -43,7 +44,6 @@ from nfd.core.errors import (
     check_real,
 )
 from nfd.core.machine import threads, undisturbed
-from nfd.core.names import KernelKind
 
 # ---- Infinite-width kernels as Gram matrices: ``nfd.kernel``
 

@@ -39,9 +39,9 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
+from nfd.core.estimates import stderr
 from nfd.core.machine import memory_of, undisturbed
 from nfd.core.random import derive, generator
-from nfd.core.statistics import stderr
 from nfd.scaling.rules import MAX_ETA_C
 
 # ---- ``nfd.solve_nfd``: Definition 1 literally, by the particles of ``nfd.limits.particles``

@@ -11,11 +11,19 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from nfd.core.errors import MOST, WIDEST, InputError, check_choice, check_count, check_depth, check_flag, check_real
-from nfd.core.estimates import Interval
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    InputError,
+    NetworkWeights,
+    check_choice,
+    check_count,
+    check_depth,
+    check_flag,
+    check_real,
+)
+from nfd.core.estimates import Interval, rms, stderr
 from nfd.core.machine import undisturbed
-from nfd.core.names import NetworkWeights
-from nfd.core.statistics import rms, stderr
 from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.limits.extrapolate import PARTS, Ensemble, Ensembles, Limit, divergence, limit_losses, to_infinity

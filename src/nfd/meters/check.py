@@ -16,7 +16,9 @@ from rich.table import Column
 from torch import Tensor
 
 from nfd.core.errors import (
+    AXES,
     MOST,
+    SEEDS,
     WIDEST,
     InputError,
     check_ascending,
@@ -26,7 +28,6 @@ from nfd.core.errors import (
 )
 from nfd.core.files import expanded, write_json
 from nfd.core.machine import gradients
-from nfd.core.names import AXES, SEEDS
 from nfd.core.random import global_state
 from nfd.core.tables import Row, as_text, rows_as_text, table_of
 from nfd.families.family import Family, as_family

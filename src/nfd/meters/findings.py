@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from nfd.core.findings import Axes, Finding, columns
-from nfd.core.names import AXES, Axis
-from nfd.core.statistics import interval
+from nfd.core.errors import AXES, Axis
+from nfd.core.estimates import interval
+from nfd.core.files import Axes, Finding, columns
 from nfd.core.tables import Row
 from nfd.meters.check import MEANINGS, Check, meaning_of, slope_of
 from nfd.meters.updates import meter_of

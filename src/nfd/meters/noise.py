@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.estimates import UNKNOWN, Interval, mean
-from nfd.core.statistics import ratio_of_means
+from nfd.core.estimates import UNKNOWN, Interval, mean, ratio_of_means
 from nfd.runs.task import Pair, check_labels, cut
 from nfd.scaling.model import batch_size
 

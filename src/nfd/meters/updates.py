@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from nfd.core.statistics import rms
+from nfd.core.estimates import rms
 from nfd.families.member import Member
 from nfd.families.network import DenseLinear
 from nfd.scaling.model import (

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.estimates import UNKNOWN, Interval, mean
+from nfd.core.errors import AXES, Axis, RuleName
+from nfd.core.estimates import UNKNOWN, Interval, log_slope, mean, pooled_slope
 from nfd.core.machine import undisturbed
-from nfd.core.names import AXES, Axis, RuleName
-from nfd.core.statistics import log_slope, pooled_slope
 from nfd.core.tables import Row
 from nfd.families.streams import EndGradients
 from nfd.meters.updates import ALIGNMENT, FIRST, UPDATES

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nfd.core.errors import AXES, Axis
 from nfd.core.estimates import mean
-from nfd.core.findings import Axes, Finding, columns, numbers
-from nfd.core.names import AXES, Axis
+from nfd.core.files import Axes, Finding, columns, numbers
 from nfd.core.tables import Row
 from nfd.rates.optimum import Scores, in_words, rate_in_words
 from nfd.rates.transfer import RateAgainst, RuleTransfer, Transfer

@@ -17,6 +17,7 @@ from nfd.core.errors import (
     WIDEST,
     InputError,
     InputTypeError,
+    RuleName,
     check_ascending,
     check_choice,
     check_count,
@@ -25,14 +26,12 @@ from nfd.core.errors import (
     check_several,
 )
 from nfd.core.machine import undisturbed
-from nfd.core.names import RuleName
 from nfd.families.family import Family, as_family
 from nfd.rates.optimum import LEARNT, Scores, Size, rounded
 from nfd.rates.transfer import TOLERANCE, RateAgainst, Regret, RuleTransfer, Transfer
 from nfd.runs.losses import classes_last
-from nfd.runs.schedule import knows_steps, warmed
 from nfd.runs.sweep import Sweep, upset_in
-from nfd.runs.task import Batch, Task, as_task
+from nfd.runs.task import Batch, Task, as_task, knows_steps, warmed
 from nfd.runs.trial import Trial
 from nfd.scaling.entries import MakeModel, instance
 from nfd.scaling.model import evaluating

@@ -12,9 +12,8 @@ from typing import Any, Literal, cast
 import numpy as np
 from scipy.special import ndtr
 
-from nfd.core.errors import InputError, check_choice, check_real
+from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, combined, mean, standard_errors
-from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row, rows_as_text
 from nfd.logs import Field, LoggedRun, read_log
 from nfd.rates.optimum import Array, Bools, Scores, Size, chosen, fitted_exponent, in_words, rate_in_words

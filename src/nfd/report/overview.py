@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nfd.core.errors import InputError
-from nfd.core.files import staged, write_json, write_text
-from nfd.core.findings import Finding
+from nfd.core.files import Finding, staged, write_json, write_text
 from nfd.core.tables import short
 from nfd.report.page import Section, finding_section, page
 

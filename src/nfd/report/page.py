@@ -11,7 +11,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from nfd.core.findings import Finding
+from nfd.core.files import Finding
 from nfd.core.tables import visible
 from nfd.report.charts import DARK, NARROW, WIDE, Chart, chart_of, left_out, svg_of
 

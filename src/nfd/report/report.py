@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nfd.core.files import staged, write_csv, write_json, write_text
-from nfd.core.findings import Finding, plain
+from nfd.core.files import Finding, plain, staged, write_csv, write_json, write_text
 from nfd.report.charts import Chart, write_charts
 from nfd.report.page import Section, finding_section, page
 

@@ -23,8 +23,7 @@ from typing import Any, get_args
 import cloudpickle
 
 from nfd.core import machine
-from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, described
-from nfd.core.names import ExecutorName
+from nfd.core.errors import ExecutorName, InputError, InputTypeError, check_choice, check_count, described
 
 _DIED_TWICE = "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if for memory"
 Task = Callable[[], Any]

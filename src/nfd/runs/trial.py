@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, described, place_of, trace_of
-from nfd.core.names import NetworkWeights
+from nfd.core.errors import InputError, NetworkWeights, described, place_of, trace_of
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member

@@ -17,10 +17,19 @@ from pydantic import TypeAdapter
 from rich.table import Column
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError, check_device, check_patterns, check_real, check_seed, nearest
+from nfd.core.errors import (
+    Decay,
+    InputError,
+    InputTypeError,
+    RuleName,
+    check_device,
+    check_patterns,
+    check_real,
+    check_seed,
+    nearest,
+)
 from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
-from nfd.core.names import Decay, RuleName
 from nfd.core.random import generator
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.entries import Entry, Positive, acts_inside

@@ -14,16 +14,19 @@ from torch import Tensor, nn
 
 from nfd.core.errors import (
     MOST,
+    OPTIMIZER,
+    RULE,
     WIDEST,
+    Decay,
     InputError,
     InputTypeError,
+    RuleName,
     check_callable,
     check_choice,
     check_count,
     check_patterns,
 )
 from nfd.core.machine import gradients, plain
-from nfd.core.names import OPTIMIZER, RULE, Decay, RuleName
 from nfd.scaling.entries import (
     Base,
     Entry,

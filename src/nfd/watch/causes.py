@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nfd.core.errors import InputError, InputTypeError
+from nfd.core.estimates import rms
 from nfd.core.files import expanded
-from nfd.core.statistics import rms
 from nfd.meters.check import Check
 from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
 from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, by_law, law_of, warn_of_lost_ratios

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
+from nfd.core.errors import BasisName, InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
 from nfd.core.machine import gradients, memory_of
-from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.core.tables import as_text, in_bytes, table_of
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless

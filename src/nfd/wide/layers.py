@@ -14,8 +14,11 @@ from torch._compile import _disable_dynamo
 
 from nfd.core.errors import (
     WIDEST,
+    BasisName,
+    Feedback,
     InputError,
     InputTypeError,
+    Space,
     StateError,
     check_choice,
     check_count,
@@ -26,7 +29,6 @@ from nfd.core.errors import (
     check_seed,
 )
 from nfd.core.machine import gradients, threads_for
-from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment, ambient_seed, generator
 from nfd.wide.lazy_gaussian import LazyGaussian
 from nfd.wide.learned import RandomPlusLowRank
