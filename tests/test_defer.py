@@ -12,7 +12,8 @@ from tests.models import ConvBlock, ConvNet, ConvResNet, Residual, Transformer, 
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.model import is_conv1d, modules, outputs_of
+from nfd.scaling.model import is_conv1d, modules
+from nfd.scaling.samples import outputs_of
 from nfd.wide import Reason
 from nfd.wide.layers import FactoredLinear
 from nfd.wide.stand_ins import DeferredConv

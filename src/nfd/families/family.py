@@ -27,11 +27,12 @@ from nfd.core.random import derive, global_streams
 from nfd.families.member import Member, PaperMember, member_of
 from nfd.families.network import Network, ResNet
 from nfd.scaling.entries import MakeModel, check_constructor, instance
-from nfd.scaling.model import blocks_of, on_device, tensors
+from nfd.scaling.model import blocks_of, tensors
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, defaults_of, plan, told_by
 from nfd.scaling.rules import RULES
+from nfd.scaling.samples import on_device
 
 _UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
 

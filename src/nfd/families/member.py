@@ -16,10 +16,11 @@ from nfd.core.errors import InputError, RuleName
 from nfd.core.random import global_streams
 from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
-from nfd.scaling.model import as_written, batch_size, block_of, call_with, evaluating, modules, outputs_of, stacks_of
+from nfd.scaling.model import block_of, modules, stacks_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan, roles_of, told_by
 from nfd.scaling.rules import Role, rule_named
+from nfd.scaling.samples import as_written, batch_size, call_with, evaluating, outputs_of
 
 
 class Member:

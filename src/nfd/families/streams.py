@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputTypeError
 from nfd.core.estimates import rms
-from nfd.scaling.model import outputs_of
+from nfd.scaling.samples import outputs_of
 
 _ROUNDED = 4  # last digits by which what was added may differ from a multiple of what the block made
 

@@ -310,9 +310,9 @@ def scaling_law(
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import as_task, knows_steps
     from nfd.runs.trial import Trial
-    from nfd.scaling.model import batch_size
     from nfd.scaling.optimizers import check_optimizer
     from nfd.scaling.rules import MAX_RATE
+    from nfd.scaling.samples import batch_size
 
     task = as_task(task)
     widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)

@@ -57,9 +57,10 @@ from nfd.runs.sweep import Sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Trial
 from nfd.scaling.entries import MakeModel
-from nfd.scaling.model import listed, outputs_of
+from nfd.scaling.model import listed
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE
+from nfd.scaling.samples import outputs_of
 from nfd.store import Record
 
 

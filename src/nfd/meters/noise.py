@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from nfd.core.errors import InputError, check_count
 from nfd.core.estimates import UNKNOWN, Interval, mean, ratio_of_means
 from nfd.runs.task import Pair, check_labels, cut
-from nfd.scaling.model import batch_size
+from nfd.scaling.samples import batch_size
 
 _PARTS = 8  # of a batch, at most
 # What a mean of n squares misses, over what the largest adds to it: a / (a - 1) by Pareto tails of power a, 5 for

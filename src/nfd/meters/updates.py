@@ -51,20 +51,11 @@ from torch.nn.modules.conv import _ConvNd
 from nfd.core.estimates import rms
 from nfd.families.member import Member
 from nfd.families.network import DenseLinear
-from nfd.scaling.model import (
-    TensorInfo,
-    block_of,
-    evaluating,
-    give_back,
-    is_conv1d,
-    modules,
-    outputs_of,
-    tensors,
-    whole,
-)
+from nfd.scaling.model import TensorInfo, block_of, give_back, is_conv1d, modules, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
+from nfd.scaling.samples import evaluating, outputs_of
 
 UPDATES = (
     "activation",

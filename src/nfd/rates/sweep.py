@@ -34,10 +34,10 @@ from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.task import Batch, Task, as_task, knows_steps, warmed
 from nfd.runs.trial import Trial
 from nfd.scaling.entries import MakeModel, instance
-from nfd.scaling.model import evaluating
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.planning import told_by
 from nfd.scaling.rules import MAX_RATE, RULES
+from nfd.scaling.samples import evaluating
 from nfd.store import Record
 
 # ---- ``nfd.transfer``: whether the best learning rate of a small network is that of a large one

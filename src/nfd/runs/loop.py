@@ -15,9 +15,9 @@ from nfd.core.errors import InputTypeError, first_line
 from nfd.families.member import Member
 from nfd.runs.losses import classes_last
 from nfd.runs.task import FROM_GROUPS, Task
-from nfd.scaling.model import evaluating
 from nfd.scaling.optimizers import law_of
 from nfd.scaling.optimizers import optimizer_of as optimizer_by
+from nfd.scaling.samples import evaluating
 
 Around = Callable[[int], AbstractContextManager[object]]
 

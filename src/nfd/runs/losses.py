@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, first_line
-from nfd.scaling.model import outputs_of, shape_of
+from nfd.scaling.samples import outputs_of, shape_of
 
 IGNORED = -100  # the target of positions that no loss counts, such as padding; PyTorch's ignore_index
 

@@ -27,9 +27,9 @@ from nfd.core.errors import (
 )
 from nfd.core.machine import plain
 from nfd.runs.losses import IGNORED, LOSSES, MODELS_OWN, loss_of
-from nfd.scaling.model import batch_size, check_sample, mapped, on_device, shape_of, tensors_in
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.run import ramp
+from nfd.scaling.samples import batch_size, check_sample, mapped, on_device, shape_of, tensors_in
 
 # ---- Schedules of the learning rate as plain factors, one per step
 

@@ -1,13 +1,11 @@
-"""A model as it is written: the names and axes of its tensors, its residual blocks, and how it is called."""
+"""A model as it is written: the names and axes of its tensors, its residual blocks, and what no plan takes."""
 
 from __future__ import annotations
 
 import math
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import accumulate, count, islice
@@ -21,8 +19,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from nfd.core.errors import InputError, InputTypeError, blaming, check_finite, check_real
-from nfd.core.machine import plain
+from nfd.core.errors import InputError, InputTypeError, check_real
 
 # ---- Dotted names of modules and tensors: patterns, what those of several blocks share, and lists of them
 
@@ -422,162 +419,6 @@ def in_any_block(name: str, blocks: Iterable[str]) -> str:
     """The name with ``*`` for its block: the same for what corresponds in several blocks."""
     block = block_of(name, blocks)
     return name if block is None else f"{block.rpartition('.')[0]}.*{name[len(block) :]}".lstrip(".")
-
-
-# ---- How a model is called with a sample, and what of its answer are the outputs
-
-
-def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
-    """What a model returns for ``sample``, in eval mode, with all that autograd keeps of parameters and inputs.
-
-    Parameters that do not train are followed too. Compiled modules run as they were written.
-
-    Raises:
-        TypeError: when the model raises an error on this sample.
-    """
-    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
-    try:
-        for p in frozen:
-            p.requires_grad_(True)
-        with evaluating(model), torch.random.fork_rng(devices=[]), as_written(), blaming_the_sample(sample):
-            made = call_with(model, mapped(sample, _followed))
-    finally:
-        for p in frozen:
-            p.requires_grad_(False)
-    return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
-
-
-def blaming_the_sample(sample: Any) -> AbstractContextManager[None]:
-    """InputTypeError with the model's own error, and the input, where a model raises an error on it."""
-    what = f"the model must take the sample, {shape_of(sample)}; give it an input that it takes. It raised"
-    return blaming(what, InputTypeError)
-
-
-def as_written() -> AbstractContextManager[Any]:
-    """Compiled modules run as they were written; where nothing is compiled, its compiler is not even loaded."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-@contextmanager
-def attention_by_parts() -> Iterator[None]:
-    """PyTorch's attention calls its parts, for hooks to see them."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and every module's own mode again afterwards."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
-
-
-def call_with(model: nn.Module, sample: Any) -> Any:
-    """The model's output for a tensor, a tuple of arguments, or a mapping of keyword arguments."""
-    if isinstance(sample, Tensor):
-        return model(sample)
-    if isinstance(sample, tuple | list):
-        return model(*sample)
-    if not isinstance(sample, Mapping):
-        raise InputTypeError(
-            f"inputs of batches must be a tensor, a tuple of arguments or a dict of them; got {type(sample).__name__}."
-        )
-    return model(**sample)
-
-
-def check_input(sample: Any) -> None:
-    """Raise TypeError or ValueError unless a sample may be an input of a model, with finite numbers."""
-    if not isinstance(sample, Tensor | tuple | list | Mapping):
-        raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
-    if not isinstance(sample, Tensor) and not sample:
-        raise InputError(f"sample must hold the arguments of the model; got an empty {type(sample).__name__}.")
-    check_sample("sample", sample)
-
-
-def check_sample(argument: str, value: Any) -> None:
-    """Raise ValueError, naming the place, where the first tensor holds no numbers, over which means are not-a-number,
-    and for numbers that are not finite; within a tuple, list or mapping minus infinity may stand, as in masks."""
-    for k, (place, leaf) in enumerate(_leaves(argument, value)):
-        if k == 0 and not leaf.numel():
-            raise InputError(f"{place} must hold samples; got an empty tensor, {list(leaf.shape)}. Leave it out.")
-        if leaf.is_floating_point():
-            check_finite(place, leaf if place == argument else leaf.masked_fill(leaf == -torch.inf, 0.0))
-
-
-def _leaves(place: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in dicts, tuples and lists, however deep, and where they stand."""
-    if isinstance(value, Tensor):
-        yield place, value
-    parts = value.items() if isinstance(value, Mapping) else enumerate(value if isinstance(value, tuple | list) else ())
-    for name, part in parts:
-        yield from _leaves(f"{place}[{name!r}]", part)
-
-
-def outputs_of(result: Any) -> Tensor:
-    """The tensor a model returned: itself, its ``logits``, or the first of several."""
-    while not isinstance(result, Tensor):
-        if hasattr(result, "logits"):
-            result = result.logits
-        elif isinstance(result, Mapping) and result:
-            parts = [part for name, part in result.items() if name != "loss"] or [*result.values()]
-            result = result["logits"] if "logits" in result else parts[0]
-        elif isinstance(result, tuple | list) and result:
-            result = result[0]
-        else:
-            raise InputTypeError(
-                f"The model must return a tensor, or hold one in .logits; got {type(result).__name__}."
-            )
-    return result
-
-
-def batch_size(sample: Any, argument: str = "sample") -> int:
-    """How many inputs a sample holds: the first dimension of its first tensor. Messages call it ``argument``."""
-    first = next(iter(tensors_in(sample)), None)
-    if first is None or first.dim() == 0:
-        arrived = type(sample).__name__ if first is None else "a single number"
-        raise InputTypeError(f"{argument} must hold a tensor with a batch dimension; got {arrived}.")
-    return len(first)
-
-
-def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """``leaf`` of everything in dicts, tuples and lists, however deep."""
-    if isinstance(value, Mapping):
-        return {name: mapped(part, leaf) for name, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(mapped(part, leaf) for part in value)
-    return leaf(value)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in dicts, tuples and lists, however deep."""
-    return [leaf for _, leaf in _leaves("", value)]
-
-
-def on_device(value: Any, place: torch.device | None) -> Any:
-    """The same with its tensors on a device, or where they are."""
-    return mapped(value, lambda part: plain(part.to(place or part.device)) if isinstance(part, Tensor) else part)
-
-
-def _followed(part: Any) -> Any:
-    is_real = isinstance(part, Tensor) and part.is_floating_point()
-    return part.detach().clone().requires_grad_() if is_real else part
-
-
-def shape_of(value: Any) -> str:
-    """The shape and type of a tensor, the names and shapes in a mapping, or the kind of anything else, in a message."""
-    if isinstance(value, Mapping):
-        parts = ", ".join(f"{name} {shape_of(part)}" for name, part in value.items())
-        return f"{type(value).__name__} of {parts}" if parts else f"an empty {type(value).__name__}"
-    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 # ---- A module behind a forward multiplier.

@@ -52,7 +52,6 @@ from nfd.scaling.model import (
     Where,
     block_of,
     blocks_of,
-    check_input,
     check_not_complex,
     check_not_parametrized,
     check_stored,
@@ -60,9 +59,7 @@ from nfd.scaling.model import (
     in_any_block,
     in_base,
     listed,
-    mapped,
     modules,
-    on_device,
     parametrized,
     repeated,
     tensors,
@@ -71,6 +68,7 @@ from nfd.scaling.optimizers import OptimizerLaw, law_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.roles import Anatomy, anatomy, is_unbuilt, settled_roles, trace
 from nfd.scaling.rules import ROLES, Power, Role, rule_named
+from nfd.scaling.samples import check_input, mapped, on_device
 
 _CLIP = (
     "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "

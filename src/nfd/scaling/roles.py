@@ -33,14 +33,13 @@ from nfd.scaling.model import (
     blocks_of,
     container_of,
     counterpart,
-    followed_outputs,
     matches,
     modules,
     numberless,
-    on_device,
     tensors,
 )
 from nfd.scaling.rules import ROLES, Role, Rule
+from nfd.scaling.samples import followed_outputs, on_device
 
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
 

@@ -25,19 +25,9 @@ from nfd.meters.check import Check
 from nfd.meters.noise import GradientNoise
 from nfd.meters.updates import NO_BLOCKS, Baseline, Pass, Reading, layers_of, meter_of, norm, of_layer, readings
 from nfd.meters.verdict import silent_units
-from nfd.scaling.model import (
-    TensorInfo,
-    as_written,
-    attention_by_parts,
-    blaming_the_sample,
-    block_of,
-    check_input,
-    check_stored,
-    modules,
-    tensors,
-    whole,
-)
+from nfd.scaling.model import TensorInfo, block_of, check_stored, modules, tensors, whole
 from nfd.scaling.plan import Plan, held_as_planned, start_of
+from nfd.scaling.samples import as_written, attention_by_parts, blaming_the_sample, check_input
 from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
 from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, follows, init_check
 
