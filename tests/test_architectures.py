@@ -1,8 +1,7 @@
-"""Architectures as people build them: literal factors of every tensor, derived by hand, and updates that stay."""
+"""Architectures as people build them: literal factors of every tensor, derived by hand."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +24,7 @@ from tests.architectures import (
     VisionTransformer,
 )
 from tests.models import gpt2
-from torch import Tensor, nn
+from torch import nn
 
 import nfd
 from nfd.scaling.model import matches
@@ -324,47 +323,3 @@ def test_the_page_lists_these_architectures() -> None:
     page = (Path(__file__).parent.parent / "docs/howto/transformer.md").read_text()
     listed = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", page, re.MULTILINE)
     assert [name for name in NAMES if name not in listed] == []
-
-
-# ---- what moves stays, as the sizes grow -------------------------------------------------------------------------
-
-
-def exponent(name: str, rule: str, width: int, depth: int) -> float:
-    """Of what three steps move the stream, against width or depth."""
-    ratio = moved(name, rule, width, depth) / moved(name, rule, 16, 2)
-    return math.log(ratio) / math.log(width / 16 * depth / 2)
-
-
-@cache
-def moved(name: str, rule: str, width: int, depth: int) -> float:
-    case = CASES[name]
-    total, inputs = 0.0, batch_like(case.sample)
-    for seed in range(2):
-        torch.manual_seed(seed)
-        model = case.make(width, depth)
-        plan = planned(case, model, rule)
-        if rule != "standard":
-            plan.apply_(model, seed)
-        optimizer, seen = plan.make_optimizer(model, lr=1e-3), []
-        model.norm.register_forward_pre_hook(lambda _module, inputs, seen=seen: seen.append(inputs[0].detach()))
-        for _ in range(3):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs), torch.arange(len(inputs)) % CLASSES).backward()
-            optimizer.step()
-        model(inputs)
-        total += float((seen[-1] - seen[0]).square().mean())
-    return total**0.5
-
-
-def batch_like(sample: Tensor) -> Tensor:
-    g = torch.Generator().manual_seed(0)
-    shape = (8, *sample.shape[1:])
-    return torch.randn(shape, generator=g) if sample.is_floating_point() else torch.randint(CLASSES, shape, generator=g)
-
-
-@pytest.mark.parametrize("name", list(CASES))
-def test_updates_stay_as_the_architecture_grows(name: str) -> None:
-    """STABLE as a check calls it, an exponent of up to 0.25; without a rule they grow."""
-    for size in ((128, 2), (16, 8)):
-        assert abs(exponent(name, "complete-p", *size)) < 0.25
-        assert exponent(name, "standard", *size) > 0.25

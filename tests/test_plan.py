@@ -1,4 +1,4 @@
-"""Plans: literal rates, the folding identity, roles of known and unknown models, and what survives wrapping."""
+"""Plans: literal rates, roles of known and unknown models, and what survives wrapping."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ MATRIX_STD |= {"inner": lambda a: M**-0.5, "readout": lambda a: 1 / M, "embeddin
 
 
 def expected_rate(role: str, rule: str, optimizer: str, *, vector: bool) -> float:
+    """In width as in Tensor Programs V, Table 3 (Yang et al.), over fan-in and fan-out."""
     a, aware = A[rule], rule == "depth-mup-inner"
     ell = ELL if rule != "mup" else 1.0
     sgd = optimizer == "sgd"
@@ -87,22 +88,6 @@ def test_biases_follow_their_matrices(rule: str, optimizer: str) -> None:
         assert plan.rate(f"{name}.weight") == pytest.approx(expected, rel=1e-12)
 
 
-def test_width_rules_are_the_published_table_of_mup() -> None:
-    """Yang et al., Tensor Programs V, Table 3: initial variance, SGD and Adam rates, in fan-in and fan-out."""
-    published: dict[Role, tuple[Power, Power, Power]] = {
-        "input": (Power(), Power(fan_out=1), Power()),
-        "readout": (Power(-2), Power(-1), Power(-1)),
-        "hidden": (Power(-1), Power(), Power(-1)),
-    }
-    for role, (variance, sgd, adam) in published.items():
-        own = RULES["mup"]
-        for m in (2.0, 8.0):
-            fans = {"input": (1, m, 1), "readout": (m, 1, 1)}.get(role, (m, m, 1))
-            assert own.std(role).at(*fans) ** 2 == pytest.approx(variance.at(*fans))
-            assert own.rate(role, LAWS["sgd"]).at(*fans) == pytest.approx(sgd.at(*fans))
-            assert own.rate(role, LAWS["adam"]).at(*fans) == pytest.approx(adam.at(*fans))
-
-
 @pytest.mark.parametrize("rule", ["mup", "depth-mup", "depth-mup-inner", "complete-p", "standard"])
 def test_at_the_base_nothing_changes(rule: str) -> None:
     model, plan = residual(16, 2, rule)
@@ -112,67 +97,6 @@ def test_at_the_base_nothing_changes(rule: str) -> None:
     assert len(groups) == 1
     assert {k: groups[0][k] for k in ("lr", "weight_decay", "eps")} == {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-8}
     assert not plan.multipliers
-
-
-# ---- the folding identity ----------------------------------------------------------------------------------------
-
-
-class Unfolded(nn.Module):
-    """``y = s W x`` with W at the size of the base: the multipliers that a plan folds away."""
-
-    def __init__(self, linear: nn.Linear, s: float) -> None:
-        super().__init__()
-        self.weight, self.s = nn.Parameter(linear.weight.detach() / s), s
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.s * self.weight)
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("rule", ["depth-mup", "depth-mup-inner", "complete-p"])
-def test_folded_and_unfolded_trainings_agree(rule: str, name: str) -> None:
-    def make(width: int, depth: int) -> nn.Module:
-        return Residual(width, depth, bias=False).double()
-
-    model = make(24, 6)
-    plan = nfd.plan(model, rule=rule, make_model=make, base=(8, 2), optimizer=name, sample=VECTORS.double())
-    plan.apply_(model, seed=3)
-    unfolded = copy.deepcopy(model)
-    power = 2 if name == "sgd" else 1
-    decay = 0.0 if name == "adam" else 0.05
-    groups = []
-    for path, entry in plan.entries.items():
-        owner = unfolded.get_submodule(path.rpartition(".")[0])
-        m, s = entry.ratios.fan_in, plan.factor(path, plan.powers(path)[0])  # the multiplier that keeps std at the base
-        layer = Unfolded(owner, s)  # type: ignore[arg-type]
-        parent, _, key = path.rpartition(".")[0].rpartition(".")
-        setattr(unfolded.get_submodule(parent), key, layer)
-        group = {"params": [layer.weight], "lr": 0.02 * plan.rate(path) / s**power, "weight_decay": 0.0}
-        wd = decay * plan.weight_decay(path)
-        group["weight_decay"] = wd * s**2 if name == "sgd" else wd * s
-        if name != "sgd":
-            group["eps"] = 1e-3 * plan.epsilon(path) * s
-        assert m >= 1
-        groups.append(group)
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "sgd": (torch.optim.SGD, {"momentum": 0.9}),
-        "adam": (torch.optim.Adam, {}),
-        "adamw": (torch.optim.AdamW, {}),
-    }
-    kind, options = kinds[name]
-    eps: dict[str, Any] = {} if name == "sgd" else {"eps": 1e-3}
-    one = kind(plan.param_groups(model, lr=0.02, weight_decay=decay, **eps), **options)
-    two = kind(groups, **options)
-    g = torch.Generator().manual_seed(0)
-    for _ in range(12):
-        x, y = torch.randn(7, 5, generator=g, dtype=torch.float64), torch.randint(0, 3, (7,), generator=g)
-        outputs = []
-        for net, optimizer in ((model, one), (unfolded, two)):
-            optimizer.zero_grad()
-            outputs.append(net(x))
-            nn.functional.cross_entropy(outputs[-1], y).backward()
-            optimizer.step()
-        torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", ["depth-mup", "depth-mup-inner", "complete-p"])
@@ -354,7 +278,7 @@ def test_groups_survive_copies_compilation_and_schedulers() -> None:
 
 
 def test_the_explanation_says_what_was_decided_and_why() -> None:
-    text = nfd.plan(TiedWithoutGain(32, 4), base=TiedWithoutGain(16, 2), sample=TOKENS).explain()
+    text = nfd.plan(WITHOUT_GAIN(32, 4), base=WITHOUT_GAIN(16, 2), sample=TOKENS).explain()
     assert "layers.*.d.weight x4" in text
     assert "writes the residual stream" in text
     assert "in^-1 l^-1 = 0.25" in text
@@ -494,14 +418,15 @@ WRAPPED = "is the head as well, and no affine norm is seen to feed it alone"
 
 
 class Tied(Transformer):
-    """A Transformer whose embedding is its head."""
+    """A Transformer whose embedding is its head, behind a norm of one's own."""
 
-    def __init__(self, width: int, depth: int) -> None:
+    def __init__(self, width: int, depth: int, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
         super().__init__(width, depth, tied=True)
+        self.norm = norm(width)  # type: ignore[assignment]
 
 
 class RMSNorm(nn.Module):
-    """Of one's own, as Llama's: the gain times a normalised copy of another type."""
+    """As Llama's: the gain, which may be stored as ``1 + g``, times a normalised copy of another type."""
 
     def __init__(self, width: int, offset: float = 0.0) -> None:
         super().__init__()
@@ -511,30 +436,6 @@ class RMSNorm(nn.Module):
         z = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
         gain = self.weight + self.offset if self.offset else self.weight
         return gain * z.to(x.dtype)
-
-
-class WithNorm(Tied):
-    """With another norm at its end."""
-
-    norm_of: Any
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__(width, depth)
-        self.norm = self.norm_of(width)
-
-
-class Llama(WithNorm):
-    norm_of = RMSNorm
-
-
-class Gemma(WithNorm):
-    """Its gain is stored as ``1 + g``."""
-
-    norm_of = partial(RMSNorm, offset=1.0)
-
-
-class TiedWithoutGain(WithNorm):
-    norm_of = partial(nn.LayerNorm, elementwise_affine=False)
 
 
 class TwoHeads(Tied):
@@ -557,12 +458,9 @@ class Shown(Tied):
         return self.head(x), x
 
 
-class Frozen(Tied):
-    """A gain that does not train stays what it is, so that it cannot stand for a factor."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__(width, depth)
-        self.norm.weight.requires_grad_(False)
+LLAMA, GEMMA = (partial(Tied, norm=partial(RMSNorm, offset=offset)) for offset in (0.0, 1.0))
+WITHOUT_GAIN = partial(Tied, norm=partial(nn.LayerNorm, elementwise_affine=False))
+FROZEN = partial(Tied, norm=lambda width: nn.LayerNorm(width).requires_grad_(requires_grad=False))
 
 
 def tied(make: Any, optimizer: str = "adamw") -> tuple[nn.Module, nfd.Plan]:
@@ -572,7 +470,7 @@ def tied(make: Any, optimizer: str = "adamw") -> tuple[nn.Module, nfd.Plan]:
     return model, nfd.plan(model, rule="mup", optimizer=optimizer, sample=TOKENS, **sizes)
 
 
-@pytest.mark.parametrize(("make", "norm"), [(Tied, {"norm.weight", "norm.bias"}), (Llama, {"norm.weight"})])
+@pytest.mark.parametrize(("make", "norm"), [(Tied, {"norm.weight", "norm.bias"}), (LLAMA, {"norm.weight"})])
 def test_a_norm_that_feeds_the_head_alone_takes_its_factor(make: Any, norm: set[str]) -> None:
     _, plan = tied(make)
     assert not plan.multipliers
@@ -581,7 +479,7 @@ def test_a_norm_that_feeds_the_head_alone_takes_its_factor(make: Any, norm: set[
     assert all((plan.rate(name), plan.weight_decay(name), plan.epsilon(name)) == (0.25, 4, 1) for name in norm)
 
 
-@pytest.mark.parametrize("make", [Gemma, TiedWithoutGain, TwoHeads, Shown, Frozen])
+@pytest.mark.parametrize("make", [GEMMA, WITHOUT_GAIN, TwoHeads, Shown, FROZEN])
 def test_a_head_is_wrapped_where_no_norm_can_take_its_factor(make: Any) -> None:
     _, plan = tied(make)
     assert plan.multipliers == {"head": 0.25}
@@ -625,9 +523,9 @@ def test_a_folded_model_is_saved_and_loaded_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path) -> None:
-    model, plan = tied(TiedWithoutGain)
+    model, plan = tied(WITHOUT_GAIN)
     plan.apply_(model).eval()
     plan.save(tmp_path / "plan.json")
-    loaded = nfd.Plan.load(tmp_path / "plan.json").apply_(TiedWithoutGain(64, 2), seed=1).eval()
+    loaded = nfd.Plan.load(tmp_path / "plan.json").apply_(WITHOUT_GAIN(64, 2), seed=1).eval()
     loaded.load_state_dict(model.state_dict())
     torch.testing.assert_close(loaded(TOKENS), model(TOKENS), rtol=0, atol=0)
