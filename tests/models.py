@@ -108,38 +108,6 @@ class ConvNet(nn.Module):
         return out
 
 
-class BasicBlock(nn.Module):
-    """Pre-activation, with two convolutions, as in a ResNet."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.conv2(torch.relu(self.norm2(self.conv1(torch.relu(self.norm1(x))))))
-        return out
-
-
-class ConvResNet(nn.Module):
-    """Images to logits, in two stages, the second at half of the resolution."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.first = nn.Sequential(*[BasicBlock(width) for _ in range(depth)])
-        self.down = nn.Conv2d(width, 2 * width, 1, stride=2, bias=False)
-        self.second = nn.Sequential(*[BasicBlock(2 * width) for _ in range(depth)])
-        self.norm = nn.BatchNorm2d(2 * width)
-        self.head = nn.Linear(2 * width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.second(self.down(self.first(self.stem(x))))
-        out: Tensor = self.head(torch.relu(self.norm(h)).mean((2, 3)))
-        return out
-
-
 def gpt2(width: int, depth: int) -> Any:
     """GPT-2 of Hugging Face with heads of 8 features, without dropout."""
     transformers = pytest.importorskip("transformers")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import ConvBlock, ConvNet, ConvResNet, Residual, Transformer, gpt2
+from tests.architectures import PreactivationResNet
+from tests.models import ConvBlock, ConvNet, Residual, Transformer, gpt2
 from torch import Tensor, nn
 
 import nfd
@@ -61,7 +62,7 @@ def inputs(model: nn.Module, count: int) -> list[Tensor]:
         return [torch.randn(2, 5, generator=stream, dtype=F64) for _ in range(count)]
     if isinstance(model, nn.TransformerEncoder):
         return [torch.randn(2, 5, 32, generator=stream, dtype=F64) for _ in range(count)]
-    if isinstance(model, ConvNet | ConvResNet) or "ViT" in type(model).__name__:
+    if isinstance(model, ConvNet | PreactivationResNet) or "ViT" in type(model).__name__:
         return [torch.randn(2, 3, 8, 8, generator=stream, dtype=F64) for _ in range(count)]
     return [torch.randint(0, 11, (2, 4), generator=stream) for _ in range(count)]
 
@@ -94,7 +95,7 @@ def bert(width: int, depth: int) -> nn.Module:
 def built(kind: str) -> nn.Module:
     """A small model in double precision, without dropout."""
     torch.manual_seed(0)
-    own = {"mlp": Residual, "gpt": Transformer, "conv": ConvNet, "resnet": ConvResNet}
+    own = {"mlp": Residual, "gpt": Transformer, "conv": ConvNet, "resnet": PreactivationResNet}
     model = own[kind](24, 2) if kind in own else bert(32, 2) if kind == "bert" else families()[kind][0](32, 2)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -315,7 +316,7 @@ def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: s
 @pytest.mark.parametrize("kind", ["encoder", "vit", "resnet", "llama"])
 def test_a_plan_reads_the_small_model_and_the_wide_one_keeps_its_buffers(kind: str) -> None:
     """Attention of PyTorch, running statistics, rotary tables: nothing wide is made, and every start is the plan's."""
-    make = ConvResNet if kind == "resnet" else families()[kind][0]
+    make = PreactivationResNet if kind == "resnet" else families()[kind][0]
     sample = inputs(make(16, 2), 1)[0].float() if kind == "resnet" else families()[kind][1]
     sizes = set()
 
