@@ -71,12 +71,52 @@ class Residual(nn.Module):
         self.blocks = nn.ModuleList(UpDown(width, bias) for _ in range(depth))
         self.head = nn.Linear(width, 3, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.embed(x)
+    def streams(self, x: Tensor) -> list[Tensor]:
+        """The stream before the first block and behind every one."""
+        h = [self.embed(x)]
         for block in self.blocks:
-            h = block(h)
-        out: Tensor = self.head(h)
+            h.append(block(h[-1]))
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.streams(x)[-1])
         return out
+
+
+class Language(nn.Module):
+    """Next tokens, as a model of Hugging Face: with labels it shifts them and returns its loss."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
+        self.blocks = nn.Sequential(*[UpDown(width) for _ in range(depth)])
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.head(self.norm(self.blocks(self.tokens(input_ids))))
+        return logits if labels is None else {"loss": shifted_loss(logits, labels), "logits": logits}
+
+
+def shifted_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every token by the logits before it."""
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0))
+SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any, watch: Any = None) -> list[float]:
+    """Losses of a training by a loop as users write it, one per batch."""
+    losses = []
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if watch is not None:
+            watch.step()
+        losses.append(loss.item())
+    return losses
 
 
 class ConvBlock(nn.Module):

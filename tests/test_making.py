@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import Residual, Transformer
+from tests.models import Residual, Transformer, train
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -28,14 +28,7 @@ def planned(optimizer: str, **options: Any) -> tuple[Residual, nfd.Plan]:
 
 
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> list[float]:
-    losses = []
-    for _ in range(count):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(VECTORS), LABELS)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+    return train(model, optimizer, [(VECTORS, LABELS)] * count)
 
 
 # ---- apply_ ------------------------------------------------------------------------------------------------------

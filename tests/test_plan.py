@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import Residual, Transformer, gpt2
+from tests.models import Residual, Transformer, gpt2, train
 from torch import Tensor, nn
 
 import nfd
@@ -502,13 +502,7 @@ def test_both_ways_train_the_same_function(optimizer: str, decay: float) -> None
     for plan in (folded, wrapped):
         own = plan.apply_(copy.deepcopy(model), seed=3)
         optimizer_of_plan = plan.make_optimizer(own, lr=0.01, weight_decay=decay)
-        losses.append([])
-        for _ in range(30):
-            loss = nn.functional.cross_entropy(own(TOKENS).flatten(0, 1), TOKENS.roll(1, 1).flatten())
-            optimizer_of_plan.zero_grad()
-            loss.backward()
-            optimizer_of_plan.step()
-            losses[-1].append(float(loss.detach()))
+        losses.append(train(own, optimizer_of_plan, [(TOKENS, TOKENS.roll(1, 1))] * 30))
     assert losses[0] == losses[1]
     assert losses[0][-1] < losses[0][0]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import models
 from tests.models import Residual, Transformer
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -39,12 +40,7 @@ def train(model: nn.Module, plan: nfd.Plan, steps: int, watch: Any = None, x: An
 
 
 def step(model: nn.Module, optimizer: Any, watch: Any, steps: int, x: Any = X, y: Any = Y) -> None:
-    for _ in range(steps):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()
-        optimizer.step()
-        if watch is not None:
-            watch.step()
+    models.train(model, optimizer, [(x, y)] * steps, watch)
 
 
 def value(watch: nfd.Watch, meter: str, layer: str | None = None, step: int | None = None) -> float:
@@ -59,14 +55,8 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
     train(model, plan, 3, watch)
     assert {row.step for row in watch.rows} == {3}
 
-    def streams(net: Any) -> list[torch.Tensor]:
-        h = [net.embed(X)]
-        for block in net.blocks:
-            h.append(block(h[-1]))
-        return h
-
     with torch.no_grad():
-        now, before = streams(model), streams(start)
+        now, before = model.streams(X), start.streams(X)
         up: Any = model.get_submodule("blocks.1.up")
         delta = up.weight - start.get_parameter("blocks.1.up.weight")
         reset = copy.deepcopy(model)

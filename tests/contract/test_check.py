@@ -15,36 +15,10 @@ import numpy as np
 import pytest
 import torch
 from tests.contract.common import run
-from tests.models import ConvNet, UpDown, gpt2
+from tests.models import IDS, SHIFTED, ConvNet, Language, Residual, gpt2, shifted_loss, train
 from torch import Tensor, nn
 
 import nfd
-
-IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0))
-SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
-
-
-class Residual(nn.Module):
-    """Five numbers to three classes."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.embed = nn.Linear(5, width)
-        self.blocks = nn.ModuleList(UpDown(width) for _ in range(depth))
-        self.head = nn.Linear(width, 3)
-
-    def streams(self, x: Tensor) -> list[Tensor]:
-        h = [self.embed(x)]
-        for block in self.blocks:
-            h.append(block(self.between(h[-1])))
-        return h
-
-    def between(self, h: Tensor) -> Tensor:
-        return h
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.streams(x)[-1])
-        return out
 
 
 class Gaining(Residual):
@@ -54,28 +28,11 @@ class Gaining(Residual):
         super().__init__(width, depth)
         self.gain = gain
 
-    def between(self, h: Tensor) -> Tensor:
-        return self.gain * h
-
-
-class Language(nn.Module):
-    """Next tokens, as a model of Hugging Face: with labels it shifts them and returns its loss."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
-        self.blocks = nn.ModuleList(UpDown(width) for _ in range(depth))
-
-    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
-        h = self.tokens(input_ids)
+    def streams(self, x: Tensor) -> list[Tensor]:
+        h = [self.embed(x)]
         for block in self.blocks:
-            h = block(h)
-        logits = self.head(self.norm(h))
-        return logits if labels is None else {"loss": shifted_loss(logits, labels), "logits": logits}
-
-
-def shifted_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            h.append(block(self.gain * h[-1]))
+        return h
 
 
 def vectors(steps: int, batch: int = 16) -> list[tuple[Tensor, Tensor]]:
@@ -297,11 +254,7 @@ def test_meters_are_what_they_say() -> None:
         start, optimizer = deepcopy(model), family.plan(seen["width"], 3).make_optimizer(model, lr=0.01)
         h = start.streams(x)
         ends = torch.autograd.grad(nn.functional.cross_entropy(start.head(h[-1]), task.batches[0][1]), (h[0], h[-1]))
-        for inputs, targets in task.batches:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
+        losses = train(model, optimizer, task.batches)
         back, inner, stream, ratios = deepcopy(model), [], [], []
         with torch.no_grad():
             for block, before, reset, z in zip(model.blocks, start.blocks, back.blocks, model.streams(x), strict=False):
@@ -318,7 +271,7 @@ def test_meters_are_what_they_say() -> None:
                 "function_update": rms(model(x) - start(x)),
                 "function_update_inner": rms(model(x) - back(x)),
                 "gradient": rms(ends[0]) / rms(ends[1]),
-                "loss": loss.item(),
+                "loss": losses[-1],
             }
         assert {name: seen[name] for name in expected} == pytest.approx(expected, rel=1e-3)
         assert seen["update_to_weight"] == pytest.approx(rms(torch.stack(ratios)), rel=0.05)  # by power iteration
@@ -449,7 +402,7 @@ def test_seeds_that_give_one_network_are_refused() -> None:
         ({"make_model": Residual(8, 2)}, "not a model"),
         ({"task": [(torch.full((2, 5), math.nan), torch.tensor([0, 1]))]}, r"batches\[0\] must be finite"),
         ({"task": [((torch.ones(2, 5), [np.array([math.inf])]), torch.tensor([0, 1]))]}, r"\[0\]\[1\]\[0\] must be"),
-        ({"task": [(torch.randn(2, 7), torch.tensor([0, 1]))]}, r"trained on batches\[0\].*\[2, 7\].*test_check.py"),
+        ({"task": [(torch.randn(2, 7), torch.tensor([0, 1]))]}, r"trained on batches\[0\].*\[2, 7\].*models.py"),
         ({"task": {"x": torch.ones(2, 5)}}, r"Put it into a list"),
         ({"make_model": Language, "task": [(IDS[0] + 40, IDS[0])]}, "IndexError"),
     ],

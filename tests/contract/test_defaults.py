@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.common import ResidualMLP, batches, run, write_setup
+from tests.models import train
 
 import nfd
 
@@ -70,15 +71,9 @@ def test_a_prediction_has_the_default_too_and_holds_what_wide_networks_do() -> N
 
 def trained(family: nfd.Family, width: int, seed: int) -> list[float]:
     """Losses of a wide network by a loop of one's own."""
-    net, losses = family.under(sample=BATCHES[0][0]).build(width, 2, 100 + seed), []
-    optimizer = family.under(sample=BATCHES[0][0]).plan(width, 2).make_optimizer(net, lr=0.01)
-    for x, y in LONGER:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    own = family.under(sample=BATCHES[0][0])
+    net = own.build(width, 2, 100 + seed)
+    return train(net, own.plan(width, 2).make_optimizer(net, lr=0.01), LONGER)
 
 
 SETUP = """

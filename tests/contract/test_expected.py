@@ -11,26 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import UpDown
+from tests.models import SHIFTED, Language, train
 from torch import Tensor, nn
 
 import nfd
-
-IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0))
-SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
-
-
-class Language(nn.Module):
-    """Next tokens."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
-        self.blocks = nn.Sequential(*[UpDown(width) for _ in range(depth)])
-
-    def forward(self, ids: Tensor) -> Tensor:
-        out: Tensor = self.head(self.norm(self.blocks(self.tokens(ids))))
-        return out
 
 
 @cache
@@ -48,11 +32,7 @@ def alerts(change: Callable[[Any, list[dict[str, Any]]], None] | None, expected:
         change(model, groups)
     optimizer = torch.optim.AdamW(groups)
     watch = nfd.Watch(model, plan, SHIFTED[0][0], 2, expected)
-    for x, y in SHIFTED:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        watch.step()
+    train(model, optimizer, SHIFTED, watch)
     return watch.alerts
 
 
@@ -135,8 +115,8 @@ class Wider(Language):
         super().__init__(width, depth)
         self.more = nn.Linear(width, width)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        out: Tensor = self.head(self.norm(self.blocks(self.more(self.tokens(ids)))))
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        out: Tensor = self.head(self.norm(self.blocks(self.more(self.tokens(input_ids)))))
         return out
 
 

@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 import torch
 from tests.contract.common import ResidualMLP, batches
+from tests.models import train
 from torch import nn
 
 import nfd
@@ -128,13 +129,7 @@ def test_the_name_of_a_trial_is_what_decides_its_numbers() -> None:
 
 def test_a_trial_is_the_loop_that_a_user_would_write() -> None:
     model, plan = FAMILY.build(16, 2, seed=0), FAMILY.plan(16, 2)
-    optimizer, seen = plan.make_optimizer(model, lr=1e-2), []
-    for x, y in batches(steps=6, size=8):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        seen.append(loss.item())
+    seen = train(model, plan.make_optimizer(model, lr=1e-2), batches(steps=6, size=8))
     (own,) = losses([trial()])
     torch.testing.assert_close(own, torch.tensor(seen, dtype=torch.float64), rtol=1e-5, atol=0)
 

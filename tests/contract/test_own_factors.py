@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models import train
 from torch import Tensor, nn
 
 import nfd
@@ -97,14 +98,8 @@ def losses(make: Any, size: tuple[int, int], rule: str = "complete-p", optimizer
     """Losses of a training by the plan."""
     model, plan = planned(make, size, rule, optimizer=optimizer)
     plan.apply_(model, seed=0)
-    stepped, found = plan.make_optimizer(model, lr=0.2 if optimizer == "sgd" else 0.01, weight_decay=0.1), []
-    for seed in range(4):
-        loss = nn.functional.cross_entropy(model(ids(seed)).flatten(0, 1), ids(seed + 9).flatten())
-        stepped.zero_grad()
-        loss.backward()
-        stepped.step()
-        found.append(loss.item())
-    return found
+    stepped = plan.make_optimizer(model, lr=0.2 if optimizer == "sgd" else 0.01, weight_decay=0.1)
+    return train(model, stepped, [(ids(seed), ids(seed + 9)) for seed in range(4)])
 
 
 def notes_on(plan: nfd.Plan, name: str) -> list[str]:

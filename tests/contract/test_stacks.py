@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.common import batches
+from tests.models import train
 from torch import Tensor, nn
 
 import nfd
@@ -184,12 +185,7 @@ def test_every_stack_is_watched_by_itself() -> None:
         if fault:
             model.get_submodule(fault).weight.requires_grad_(False)  # type: ignore[operator, union-attr]
         watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=check)
-        optimizer = plan.make_optimizer(model, lr=3e-3)
-        for x, y in BATCHES:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            watch.step()
+        train(model, plan.make_optimizer(model, lr=3e-3), BATCHES, watch)
         alerts[fault] = [(alert.layer, alert.cause) for alert in watch.alerts]
         known = {(row.meter, row.layer) for row in watch.rows}
         for stack in ("encoder", "decoder"):

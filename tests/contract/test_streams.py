@@ -7,6 +7,7 @@ from functools import cache, partial
 import pytest
 import torch
 from tests.contract.common import batches
+from tests.models import train
 from torch import Tensor, nn
 
 import nfd
@@ -117,13 +118,8 @@ def watched(style: str) -> dict[tuple[int, str, str | None], float]:
         blocks="blocks.*",
     )  # fmt: skip
     plan.apply_(model)
-    optimizer = plan.make_optimizer(model, lr=3e-3)
     watch = nfd.Watch(model, plan, SAMPLE, every=2)
-    for x, y in BATCHES[:4]:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        watch.step()
+    train(model, plan.make_optimizer(model, lr=3e-3), BATCHES[:4], watch)
     meters = ("activation", "activation_update", "added")
     return {(row.step, row.meter, row.layer): row.value for row in watch.rows if row.meter in meters}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import models
 from tests.contract.common import ResidualMLP, batches
 from tests.models import gpt2
 from torch import Tensor, nn
@@ -31,13 +32,7 @@ def planned() -> tuple[ResidualMLP, nfd.Plan]:
 
 
 def train(model: nn.Module, plan: nfd.Plan, watch: nfd.Watch | None, steps: int, lr: float = 3e-3) -> None:
-    optimizer = plan.make_optimizer(model, lr=lr)
-    for x, y in BATCHES[:steps]:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        if watch is not None:
-            watch.step()
+    models.train(model, plan.make_optimizer(model, lr=lr), BATCHES[:steps], watch)
 
 
 # ---- a look that fails -----------------------------------------------------------------------------------------------
