@@ -13,8 +13,7 @@ import nfd
 from benchmarks.coverage_case import Draw, Outcome, Row, counted, normal, outcome, repeated
 from nfd.core.estimates import pooled_slope
 from nfd.core.random import derive
-from nfd.meters.check import Check
-from nfd.meters.findings import check_findings
+from nfd.meters.check import Check, check_findings
 
 _SEEDS = 3
 _METERS = ("activation", "activation_update", "function_update", "inner_update", "update_to_weight", "loss")

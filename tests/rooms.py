@@ -18,7 +18,7 @@ ROOMS = {  # lines and files, without __init__.py
     "wide": (2_965, 9),
     "families": (1_295, 4),
     "runs": (1_400, 6),
-    "meters": (1_705, 5),
+    "meters": (1_625, 4),
     "rates": (1_430, 4),
     "forecasts": (1_430, 4),
     "limits": (1_690, 5),

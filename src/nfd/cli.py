@@ -333,7 +333,6 @@ class Check(Sized):
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.meters.check import check
-        from nfd.meters.findings import check_findings, check_report
 
         setup, directory = self.read_setup(), self.directory()
         task = setup.task
@@ -345,11 +344,31 @@ class Check(Sized):
                 family, task, self.widths, self.depths, self.lr, seeds=self.seeds, at=self.at, noise=self.noise,
                 sweep=sweep,
             )  # fmt: skip
-        data = f"batches of {self.setup}"
-        found = check_findings(result, data)
-        page = check_report(self.settings, family.name, result, found, command).write(directory)
+        page = self._report(family.name, result, command).write(directory)
         print(result, f"Report: {page}", sep="\n")
         return 0 if result.ok else VERDICT
+
+    def _report(self, model: str, answer: Any, command: str) -> Report:
+        from nfd.meters.check import check_findings
+        from nfd.meters.verdict import METERS
+        from nfd.report.page import Section
+        from nfd.report.report import Report, made_by
+
+        failures = [str(failure) for failure in answer.failures]
+        meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in METERS.items()]
+        networks = [row for row in answer.rows if not row["matrix"] and row["step"] == answer.steps]
+        numbers = {name: getattr(answer, name) for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")}
+        return Report(
+            f"How {model} scales",
+            command,
+            self.settings,
+            check_findings(answer, f"batches of {self.setup}"),
+            opening=[Section("What went wrong", [], points=failures)] if failures else [],
+            closing=[Section("What the meters are", [], points=meanings, folded=True), made_by(command)],
+            content={"model": model, "failures": failures, "noise": answer.noise, "ladder": answer.ladder} | numbers,
+            tables={"runs.csv": networks, "meters.csv": answer.rows}
+            | ({"noise.csv": answer.noise} if self.noise else {}),
+        )
 
 
 @dataclass

@@ -1,4 +1,3 @@
-from .updates import UPDATES as UPDATES
 from .updates import Baseline as Baseline
 from .verdict import THRESHOLDS as THRESHOLDS
 from .verdict import verdict_of as verdict_of

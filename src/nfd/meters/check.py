@@ -20,13 +20,15 @@ from nfd.core.errors import (
     MOST,
     SEEDS,
     WIDEST,
+    Axis,
     InputError,
     check_ascending,
     check_count,
     check_flag,
     check_real,
 )
-from nfd.core.files import expanded, write_json
+from nfd.core.estimates import interval
+from nfd.core.files import Axes, Finding, columns, expanded, write_json
 from nfd.core.machine import gradients
 from nfd.core.random import global_state
 from nfd.core.tables import Row, as_text, rows_as_text, table_of
@@ -34,7 +36,7 @@ from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
 from nfd.meters.noise import noise_of, samples_of_a_part
-from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, readings
+from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
 from nfd.meters.verdict import (
     LIMITS,
     METERS,
@@ -164,7 +166,7 @@ def check(
         for row in rows(networks(runs, step, stack), sizes, axis, seeds, family.rule)
     ]
     table.sort(
-        key=lambda row: (AXES.index(row["axis"]), METERS.index(row["meter"]), stacks.index(row.get("stack", "")))
+        key=lambda row: (AXES.index(row["axis"]), [*METERS].index(row["meter"]), stacks.index(row.get("stack", "")))
     )
     draws = any(run["draws"] for run in runs)
     return Check(
@@ -195,22 +197,6 @@ def _check_seeds(runs: Sequence[Row]) -> None:
 
 
 # ---- the result ------------------------------------------------------------------------------------------------------
-
-MEANINGS = {
-    "first_activation": "RMS of the stream that enters the first block",
-    "activation": "RMS of the stream after the last block",
-    "activation_update": "RMS of its change by training",
-    "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
-    "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and 34",
-    "function_update": "RMS of the change of the outputs by training",
-    "function_update_inner": "RMS of the change of the outputs when the inner matrices are reset to their start",
-    "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
-    "alignment": "how well the last update of a matrix is aligned with its inputs, relative to perfect alignment: "
-    "1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
-    "gradient": "RMS of the gradient entering the first block over that leaving the last, where the stream is not zero "
-    "(padding): at the start, or where the check looks at several steps before each update",
-    "loss": "loss of the last batch before its update",
-}
 
 _NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"
 _DRAWS = "Note: the model draws random numbers in training, as dropout does: noise in every meter. Switch it off."
@@ -366,6 +352,61 @@ def meaning_of(row: Mapping[str, Any]) -> str:
     """What a row means, with the size since which its quantity changes."""
     start = f"since {row['axis']} {row['since']}: " if row["since"] is not None else ""
     return start + str(row["cause"])
+
+
+# ---- its charts ------------------------------------------------------------------------------------------------------
+
+
+def check_findings(check: Check, data: str) -> list[Finding]:
+    """One chart per axis: every meter after the last step against size, relative to the smallest network."""
+    about = (
+        f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}; bars: 95 % intervals."
+    )
+    return [finding for axis in reversed(AXES) if (finding := _with_size(check, axis, about)).rows]
+
+
+def _with_size(check: Check, axis: Axis, about: str) -> Finding:
+    """Geometric means of every meter, over seeds and sizes of the other axis, over that of the smallest size."""
+    trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
+    sizes, rows = sorted({run[axis] for run in check.runs}), list[Row]()
+    for trend in trends:
+        seen = networks(check.runs, check.steps, trend.get("stack", ""))
+        values = [[run.get(trend["meter"], math.nan) for run in seen if run[axis] == size] for size in sizes]
+        logs = [log[log.isfinite()] for log in (torch.tensor(own, dtype=torch.float64).log() for own in values)]
+        for size, log in zip(sizes, logs, strict=True):
+            if min(len(log), len(logs[0])) > 1:
+                ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[0], log).exp()
+                rows.append({"series": meter_name(trend), axis: size} | columns("ratio", ratio))
+    table = [
+        {
+            "meter": meter_name(trend),
+            "exponent [95 % interval]": slope_of(trend),
+            "verdict": trend["verdict"],
+            "what it means": meaning_of(trend),
+        }
+        for trend in trends
+    ]
+    caption = (
+        f"Geometric means over networks, over that of the smallest, after {check.steps} steps. {about} "
+        + " ".join([THRESHOLDS, LIMITS, *check.notes])
+    )  # fmt: skip
+    shown = Axes(axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic")
+    return Finding(axis, f"What changes with {axis}?", _headline(trends, axis), rows, shown, caption, table=table)
+
+
+def _headline(trends: Sequence[Row], axis: Axis) -> str:
+    """Which meters have a verdict other than STABLE, with their exponents where these are beyond chance."""
+    meters: dict[str, list[str]] = {word: [] for word in ("COLLAPSES", "GROWS", "LIMIT", "UNCERTAIN", "NOT MEASURED")}
+    for trend in (trend for trend in trends if trend["verdict"] in meters):
+        slope = f" ({axis}^{trend['slope']:+.2f})" if trend["reason"] in ("trend", "limit") else ""
+        meters[trend["verdict"]].append(meter_name(trend) + slope)
+    fine = "" if meters["COLLAPSES"] or meters["GROWS"] else f"Nothing collapses or grows with {axis}. "
+    return fine + "".join(f"{word}: {', '.join(names)}. " for word, names in meters.items() if names).rstrip()
+
+
+def meter_name(trend: Row) -> str:
+    """The meter of a row, for people."""
+    return meter_of(str(trend["meter"]).replace("_", " "), trend.get("stack", ""))
 
 
 # ---- what is read of one network -------------------------------------------------------------------------------------

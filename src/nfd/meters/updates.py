@@ -57,16 +57,6 @@ from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
 from nfd.scaling.samples import evaluating, outputs_of
 
-UPDATES = (
-    "activation",
-    "activation_update",
-    "inner_update",
-    "stream_update",
-    "function_update",
-    "function_update_inner",
-    "update_to_weight",
-)
-FIRST, ALIGNMENT = "first_activation", "alignment"
 _Squares = tuple[float, int]
 Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 NO_BLOCKS = (
@@ -157,9 +147,9 @@ class Baseline:
                     reset(name, start)
             stacks = self._of_stacks(now, matrices, responses)
         network = stacks.pop("")
-        aligned = [meters[ALIGNMENT] for meters in matrices.values() if ALIGNMENT in meters]
+        aligned = [meters["alignment"] for meters in matrices.values() if "alignment" in meters]
         if aligned:
-            network[ALIGNMENT] = rms(torch.tensor(aligned, dtype=torch.float64))
+            network["alignment"] = rms(torch.tensor(aligned, dtype=torch.float64))
         starts = self.before.behind
         blocks = {name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts}
         for name, added in now.added.items():
@@ -186,7 +176,7 @@ class Baseline:
         meters["update"] = rms(response)
         if before is not None:
             aligned = alignment(t, weight - whole(before), z, self.member.plan.law_for(t.name))
-            meters |= {} if aligned is None else {ALIGNMENT: aligned}
+            meters |= {} if aligned is None else {"alignment": aligned}
         return meters, (float(response.double().square().sum()), response.numel())
 
     def _of_stacks(
@@ -197,7 +187,7 @@ class Baseline:
         stacks = {}
         for stack, unread in self.unread.items():
             ends = self._end(now, stack), self._end(self.before, stack)
-            meters = {FIRST: rms(now.entering[stack])} if stack in now.entering else {}
+            meters = {"first_activation": rms(now.entering[stack])} if stack in now.entering else {}
             meters |= {} if ends[0] is None or ends[1] is None else _of_stream(ends[0], ends[1])
             meters = {meter: value for meter, value in meters.items() if meter not in unread}
             if not stack:

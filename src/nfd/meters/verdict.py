@@ -21,7 +21,6 @@ from nfd.core.estimates import UNKNOWN, Interval, log_slope, mean, pooled_slope
 from nfd.core.machine import undisturbed
 from nfd.core.tables import Row
 from nfd.families.streams import EndGradients
-from nfd.meters.updates import ALIGNMENT, FIRST, UPDATES
 from nfd.scaling.model import modules
 from nfd.scaling.rules import RULES
 
@@ -138,7 +137,7 @@ ADVICE: dict[tuple[str, str, str], tuple[str, _Rules]] = {
 }
 _LAZY = "features stop moving as the network widens (lazy training)"
 _FAST = "updates grow with width: rates do not follow it"
-_MOVING = [meter for meter in UPDATES if meter != "activation"]
+_MOVING = "activation_update", "inner_update", "stream_update", *_OF_THE_FUNCTION, "update_to_weight"
 ADVICE |= {(meter, "width", "COLLAPSES"): (_LAZY, _MUP) for meter in _MOVING}
 ADVICE |= {(meter, "width", "GROWS"): (_FAST, _MUP) for meter in _MOVING}
 ADVICE |= {("loss", axis, "COLLAPSES"): (f"the loss falls with {axis}: larger networks pay", _NO) for axis in AXES}
@@ -165,8 +164,23 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
-METERS = (FIRST, *UPDATES, ALIGNMENT, "gradient", "loss")
-_OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", ALIGNMENT: "width", FIRST: "width"}
+# What a meter is; the table of a check has them in this order
+METERS = {
+    "first_activation": "RMS of the stream that enters the first block",
+    "activation": "RMS of the stream after the last block",
+    "activation_update": "RMS of its change by training",
+    "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
+    "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and 34",
+    "function_update": "RMS of the change of the outputs by training",
+    "function_update_inner": "RMS of the change of the outputs when the inner matrices are reset to their start",
+    "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
+    "alignment": "how well the last update of a matrix is aligned with its inputs, relative to perfect alignment: "
+    "1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
+    "gradient": "RMS of the gradient entering the first block over that leaving the last, where the stream is not zero "
+    "(padding): at the start, or where the check looks at several steps before each update",
+    "loss": "loss of the last batch before its update",
+}
+_OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", "alignment": "width", "first_activation": "width"}
 _MOST = 20.0  # |log| of a factor that is worth a number
 
 

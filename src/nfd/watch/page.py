@@ -13,7 +13,7 @@ from pathlib import Path
 from nfd.core.errors import InputTypeError
 from nfd.core.files import expanded, replace_file
 from nfd.core.tables import Row, short
-from nfd.meters.check import MEANINGS
+from nfd.meters.verdict import METERS
 from nfd.report.charts import across_span, drawable, log_span
 from nfd.report.page import Label, templates
 from nfd.watch.bands import Series, WatchRow, at_steps, in_series, stack_at, steps_of
@@ -30,7 +30,7 @@ _OF_MATRICES = {
     "update": "RMS of what training a matrix changed in its output",
     "change": "size of the change of a matrix over the size of its start",
     "weight": "size of a matrix over the size of its start",
-    "alignment": MEANINGS["alignment"],
+    "alignment": METERS["alignment"],
 }
 
 
