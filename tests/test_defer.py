@@ -375,10 +375,8 @@ def tied(width: int) -> nn.Module:
 def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'blocks\.0\.up\.weight': its weight is tied"):
         nfd.defer(tied(16))
-    with pytest.raises(ValueError, match=r"'0\.mix\.weight': it is a convolution with groups"):
-        nfd.defer(nn.Sequential(ConvBlock(4), ConvBlock(4)))
     for keys in ({"add_zero_attn": True}, {"add_bias_kv": True}):
-        with pytest.raises(ValueError, match=r"'out_proj\.weight': its attention adds keys of its own"):
+        with pytest.raises(ValueError, match=r"'out_proj\.weight': it is not one linear map.* adds keys"):
             nfd.defer(nn.MultiheadAttention(8, 2, **keys))
     with pytest.raises(ValueError, match="names no matrix that is wide"):
         nfd.defer(Residual(16, 2), where="block.*")
@@ -394,7 +392,7 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
         frozen = Residual(16, 2)
     frozen.embed.weight.requires_grad_(False)
     options: dict[str, Any] = {"make_model": Residual, "base": (8, None), "sample": torch.zeros(2, 5)}
-    with pytest.raises(ValueError, match=r"'embed\.weight', whose initial values no plan restores"):
+    with pytest.raises(ValueError, match=r"'embed\.weight', whose initial values.* no plan restores"):
         nfd.defer(frozen, nfd.plan(frozen, rule="mup", optimizer="sgd", **options))
     plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base=(8, None), sample=torch.zeros(2, 5))
     with pytest.raises(ValueError, match=r"optimizer='adamw' acts on every entry"):
@@ -416,7 +414,7 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     assert reasons["blocks.0.down.weight"] is None
     assert reasons["blocks.1.down.weight"] is Reason.FROZEN
     assert reasons["blocks.0.up.weight"] is Reason.UNNAMED
-    assert reasons["embed.weight"] is reasons["head.weight"] is Reason.OUTSIDE
+    assert reasons["embed.weight"] is reasons["head.weight"] is Reason.NARROW
     assert not any(p.is_meta for p in model.parameters())
     deferred = nfd.defer(model, where="**.down", samples=20)
     assert deferred.deferral == told
@@ -427,7 +425,7 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     line = next(line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line)
     assert "2 x" in line
     assert "at most 20" in line
-    assert {"name", "kind", "shape", "reason", "hooks", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
+    assert {"name", "kind", "shape", "reason", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
 
 
 def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:

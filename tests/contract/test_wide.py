@@ -92,26 +92,22 @@ def _patched(linear: nn.Module) -> None:
     linear.forward = lambda x: 2 * nn.Linear.forward(linear, x)  # type: ignore[arg-type,method-assign]
 
 
-HOOKS: dict[str, tuple[str, Callable[[nn.Linear], object]]] = {
-    "forward hook": ("forward hook twice", lambda m: m.register_forward_hook(twice)),
-    "pre-hook": ("forward pre hook .*lambda", lambda m: m.register_forward_pre_hook(lambda _, x: 2 * x[0])),
-    "backward hook": ("backward hook .*lambda", lambda m: m.register_full_backward_hook(lambda *_: None)),
-    "hook of the weight": ("backward hook .*lambda", lambda m: m.weight.register_hook(lambda g: 2 * g)),
-    "hook behind the weight": (
-        "post accumulate grad hook .*lambda",
-        lambda m: m.weight.register_post_accumulate_grad_hook(lambda p: None),
-    ),
-    "patched forward": ("a forward of its own", _patched),
+HOOKS: dict[str, Callable[[nn.Linear], object]] = {
+    "forward hook": lambda m: m.register_forward_hook(twice),
+    "pre-hook": lambda m: m.register_forward_pre_hook(lambda _, x: 2 * x[0]),
+    "backward hook": lambda m: m.register_full_backward_hook(lambda *_: None),
+    "hook of the weight": lambda m: m.weight.register_hook(lambda g: 2 * g),
+    "hook behind the weight": lambda m: m.weight.register_post_accumulate_grad_hook(lambda p: None),
+    "patched forward": _patched,
 }
 
 
 @pytest.mark.parametrize("kind", HOOKS)
 def test_hooks_on_what_would_be_replaced_are_refused_by_name(kind: str) -> None:
-    message, hook = HOOKS[kind]
     model = Branches(24, 2)
-    hook(model.blocks[1].up)  # type: ignore[arg-type,union-attr]
+    HOOKS[kind](model.blocks[1].up)  # type: ignore[arg-type,union-attr]
     for weights in ("structured", "deferred"):
-        with pytest.raises(ValueError, match=rf"'blocks\.1\.up\.weight': .*{message}"):
+        with pytest.raises(ValueError, match=r"'blocks\.1\.up\.weight': code hooks into it"):
             nfd.defer(model, weights=weights)  # type: ignore[arg-type]
     assert [row["name"] for row in nfd.deferral(model).table if row["reason"] == "HOOKED"] == ["blocks.1.up.weight"]
     assert not any(isinstance(m, nfd.StructuredLinear) for m in model.modules())  # it stays as it was
@@ -123,7 +119,7 @@ def test_hooks_on_the_matrices_of_an_attention_are_refused_and_its_own_are_kept(
     attention, h, seen = nn.MultiheadAttention(24, 2), torch.randn(3, 2, 24), list[object]()
     handle = attention.in_proj_weight.register_hook(lambda g: 2 * g)
     attention.register_forward_hook(lambda *_: seen.append(1))
-    with pytest.raises(ValueError, match=r"'in_proj_weight': .*backward hook"):
+    with pytest.raises(ValueError, match="'in_proj_weight': code hooks into it"):
         nfd.defer(attention)
     handle.remove()
     nfd.defer(attention)(h, h, h)
@@ -142,7 +138,7 @@ def test_hooks_on_modules_that_stay_are_kept() -> None:
 def test_hooks_on_a_layer_are_not_lost_where_weights_are_stored_again() -> None:
     model = nfd.defer(Branches(24, 2))
     handle = model.get_submodule("blocks.0.up").register_forward_hook(twice)
-    with pytest.raises(ValueError, match=r"'blocks\.0\.up' has hooks .*forward hook twice"):
+    with pytest.raises(ValueError, match=r"'blocks\.0\.up' has hooks"):
         nfd.store_weights(model)
     handle.remove()
     assert isinstance(nfd.store_weights(model).get_submodule("blocks.0.up"), nn.Linear)
@@ -165,7 +161,7 @@ class Reading(Branches):
         return out + 0.01 * (weight * 2.0).square().mean() + 0.0 * weight.norm() + 0.0 * (x[:, :1] @ weight[:1, :3]).T.T
 
 
-@pytest.mark.parametrize(("model", "reason"), [(Hooked, "forward hook twice"), (Reading, "not stored")])
+@pytest.mark.parametrize(("model", "reason"), [(Hooked, "code hooks into it"), (Reading, "not stored")])
 def test_models_that_need_their_weights_are_predicted_by_dense_ones_alone(model: type[nn.Module], reason: str) -> None:
     family = nfd.Family(model, base=(16, 2), optimizer="sgd")
     settings: dict[str, Any] = {"depth": 2, "width": 32, "replicates": 2}
@@ -179,7 +175,7 @@ def test_models_that_need_their_weights_are_predicted_by_dense_ones_alone(model:
     [
         lambda w, h: h @ w.T, lambda w, h: h @ w, lambda w, h: w @ h.T, lambda w, h: h * w.norm(),
         lambda w, h: h @ (2 * w), lambda w, h: h @ w[:], lambda w, h: h @ -w, lambda w, h: nn.functional.linear(h, w),
-        lambda w, h: h * len(w), lambda w, h: h @ w.data,
+        lambda w, h: h @ w.data,
     ],
 )  # fmt: skip
 def test_code_that_reads_a_weight_that_is_not_stored_is_told_so(read: Callable[[Any, Tensor], Tensor]) -> None:

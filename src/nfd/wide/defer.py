@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 import torch
 from rich.table import Column
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
 from nfd.core.errors import BasisName, InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
@@ -21,12 +20,12 @@ from nfd.core.machine import gradients, memory_of
 from nfd.core.random import derive
 from nfd.core.tables import as_text, in_bytes, table_of
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
-from nfd.scaling.plan import Held, Plan, held_by
+from nfd.scaling.plan import Plan, held_by
 from nfd.scaling.rules import SPECTRAL
 from nfd.wide.basis import LEAST_ROOM
 from nfd.wide.layers import DeferredLinear, FactoredLinear, StructuredLinear
 from nfd.wide.rotated import padded_size
-from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed, replaced
+from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed
 
 UnstoredWeights = Literal["structured", "deferred"]
 _WIDTH = 150  # of the printed table, at most
@@ -96,9 +95,8 @@ def defer(
             "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
         )
     _check_obstacles(told, plan, where)
-    maps = {own.name: maps[own.name] for own in told.replaced}
     if samples is not None:
-        device = next(iter(maps.values())).weight.device
+        device = maps[told.replaced[0].name].weight.device
         most = memory_of(torch.device("cpu") if device.type == "meta" else device)
         needed = sum(own.bytes for own in told.replaced)
         if needed > most:
@@ -130,7 +128,10 @@ def defer(
             layer.reserve(samples)
         return layer
 
-    model = replaced(model, maps, layer_for)
+    places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
+    for own in told.replaced:
+        linear = maps[own.name]
+        model = placed(model, places[id(linear.module)], linear.stand_in(layer_for(own.name, linear)))
     if plan is not None:
         _make_the_rest(model, plan)
         plan.apply_(model, seed)
@@ -146,10 +147,10 @@ def _make_the_rest(model: nn.Module, plan: Plan) -> None:
             if p is None or not p.is_meta:
                 continue
             name = f"{prefix}.{key}".lstrip(".")
-            if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept):
-                raise InputError(f"model has {name!r}, whose initial values no plan restores. Make it on the CPU.")
-            if hooks := _hooks_on(p):
-                raise InputError(f"model has {name!r} on the meta device with a {hooks[0]}. Make it on the CPU.")
+            if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept) or _is_hooked(p):
+                raise InputError(
+                    f"model has {name!r}, whose initial values, or hooks, no plan restores. Make it on the CPU."
+                )
             own = nn.Parameter(torch.empty_like(p, device="cpu"), p.requires_grad)
             module._parameters[key] = made.setdefault(id(p), own)
 
@@ -179,24 +180,24 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     seed = check_seed(seed)
     for name, module in model.named_modules():
-        if isinstance(module, FactoredLinear | DeferredConv) and (hooks := _hooks_on(module)):
+        if isinstance(module, FactoredLinear | DeferredConv) and _is_hooked(module):
             raise InputError(
-                f"{name or 'model'!r} has hooks that would be lost with it: {', '.join(hooks)}. Remove them, and "
-                "register them on the stored module."
+                f"{name or 'model'!r} has hooks that would be lost with it. Remove them, and register them on the "
+                "stored module."
             )
-    behind: set[int] = set()  # layers that the module around them has put back
-    for name, module in list(model.named_modules()):
+    for name, module in model.named_modules():
         if isinstance(module, DeferredAttention):
             for key, own in module.layers.items():
-                behind.add(id(own))
                 module.store(key, _weights(own, f"{name}.{key}", seed))
-        layer = module.linear if isinstance(module, DeferredConv) else module
-        if isinstance(layer, FactoredLinear) and id(layer) not in behind:
-            behind.add(id(layer))
-            with torch.device("meta"):
-                original = layer.original or nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
-            (linear,) = linear_maps(original)
-            model = placed(model, name, linear.store(_weights(layer, name, seed), layer.bias).train(layer.training))
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, FactoredLinear)}
+    for name, layer in layers.items():
+        with torch.device("meta"):
+            original = layer.original or nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
+        (linear,) = linear_maps(original)
+        stored = linear.store(_weights(layer, name, seed), layer.bias).train(layer.training)
+        around = name.rpartition(".")[0]  # of a convolution the layer is a part
+        is_part = isinstance(model.get_submodule(around), DeferredConv)
+        model = placed(model, around if is_part else name, stored)
     for module in model.modules():
         if isinstance(module, DeferredAttention):
             module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]  # it reads its weights again
@@ -224,7 +225,7 @@ class Replacement:
 
     Attributes:
         name: of the tensor. kind: of its module. shape: as it is stored.
-        reason: why it stays; None if it is replaced. hooks: names of hooks, where they are the reason.
+        reason: why it stays; None if it is replaced.
         rank: the largest possible number of directions of its update after ``samples``; None without, and if it stays.
         bytes: memory after the training, with gradient and optimizer states. stored_bytes: with stored weights.
     """
@@ -233,7 +234,6 @@ class Replacement:
     kind: str
     shape: tuple[int, ...]
     reason: Reason | None
-    hooks: tuple[str, ...]
     rank: int | None
     bytes: int
     stored_bytes: int
@@ -351,34 +351,23 @@ def numbers_held(weights: UnstoredWeights, n_in: int, n_out: int, samples: int) 
 # ---- the matrices of a model that layers can replace, and why the others stay
 
 
-_HOOKS = (  # of modules and of tensors, as PyTorch keeps them
-    "forward_pre_hook", "forward_hook", "backward_pre_hook", "backward_hook", "post_accumulate_grad_hook",
-    "state_dict_pre_hook", "state_dict_hook", "load_state_dict_pre_hook", "load_state_dict_post_hook",
-)  # fmt: skip
-_FORWARD = "a forward of its own"
-
-
 class Reason(StrEnum):
     """Why a matrix is left as it is."""
 
-    NARROW = "not wide on both sides"
-    OUTSIDE = "no linear map in a block"
+    NARROW = "not wide on both sides, or no linear map in a block"
     UNNAMED = "where= does not name it"
     FROZEN = "does not train"
     UNSTORED = "has no stored weights already"
     TIED = "its weight is tied to that of another module"
-    COMPUTED = "its weight is computed from other tensors"
-    GROUPED = "it is a convolution with groups, which are matrices of their own; write it as several convolutions"
-    ATTENTION = "its attention adds keys of its own, or reads weights in a way of its own"
-    OTHER = "it is no linear map of its own"
+    OTHER = "it is not one linear map, as in a convolution with groups or an attention that adds keys"
     KEPT = "it begins in a way of its own"
-    HOOKED = "code hooks into it, which no layer in its place would call"
+    HOOKED = "code hooks into it, or replaced its forward, and would not be called by a layer in its place"
     ELEMENTWISE = "its optimizer acts on every entry of a matrix"
 
     @property
     def is_obstacle(self) -> bool:
         """Whether the matrix is wide and was selected, but has to be stored all the same."""
-        return self not in (Reason.NARROW, Reason.OUTSIDE, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
+        return self not in (Reason.NARROW, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
 
 
 def _examined(
@@ -399,8 +388,7 @@ def _examined(
     patterns = [named] if isinstance(named, str) else named or []
     parts, held = modules(model), held_by(model)
     maps = {f"{name}.{own.key}".lstrip("."): own for name, part in parts.items() for own in linear_maps(part)}
-    held |= {name: Held(tuple(own.weight.shape), (own.weight,)) for name, own in maps.items() if name not in held}
-    wide = _wide_in_blocks(model, parts, maps) if plan is None else _wide_by_plan(plan, maps)
+    wide = _wide_in_blocks(model, maps) if plan is None else _wide_by_plan(plan, maps)
     made = []
     for name, own in held.items():
         if len(own.shape) < 2:
@@ -410,7 +398,7 @@ def _examined(
         if own.std is not None:
             reason: Reason | None = Reason.UNSTORED
         elif name not in wide:
-            reason = Reason.OUTSIDE if plan is None else Reason.NARROW
+            reason = Reason.NARROW
         elif not any(matches(place, pattern) for pattern in patterns):
             reason = Reason.UNNAMED
         elif not own.is_trained:
@@ -421,12 +409,6 @@ def _examined(
                 reason = Reason.ELEMENTWISE
             elif reason is None and plan is not None and plan.entries[name].start.kept:
                 reason = Reason.KEPT
-        hooks: tuple[str, ...] = ()
-        if reason is None and linear is not None:  # an attention stays the same module, so that its own hooks stay too
-            stays = isinstance(linear.module, nn.MultiheadAttention)
-            lost = [hook for hook in _hooks_on(linear.module) if not stays or hook == _FORWARD]
-            hooks = (*_hooks_on(linear.weight), *lost)
-        reason = Reason.HOOKED if hooks else reason
         n_in, n_out = (1, math.prod(own.shape)) if linear is None else linear.features
         itemsize = torch.float32.itemsize if linear is None else linear.weight.element_size()
         states = plan.law_for(name).states if plan is not None and name in plan.entries else _MOMENTUM
@@ -434,7 +416,7 @@ def _examined(
         taken = itemsize * numbers_held(weights, n_in, n_out, seen) if reason is None else stored
         rank = min(seen, n_in, n_out) if reason is None and samples is not None else None
         kind = "" if owner is None else type(owner).__name__
-        made.append(Replacement(name, kind, own.shape, reason, hooks, rank, taken, stored))
+        made.append(Replacement(name, kind, own.shape, reason, rank, taken, stored))
     return Deferral(weights, tuple(made)), maps
 
 
@@ -445,21 +427,18 @@ def _check_obstacles(told: Deferral, plan: Plan | None, where: str | Sequence[st
         if plan is not None and own.reason is Reason.ELEMENTWISE:
             plan.law_for(own.name).check_unstored(repr(own.name))
     if obstacles:
-        several = "; ".join(": ".join([repr(own.name), str(own.reason), *own.hooks]) for own in obstacles)
+        several = "; ".join(f"{own.name!r}: {own.reason}" for own in obstacles)
         raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
     if not told.replaced:
         hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
         raise InputError(f"where={where!r} names no matrix that is wide on both sides and trains.{hint}")
 
 
-def _wide_in_blocks(model: nn.Module, parts: Mapping[str, nn.Module], maps: Mapping[str, LinearMap]) -> set[str]:
+def _wide_in_blocks(model: nn.Module, maps: Mapping[str, LinearMap]) -> set[str]:
     """Weights of linear maps in residual blocks, or of a model that is itself a linear map or an attention."""
-    blocks = blocks_of(model, None)
-    grouped = {f"{name}.weight".lstrip(".") for name, part in parts.items() if _is_grouped(part)}
-    names = {*maps, *grouped}
-    if blocks:
-        return {name for name in names if block_of(name, blocks) is not None}
-    return names if isinstance(model, nn.MultiheadAttention) else {name for name in names if "." not in name}
+    if blocks := blocks_of(model, None):
+        return {name for name in maps if block_of(name, blocks) is not None}
+    return set(maps) if isinstance(model, nn.MultiheadAttention) else {name for name in maps if "." not in name}
 
 
 def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
@@ -475,31 +454,24 @@ def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
 
 def _obstacle(parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: LinearMap | None) -> Reason | None:
     """Why a matrix must keep its weights; None where it need not."""
-    if linear is None and isinstance(owner, nn.MultiheadAttention):
-        return Reason.ATTENTION
-    if linear is None:
-        return Reason.GROUPED if _is_grouped(owner) else Reason.OTHER
-    weight = linear.module._parameters.get(linear.key)
-    if weight is None:
-        return Reason.COMPUTED
+    attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
+    if linear is None or any(owner is part.out_proj and not linear_maps(part) for part in attentions):
+        return Reason.OTHER
+    weight, module = linear.weight, linear.module
     if sum(any(p is weight for p in part._parameters.values()) for part in parts.values()) > 1:
         return Reason.TIED
-    around = [part for part in parts.values() if any(child is owner for child in part._modules.values())]
-    if any(isinstance(part, nn.MultiheadAttention) and not linear_maps(part) for part in around):
-        return Reason.ATTENTION
-    return None
+    stays = module in attentions  # with its own hooks, but with another forward
+    is_hooked = "forward" in vars(module) if stays else _is_hooked(module)
+    return Reason.HOOKED if is_hooked or _is_hooked(weight) else None
 
 
-def _hooks_on(holder: nn.Module | Tensor) -> tuple[str, ...]:
-    """What would be lost with a module or a weight: its hooks, and a ``forward`` that stands in place of its own."""
-    named = [(kind, hook) for kind in _HOOKS for hook in (getattr(holder, f"_{kind}s", None) or {}).values()]
-    hooks = [f"{kind.replace('_', ' ')} {getattr(hook, '__qualname__', type(hook).__name__)}" for kind, hook in named]
-    return (*hooks, _FORWARD) if "forward" in vars(holder) else tuple(hooks)
-
-
-def _is_grouped(module: nn.Module | None) -> bool:
-    """Whether a module is a convolution with groups of several channels."""
-    return isinstance(module, _ConvNd) and module.groups > 1 and module.weight.shape[1] > 1
+def _is_hooked(holder: nn.Module | Tensor) -> bool:
+    """Whether code hooks into a module or a weight, or put a ``forward`` in place of its own."""
+    kinds = (
+        "forward_pre", "forward", "backward_pre", "backward", "post_accumulate_grad",
+        "state_dict_pre", "state_dict", "load_state_dict_pre", "load_state_dict_post",
+    )  # fmt: skip
+    return "forward" in vars(holder) or any(getattr(holder, f"_{kind}_hooks", None) for kind in kinds)
 
 
 # ---- models of any size, made without the numbers of their matrices

@@ -151,6 +151,11 @@ class FactoredLinear(nn.Module):
         return type(self).__name__
 
     @property
+    def weight(self) -> Unstored:
+        """The weights that it stands for, without numbers."""
+        return Unstored.of(self)
+
+    @property
     def weight_shape(self) -> tuple[int, ...]:
         """Of the weights that it stands for, as the module that it replaced would store them."""
         weight = getattr(self.original, "weight", None)
@@ -299,54 +304,32 @@ class Query(torch.autograd.Function):
 # ---- what a module shows in place of a weight that it does not store
 
 
-class WeightError(StateError, AttributeError):
-    """A weight was read that is not stored; to ``hasattr`` it has no such attribute."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name} was asked of a weight that is not stored: some code reads the weight of a layer that nfd.defer "
-            "replaced, instead of calling the layer. Call it, keep that layer dense, by where= of nfd.defer, or use "
-            "weights='dense'."
-        )
-
-
-class Unstored:
+class Unstored(Tensor):
     """The shape, type and device of a weight without numbers; code that computes with it is refused in words.
 
-    PyTorch's own fast paths, such as that of ``nn.TransformerEncoder``, see from it that they must not be taken.
+    PyTorch's own fast paths, such as that of ``nn.TransformerEncoder``, see from its class that they must not be taken.
     """
 
-    def __init__(self, layer: FactoredLinear) -> None:
-        self._layer = layer
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of the weight, as the module that was replaced would store it."""
-        return torch.Size(self._layer.weight_shape)
+    @staticmethod
+    def of(layer: FactoredLinear) -> Unstored:
+        """The weight of a layer, as the module that it replaced would store it."""
+        like = layer.update
+        return Tensor._make_wrapper_subclass(
+            Unstored, layer.weight_shape, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
+        )
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        raise WeightError(getattr(function, "__name__", str(function)))
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # as Tensor has it; PyTorch chooses its slow paths where a class has its own
+        return super().__torch_function__(function, types, args, kwargs)  # type: ignore[no-untyped-call]
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("dtype", "device", "requires_grad"):
-            return getattr(self._layer.update, name)
-        raise WeightError(name)
-
-
-def _refused(name: str) -> Callable[..., NoReturn]:
-    def refuse(self: Unstored, *args: Any) -> NoReturn:
-        raise WeightError(name)
-
-    return refuse
-
-
-_OPERATORS = (  # which Python looks up on the class
-    "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv", "pow",
-    "rpow", "matmul", "rmatmul", "neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem", "len", "iter",
-)  # fmt: skip
-for _name in _OPERATORS:
-    setattr(Unstored, f"__{_name}__", _refused(_name))
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+        raise StateError(
+            f"{function} was asked of a weight that is not stored: some code reads the weight of a layer that "
+            "nfd.defer replaced, instead of calling the layer. Call it, keep that layer dense, by where= of nfd.defer, "
+            "or use weights='dense'."
+        )
 
 
 # ---- Gaussian weights that are revealed where they are asked, and structured ones

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -55,7 +54,6 @@ class LinearMap:
             for name, p in module._parameters.items()
         }
         layer.__dict__["original"] = original  # beside the model, not in it
-        layer.__dict__["weight"] = Unstored(layer)
         if is_conv1d(module):  # rules that look at the shape of a matrix see it as it was stored
             layer.update.stands_for = layer.scale.stands_for = self.features
         return DeferredConv(layer) if isinstance(module, _CONVOLUTIONS) else layer
@@ -71,27 +69,19 @@ class LinearMap:
 def linear_maps(module: nn.Module | None) -> list[LinearMap]:
     """The linear maps whose weights a module holds itself; none where layers cannot stand in for them.
 
-    They cannot in an attention that adds keys of its own, nor in subclasses, which may read weights in their own way.
+    They cannot in an attention that adds keys of its own, in convolutions with groups, where the weight is computed
+    from other tensors, nor in subclasses, which may read weights in their own way.
     """
-    forward = getattr(type(module), "forward", None)
+    forward, keys = getattr(type(module), "forward", None), list[str]()
     if isinstance(module, nn.MultiheadAttention):
-        if type(module) not in (nn.MultiheadAttention, DeferredAttention) or module.add_zero_attn:
-            return []
-        keys = [f"{name}{_SUFFIX}" for name in ("in_proj", "q_proj", "k_proj", "v_proj") if module.bias_k is None]
-        return [LinearMap(module, key) for key in keys if module._parameters.get(key) is not None]
-    if isinstance(module, _CONVOLUTIONS):
-        return [LinearMap(module)] if module.groups == 1 and forward in _FORWARDS else []
-    return [LinearMap(module)] if module is not None and (forward is nn.Linear.forward or is_conv1d(module)) else []
-
-
-def replaced(
-    model: nn.Module, maps: Mapping[str, LinearMap], layer_for: Callable[[str, LinearMap], FactoredLinear]
-) -> nn.Module:
-    """The model with a layer in place of each of these maps, made by ``layer_for`` of its name and the map."""
-    places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
-    for name, linear in maps.items():
-        model = placed(model, places[id(linear.module)], linear.stand_in(layer_for(name, linear)))
-    return model
+        is_plain = type(module) in (nn.MultiheadAttention, DeferredAttention) and module.bias_k is None
+        if is_plain and not module.add_zero_attn:
+            keys = [f"{name}{_SUFFIX}" for name in ("in_proj", "q_proj", "k_proj", "v_proj")]
+    elif isinstance(module, _CONVOLUTIONS):
+        keys = ["weight"] if module.groups == 1 and forward in _FORWARDS else []
+    elif forward is nn.Linear.forward or (module is not None and is_conv1d(module)):
+        keys = ["weight"]
+    return [LinearMap(module, key) for key in keys if module is not None and module._parameters.get(key) is not None]
 
 
 def placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
@@ -115,7 +105,7 @@ class DeferredConv(nn.Module):
     @property
     def weight(self) -> Unstored:
         """Shape, type and device of the weight that is not stored."""
-        return Unstored(self.linear)
+        return self.linear.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., channels, *size]``, as the ``nn.Conv1d`` or ``nn.Conv2d`` that it replaced."""
@@ -145,7 +135,6 @@ class DeferredAttention(nn.MultiheadAttention):
         """The same module with a layer in place of the parameter ``key``; it becomes a ``DeferredAttention``."""
         attention.__class__ = DeferredAttention
         attention._parameters[key] = None
-        attention.__dict__[key] = Unstored(layer)
         layer.suffix = _SUFFIX
         attention.add_module(key.removesuffix(_SUFFIX), layer)
         return attention
@@ -156,10 +145,14 @@ class DeferredAttention(nn.MultiheadAttention):
         own = {f"{name}{_SUFFIX}": module for name, module in self._modules.items() if name != "out_proj"}
         return {key: layer for key, layer in own.items() if isinstance(layer, FactoredLinear)}
 
+    def __getattr__(self, name: str) -> Any:
+        """Also weights that are not stored, by which ``nn.TransformerEncoder`` chooses its path."""
+        layer = self._modules.get(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
+        return layer.weight if isinstance(layer, FactoredLinear) else super().__getattr__(name)
+
     def store(self, key: str, weight: Tensor) -> None:
         """Hold this weight as the parameter ``key`` again, in place of the layer."""
         del self._modules[key.removesuffix(_SUFFIX)]
-        del self.__dict__[key]
         self._parameters[key] = nn.Parameter(weight)
 
     def forward(
