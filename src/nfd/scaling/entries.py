@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -17,14 +18,17 @@ from nfd.core.random import global_streams
 from nfd.scaling.graph import Own
 from nfd.scaling.model import (
     Blocks,
+    Place,
     TensorInfo,
+    alike,
     block_of,
     check_not_complex,
     container_of,
     counterpart,
     in_any_block,
-    in_base,
     listed,
+    place_of,
+    places_of,
     stacks_of,
     tensors,
 )
@@ -189,15 +193,20 @@ class Base:
     again: Mapping[str, Tensor] = field(default_factory=dict)
     _starts: dict[str, Start] = field(default_factory=dict)
 
+    @cached_property
+    def places(self) -> dict[Place, list[str]]:
+        """The names of the tensors that stand alike in blocks, by their place."""
+        return places_of(self.tensors, self.blocks)
+
     def of(self, t: TensorInfo, blocks: Blocks) -> TensorInfo:
         """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
-        return counterpart(t, blocks, self.tensors, self.blocks)
+        return counterpart(t, blocks, self.tensors, self.places)
 
     def differing(self, of: Mapping[str, TensorInfo], blocks: Blocks) -> dict[str, tuple[bool, ...]]:
         """Which dimensions of a model's tensors are others here; none of a tensor that is not here."""
         differs = {}
         for name, t in of.items():
-            other = self.tensors.get(in_base(name, blocks, self.blocks, self.tensors) or "")
+            other = self.tensors.get(alike(name, blocks, self.places) or "")
             shape = other.shape if other is not None and len(other.shape) == len(t.shape) else t.shape
             differs[name] = tuple(a != b for a, b in zip(t.shape, shape, strict=True))
         return differs
@@ -205,19 +214,18 @@ class Base:
     def start(self, t: TensorInfo, blocks: Blocks) -> Start:
         """How the counterpart begins; tensors of one name in several blocks are taken together where they agree."""
         name = self.of(t, blocks).name
-        block, own = block_of(name, self.blocks), self._own(name)
+        own = self._own(name)
         if own.constant is not None and self.tensors[name].parameter.numel() == 1 < t.parameter.numel():
             return own if t.is_bias_of_pytorch else replace(own, constant=None, kept=True)  # one number shows no law
-        if block is None or own.constant is not None or own.kept:
+        if own.constant is not None or own.kept:
             return own
-        kind = container_of(block), self.blocks[block]
-        names = [b + name[len(block) :] for b in self.blocks if (container_of(b), self.blocks[b]) == kind]
-        alike = {n: self._own(n) for n in names if n in self.tensors and not self._own(n).kept}
-        low, high = min(s.std for s in alike.values()), max(s.std for s in alike.values())
+        same = self.places[place_of(name, self.blocks)]
+        starts = {n: self._own(n) for n in same if not self._own(n).kept}
+        low, high = min(s.std for s in starts.values()), max(s.std for s in starts.values())
         if not 0 < high <= _ALIKE * low:
             return own
-        sizes = {n: self.tensors[n].parameter.numel() for n in alike}
-        square = sum(size * alike[n].std ** 2 for n, size in sizes.items()) / sum(sizes.values())
+        sizes = {n: self.tensors[n].parameter.numel() for n in starts}
+        square = sum(size * starts[n].std ** 2 for n, size in sizes.items()) / sum(sizes.values())
         return replace(own, std=math.sqrt(square))
 
     def _own(self, name: str) -> Start:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import accumulate, count, islice
 from typing import Any, cast
 
 import torch
@@ -260,79 +259,68 @@ def _kinds(kind: type) -> tuple[str, ...]:
     return tuple(base.__name__ for base in kind.mro())
 
 
-# ---- Residual blocks: by a pattern, or as children of one kind in containers.
+# ---- Residual blocks: children of which a deeper instance has more, or that a pattern names.
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 Kind = str | tuple[Any, ...]
 Blocks = dict[str, Kind]  # the kinds of blocks, by name in the order of the model
-Repeated = Mapping[str, frozenset[Kind]]  # by container, the kinds of children of which a deeper instance has more
+Repeated = Mapping[str, frozenset[Kind]]  # the kinds of children that are blocks, by container
 Where = str | Sequence[str] | Repeated | None  # as a user says it, or as two instances show it
 
 
 def blocks_of(model: nn.Module, where: Where = None) -> Blocks:
-    """The residual blocks: by a pattern such as ``"transformer.h.*"``, or by their kinds, else children of the
-    outermost containers, all where they are of one class, else those of kinds that stand twice; ValueError for a
-    pattern that fits nothing."""
-    parts = modules(model)
-    if where is None:
-        chosen: dict[str, Blocks] = {}
-        for name, container in _outermost(parts, chosen):
-            if len(own := _chosen(name, container, None)) > 1:
-                chosen[name] = own
-        return {name: kind for own in chosen.values() for name, kind in own.items()}
-    if isinstance(where, Mapping):
-        found = [_chosen(name, parts[name], kinds) for name, kinds in where.items() if name in parts]
-        return {name: kind for own in found for name, kind in own.items()}
+    """The residual blocks: modules that fit a pattern such as ``"transformer.h.*"``, or those that are repeated;
+    ValueError for a pattern that fits nothing."""
+    parts = {name: part for name, part in modules(model).items() if name}
+    if where is None or isinstance(where, Mapping):
+        kinds, own = repeated(model) if where is None else where, {name: kind_of(part) for name, part in parts.items()}
+        return {name: kind for name, kind in own.items() if kind in kinds.get(container_of(name), ())}
     patterns = [where] if isinstance(where, str) else list(where)
-    missing = [p for p in patterns if not any(matches(name, p) for name in parts if name)]
+    missing = [p for p in patterns if not any(matches(name, p) for name in parts)]
     if missing or not patterns:
         there = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_of(model)})
         hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
         raise InputError(f"blocks must name modules of the model; no match for {', '.join(missing)!r}. {hint}".strip())
-    return {name: kind_of(part) for name, part in parts.items() if name and any(matches(name, p) for p in patterns)}
+    return {name: kind_of(part) for name, part in parts.items() if any(matches(name, p) for p in patterns)}
 
 
-def repeated(model: nn.Module, other: nn.Module) -> Repeated | None:
-    """What containers have more of in one of two models: its kinds of blocks; None where there are none such."""
-    first, second = modules(model), modules(other)
-    kinds: dict[str, frozenset[Kind]] = {}
-    for name, here in _outermost(first, kinds):
-        if name in second:
-            own, others = (Counter(map(kind_of, part.children())) for part in (here, second[name]))
-            if own.total() != others.total():
-                more = frozenset(kind for kind in own | others if own[kind] != others[kind])
-                both = [_chosen(name, part, more) for part in (here, second[name])]  # with those that stand between
-                kinds[name] = more.union(*(found.values() for found in both))
-    return kinds or None
+def repeated(model: nn.Module, other: nn.Module | None = None) -> Repeated:
+    """The kinds of blocks by container, the outermost that shows some: kinds of which another instance holds another
+    number, or with no other instance those that it holds twice; and what could be a block between them."""
+    first, second = _children(model), _children(other or model)
+    found: dict[str, frozenset[Kind]] = {}
+    for name, here in first.items():
+        if name not in second or any(not outer or name.startswith(f"{outer}.") for outer in found):
+            continue
+        own = Counter(kind_of(child) for child in here if other is not None or _can_be_block(child))
+        others = Counter({*own}) if other is None else Counter(map(kind_of, second[name]))
+        if own.total() != others.total():  # as many children of other kinds are stages, whose own children are blocks
+            more = {kind for kind in own | others if own[kind] != others[kind]}
+            found[name] = frozenset(_between(here, more) | _between(second[name], more))
+    return found
 
 
-def _outermost(parts: Mapping[str, nn.Module], found: Container[str]) -> Iterator[tuple[str, nn.Module]]:
-    """The containers that are no part of those found so far."""
-    for name, module in parts.items():
-        around = ["", *accumulate(name.split("."), "{}.{}".format)][:-1] if name else []
-        if isinstance(module, _CONTAINERS) and not any(outer in found for outer in around):
-            yield name, module
+def _children(model: nn.Module) -> dict[str, list[nn.Module]]:
+    """The children of every container."""
+    parts = modules(model)
+    children: dict[str, list[nn.Module]] = {n: [] for n, part in parts.items() if isinstance(part, _CONTAINERS)}
+    for name, part in parts.items():
+        if name and container_of(name) in children:
+            children[container_of(name)].append(part)
+    return children
 
 
-def _chosen(name: str, container: nn.Module, kinds: frozenset[Kind] | None) -> Blocks:
-    """The blocks of a container, of these kinds: all its children where they are of one class, else from the first to
-    the last of the kinds, without what is no block between them.
+def _can_be_block(module: nn.Module) -> bool:
+    return any(True for _ in module.children()) and any(p.dim() > 1 for p in module.parameters())
 
-    Where the kinds are not known, they are those of blocks that it holds twice.
-    """
-    children = {f"{name}.{key}".lstrip("."): child for key, child in container.named_children()}
-    own = {key: kind_of(child) for key, child in children.items()}
-    may = [k for k, child in children.items() if [*child.children()] and any(p.dim() > 1 for p in child.parameters())]
-    if len({type(child) for child in children.values()}) == 1:
-        return own if kinds is not None or len(may) == len(own) else {}
-    may = [key for key in may if not isinstance(children[key], nn.ModuleList | nn.ModuleDict)]
-    if kinds is None:
-        counted = Counter(own[key] for key in may)
-        kinds = frozenset(kind for kind in counted if counted[kind] > 1)
-    are = {key for key in own if own[key] in kinds and any(True for _ in children[key].parameters())}
-    places = [k for k, key in enumerate(own) if key in are]
-    return {key: own[key] for key in [*own][min(places) : max(places) + 1] if key in are or key in may} if are else {}
+
+def _between(children: Sequence[nn.Module], kinds: Container[Kind]) -> set[Kind]:
+    """Those of these kinds that hold parameters, and what could be a block from the first to the last of them."""
+    are = [kind_of(child) in kinds and any(True for _ in child.parameters()) for child in children]
+    places = [k for k, is_block in enumerate(are) if is_block]
+    inner = range(places[0], places[-1] + 1) if places else ()
+    return {kind_of(children[k]) for k in inner if are[k] or _can_be_block(children[k])}
 
 
 def kind_of(module: nn.Module) -> Kind:
@@ -345,54 +333,50 @@ def kind_of(module: nn.Module) -> Kind:
     return (own, *map(kind_of, module.children())) if kind in _CONTAINERS else own
 
 
-def in_base(name: str, blocks: Blocks, base: Blocks, names: Container[str]) -> str | None:
-    """The name in the base model of a tensor of the model: in the same block where it is there, else in one alike.
-
-    That is the second of its kind that has such a tensor, as the first block often differs, or the first. What stands
-    behind the blocks in one container has another number there. None where the base has blocks of some of the model's
-    kinds, but none of this one.
-    """
-    block = block_of(name, blocks)
-    if block is None:
-        return _beside(name, blocks, base)
-    rest, container = name[len(block) :], container_of(block)
-    theirs = [b for b in base if container_of(b) == container]
-    ours = {kind for b, kind in blocks.items() if container_of(b) == container}
-    if any(base[b] in ours for b in theirs):
-        theirs = [b for b in theirs if base[b] == blocks[block]]
-        if not theirs:
-            return None
-    alike = [b for b in theirs if b + rest in names]
-    return name if block in alike or not alike else alike[min(1, len(alike) - 1)] + rest
+Place = tuple[str, Kind, str]
 
 
-def counterpart(t: TensorInfo, blocks: Blocks, base: Mapping[str, TensorInfo], base_blocks: Blocks) -> TensorInfo:
+def place_of(name: str, blocks: Blocks) -> Place:
+    """Where a tensor stands, the same in instances of every depth: in which kind of block, or else its name with the
+    numbers that are left without the blocks before it in one container."""
+    if (block := block_of(name, blocks)) is not None:
+        return container_of(block), blocks[block], name[len(block) :]
+    own = name.split(".")
+    left = list(own)
+    for k, part in enumerate(own):
+        if part.isdigit():
+            keys = [b.rpartition(".")[2] for b in blocks if container_of(b) == ".".join(own[:k])]
+            left[k] = str(int(part) - sum(key.isdigit() and int(key) < int(part) for key in keys))
+    return "", "", ".".join(left)
+
+
+def places_of(names: Iterable[str], blocks: Blocks) -> dict[Place, list[str]]:
+    """The tensors that stand alike, by their place."""
+    places: dict[Place, list[str]] = {}
+    for name in names:
+        places.setdefault(place_of(name, blocks), []).append(name)
+    return places
+
+
+def alike(name: str, blocks: Blocks, places: Mapping[Place, Sequence[str]]) -> str | None:
+    """The tensor of another instance in the place of one of this: in the block of the same name, or else in the second
+    of its kind, as the first often differs."""
+    own = places.get(place_of(name, blocks), ())
+    return name if name in own else own[min(1, len(own) - 1)] if own else None
+
+
+def counterpart(
+    t: TensorInfo, blocks: Blocks, base: Mapping[str, TensorInfo], places: Mapping[Place, Sequence[str]]
+) -> TensorInfo:
     """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
-    name = in_base(t.name, blocks, base_blocks, base)
-    if name is None:
+    name = alike(t.name, blocks, places)
+    if name is None or len(base[name].shape) != len(t.shape):
         raise InputError(
-            f"The base model has no block of the kind that {t.name!r} is in. Give it a depth, by "
-            "base=(width, depth), at which it has blocks of every kind."
-        )
-    if name not in base or len(base[name].shape) != len(t.shape):
-        raise InputError(
-            f"The base model has no {name!r} of {len(t.shape)} dimensions, the counterpart of {t.name!r}. Build both "
-            "alike but for width and depth; blocks, where given, must name those of which the deeper model has more."
+            f"The base model has no block of the kind that {t.name!r} is in, or no such tensor of {len(t.shape)} "
+            "dimensions. Build both alike but for width and depth, with base=(width, depth) of a depth that has blocks "
+            "of every kind; blocks, where given, must name those of which the deeper model has more."
         )
     return base[name]
-
-
-def _beside(name: str, blocks: Blocks, base: Blocks) -> str:
-    """The name in the base of what is in no block: in a numbered container as many other children stand before it."""
-    parts = name.split(".")
-    for k, part in enumerate(parts):
-        container = ".".join(parts[:k])
-        own, others = ({b.rpartition(".")[2] for b in some if container_of(b) == container} for some in (blocks, base))
-        if part.isdigit() and any(key.isdigit() for key in own):
-            place = int(part) - sum(key.isdigit() and int(key) < int(part) for key in own)
-            number = next(islice((j for j in count() if str(j) not in others), place, None))
-            return ".".join([*parts[:k], str(number), *parts[k + 1 :]])
-    return name
 
 
 def container_of(block: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,17 +49,17 @@ from nfd.scaling.graph import Factors, Own
 from nfd.scaling.model import (
     Blocks,
     Where,
+    alike,
     block_of,
     blocks_of,
     check_not_complex,
     check_not_parametrized,
     check_stored,
-    container_of,
     in_any_block,
-    in_base,
     listed,
     modules,
     parametrized,
+    places_of,
     repeated,
     tensors,
 )
@@ -194,9 +193,9 @@ def _parts_of_any(
     """The parts of the plan of a module that tells nothing of itself."""
     chosen, base = rule_named(rule), given.built(blocks)
     if blocks is None and base is not None:  # two instances of which one has more blocks show them
-        blocks = repeated(model, base)
+        blocks = repeated(model, base) or None
         if blocks is None and given.size is not None and chosen.scales_depth:
-            blocks = repeated(base, given.instance(depth=2 * given.size[1]))
+            blocks = repeated(base, given.instance(depth=2 * given.size[1])) or None
     grows = {} if base is None else given.growing(model, base, blocks)
     structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
     settled, traced = settled_roles(structure, chosen, rule), structure.traced
@@ -409,8 +408,9 @@ def _foreseen_factors(
         if larger is None:
             return {}, _NOT_TAKEN
         doubled = own_factors(larger, Seen(structure.traced.factors, base))
+        places = places_of(larger.factors, larger.blocks)
         for name in structure.tensors:
-            other = in_base(name, structure.blocks, larger.blocks, larger.factors)
+            other = alike(name, structure.blocks, places)
             if other in doubled:
                 own, of_two = found.get(name, Own()), doubled[other]
                 powers = [round(math.log2(more), _DIGITS) for more in of_two or ()]
@@ -425,17 +425,16 @@ def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:
     Blocks are compared where both have them, and others of their kind have what these have. None: where uses, or
     blocks, have different ones.
     """
-    seen, taken = defaultdict[tuple[Any, ...], set[Own | None]](set), set[str]()
-    kinds = {}
-    for name, now in model.factors.items():
-        block = block_of(name, model.blocks)
-        kind = (name,) if block is None else (container_of(block), model.blocks[block], name[len(block) :])
-        other, kinds[name] = in_base(name, model.blocks, base.blocks, base.factors) or "", seen[kind]
-        if other in base.factors and other not in taken:  # the blocks of a base that is less deep come first
-            taken.add(other)
-            looked_up, applied = (_ratio(*pair) for pair in zip(now, base.factors[other], strict=True))
-            kinds[name].add(None if looked_up is None or applied is None else Own(looked_up, applied))
-    return {name: next(iter(own)) if len(own) == 1 else None for name, own in kinds.items() if own - {Own()}}
+    found, there = dict[str, Own | None](), places_of(base.factors, base.blocks)
+    for place, names in places_of(model.factors, model.blocks).items():
+        own = set[Own | None]()
+        for name, other in zip(names, there.get(place, ()), strict=False):  # one of them may be deeper
+            pairs = zip(model.factors[name], base.factors[other], strict=True)
+            looked_up, applied = (_ratio(*pair) for pair in pairs)
+            own.add(None if looked_up is None or applied is None else Own(looked_up, applied))
+        if own - {Own()}:
+            found |= dict.fromkeys(names, own.pop() if len(own) == 1 else None)
+    return found
 
 
 def _ratio(now: frozenset[float], before: frozenset[float]) -> float | None:

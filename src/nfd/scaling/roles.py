@@ -36,6 +36,7 @@ from nfd.scaling.model import (
     matches,
     modules,
     numberless,
+    places_of,
     tensors,
 )
 from nfd.scaling.rules import ROLES, Role, Rule
@@ -242,8 +243,9 @@ def anatomy(
             "depth), or the tuned model as base=: roles and starts are then found there."
         )
     else:
-        there = tensors(base), blocks_of(base, blocks)
-        traced = trace(base, sample).of({name: counterpart(t, names, *there).name for name, t in own.items()})
+        there = tensors(base)
+        places = places_of(there, blocks_of(base, blocks))
+        traced = trace(base, sample).of({name: counterpart(t, names, there, places).name for name, t in own.items()})
         alike = set(map(numberless, traced.unscaled))
         traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in alike))
     own |= {n: replace(own[n], ins=ins, outs=outs) for n, (ins, outs) in traced.fans.items() if own[n].ins is None}
