@@ -136,3 +136,36 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         nfd.ResNet(**({"in_features": 2, "out_features": 2, "width": 4, "depth": 2} | arguments))
+
+
+class Subclass(nfd.ResNet):
+    """Other arguments, another forward pass, and in the second test a parameter of its own."""
+
+    def __init__(self, width: int, depth: int, gain: bool = False) -> None:
+        super().__init__(5, 3, width, depth, dtype=F64)
+        if gain:
+            self.gain = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_streams_of_a_subclass_see_its_outputs() -> None:
+    ours, theirs = Subclass(8, 4).streams(data()), nfd.ResNet(5, 3, 8, 4, dtype=F64).streams(data())
+    for s in (ours, theirs):
+        s.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(ours.outputs, 2 * theirs.outputs)
+    torch.testing.assert_close(ours.delta, 2 * theirs.delta)
+    assert nfd.plan(Subclass(8, 4), base=Subclass(4, 2)).rate("outer.0.weight") == nfd.plan(
+        nfd.ResNet(5, 3, 8, 4), base=nfd.ResNet(5, 3, 4, 2)
+    ).rate("outer.0.weight")
+
+
+def test_parameters_that_a_subclass_adds_are_refused_by_name_until_they_are_frozen() -> None:
+    net = Subclass(8, 4, gain=True)
+    for make in (net.param_groups, lambda lr: nfd.plan(torch.nn.DataParallel(net))):
+        with pytest.raises(ValueError, match=r"Subclass has trainable parameters without a role.*'gain'"):
+            make(0.1)
+    net.gain.requires_grad_(False)
+    assert sum(len(group["params"]) for group in net.param_groups(0.1)) == 2 + 4
+    nfd.plan(net)

@@ -18,7 +18,7 @@ from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
 from nfd.scaling.model import block_of, modules, stacks_of
 from nfd.scaling.plan import Plan
-from nfd.scaling.planning import plan, roles_of, told_by
+from nfd.scaling.planning import plan, told_by
 from nfd.scaling.rules import Role, rule_named
 from nfd.scaling.samples import as_written, batch_size, call_with, evaluating, outputs_of
 
@@ -146,7 +146,7 @@ class Member:
 
 
 class PaperMember(Member):
-    """A network of the paper, or of a subclass: its base is the network of width 1 and depth 1.
+    """A network of the paper: its base is the network of width 1 and depth 1.
 
     Args:
         module: the network, or what PyTorch wrapped it in. net: the network itself.
@@ -170,7 +170,7 @@ class PaperMember(Member):
 
     @property
     def roles(self) -> dict[str, Role]:
-        return super().roles if self.net.weights == "dense" else roles_of(self.net)
+        return super().roles if self.net.weights == "dense" else self.net.named_roles()
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class PaperMember(Member):
     def multiplier(self, name: str) -> float:
         if name.endswith("feedback_weight"):
             return 0.0
-        return self.net.scale(self.roles[name]) if name in self.net.forward_multipliers() else 1.0
+        return self.net.scale(self.roles[name])
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
         if self.net.weights != "dense" or rule_named(self.rule).regime == "kernel":  # which no plan is for

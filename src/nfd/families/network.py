@@ -72,9 +72,6 @@ class Streams:
 # ---- Dense layers, with or without feedback of their own
 
 
-_WIDE = 512  # from here on a pass over W takes longer than the calls that save it
-
-
 class DenseLinear(nn.Module):
     """``y = x W'`` with ``W`` [out_features, in_features], i.i.d. N(0, 1) at the start.
 
@@ -220,11 +217,6 @@ class Network(nn.Module):
             yield passes
         finally:
             del self.__dict__["run"]
-        if len(passes) != 1:
-            raise InputError(
-                f"{type(self).__name__}.forward must make one pass through run() to have streams; it made "
-                f"{len(passes)}. Call super().forward(x) once in it."
-            )
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
@@ -248,8 +240,7 @@ class Network(nn.Module):
         """Parameters by role with their rates; for SGD ``lr n`` times the rule's depth factor (kernel: no n).
 
         For Adam they are ``lr / sqrt(n)`` for hidden matrices, ``lr`` for U and V, times the depth factor, each
-        with its own epsilon: 1e-8 times how the entries of its gradient scale. What a subclass adds learns by its role,
-        as a plain parameter that nothing multiplies.
+        with its own epsilon: 1e-8 times how the entries of its gradient scale.
 
         Args:
             lr: of the network of width 1 and depth 1, the paper's ``eta_c``: it does not depend on size; at least 0.
@@ -259,12 +250,11 @@ class Network(nn.Module):
 
         Raises:
             ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when the
-                optimizer is not exact for these weights or this rule; naming the parameters of a subclass that have no
-                role.
+                optimizer is not exact for these weights or this rule.
         """
         from nfd.scaling.optimizers import check_optimizer, law_of
         from nfd.scaling.plan import Plan
-        from nfd.scaling.planning import roles_of, told_entries  # a network alone needs no planner
+        from nfd.scaling.planning import told_entries  # a network alone needs no planner
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
@@ -276,7 +266,7 @@ class Network(nn.Module):
         m = float(self.width) if self.regime == "feature" else 1.0  # kernel: rates of the base at every width
         rates = Plan(cast(RuleName, rule), law.name, "raw", m, self.depth, told_entries(self, self, m), (), {}, ())
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for name, role in sorted(roles_of(self).items(), key=lambda pair: ROLES.index(pair[1])):
+        for name, role in sorted(self.named_roles().items(), key=lambda pair: ROLES.index(pair[1])):
             settings = {"lr": lr * rates.rate(name), "role": role}
             settings |= {"eps": ADAM_EPSILON * rates.epsilon(name)} if law.epsilon else {}
             groups.setdefault(tuple(settings.items()), {"params": [], **settings})["params"].append(
@@ -286,14 +276,11 @@ class Network(nn.Module):
 
     def forward_multipliers(self) -> dict[str, Power]:
         """Powers of width and depth of the constants behind which weights are N(0, 1), by name."""
-        from nfd.scaling.planning import roles_of
-
         readout = 0.5 if self.regime == "kernel" else 1.0
         width = {"input": 0.0, "readout": readout}
         return {
             name: Power(fan_in=-width.get(role, 0.5), depth=-self.branch_exponent if role == "outer" else 0.0)
-            for name, role in roles_of(self).items()
-            if self._is_own(name)
+            for name, role in self.named_roles().items()
         }
 
     def scale(self, role: Role) -> float:
@@ -303,17 +290,19 @@ class Network(nn.Module):
         return (self.alpha if role == "readout" else 1.0) / math.sqrt(self.width)
 
     def named_roles(self) -> dict[str, Role]:
-        """The role of every trainable parameter, by its name; a subclass with more parameters adds theirs."""
-        return {
-            name: _ROLES[name.partition(".")[0]]
-            for name, p in self.named_parameters()
-            if p.requires_grad and self._is_own(name)
-        }
+        """The role of every trainable parameter, by its name.
 
-    def _is_own(self, name: str) -> bool:
-        """Whether it is a parameter of this class, which begins as N(0, 1), and not one that a subclass added."""
-        layer = self.get_submodule(name.rpartition(".")[0])
-        return name in ("U", "V") or isinstance(layer, DenseLinear) or getattr(layer, "is_deferred", False)
+        Raises:
+            ValueError: naming those that a subclass added, for which there is no rate.
+        """
+        names = [name for name, p in self.named_parameters() if p.requires_grad]
+        if added := [name for name in names if name.partition(".")[0] not in _ROLES]:
+            raise InputError(
+                f"{type(self).__name__} has trainable parameters without a role, and so without a rate: "
+                f"{', '.join(map(repr, added))}. Freeze them with requires_grad_(False), or make the model a plain "
+                "nn.Module, in which nfd.plan finds roles by itself."
+            )
+        return {name: _ROLES[name.partition(".")[0]] for name in names}
 
     def check_rule(self, rule: str) -> None:
         """ValueError when a rule is made for another regime, residual multiplier or block."""

@@ -260,13 +260,6 @@ def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:
     return Ratios(grown[-2], grown[-1])
 
 
-def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
-    """Where only the ratio ``m`` of widths is known: what the role says grows."""
-    if t.is_vector or role in INPUT_LIKE:
-        return Ratios(1.0, 1.0 if role == "readout" or t.parameter.numel() == 1 else m)
-    return Ratios(m, 1.0 if role == "readout" else m)
-
-
 Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 
 

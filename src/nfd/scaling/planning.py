@@ -39,8 +39,6 @@ from nfd.scaling.entries import (
     instance,
     layout_of,
     notes_on_matrices,
-    ratios_by_role,
-    start_of,
     with_multipliers,
     with_own_constants,
     with_own_factors,
@@ -450,10 +448,8 @@ def _ratio(now: frozenset[float], before: frozenset[float]) -> float | None:
 
 @runtime_checkable
 class TellsMultipliers(Protocol):
-    """A network that tells the constants of its forward pass, so that a plan need not measure them.
-
-    Weights that it names in ``forward_multipliers`` begin as N(0, 1); others are plain, and begin as it begins them.
-    """
+    """A network that tells the constants of its forward pass, so that a plan need not measure them: its trainable
+    weights begin as N(0, 1)."""
 
     width: int
     depth: int
@@ -488,39 +484,11 @@ def defaults_of(model: nn.Module) -> tuple[str, str]:
     return (RULE, OPTIMIZER) if net is None else (net.default_rule, net.default_optimizer)
 
 
-def roles_of(net: TellsMultipliers) -> dict[str, Role]:
-    """``named_roles``, complete: a feedback matrix has the role of the matrix that it stands for. ValueError naming the
-    trainable parameters without a role, and what has a role and is no parameter."""
-    kind, module, given = type(net).__name__, cast(nn.Module, net), dict(net.named_roles())
-    names = dict(module.named_parameters(remove_duplicate=False))
-    for name, role in given.items():
-        check_choice(f"named_roles()[{name!r}]", role, ROLES)
-        if name not in names:
-            raise InputError(f"named_roles() must name parameters of the network; {kind} has no {name!r}.")
-    of = {id(names[name]): role for name, role in given.items()}
-    found = {name: of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
-             for name, p in module.named_parameters()}  # fmt: skip
-    if missing := [name for name, p in module.named_parameters() if p.requires_grad and found[name] is None]:
-        raise InputError(
-            f"{kind} has trainable parameters without a role, and so without a rate: {listed(missing, 6)}. Override "
-            f"named_roles() to return {{**super().named_roles(), {missing[0]!r}: ROLE, ...}} with roles among "
-            f"{', '.join(map(repr, ROLES))}, or freeze them with requires_grad_(False)."
-        )
-    return {name: role for name, role in found.items() if role is not None}
-
-
 def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str, Entry]:
-    """The entries of a network that is ``m`` times as wide as its base: N(0, 1) weights behind multipliers.
-
-    What a subclass adds is behind none, and begins as the subclass begins it.
-    """
-    entries, roles, told, source = {}, roles_of(net), net.forward_multipliers(), type(net).__name__
+    """The entries of a network that is ``m`` times as wide as its base: N(0, 1) weights behind multipliers."""
+    entries, roles, told, source = {}, net.named_roles(), net.forward_multipliers(), type(net).__name__
     for name, t in tensors(model).items():
         role = roles.get(name, "vector")
-        if name in roles and name not in told:
-            grown, begins = ratios_by_role(t, role, m), replace(start_of(t.drawn()), std=0.0, kept=True)
-            entries[name] = Entry(t.shape, role, source, t.fan_in(), grown, begins)
-            continue
         grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m)
         why, multiplier = (source, told[name]) if name in roles else ("fixed", Power())
         fan_in, begins = math.prod(t.shape[1:]), Start(1.0, None)
