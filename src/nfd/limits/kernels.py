@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -129,7 +129,8 @@ def gram_matrix(
     tabled, factor = _TABLED[kind]
     made = table(activation, tabled, horizon, depth, low, high).to(X.device)
     sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
-    kernels = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
+    others = (X, norms) if X2 is None or norms2 is None else (X2, norms2)
+    kernels = [_assembled(made, sheet, (X, norms), others) for sheet in sheets]
     if not all(K.numel() == 0 or bool(torch.stack(K.aminmax()).isfinite().all()) for K in kernels):
         raise InputError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
     return kernels[0], kernels[1] if slopes else None, made.error
@@ -142,40 +143,26 @@ def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: fl
     return factor * made.sizes(norms).square()
 
 
-def _parallel(X: Tensor) -> float:
-    """The least cosine of inputs that are parallel but for rounding."""
-    return 1 - _ROUNDING - _ROUNDING_GROWS * math.sqrt(X.shape[1])
-
-
-def _assembled(
-    made: Table, sheet: Tensor, X: Tensor, X2: Tensor | None, norms: Tensor, norms2: Tensor | None
-) -> Tensor:
-    """Block rows of the matrix; below the diagonal of a symmetric one they are copied."""
-    others, other_norms = (X, norms) if X2 is None or norms2 is None else (X2, norms2)
-    gram = X.new_empty(len(X), len(others))
-    rows = max(1, _BLOCK // max(len(others), 1))
-    unit, other_unit = _unit(X, norms), _unit(others, other_norms)
-    same = _parallel(X)
-    for top in range(0, len(X), rows):
-        end = min(top + rows, len(X))
-        left = 0 if X2 is not None else top
-        cosine = unit[top:end] @ other_unit[left:].T
-        if X2 is None:
+def _assembled(made: Table, sheet: Tensor, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
+    """Block rows of the matrix of inputs and their norms; below the diagonal of a symmetric one they are copied."""
+    (X, norms), (X2, norms2) = rows, columns
+    gram, symmetric = X.new_empty(len(X), len(X2)), X is X2
+    root = math.sqrt(X.shape[1])
+    unit, unit2 = (x / (torch.where(own > 0, own, 1.0)[:, None] * root) for x, own in (rows, columns))
+    parallel = 1 - _ROUNDING - _ROUNDING_GROWS * root
+    height = max(1, _BLOCK // max(len(X2), 1))
+    for top in range(0, len(X), height):
+        here, there = slice(top, top + height), slice(top if symmetric else 0, None)
+        cosine = unit[here] @ unit2[there].T
+        if symmetric:
             cosine.diagonal().fill_(1.0)
-        cosine.masked_fill_(cosine >= same, 1.0).clamp_min_(-1)  # a repeated input has the angle zero
-        gram[top:end, left:] = _block(made, sheet, norms[top:end], other_norms[left:], cosine)
-        if X2 is None:
-            gram[end:, top:end] = gram[top:end, end:].T
-            corner = gram[top:end, top:end]
+        cosine.masked_fill_(cosine >= parallel, 1.0).clamp_min_(-1)  # a repeated input has the angle zero
+        gram[here, there] = made.block(sheet, norms[here], norms2[there], cosine)
+        if symmetric:
+            gram[top + height :, here] = gram[here, top + height :].T
+            corner = gram[here, here]
             corner.copy_(torch.triu(corner) + torch.triu(corner, 1).T)
     return gram
-
-
-def _block(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
-    coefficients = sheet[0, 0]
-    if len(made.norms) > 1:
-        coefficients = torch.einsum("ia,abr->rib", made.weights(norms), sheet) @ made.weights(norms2).T
-    return evaluated(coefficients, made.coordinate(cosine)).mul_(made.sizes(norms)[:, None]).mul_(made.sizes(norms2))
 
 
 def checked_inputs(name: str, value: Any, device: torch.device | str | None = None) -> Tensor:
@@ -192,10 +179,6 @@ def _norms(X: Tensor) -> Tensor:
     if len(X) and not float(length.max()) < _LARGEST:
         raise InputError(f"inputs must have norms below {_LARGEST:g}; got {float(length.max()):g}. Scale them down.")
     return length / math.sqrt(X.shape[1])
-
-
-def _unit(X: Tensor, norms: Tensor) -> Tensor:
-    return X / (torch.where(norms > 0, norms, 1.0)[:, None] * math.sqrt(X.shape[1]))
 
 
 def _range(norms: Tensor) -> tuple[float, float]:
@@ -217,8 +200,7 @@ def _range(norms: Tensor) -> tuple[float, float]:
 _TOLERANCE = 2e-11  # relative to the largest coefficient, 1 for kernels over their diagonal
 _WIDER = {"tanh": 3e-9, "gelu": 3e-9}  # where more digits cost many more nodes
 ACCURACY = {"relu": 1e-9, "erf": 1e-9, "identity": 1e-9, "tanh": 1e-7, "gelu": 1e-7}
-_COSINES = (17, 33, 65, 129, 257)
-_SOLVED = (65, 257, 513)  # at once, for the same price as fewer: the nodes of fewer are among those of more
+_COSINES = (33, 65, 129, 257)
 _NORMS = (5, 9, 17, 33, 65, 129)
 _FEW_COSINES = 9  # at which the norms are resolved: parallel inputs of unequal norm need the most nodes
 _TAIL = 2  # coefficients that must be small for an axis to be resolved
@@ -231,7 +213,7 @@ _LEFT_OUT = 1e-12  # of the kernel: what the last terms of an expansion may hold
 
 @dataclass(frozen=True)
 class Table:
-    """Chebyshev coefficients ``[A, A, R]``: nodal in the two norms, expanded in the coordinate of the cosine.
+    """Chebyshev coefficients ``[R, A, A]``: expanded in the coordinate of the cosine, nodal in the two norms.
 
     Attributes:
         values, slopes: of the kernel and of its derivative in T, over ``sqrt(K(x, x) K(xbar, xbar))``.
@@ -247,25 +229,36 @@ class Table:
     norms: Tensor
     scales: bool
     angular: bool
-    error: float
+    error: float = 0.0
 
     def to(self, device: torch.device) -> Table:
         """The same table on another device; tables are made on the CPU."""
         values, slopes, sizes, norms = (x.to(device) for x in (self.values, self.slopes, self.log_sizes, self.norms))
         return replace(self, values=values, slopes=slopes, log_sizes=sizes, norms=norms)
 
-    def weights(self, norms: Tensor) -> Tensor:
-        """Interpolation weights ``[N, A]`` of inputs with these norms; those of norm zero get the smallest node's."""
-        return _interpolation(self.norms.log(), norms.clamp_min(float(self.norms.min())).log())
-
     def sizes(self, norms: Tensor) -> Tensor:
         """``sqrt(K(x, x))`` of inputs with these norms."""
-        grown = torch.exp(self.weights(norms) @ self.log_sizes)
+        grown = torch.exp(self._weights(norms) @ self.log_sizes)
         return grown * norms if self.scales else grown * (norms > 0)
 
-    def coordinate(self, cosine: Tensor) -> Tensor:
-        """The cosine, or an affine function of the angle, in [-1, 1]; ``cosine`` is overwritten."""
-        return cosine.acos_().mul_(-2 / math.pi).add_(1) if self.angular else cosine
+    def block(self, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
+        """The kernel ``[..., N, M]``, or its derivative, by its ``sheet`` of coefficients; overwrites ``cosine``."""
+        x = cosine.acos_().mul_(-2 / math.pi).add_(1) if self.angular else cosine
+        nodal = sheet if len(self.norms) == 1 else self._weights(norms) @ sheet @ self._weights(norms2).T
+        return _evaluated(nodal, x).mul_(self.sizes(norms)[:, None]).mul_(self.sizes(norms2))
+
+    def _weights(self, norms: Tensor) -> Tensor:
+        """Weights ``[N, A]`` of barycentric interpolation at these norms; those of zero get the smallest node's."""
+        if len(self.norms) == 1:
+            return torch.ones_like(norms)[:, None]
+        w = torch.ones_like(self.norms)
+        w[1::2] = -1
+        w[0], w[-1] = 0.5 * w[0], 0.5 * w[-1]
+        apart = norms.clamp_min(float(self.norms.min())).log()[:, None] - self.norms.log()
+        exact = apart == 0
+        terms = w / torch.where(exact, 1.0, apart)
+        terms = torch.where(exact.any(1, keepdim=True), exact.double(), terms)
+        return terms / terms.sum(1, keepdim=True)
 
 
 def check_horizon(horizon: float) -> float:
@@ -279,11 +272,37 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
 
     Warns when its error is above what ``ACCURACY`` has for the activation.
     """
+    scales, angular, tolerance = name in ("relu", "identity"), name != "identity", _WIDER.get(name, _TOLERANCE)
+    low, high = (1.0, 1.0) if scales else (low, high)
+
+    def cosine(coordinate: Tensor) -> Tensor:
+        return torch.cos(math.pi * (1 - coordinate) / 2) if angular else coordinate
+
+    def solved(norms: Tensor, cosines: Tensor) -> Flowed:
+        return flowed(activation(name), kind, norms, cosines, horizon, depth)
+
     with threads(1):  # many small operations, which threads only slow
-        scales = name in ("relu", "identity")
-        ends = (1.0, 1.0) if scales else (low, high)
-        made = _Tabulated(activation(name), kind, horizon, depth, *ends).table(scales)
-    _at_nodes.cache_clear()  # solutions are held while a table is made of them
+        for count in _COSINES:
+            ends = [solved(torch.tensor([norm], dtype=torch.float64), cosine(_extrema(count))) for norm in {low, high}]
+            if all(_resolved(end.values, tolerance) for end in ends):
+                break
+        norms, at = torch.tensor([low], dtype=torch.float64), ends[0]
+        if low < high:
+            for nodes in _NORMS:
+                norms = torch.exp(0.5 * math.log(low * high) + 0.5 * math.log(high / low) * _extrema(nodes))
+                few = solved(norms, cosine(_extrema(_FEW_COSINES)))
+                if all(_resolved(values, tolerance) for values in (few.values.transpose(0, 1), few.sizes.log())):
+                    break
+            at = solved(norms, cosine(_extrema(count)))
+        made = Table(*map(_shortened, (at.values, at.slopes)), at.sizes.log(), norms, scales, angular)
+        if len(norms) > 1:
+            some = torch.linspace(0, len(norms) - 2, min(len(norms) - 1, _TESTED)).long()
+            norms = (norms[1:] * norms[:-1]).sqrt()[some]
+        between = cosine(torch.cat([torch.ones(1, dtype=torch.float64), _halfway(count)]))
+        exact = solved(norms, between)
+        seen = made.block(made.values, norms, norms, between[:, None, None].repeat(1, len(norms), len(norms)))
+        error = (seen / (exact.sizes[:, None] * exact.sizes) - exact.values).abs().max()
+    made = replace(made, error=_SAFETY * float(error) + _INTEGRATION)
     if made.error > ACCURACY[name]:
         warnings.warn(
             f"The {kind} kernel of {name} at horizon {horizon:g} for norms from {low:.2g} to {high:.2g} is known to "
@@ -295,105 +314,7 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
     return made
 
 
-@dataclass(frozen=True)
-class _Tabulated:
-    """The kernel that a table is made of, for norms from ``low`` to ``high``."""
-
-    act: Activation
-    kind: str
-    horizon: float
-    depth: float
-    low: float
-    high: float
-
-    @property
-    def angular(self) -> bool:
-        return self.act.name != "identity"
-
-    def table(self, scales: bool) -> Table:
-        """The table with as many nodes as resolve the kernel."""
-        ends = {norm: replace(self, low=norm, high=norm) for norm in (self.low, self.high)}
-        cosines = max(end._resolved_cosines() for end in ends.values())
-        count = 1 if self.low == self.high else self._resolved_norms()
-        values, slopes, sizes = _of_one_norm(self, cosines) if count == 1 else _at_nodes(self, count, cosines)
-        norms = _between(self.low, self.high, _chebyshev_nodes(count))
-        parts = _shortened(_coefficients(values)), _shortened(_coefficients(slopes))
-        made = Table(*parts, sizes.log(), norms, scales, self.angular, 0.0)
-        error = self._error_of_one_norm(made, cosines) if count == 1 else self._measured_error(made, cosines)
-        return replace(made, error=_SAFETY * error + _INTEGRATION)
-
-    def pairs(self, norms: Tensor, cosines: Tensor) -> tuple[Pairs, tuple[Tensor, Tensor]]:
-        """Every pair of these norms at these cosines, with the kernel and its derivative there."""
-        first, second = torch.triu_indices(len(norms), len(norms))
-        pairs = Pairs(norms, first, second, cosines.expand(len(first), -1))
-        return pairs, kernel_of_pairs(self.act, self.kind, pairs, self.horizon, self.depth)
-
-    def _resolved_cosines(self) -> int:
-        for count in _COSINES:
-            values, _, _ = _of_one_norm(self, count)
-            if _is_small(self.act, _coefficients(values)):
-                break
-        return count
-
-    def _resolved_norms(self) -> int:
-        for count in _NORMS:
-            values, _, sizes = _at_nodes(self, count, _FEW_COSINES)
-            parts = values.permute(1, 2, 0), sizes.log()
-            if all(_is_small(self.act, _coefficients(part)) for part in parts):
-                break
-        return count
-
-    def _error_of_one_norm(self, made: Table, cosines: int) -> float:
-        """Largest error at the nodes and between them, relative to the kernel's diagonal."""
-        exact, _, _ = _of_one_norm(self, 2 * cosines - 1)
-        return float((evaluated(made.values[0, 0], _chebyshev_nodes(2 * cosines - 1)) - exact).abs().max())
-
-    def _measured_error(self, made: Table, cosines: int) -> float:
-        """Largest error between the nodes of several norms, relative to the kernel's diagonal."""
-        nodes = len(made.norms)
-        between = torch.cat([torch.tensor([1.0], dtype=torch.float64), _cosine(_halfway(cosines), self.angular)])
-        norms = _between(
-            self.low, self.high, _halfway(nodes)[torch.linspace(0, nodes - 2, min(nodes - 1, _TESTED)).long()]
-        )
-        pairs, (exact, _) = self.pairs(norms, between)
-        first, second = pairs.first, pairs.second
-        weights, sizes = made.weights(norms), made.sizes(norms)
-        coefficients = torch.einsum("pa,pb,abr->pr", weights[first], weights[second], made.values)
-        seen = evaluated(coefficients.T[:, :, None], made.coordinate(between.clone()).expand(len(first), -1))
-        seen = seen * (sizes[first] * sizes[second])[:, None]
-        own = exact[first == second, 0]
-        scale = (own[first] * own[second]).sqrt()[:, None].clamp_min(1e-300)
-        return float(((seen - exact).abs() / scale).max())
-
-
-def _of_one_norm(kernel: _Tabulated, cosines: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Kernel and derivative ``[1, 1, R]`` at the nodes of the cosine, and ``sqrt(K(x, x))``, as below."""
-    solved = next(count for count in _SOLVED if count >= cosines)
-    values, slopes, sizes = _at_nodes(kernel, 1, solved)
-    step = (solved - 1) // (cosines - 1)
-    return values[..., ::step], slopes[..., ::step], sizes
-
-
-@lru_cache(maxsize=4)  # what resolves the cosines is the table of one norm, and its error
-def _at_nodes(kernel: _Tabulated, count: int, cosines: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Kernel and derivative ``[A, A, R]`` at all nodes over ``sqrt(K(x, x) K(xbar, xbar))``, and ``sqrt(K(x, x))``.
-
-    The equations are symmetric in the two inputs; the first cosine is 1.
-    """
-    norms = _between(kernel.low, kernel.high, _chebyshev_nodes(count))
-    pairs, solved = kernel.pairs(norms, _cosine(_chebyshev_nodes(cosines), kernel.angular))
-    full = []
-    for values in solved:
-        square = values.new_empty(count, count, cosines)
-        square[pairs.first, pairs.second] = values
-        square[pairs.second, pairs.first] = values
-        full.append(square)
-    sizes = full[0].diagonal(dim1=0, dim2=1)[0].sqrt()
-    scale = (sizes[:, None] * sizes)[:, :, None]
-    return full[0] / scale, full[1] / scale, sizes
-
-
-def evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
+def _evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
     """``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence; ``coefficients`` [R, ...] broadcast against ``x``.
 
     ``b_r = c_r + 2 x b_{r+1} - b_{r+2}`` in place: with signs ``s_r = -s_{r+2}`` every ``s_r b_r`` adds to the last but
@@ -408,31 +329,8 @@ def evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
     return older.addcmul_(x, newer).add_(coefficients[0])
 
 
-def _interpolation(nodes: Tensor, points: Tensor) -> Tensor:
-    """Barycentric weights ``[points, nodes]`` of interpolation at Chebyshev nodes."""
-    if len(nodes) == 1:
-        return torch.ones(len(points), 1, dtype=torch.float64, device=points.device)
-    w = torch.ones_like(nodes)
-    w[1::2] = -1
-    w[0], w[-1] = 0.5 * w[0], 0.5 * w[-1]
-    apart = points[:, None] - nodes
-    exact = apart == 0
-    terms = w / torch.where(exact, 1.0, apart)
-    terms = torch.where(exact.any(1, keepdim=True), exact.double(), terms)
-    return terms / terms.sum(1, keepdim=True)
-
-
-def _between(low: float, high: float, nodes: Tensor) -> Tensor:
-    """Norms from ``low`` to ``high`` whose logarithms lie as the nodes do in [-1, 1]."""
-    if len(nodes) == 1:
-        return torch.tensor([low], dtype=torch.float64)
-    return torch.exp(0.5 * math.log(low * high) + 0.5 * math.log(high / low) * nodes)
-
-
-def _chebyshev_nodes(count: int) -> Tensor:
+def _extrema(count: int) -> Tensor:
     """Extrema of a Chebyshev polynomial, from 1 down to -1."""
-    if count == 1:
-        return torch.zeros(1, dtype=torch.float64)
     return torch.cos(math.pi * torch.arange(count, dtype=torch.float64) / (count - 1))
 
 
@@ -441,29 +339,25 @@ def _halfway(count: int) -> Tensor:
     return torch.cos(math.pi * (torch.arange(count - 1, dtype=torch.float64) + 0.5) / (count - 1))
 
 
-def _cosine(coordinate: Tensor, angular: bool) -> Tensor:
-    return torch.cos(math.pi * (1 - coordinate) / 2) if angular else coordinate
-
-
 def _coefficients(values: Tensor) -> Tensor:
-    """Chebyshev coefficients along the last axis, from values at the extrema."""
-    count = values.shape[-1]
-    coefficients = torch.from_numpy(dct(values.numpy(), type=1, axis=-1)) / (count - 1)
-    coefficients[..., 0] /= 2
-    coefficients[..., -1] /= 2
+    """Chebyshev coefficients along the first axis, from values at the extrema."""
+    coefficients = torch.from_numpy(dct(values.numpy(), type=1, axis=0)) / (len(values) - 1)
+    coefficients[0] /= 2
+    coefficients[-1] /= 2
     return coefficients
 
 
-def _shortened(coefficients: Tensor) -> Tensor:
-    """The coefficients without the last ones, as long as what these hold together is below rounding of a kernel."""
-    size = coefficients.abs().amax(dim=(0, 1))
-    held = size.flip(0).cumsum(0).flip(0)
-    return coefficients[..., : max(1, int((held > _LEFT_OUT * held[0]).sum()))]
+def _resolved(values: Tensor, tolerance: float) -> bool:
+    """Whether the last coefficients along the first axis are below ``tolerance`` of the largest."""
+    size = _coefficients(values).abs()
+    return bool(size[-_TAIL:].max() <= tolerance * size.max())
 
 
-def _is_small(act: Activation, coefficients: Tensor) -> bool:
-    tolerance = _WIDER.get(act.name, _TOLERANCE) * float(coefficients.abs().max())
-    return float(coefficients[..., -_TAIL:].abs().max()) <= tolerance
+def _shortened(values: Tensor) -> Tensor:
+    """Coefficients without the last ones, as long as what these hold together is below rounding of a kernel."""
+    coefficients = _coefficients(values)
+    held = coefficients.abs().amax(dim=(1, 2)).flip(0).cumsum(0).flip(0)
+    return coefficients[: max(1, int((held > _LEFT_OUT * held[0]).sum()))]
 
 
 # ---- How the covariance of two inputs, and the kernel of gradient descent, flow with depth
@@ -474,134 +368,105 @@ _RTOL, _ATOL = 1e-12, 1e-15
 _MOST_DEGREES = 2048
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
 
-Moments = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+
+class Flowed(NamedTuple):
+    """Kernels [R, A, A] over ``sqrt(K(x, x) K(xbar, xbar))``, their derivatives in T, and ``sqrt(K(x, x))``, [A]."""
+
+    values: Tensor
+    slopes: Tensor
+    sizes: Tensor
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of inputs: the standard deviation at t = 0 of ``norms`` [A], and for each pair the indices of its two
-    norms, [P], and their cosine, [P, R] (several cosines per pair of norms)."""
+def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: float, depth: float) -> Flowed:
+    """Solve the equations for all pairs of the A norms at R cosines, of which the first is 1.
 
-    norms: Tensor
-    first: Tensor
-    second: Tensor
-    cosine: Tensor
+    A state is ``[a of every norm, C of every pair at every cosine, and D for the NTK]``. The derivative in T is
+    not-a-number for a finite depth.
+    """
+    count, tangent = len(norms), kind == "ntk"
+    first, second = torch.triu_indices(count, count)  # the equations are symmetric in the two inputs
+    pairs = (len(cosines), len(first))
+    lengths = [count] + [math.prod(pairs)] * (1 + tangent)
+    most = float(norms.max()) ** 2 + horizon  # of a variance, where |phi| < 1
+    coefficients = _hermite_coefficients(act, most) if act.name == "tanh" else None
 
+    def state_of(covariance: Tensor) -> Tensor:
+        return torch.cat([norms.square(), *[covariance.expand(pairs).flatten()] * (1 + tangent)])
 
-def kernel_of_pairs(act: Activation, kind: str, pairs: Pairs, horizon: float, depth: float) -> tuple[Tensor, Tensor]:
-    """The kernel of the pairs, [P, R], and its derivative in T (not-a-number for a finite depth)."""
-    system = _System(act, pairs, backward=kind == "ntk")
+    def rate(state: Tensor) -> Tensor:
+        a, C, *D = state.split(lengths)
+        left, right = a[first], a[second]
+        bound = (left * right).sqrt()
+        C = C.view(pairs).clamp(-bound, bound)  # rounding must not leave the cone of covariances
+        s = torch.zeros_like(C)
+        if coefficients is None:
+            own, m = act.moment(a, a, a), act.moment(left, right, C)
+            if tangent:
+                s = act.slope_moment(left, right, C)
+        else:  # Mehler: m = sum_k h_k(a) h_k(b) rho^k, s = sum_k k h_k(a) h_k(b) rho^(k-1) / sqrt(a b)
+            h, bound = coefficients(a), bound.clamp_min(1e-300)
+            rho, own, m = C / bound, h.square().sum(1), torch.zeros_like(C)
+            for product in (h[first] * h[second]).T.contiguous().flip(0):  # Horner, and its derivative
+                if tangent:
+                    s.mul_(rho).add_(m)
+                m.mul_(rho).add_(product)
+            s /= bound
+        return torch.cat([own, m.flatten(), *((m + s * d.view(pairs)).flatten() for d in D)])
+
+    def kernels(state: Tensor) -> Tensor:
+        _, *parts = state.split(lengths)  # C, or C and D
+        full = state.new_empty(len(cosines), count, count)
+        full[:, first, second] = full[:, second, first] = torch.stack(parts).sum(0).view(pairs)
+        return full
+
+    sizes = norms[first] * norms[second]
+    state, change = state_of(cosines[:, None] * sizes), torch.tensor(torch.nan)
     if depth == math.inf:
-        state = torch.from_numpy(_solved(system, horizon))
-        change = system.rate(state)
+        state = _integrated(rate, state, state_of(sizes), horizon, kinked=act.name == "relu")
+        change = rate(state)
     else:
-        state = system.start()
         for _ in range(int(depth)):
-            state = state + (horizon / depth) * system.rate(state)
+            state = state + (horizon / depth) * rate(state)
         change = torch.full_like(state, torch.nan)
-    return system.value(state, kind), system.value(change, kind)
+    values, slopes = kernels(state), kernels(change)
+    size = values[0].diagonal().sqrt()
+    scale = size[:, None] * size
+    return Flowed(values / scale, slopes / scale, size)
 
 
-def _solved(system: _System, horizon: float) -> Array:
+def _integrated(
+    rate: Callable[[Tensor], Tensor], start: Tensor, scale: Tensor, horizon: float, *, kinked: bool
+) -> Tensor:
     """The state at T. Where phi has a kink the kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``."""
-    kinked = system.act.name == "relu"
     end = math.sqrt(horizon) if kinked else horizon
 
     def f(u: float, y: Array) -> Array:
-        rate = system.rate(torch.from_numpy(y)).numpy()
-        return 2 * u * rate if kinked else rate
+        return (2 * u if kinked else 1) * rate(torch.from_numpy(y)).numpy()
 
-    start, tolerance = system.start().numpy(), _ATOL * system.scale().numpy()
     with np.errstate(over="ignore", invalid="ignore"):
-        orbit = solve_ivp(f, (0.0, end), start, method="DOP853", rtol=_RTOL, atol=tolerance, t_eval=[end])
+        atol = _ATOL * scale.numpy()
+        orbit = solve_ivp(f, (0.0, end), start.numpy(), method="DOP853", rtol=_RTOL, atol=atol, t_eval=[end])
     if not orbit.success or not np.isfinite(orbit.y).all():
         raise InputError(
             f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
             "Lower the horizon, or scale the inputs to norms near sqrt(d)."
         )
-    return np.asarray(orbit.y[:, -1])
+    return torch.from_numpy(np.ascontiguousarray(orbit.y[:, -1]))
 
 
-class _System:
-    """The equations of all pairs at once; a state is ``[a of every norm, C of every pair, D of every pair]``.
+def _hermite_coefficients(act: Activation, most: float) -> Callable[[Tensor], Tensor]:
+    """Hermite coefficients ``[A, degree + 1]`` of ``phi(sqrt(a) z)`` for variances ``a`` of at most ``most``.
 
-    The variance of an input is its covariance with itself: the first pairs, ``left`` and ``right``, are those.
+    So many that the last eight hold less than ``_SERIES_TAIL`` of the variance.
     """
-
-    def __init__(self, act: Activation, pairs: Pairs, *, backward: bool) -> None:
-        self.act, self.pairs, self.backward = act, pairs, backward
-        self.count, self.own = len(pairs.norms) + pairs.cosine.numel(), len(pairs.norms)
-        of_pairs = (index[:, None].expand_as(pairs.cosine).flatten() for index in (pairs.first, pairs.second))
-        self.left, self.right = (torch.cat([torch.arange(self.own), index]) for index in of_pairs)
-        self.nodes = _HermiteNodes() if act.name == "tanh" else None
-
-    def start(self) -> Tensor:
-        own = torch.ones(self.own, dtype=torch.float64)
-        return self._state(self._sizes() * torch.cat([own, self.pairs.cosine.flatten()]))
-
-    def scale(self) -> Tensor:
-        """The size of every entry of a state at the start, ``sqrt(a b)`` for a pair."""
-        return self._state(self._sizes())
-
-    def value(self, state: Tensor, kind: str) -> Tensor:
-        C, D = state[self.own : self.count], state[self.count :]
-        return (C + D if kind == "ntk" else C).view(self.pairs.cosine.shape)
-
-    def rate(self, state: Tensor) -> Tensor:
-        a, C, D = state[: self.own], state[: self.count], state[self.count :]
-        left, right = a[self.left], a[self.right]
-        bound = (left * right).sqrt()
-        C = torch.minimum(torch.maximum(C, -bound), bound)  # rounding must not leave the cone of covariances
-        if self.nodes is not None:
-            m, s = self._series(self.nodes.coefficients(self.act, a), a, C / bound.clamp_min(1e-300))
-        else:
-            m = self.act.moment(left, right, C)
-            s = self.act.slope_moment(*(x[self.own :] for x in (left, right, C))) if self.backward else D
-        return torch.cat([m, m[self.own :] + s * D]) if self.backward else m
-
-    def _sizes(self) -> Tensor:
-        return self.pairs.norms[self.left] * self.pairs.norms[self.right]
-
-    def _state(self, covariance: Tensor) -> Tensor:
-        return torch.cat([covariance, covariance[self.own :]]) if self.backward else covariance
-
-    def _series(self, h: Tensor, a: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-        """Mehler: m = sum_k h_k(a) h_k(b) rho^k, s = sum_k k h_k(a) h_k(b) rho^(k-1) / sqrt(a b)."""
-        rho = rho[self.own :].view(self.pairs.cosine.shape)
-        products = (h[self.pairs.first] * h[self.pairs.second]).T.contiguous()[:, :, None]
-        m, s = torch.zeros_like(rho), torch.zeros_like(rho)
-        for k in range(len(products) - 1, -1, -1):  # Horner, and its derivative
-            if self.backward:
-                s = s.mul_(rho).add_(m)
-            m = m.mul_(rho).add_(products[k])
-        scale = (a[self.pairs.first] * a[self.pairs.second]).sqrt().clamp_min(1e-300)[:, None]
-        return torch.cat([h.square().sum(1), m.flatten()]), (s / scale).flatten()
-
-
-class _HermiteNodes:
-    """Hermite coefficients of ``phi(sqrt(a) z)`` for many variances, by one quadrature that grows as they do."""
-
-    def __init__(self) -> None:
-        self.degree, self.variance = 0, 0.0
-        self.z, self.weights = torch.zeros(0), torch.zeros(0, 0)
-
-    def coefficients(self, act: Activation, a: Tensor) -> Tensor:
-        """``[A, degree + 1]``: enough that the last eight hold less than ``_SERIES_TAIL`` of the variance."""
-        while True:
-            if float(a.max()) > self.variance or not self.degree:
-                self._grow(max(32, self.degree), 1.5 * max(float(a.max()), 0.1))
-            h = act.phi(a.clamp_min(0).sqrt()[:, None] * self.z) @ self.weights
-            tail = h[:, -8:].square().sum(1)
-            if bool((tail <= _SERIES_TAIL * h.square().sum(1)).all()):
-                return h
-            if self.degree >= _MOST_DEGREES:
-                raise InputError(
-                    f"The tanh kernel meets hidden variances of {float(a.max()):.3g}, where its Hermite series "
-                    f"needs more than {_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the "
-                    "horizon, or use 'erf'."
-                )
-            self._grow(2 * self.degree, self.variance)
-
-    def _grow(self, degree: int, variance: float) -> None:
-        self.degree, self.variance = degree, variance
-        self.z, self.weights = hermite_functions(degree, variance)
+    degree = 32
+    while degree <= _MOST_DEGREES:
+        z, weights = hermite_functions(degree, most)
+        share = (act.phi(math.sqrt(most) * z) @ weights).square()
+        if float(share[-8:].sum()) <= _SERIES_TAIL * float(share.sum()):
+            return lambda a: act.phi(a.clamp_min(0).sqrt()[:, None] * z) @ weights
+        degree *= 2
+    raise InputError(
+        f"The tanh kernel meets hidden variances of {most:.3g}, where its Hermite series needs more than "
+        f"{_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the horizon, or use 'erf'."
+    )
