@@ -40,10 +40,9 @@ def predict_covers(repetitions: int, seed: int) -> list[Row]:
 def truth() -> dict[str, tuple[float, float]]:
     """``TRUTH`` from 640 networks of width 512 and as many of width 128, of other seeds; takes a minute."""
     found = predicted(512, 640, seed=1)
-    assert found.eval_loss is not None
-    assert found.eval_loss_stderr is not None
+    assert found.eval_interval is not None
     last = float(found.loss[-1]), float(found.loss_stderr[-1])
-    return dict(zip(TRUTH, ((found.eval_loss, found.eval_loss_stderr), last), strict=True))
+    return dict(zip(TRUTH, ((found.eval_interval.value, found.eval_interval.stderr), last), strict=True))
 
 
 def predicted(width: int, replicates: int, seed: int) -> nfd.Prediction:

@@ -23,7 +23,7 @@ from nfd.core.estimates import rms, student
 from nfd.families.network import Network
 from nfd.forecasts.budget import Cost, Costs, best_size
 from nfd.forecasts.law import fit_law
-from nfd.limits.extrapolate import Ensemble, extrapolated, to_infinity
+from nfd.limits.predict import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict_of
 from nfd.rates.transfer import TOLERANCE
 
@@ -136,7 +136,7 @@ def ensembles(means: Callable[[int], float], noise: float = 1e-6) -> Callable[[i
     ("means", "noise", "converged", "growth", "note"),
     [
         (lambda L: 2 + 1 / L, 1e-6, True, -1.0, ""),
-        (lambda L: 2 + L**0.5, 1e-6, False, 0.5, "No limit in depth was found.*8, 16, 32.*L\\^0.50"),
+        (lambda L: 2 + L**0.5, 1e-6, False, 0.5, "No limit in depth was found.*8, 16, 32"),
         (lambda L: 2 + 1 / L, 1.0, False, None, "Noise hides|still changed"),
         (lambda L: 2 + L**-0.5, 1e-6, False, -0.5, "still changed"),
     ],
@@ -152,7 +152,7 @@ def test_a_limit_in_depth_is_found_where_there_is_one(
     assert re.search(note, found.note)
     assert converged == (not found.note)
     if converged:
-        assert float(found.of(lambda L: ensembles(means)(L).losses.mean())) == pytest.approx(2, abs=1e-3)
+        assert float(found.of(ensembles(means)).mean()) == pytest.approx(2, abs=1e-3)
 
 
 def test_constants_of_the_first_step_of_two_layer_blocks() -> None:

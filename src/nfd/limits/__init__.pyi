@@ -1,3 +1,3 @@
-from .extrapolate import Outputs as Outputs
-from .extrapolate import extrapolated as extrapolated
 from .kernels import kernel as kernel
+from .predict import Outputs as Outputs
+from .predict import extrapolated as extrapolated

@@ -294,7 +294,7 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
                 if all(_resolved(values, tolerance) for values in (few.values.transpose(0, 1), few.sizes.log())):
                     break
             at = solved(norms, cosine(_extrema(count)))
-        made = Table(*map(_shortened, (at.values, at.slopes)), at.sizes.log(), norms, scales, angular)
+        made = Table(_shortened(at.values), _shortened(at.slopes), at.sizes.log(), norms, scales, angular)
         if len(norms) > 1:
             some = torch.linspace(0, len(norms) - 2, min(len(norms) - 1, _TESTED)).long()
             norms = (norms[1:] * norms[:-1]).sqrt()[some]
@@ -394,7 +394,7 @@ def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: 
         return torch.cat([norms.square(), *[covariance.expand(pairs).flatten()] * (1 + tangent)])
 
     def rate(state: Tensor) -> Tensor:
-        a, C, *D = state.split(lengths)
+        a, C, *D = torch.split(state, lengths)
         left, right = a[first], a[second]
         bound = (left * right).sqrt()
         C = C.view(pairs).clamp(-bound, bound)  # rounding must not leave the cone of covariances
@@ -414,7 +414,7 @@ def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: 
         return torch.cat([own, m.flatten(), *((m + s * d.view(pairs)).flatten() for d in D)])
 
     def kernels(state: Tensor) -> Tensor:
-        _, *parts = state.split(lengths)  # C, or C and D
+        _, *parts = torch.split(state, lengths)  # C, or C and D
         full = state.new_empty(len(cosines), count, count)
         full[:, first, second] = full[:, second, first] = torch.stack(parts).sum(0).view(pairs)
         return full
