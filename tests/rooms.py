@@ -21,7 +21,7 @@ ROOMS = {  # lines and files, without __init__.py
     "meters": (1_625, 4),
     "rates": (1_430, 4),
     "forecasts": (1_430, 4),
-    "limits": (1_470, 4),
+    "limits": (1_480, 4),
     "watch": (1_740, 4),
     "report": (815, 4),
 }
