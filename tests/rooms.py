@@ -20,7 +20,7 @@ ROOMS = {  # lines and files, without __init__.py
     "runs": (1_400, 6),
     "meters": (1_625, 4),
     "rates": (1_430, 4),
-    "forecasts": (1_430, 4),
+    "forecasts": (1_370, 3),
     "limits": (1_480, 4),
     "watch": (1_740, 4),
     "report": (815, 4),

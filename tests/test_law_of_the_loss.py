@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
-from nfd.forecasts.budget import Cost, Costs, amount, best_size
 from nfd.forecasts.law import Law, fit_law
+from nfd.forecasts.scaling_law import Cost, amount, best_size
 
 TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}
 WIDTHS, DEPTHS = (64, 96, 128, 192, 256), (2, 4, 8, 16)
@@ -134,18 +133,15 @@ def test_budgets_are_read_in_their_units() -> None:
             amount(resource, budget)
 
 
-COSTS = Costs({"parameters": Cost(0, 74, 0, 1), "flops": Cost(0, 130, 0, 36)})
-
-
-@pytest.mark.parametrize("resource", ["parameters", "flops"])
+@pytest.mark.parametrize("cost", [Cost(0, 74, 0, 1), Cost(0, 130, 0, 36)])
 @pytest.mark.parametrize("terms", [{"a": 7.9, "b": 0.52}, {"a": 0.5, "b": 3.0}, {"a": 60.0, "b": 0.2}])
-def test_the_best_size_is_that_of_brute_force(resource: Any, terms: dict[str, float]) -> None:
-    law, cost = exact(spread=1e-6, **terms), COSTS.cost(resource)
+def test_the_best_size_is_that_of_brute_force(cost: Cost, terms: dict[str, float]) -> None:
+    law = exact(spread=1e-6, **terms)
     a, b = law.terms["a"].value, law.terms["b"].value
     for budget in (cost.at(1, 1), cost.at(5, 9), cost.at(30, 7) + 11, cost.at(60, 20)):
         best = min(
             a / n + b / L for n in range(1, cost.widest(1, budget) + 1) for L in range(1, cost.deepest(n, budget) + 1)
         )
-        found = best_size(law, COSTS, resource, budget)
+        found = best_size(law, cost, budget)
         assert found.cost == cost.at(found.width, found.depth) <= budget
         assert a / found.width + b / found.depth == pytest.approx(best, rel=1e-12)

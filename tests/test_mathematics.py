@@ -21,8 +21,8 @@ from nfd.core.activations import stream_variances
 from nfd.core.errors import RuleName
 from nfd.core.estimates import rms, student
 from nfd.families.network import Network
-from nfd.forecasts.budget import Cost, Costs, best_size
 from nfd.forecasts.law import fit_law
+from nfd.forecasts.scaling_law import Cost, best_size
 from nfd.limits.predict import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict_of
 from nfd.rates.transfer import TOLERANCE
@@ -184,7 +184,7 @@ def test_the_best_size_spends_twice_as_much_excess_on_width() -> None:
     sizes = [(n, L) for n in (64, 128, 256) for L in (4, 8, 16)]
     losses = {(n, L): [0.7 + a / n + b / L + 1e-7 * math.sin(s + n + 7 * L) for s in range(3)] for n, L in sizes}
     law = fit_law(("width", "depth"), losses, paired=False)
-    best = best_size(law, Costs({"parameters": Cost(0, 2, 0, 1)}), "parameters", B)  # (2 + n L) n
+    best = best_size(law, Cost(0, 2, 0, 1), B)  # (2 + n L) n
     least = (27 * a**2 * b / (4 * B)) ** (1 / 3)
     assert math.isclose(best.predicted.value - law.floor.value, least, rel_tol=1e-3)
     assert math.isclose(best.width, (a * B / (2 * b)) ** (1 / 3), rel_tol=0.05)

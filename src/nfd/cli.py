@@ -474,15 +474,14 @@ class ScalingLaw(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.answers import answers_of, ceiling
-        from nfd.forecasts.budget import amount, check_resource
-        from nfd.forecasts.scaling_law import fit_scaling_law, scaling_law
+        from nfd.forecasts.findings import answers_of, ceiling
+        from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
         from nfd.report.report import Report, made_by
 
         budgets = pairs("--best", self.best)
         size = {name: _whole(name, number) for name, number in pairs("--at", self.at).items()}
         for resource, budget in budgets.items():
-            amount(check_resource(resource), budget)  # can be read, before anything is trained
+            amount(resource, budget)  # can be read, before anything is trained
         stored = list[str]()
         if self.log:
             directory = self.directory()

@@ -258,17 +258,20 @@ def test_parameters_and_tokens_have_their_law_and_the_best_split_of_a_budget() -
 
 
 def test_small_sizes_that_break_the_law_are_left_out_and_told() -> None:
-    random = np.random.default_rng(1)
-    rows = [
-        {"width": n, "seed": 100 * n + s, "loss": 2 + 8 / n + (1.0 if n == 64 else 0.0) + 0.01 * random.normal()}
-        for n in (64, 128, 256, 512, 1024, 2048)
-        for s in range(3)
-    ]
-    capacity = nfd.fit_scaling_law(rows)
-    assert capacity.law.good
-    assert capacity.trusted == {"width": 128}
-    assert "Smaller sizes were left out" in capacity.law.note
-    assert capacity.floor.low < 2 < capacity.floor.high
+    random, held = np.random.default_rng(0), list[bool]()
+    for _ in range(40):
+        rows = [
+            {"width": n, "seed": 100 * n + s, "loss": 2 + 8 / n + (1.0 if n == 64 else 0.0) + 0.01 * random.normal()}
+            for n in (64, 128, 256, 512, 1024, 2048)
+            for s in range(3)
+        ]
+        capacity = nfd.fit_scaling_law(rows)
+        if capacity.law.good:
+            assert capacity.trusted == {"width": 128}
+            assert "Smaller sizes were left out" in capacity.law.note
+            held.append(capacity.floor.low < 2 < capacity.floor.high)
+    assert len(held) >= 34  # 5 of 100 are refused; three errors of 40
+    assert sum(held) >= len(held) - 6
 
 
 def test_of_several_rates_the_best_of_each_size_or_a_given_one_counts() -> None:

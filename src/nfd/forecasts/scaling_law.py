@@ -1,8 +1,9 @@
-"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, by the law of those that ran."""
+"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, and the best size for a budget."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_count, check_real
+from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_choice, check_count, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.machine import undisturbed
 from nfd.core.tables import rows_as_text
-from nfd.forecasts.budget import BestSize, BestSplit, Costs, Resource, best_size, best_split, counted
-from nfd.forecasts.law import GOOD, Law, Losses, Sizes, check_sizes, fit_law
+from nfd.forecasts.law import GOOD, Law, Losses, Sizes, check_sizes, fit_law, interval_of
 from nfd.logs import Field, Log, LoggedRun, at_rate, read_log
 
-if TYPE_CHECKING:  # a fit of a table loads neither PyTorch nor what trains networks
+if TYPE_CHECKING:
     from nfd.families.family import Family
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import Batch, Task
@@ -48,7 +48,7 @@ class ScalingLaw:
         law: the fitted law, with its test.
         losses: of the fitted runs, by size, in the order of ``law.variables``.
         about: a description of the runs. score: the kind of their loss, in words.
-        costs: parameters and operations of networks of any size, if known.
+        costs: parameters and operations (``flops``) of networks of any size, as far as they are known.
         held_out: the largest size, predicted by a fit without it.
         lr: the rate of the runs, if they share one.
         notes: which runs were left out, and why.
@@ -69,7 +69,7 @@ class ScalingLaw:
     losses: Losses = field(repr=False)
     about: str
     score: str = "test loss"
-    costs: Costs | None = None
+    costs: Mapping[str, Cost] = field(default_factory=dict)
     held_out: HeldOut | None = None
     lr: float = math.nan
     notes: tuple[str, ...] = ()
@@ -135,15 +135,19 @@ class ScalingLaw:
         """
         if (budget := flops if parameters is None else parameters) is None or None not in (flops, parameters):
             raise InputError(f"best needs one budget; got parameters={parameters}, flops={flops}.")
-        resource: Resource = "flops" if parameters is None else "parameters"
-        if self.law.variables == ("parameters", "tokens"):
-            return best_split(self.law, resource, budget)
-        if self.law.variables[:2] != ("width", "depth") or self.costs is None:
+        resource = "flops" if parameters is None else "parameters"
+        variables, most = self.law.variables, amount(resource, budget)
+        if variables == ("parameters", "tokens") and resource == "flops":
+            return best_split(self.law, most)
+        if variables[:2] != ("width", "depth"):
             raise InputError(
-                f"the best size for {resource} needs a law in width and depth, and what sizes cost; this law is in "
-                f"{' and '.join(self.law.variables)}{'' if self.costs else ', and nothing is known of the costs'}."
+                "best needs a law in width and depth, or for flops one in parameters and tokens; this law is in "
+                f"{' and '.join(variables)}, and the budget in {resource}."
             )
-        return best_size(self.law, self.costs, resource, budget)
+        if resource not in self.costs:
+            known = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
+            raise InputError(f"what these networks cost in {resource} is not known: {known}. Give another budget.")
+        return best_size(self.law, self.costs[resource], most)
 
     def named(self, size: Sizes) -> str:
         """A size in words: ``width 64 and depth 4``."""
@@ -164,8 +168,7 @@ class ScalingLaw:
         return rows
 
     def __str__(self) -> str:
-        notes = " ".join(filter(None, (self.law.note, *self.notes)))
-        return f"{self.law.equation}: {self.law.test}\n{rows_as_text(self.table)}\n{notes}".strip()
+        return "\n".join([str(self.law), rows_as_text(self.table), *self.notes])
 
 
 # ---- A law of your logs.
@@ -218,11 +221,14 @@ def fit_scaling_law(
     shared = len(seeds) == 1 and None not in next(iter(seeds))  # by all sizes
     counts = {(run.width, run.depth): run.parameters for run in runs if run.width and run.depth and run.parameters}
     cost = counted({size: round(count) for size, count in counts.items()}) if counts else None
+    law, held_out = judged(variables, losses, paired=shared)
     return ScalingLaw(
-        **judged(variables, losses, paired=shared),
+        law,
+        losses,
         about=f"A log of {log.recognised}",
         score=log.columns["loss"],
-        costs=None if cost is None else Costs({"parameters": cost}),
+        costs={} if cost is None else {"parameters": cost},
+        held_out=held_out,
         notes=(*log.notes, *of_rates, *([f"{lacking} rows that lack a size were left out."] if lacking else [])),
     )
 
@@ -347,17 +353,19 @@ def scaling_law(
     # what the longest training costs at every size
     sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in tasks[-1].batches)
     models = {(n, L): family.member(n, L, device=task.device) for n in widths for L in depths}
-    counts: dict[Resource, dict[tuple[int, int], int]] = {
+    counts = {
         "parameters": {size: model.parameters for size, model in models.items()},
         "flops": {size: round(model.operations(sample) * samples) for size, model in models.items()},
     }
-    costs = Costs({resource: cost for resource, of in counts.items() if (cost := counted(of))}, math.gcd(*widths))
+    law, held_out = judged(variables, losses, paired=True)
     return ScalingLaw(
-        **judged(variables, losses, paired=True),
+        law,
+        losses,
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
         f"{''.join(f'{own.steps} or ' for own in tasks[:-1])}{tasks[-1].about}, {count} seeds of each size.",
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
-        costs=costs,
+        costs={resource: cost for resource, of in counts.items() if (cost := counted(of, math.gcd(*widths)))},
+        held_out=held_out,
         lr=rate,
         notes=task.notes,
     )
@@ -367,41 +375,38 @@ def scaling_law(
 
 
 _FEWEST_LEFT = 4  # sizes of a variable, where a longer ladder failed: three lie on some law of second order
+# The p-value below which the smallest sizes are left out. Between this and ``GOOD`` the law is refused: of true laws
+# some fail by chance, and where that chose the sizes, the floor lay in none of 12 intervals (of 600 fits).
+_BREAKS = 0.01
 _FAILS = "From the others the law does not predict the largest size: train it from other seeds, or a larger one."
 _LEFT_OUT = "Smaller sizes were left out until the law held."
 
 
-def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> dict[str, Any]:
-    """The law of the sizes from which it holds, fields of a ``ScalingLaw``; where no sizes are, that of all.
+def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> tuple[Law, HeldOut | None]:
+    """The law of the sizes from which it holds, else that of all, and the largest size by a law without it.
 
     With one seed of each size little else can tell that it holds, so it must predict the largest from the others, too.
 
     Args:
         variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes are of one seed.
     """
-    kept, (law, held, fails) = losses, _accounted(variables, losses, paired)
-    whole = law, held
-    while not law.good or fails:
-        left = _without_smallest(variables, kept) if law.p_value < GOOD or fails else None
-        if left is None:
-            law, held = whole
-            law = replace(law, good=False, note=f"{_FAILS if law.good else ''} {law.note}".strip())
-            return {"law": law, "losses": losses, "held_out": held}
-        kept, (law, held, fails) = left, _accounted(variables, left, paired)
-    note = law.note if kept is losses else f"{_LEFT_OUT} {law.note}".strip()
-    return {"law": replace(law, note=note), "losses": losses, "held_out": held}
-
-
-def _accounted(variables: tuple[str, ...], losses: Losses, paired: bool) -> tuple[Law, HeldOut | None, bool]:
-    """The law, the largest size by a law without it, and whether that fails a law that has no seeds to test it."""
-    law, held = fit_law(variables, losses, paired=paired), None
-    trained = {size: own for size, own in losses.items() if all(map(math.isfinite, own))}
+    kept, law = losses, fit_law(variables, losses, paired=paired)
+    whole = law
+    while law.p_value < _BREAKS and (left := _without_smallest(variables, kept)):
+        kept, law = left, fit_law(variables, left, paired=paired)
+    if law.p_value < GOOD:
+        kept, law = losses, whole
+    elif kept is not losses:
+        law = replace(law, note=f"{_LEFT_OUT} {law.note}".strip())
+    trained, held = {size: own for size, own in kept.items() if all(map(math.isfinite, own))}, None
     largest = max(trained, key=math.prod)
     own = trained.pop(largest)
     with suppress(InputError):  # too few others, or a law that may not be extrapolated
         said = fit_law(variables, trained, paired=paired).network(*largest, networks=len(own))
         held = HeldOut(largest, len(own), said, mean(own))
-    return law, held, law.seeds < 2 and held is not None and not held.inside
+    if law.seeds < 2 and law.good and held is not None and not held.inside:
+        law = replace(law, good=False, note=f"{_FAILS} {law.note}".strip())
+    return law, held
 
 
 def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | None:
@@ -413,3 +418,208 @@ def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | No
         check_sizes(variables, left)
         return left if len(axes[k]) > _FEWEST_LEFT else None
     return None
+
+
+# ---- What a network costs at a size, counted at several sizes.
+
+
+RESOURCES = ("parameters", "flops")
+_PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
+_UNITS = {"parameters": r"(?:PARAM(?:ETER)?S?)?", "flops": r"(?:FLOPS?)?"}
+_EXAMPLES = {"parameters": "'2M' or 2_000_000", "flops": "'3 TFLOP' or 3e12"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``, whole numbers, of one
+    resource; widths n are multiples of ``multiple``."""
+
+    constant: int
+    per_width: int
+    per_layer: int
+    per_matrix: int
+    per_square: int = 0
+    per_block: int = 0
+    multiple: int = 1
+
+    def at(self, width: int, depth: int) -> int:
+        """The cost of a size."""
+        n, L = width, depth
+        of_block = self.per_block + self.per_layer * n + self.per_matrix * n * n
+        return self.constant + self.per_width * n + self.per_square * n * n + of_block * L
+
+    def widest(self, depth: int, budget: int) -> int:
+        """The largest width within the budget, exactly; 0 if there is none."""
+        A, B = self.per_square + self.per_matrix * depth, self.per_width + self.per_layer * depth
+        room = max(0, budget - self.constant - self.per_block * depth)
+        n = (math.isqrt(B * B + 4 * A * room) - B) // (2 * A) if A else room // B if B else 0
+        return n - n % self.multiple
+
+    def deepest(self, width: int, budget: int) -> int:
+        """The largest depth within the budget, exactly; 0 if there is none."""
+        return max(0, (budget - self.at(width, 0)) // (self.at(width, 1) - self.at(width, 0)))
+
+
+def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | None:
+    """The cost that has these values at these sizes (width, depth), exactly; None where no such cost has them, and
+    where there are too few sizes to know."""
+    n0, L0 = min(n for n, _ in counts), min(L for _, L in counts)
+    units = [1, n0, n0 * L0, n0 * n0 * L0, n0 * n0, L0]
+    rows = [[1, n, n * L, n * n * L, n * n, L] for n, L in counts]
+    scaled = np.array(rows, dtype=float) / units
+    if np.linalg.matrix_rank(scaled) < len(units):
+        return None
+    values = np.linalg.lstsq(scaled, np.array([*counts.values()], dtype=float), rcond=None)[0] / units
+    cost = replace(Cost(*map(round, values.tolist())), multiple=multiple)
+    return cost if all(cost.at(*size) == count for size, count in counts.items()) else None
+
+
+def amount(resource: str, budget: str | float) -> int:
+    """A budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"`` or a number."""
+    check_choice("resource", resource, RESOURCES)
+    if not isinstance(budget, str):
+        return int(check_real("budget", budget, least=1.0))
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*", budget.upper())
+    value = float(match[1]) * 10.0 ** _PREFIXES[match[2]] if match else 0.0
+    if not 1 <= value < math.inf:
+        raise InputError(f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}.")
+    return round(value)
+
+
+# ---- The best size for a budget.
+#
+# The best size is where ``a / n + b / L`` is least within the budget. Where all is spent on matrices, ``n^2 L``, and
+# were sizes real numbers, ``a / n = 2 b / L`` there.
+
+
+_CANDIDATES = 1000  # widths, and depths: all whole numbers up to some hundreds, beyond that 2 % apart at most
+
+
+@dataclass(frozen=True)
+class BestSize:
+    """The best size for a budget, what it costs, the loss the law predicts there, whether it lies inside of what was
+    fitted, and what else to know."""
+
+    width: int
+    depth: int
+    cost: int
+    predicted: Interval
+    inside: bool
+    note: str
+
+    def __str__(self) -> str:
+        return f"width {self.width:,} and depth {self.depth:,}: loss {self.predicted.unsigned}. {self.note}".strip()
+
+
+@dataclass(frozen=True)
+class BestSplit:
+    """The best numbers of parameters and tokens for a budget of operations, the loss the law predicts there, whether
+    both lie inside of what was fitted, and what else to know."""
+
+    parameters: Interval
+    tokens: Interval
+    cost: int
+    predicted: Interval
+    inside: bool
+    note: str
+
+    def __str__(self) -> str:
+        both = " and ".join(
+            f"{number.value:.3g} [{number.low:.3g}, {number.high:.3g}] {name}"
+            for name, number in (("parameters", self.parameters), ("tokens", self.tokens))
+        )
+        return f"{both}: loss {self.predicted.unsigned}. {self.note}".strip()
+
+
+def best_size(law: Law, cost: Cost, most: int) -> BestSize:
+    """The width and depth of least ``a / n + b / L`` that cost no more than ``most``; widths are multiples of
+    ``cost.multiple``.
+
+    By the values of a and b, which decide where networks are large: other powers and second order are left out of the
+    choice. An axis whose term is not positive, or lost in its noise, stays at the smallest size fitted; a note says so.
+    A law that may not be extrapolated is searched only where it was fitted. Tokens are the most of the fit.
+
+    Raises:
+        ValueError: for a budget that buys no size, and where the losses tell of neither axis whether it pays.
+    """
+    (n0, L0), (n1, L1) = map(int, law.smallest[:2]), map(int, law.largest[:2])
+    a, b = law.terms["a"], law.terms["b"]
+    wide, deep = pays(a), pays(b)
+    if not wide and not deep and max(a.high, b.high) > 0:
+        raise InputError(
+            f"the losses do not tell which size is best: neither more width (a = {a}) nor more depth (b = {b}) lowers "
+            f"them significantly. Train more seeds, or width {2 * n1} and depth {2 * L1}."
+        )
+    n0, L0 = cost.multiple if law.good and wide else n0, 1 if law.good and deep else L0
+    if cost.at(n0, L0) > most:
+        raise InputError(
+            f"budget must pay for width {n0} and depth {L0}, which cost {cost.at(n0, L0):,}; got {most:,}. Raise it."
+        )
+
+    def widest(L: int) -> int:
+        n = cost.widest(L, most) if wide else n0
+        return n if law.good else min(n, n1)
+
+    def deepest(n: int) -> int:
+        L = cost.deepest(n, most) if deep else L0
+        return L if law.good else min(L, L1)
+
+    k = cost.multiple
+    widths = {k * round(n / k) for n in np.geomspace(n0, widest(L0), _CANDIDATES).tolist()}
+    depths = {round(L) for L in np.geomspace(L0, deepest(n0), _CANDIDATES).tolist()}
+    pairs = [*((n, deepest(n)) for n in widths), *((widest(L), L) for L in depths)]
+    n, L = min(
+        (size for size in pairs if size[0] >= n0 and size[1] >= L0),
+        key=lambda size: max(a.value, 0.0) / size[0] + max(b.value, 0.0) / size[1],
+    )
+    beyond = _beyond(law, n, L)
+    note = " ".join([*_about(law), *beyond])
+    return BestSize(n, L, cost.at(n, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
+
+
+def best_split(law: Law, most: int) -> BestSplit:
+    """The parameters N and tokens D of least ``a / N^alpha + c / D^beta`` within a budget of floating-point operations.
+
+    Training costs ``6 N D``, the usual count for dense Transformers. The best N is where both terms fall alike:
+    ``alpha a / N^alpha = beta c / D^beta``. Intervals hold the doubt of the law.
+    """
+    both = np.vstack([law.fit, law.draws])
+    powers = np.exp(both[:, law.form.powers])
+    (A, c), (alpha, beta) = (both[:, law.form.first] * np.array(law.smallest) ** powers).T, powers.T
+    with np.errstate(invalid="ignore"):  # of draws in which a term is negative, and no size is best
+        N = (alpha * A / (beta * c)) ** (1 / (alpha + beta)) * (most / 6) ** (beta / (alpha + beta))
+    if not N[0] > 0:
+        raise InputError(
+            f"more parameters or more tokens raise the loss in this law, so that no size is best: {law.formula}"
+        )
+    parameters, tokens = (interval_of(float(x[0]), x[1:][np.isfinite(x[1:])]) for x in (N, most / 6 / N))
+    beyond = _beyond(law, parameters.value, tokens.value)
+    note = " ".join([*([] if law.good else [law.note]), *beyond])
+    return BestSplit(parameters, tokens, most, law.loss(parameters.value, tokens.value), not beyond, note)
+
+
+def pays(term: Interval) -> bool:
+    """Whether growing along the axis of this term lowers the loss: by its value, beyond half a standard error."""
+    return term.value > 0.5 * term.stderr
+
+
+def _about(law: Law) -> list[str]:
+    notes = [law.note] if not law.good else []
+    for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
+        term = law.terms[symbol]
+        if not pays(term):
+            says = "raises the loss" if term.high < 0 else "does not pay significantly"
+            notes.append(f"More {name} {says} ({symbol} = {term}): the smallest fitted, {start:g}, was kept.")
+        elif not term.low > 0:
+            notes.append(f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to be sure.")
+    return notes
+
+
+def _beyond(law: Law, *sizes: float) -> list[str]:
+    """Which of these sizes lie outside of what was fitted."""
+    fitted = zip(law.variables, sizes, law.smallest, law.largest, strict=False)
+    return [
+        f"{name.capitalize()} {size:.6g} lies outside of what was fitted, {least:.6g}..{most:.6g}: train it to be sure."
+        for name, size, least, most in fitted
+        if not least <= size <= most
+    ]

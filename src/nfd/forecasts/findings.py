@@ -5,47 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from nfd.core.errors import InputError
-from nfd.core.estimates import mean
+from nfd.core.estimates import Interval, mean
 from nfd.core.files import Axes, Finding, columns
 from nfd.core.tables import Row
-from nfd.forecasts.budget import BestSize, BestSplit, Resource, check_resource
-from nfd.forecasts.scaling_law import ScalingLaw
+from nfd.forecasts.scaling_law import BestSize, BestSplit, ScalingLaw
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers about a network of a size (width, depth), and about the best size for each budget."""
+    """The answers of a law about a network of a size (width, depth), and about the best size for each budget.
+
+    ``best`` has every budget as it was given, and the size or why there is none.
+    """
 
     fitted: ScalingLaw
     size: tuple[int, int] | None
-    budgets: dict[Resource, str | int]
-
-    @cached_property
-    def best(self) -> dict[Resource, BestSize | BestSplit | InputError]:
-        """The best size for every budget, or why a budget has none."""
-        found = dict[Resource, BestSize | BestSplit | InputError]()
-        for resource, budget in self.budgets.items():
-            try:
-                found[resource] = self.fitted.best(**{str(resource): budget})
-            except InputError as error:
-                found[resource] = error
-        return found
-
-    @property
-    def sizes(self) -> dict[Resource, BestSize | BestSplit]:
-        """The best sizes that there are."""
-        return {resource: size for resource, size in self.best.items() if not isinstance(size, InputError)}
+    best: Mapping[str, tuple[str | int, BestSize | BestSplit | InputError]]
 
     @property
     def sentences(self) -> list[str]:
         """The answers in a sentence each, the most important first."""
         law, held = self.fitted.law, self.fitted.held_out
         if not law.good:
-            return [f"The law {law.equation} may not be used beyond the sizes trained, and gives no floor. {law.note}"]
+            return [f"The law {law.formula} may not be used beyond the sizes trained, and gives no floor. {law.note}"]
         sentences = [f"The law: {law.formula}; it holds ({law.test}). {law.note}".strip()]
         if self.size is not None:
             n, L = self.size
@@ -55,7 +40,10 @@ class Answers:
                 f"A network of {self.fitted.named(self.size)} loses {left.unsigned} nats to its size{better}. Doubling "
                 f"its width buys {law.bought(n, L, 2 * n, L)}, doubling its depth {law.bought(n, L, n, 2 * L)}."
             )
-        sentences += map(self.of_budget, self.best)
+        for resource, (budget, size) in self.best.items():
+            is_not = "there is no best size:" if isinstance(size, InputError) else "the best size is"
+            shown = f"{budget:,} {resource}" if isinstance(budget, int) else f"{budget} of {resource}"
+            sentences.append(f"For {shown} {is_not} {size}")
         if held is not None:
             outcome = "holds" if held.inside else "fails, as their mean lies outside of its interval"
             sentences.append(
@@ -65,24 +53,24 @@ class Answers:
             )
         return sentences
 
-    def of_budget(self, resource: Resource) -> str:
-        """The best size for a budget, or why there is none."""
-        budget, size = self.budgets[resource], self.best[resource]
-        if isinstance(size, InputError):
-            return f"For {budget} of {resource} there is no best size: {size}"
-        shown = f"{budget:,} {resource}" if isinstance(budget, int) else f"{budget} of {resource}"
-        return f"For {shown} the best size is {size}"
-
     @property
     def result(self) -> dict[str, Any]:
         """The answers as ``result.json`` holds them."""
         law, held = self.fitted.law, self.fitted.held_out
-        content: dict[str, Any] = {"fit": law.content}
+        fit: dict[str, Any] = {name: term.limits for name, term in law.terms.items()}
+        content: dict[str, Any] = {"fit": fit | {"p_value": law.p_value, "good": law.good, "note": law.note}}
         if held is not None:
             size = dict(zip(law.variables, held.size, strict=True)) | {"networks": held.networks, "inside": held.inside}
             content["held_out"] = size | {"predicted": held.predicted.limits, "measured": held.measured.limits}
         if law.good:
-            content["best"] = {resource: size.content for resource, size in self.sizes.items()}
+            sizes = {resource: size for resource, (_, size) in self.best.items() if not isinstance(size, InputError)}
+            content["best"] = {
+                resource: {
+                    "loss" if name == "predicted" else name: value.limits if isinstance(value, Interval) else value
+                    for name, value in vars(size).items()
+                }
+                for resource, size in sizes.items()
+            }
         if law.good and self.size is not None:
             n, L = self.size
             wider, deeper = law.bought(n, L, 2 * n, L).limits, law.bought(n, L, n, 2 * L).limits
@@ -96,13 +84,20 @@ def answers_of(fitted: ScalingLaw, size: Mapping[str, int], budgets: Mapping[str
 
     A law that is not in width and depth says nothing of a network of theirs.
     """
-    asked: dict[Resource, str | int] = {check_resource(name): budget for name, budget in budgets.items()}
-    if fitted.law.variables != ("width", "depth"):
-        return Answers(fitted, None, asked)
-    width, depth = map(int, fitted.law.largest)
-    if not asked and fitted.costs is not None and "parameters" in fitted.costs.by_resource:
-        asked["parameters"] = fitted.costs.cost("parameters").at(width, depth)
-    return Answers(fitted, (size.get("width", width), size.get("depth", depth)), asked)
+    asked: dict[str, str | int] = {**budgets}
+    shape = None
+    if fitted.law.variables == ("width", "depth"):
+        width, depth = map(int, fitted.law.largest)
+        shape = size.get("width", width), size.get("depth", depth)
+        if not asked and "parameters" in fitted.costs:
+            asked["parameters"] = fitted.costs["parameters"].at(width, depth)
+    best = dict[str, tuple[str | int, BestSize | BestSplit | InputError]]()
+    for resource, budget in asked.items():
+        try:
+            best[resource] = budget, fitted.best(**{resource: budget})
+        except InputError as error:
+            best[resource] = budget, error
+    return Answers(fitted, shape, best)
 
 
 def ceiling(answers: Answers) -> Finding:
