@@ -18,11 +18,11 @@ ROOMS = {  # lines and files, without __init__.py
     "wide": (2_910, 9),
     "families": (1_280, 4),
     "runs": (1_400, 6),
-    "meters": (1_625, 4),
+    "meters": (1_610, 4),
     "rates": (1_430, 4),
     "forecasts": (1_370, 3),
     "limits": (1_480, 4),
-    "watch": (1_740, 4),
+    "watch": (1_600, 4),
     "report": (815, 4),
 }
 

@@ -81,7 +81,7 @@ def test_a_law_between_a_power_and_a_limit_lies_within_its_narrow_band() -> None
 def test_there_is_a_band_for_what_the_ladder_saw_alone() -> None:
     bands = bands_of()
     assert bands.at(Series("change", "up", 0), 33, 0.5, 1.0) is None
-    assert bands.at(Series("dead_units", "up", 0), 8, 0.5, 1.0) is None
+    assert bands.at(Series("dead", "up", 0), 8, 0.5, 1.0) is None
     zero = bands.at(Series("change", "up", 0), 8, 0.5, 0.0)
     assert zero is not None
     assert -1e3 < zero.deviation < -10

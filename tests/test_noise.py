@@ -131,29 +131,6 @@ def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> Non
             nfd.check(Net, wrong, **sizes)  # type: ignore[arg-type]
 
 
-def test_a_watch_takes_in_the_gradients_of_the_steps_before_a_look() -> None:
-    model, stream = Net(16, 1), torch.Generator().manual_seed(8)
-    x = torch.randn(18, 4, 8, generator=stream)
-    plan = nfd.plan(model, rule="mup", make_model=Net, base=(8, 1), sample=x[0])
-    watch, twin = nfd.Watch(plan.apply_(model), plan, x[0], every=9, samples=4), GradientNoise(4)
-    optimizer = plan.make_optimizer(model, lr=1e-3)
-    for step, batch in enumerate(x):
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        if step % 9:  # the eight steps up to a look
-            twin.add([p.grad for p in model.parameters()])
-        optimizer.step()
-        watch.step()
-    assert watch.noise is not None
-    assert (watch.noise.signals, watch.noise.variances) == (twin.signals, twin.variances)
-    assert len(twin.signals) == 2
-    optimizer.zero_grad()
-    for _ in range(9):
-        watch.step()
-    assert "noise" in watch.left_out
-    assert nfd.Watch(model, plan, x[0]).noise is None
-
-
 class Net(torch.nn.Module):
     """Three matrices."""
 

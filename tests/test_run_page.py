@@ -17,14 +17,15 @@ from tests.models import Residual
 from tests.test_watch import DEPTH, WIDTH, X, planned, train
 
 import nfd
-from nfd.watch import WatchRow
+from nfd.watch import Alert, Cause, WatchRow
 from nfd.watch.bands import Band
+from nfd.watch.causes import Alarm
 from nfd.watch.page import BOTTOM, HEIGHT, TOP, Place, Plot, page_of
 
 FROZEN = "blocks.2.up"
 
 
-class Limits:
+class Limits(Alarm):
     """Expects that the named layer changes by at least ``least``; says so of it alone."""
 
     is_of_sound = True
@@ -37,9 +38,10 @@ class Limits:
             return None
         return Band(2 * self.least, self.least, 10.0, 0.0)
 
-    def alerts(self, rows: Sequence[WatchRow]) -> list[str]:
+    def alerts(self, rows: Sequence[WatchRow]) -> list[Alert]:
         judged = [row for row in rows if (band := self.band(row)) and row.value < band.low]
-        return [f"{row.layer} does <not> train" for row in judged]
+        said = Cause.FROZEN, "it does <not> train", ""
+        return [Alert(row.step, row.step, row.meter, row.layer, row.value, None, *said) for row in judged]
 
 
 def watched(least: float | None, page: Path | None = None, last_step: float = math.inf) -> nfd.Watch:
@@ -64,7 +66,7 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
     page, table, line = texts["bad"]
     assert page.count("does <not> train") == 2
     assert "no alert" not in page
-    assert f"! {FROZEN} does <not> train" in table
+    assert f"! step 4: {FROZEN}: change is" in table
     assert line.endswith("alerts 2")
     assert "1 of 4 outside" not in table
     assert "1 of 1 outside" in table

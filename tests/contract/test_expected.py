@@ -104,7 +104,7 @@ def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
             alerts(None, path)
     with pytest.raises(ValueError, match="holds no check"):
         alerts(None, tmp_path / "none.json")
-    with pytest.raises(TypeError, match="a function of rows"):
+    with pytest.raises(TypeError, match="path where one was stored"):
         alerts(None, 3)
 
 

@@ -79,11 +79,7 @@ class GradientNoise:
             if math.isfinite(whole) and math.isfinite(self._squares):  # not so in a step that a gradient scaler skips
                 self.signals.append((whole - self._squares) / (m * (m - 1)))
                 self.variances.append(self.samples * (self._squares - whole / m) / (m - 1))
-            self.restart()
-
-    def restart(self) -> None:
-        """Discard the micro-batches of an incomplete group."""
-        self._sum, self._squares, self._count = [], 0.0, 0
+            self._sum, self._squares, self._count = [], 0.0, 0
 
     def estimate(self) -> Interval:
         """The noise scale in samples, with 95 % limits by Fieller's theorem over groups.

@@ -116,7 +116,7 @@ class Baseline:
         self._start_sizes.clear()
 
     def seen(self) -> Pass:
-        """A forward pass over the sample, for ``look`` and ``begin_at``."""
+        """A forward pass over the sample."""
         return pass_of(self.member, self.sample, self.summing, self.readers)
 
     def weights(self) -> dict[str, Tensor]:
@@ -125,7 +125,7 @@ class Baseline:
         return copies({name: infos[name] for name in self.summing})
 
     @torch.no_grad()
-    def look(self, previous: Mapping[str, Tensor] | None = None, seen: Pass | None = None) -> Look:
+    def look(self, previous: Mapping[str, Tensor] | None = None) -> Look:
         """The meters of the network, of every matrix and of every block.
 
         Every matrix has ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``. A matrix that reads the
@@ -135,9 +135,8 @@ class Baseline:
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
-            seen: a pass of ``seen()``; by default a new one.
         """
-        now, infos, before = seen or self.seen(), tensors(self.member.module), previous or {}
+        now, infos, before = self.seen(), tensors(self.member.module), previous or {}
         matrices, responses = dict[str, dict[str, float]](), dict[str, _Squares | None]()
         with _resetting(infos) as reset:
             for name in self.matrices:

@@ -15,10 +15,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple, Self
-from weakref import WeakMethod, finalize
+from typing import Any, NamedTuple
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ from nfd.core.estimates import rms
 from nfd.core.files import expanded
 from nfd.meters.check import Check
 from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
-from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, by_law, law_of, warn_of_lost_ratios
+from nfd.scaling.optimizers import ALIKE, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
 from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow, kinds_of, series_of
@@ -82,8 +83,7 @@ class Alert:
         value, band: the value and the band at ``step``; None where it was compared with the plan.
         cause: the likely cause.
         reason, remedy: the cause in words, and what to do.
-        tensors: all those that deviate from the plan, the largest deviation first; ``layer`` and ``value`` are those
-            of the first.
+        tensors: all those that deviate from the plan; ``layer`` and ``value`` are those of the first.
     """
 
     step: int
@@ -96,20 +96,6 @@ class Alert:
     reason: str
     remedy: str
     tensors: tuple[Deviation, ...] = ()
-
-    @classmethod
-    def of_plan(
-        cls, cause: Cause, meter: str, tensors: Sequence[Deviation], reason: str, remedy: str, step: int
-    ) -> Self:
-        """One alert for all tensors that deviate from the plan."""
-        layer = tensors[0].tensor.rpartition(".")[0] or tensors[0].tensor
-        return cls(step, step, meter, layer, tensors[0].value, None, cause, reason, remedy, tuple(tensors))
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Self:
-        """The alert of which ``asdict`` gave the state."""
-        tensors = tuple(Deviation(**deviation) for deviation in state["tensors"])
-        return cls(**dict(state) | {"cause": Cause(state["cause"]), "tensors": tensors})
 
     def __str__(self) -> str:
         if self.tensors:
@@ -206,7 +192,8 @@ CAUSES: dict[Cause, _Known] = {
         "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out."),
     Cause.START: _Known(
         lambda look: [], "the initial weights of the layer are not the plan's",
-        "Call plan.apply_(model) after everything that initialises the model, and before training."),
+        "Call plan.apply_(model) after everything that initialises the model, and before training. If the model is "
+        "meant to start from other weights, as from a checkpoint, pass own_start=True to nfd.Watch."),
     Cause.RATE: _Known(
         lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
         "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates."),
@@ -286,7 +273,26 @@ def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: st
     return Alert(row.step, since, row.meter, layer, row.value, band, cause, known.reason, known.remedy)
 
 
-# ---- Initial weights that are not the plan's
+# ---- What differs from the plan: one alert for all of its tensors
+
+
+def _off_plan(cause: Cause, meter: str, tensors: Sequence[Deviation], reason: str, step: int) -> Alert:
+    layer = tensors[0].tensor.rpartition(".")[0] or tensors[0].tensor
+    remedy = CAUSES[cause].remedy
+    return Alert(step, step, meter, layer, tensors[0].value, None, cause, reason, remedy, tuple(tensors))
+
+
+def _in_words(deviations: Sequence[Deviation], what: str) -> str:
+    """The first tensors with what they have; those that correspond in several blocks together."""
+    kinds: dict[tuple[str, str], list[Deviation]] = {}
+    for deviation in deviations:
+        kinds.setdefault((numberless(deviation.tensor), f"{deviation.planned:.1g}"), []).append(deviation)
+    texts = [
+        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} {first.value:.4g}, "
+        f"planned {first.planned:.4g}"
+        for (name, _), (first, *more) in kinds.items()
+    ]
+    return "; ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
 
 
 def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, TensorInfo]) -> list[Alert]:
@@ -314,42 +320,11 @@ def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, Ten
         return []
     tensors = sorted(others, key=lambda other: (-others[other], other.tensor))
     reason = f"{len(tensors)} of the tensors did not start as planned: {_in_words(tensors, 'standard deviation')}"
-    remedy = (
-        f"{CAUSES[Cause.START].remedy} If the model is meant to start from other weights, as from a checkpoint, pass "
-        "own_start=True to nfd.Watch."
-    )
-    return [Alert.of_plan(Cause.START, "std", tensors, reason, remedy, 0)]
-
-
-def _in_words(deviations: Sequence[Deviation], what: str) -> str:
-    """The first tensors with what they have; those that correspond in several blocks together."""
-    kinds: dict[tuple[str, str], list[Deviation]] = {}
-    for deviation in deviations:
-        kinds.setdefault((numberless(deviation.tensor), f"{deviation.planned:.1g}"), []).append(deviation)
-    texts = [
-        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} {first.value:.4g}, "
-        f"planned {first.planned:.4g}"
-        for (name, _), (first, *more) in kinds.items()
-    ]
-    return "; ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
-
-
-# ---- Rates that are not the plan's
-
-
-class _Stepped(NamedTuple):
-    """A tensor that an optimizer steps: its rate, that of the plan as a multiple of the tuned one, and the laws."""
-
-    name: str
-    rate: float
-    scale: float
-    optimizer: torch.optim.Optimizer
-    law: OptimizerLaw | None  # None where it is unknown
-    planned: OptimizerLaw
+    return [_off_plan(Cause.START, "std", tensors, reason, 0)]
 
 
 class RateCheck:
-    """The rates by which a model is stepped, compared with those of its plan.
+    """The rates by which a model is stepped, compared with those of its plan at the first step that has any.
 
     PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show themselves at
     their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan, as a multiple of the tuned one,
@@ -360,99 +335,73 @@ class RateCheck:
 
     def __init__(self, plan: Plan, model: nn.Module) -> None:
         self.plan, self.model = plan, model
-        self._optimizers: list[torch.optim.Optimizer] = []
-        note = WeakMethod(self._note)  # the hook keeps nothing alive
+        self._seen = seen = list[torch.optim.Optimizer]()
 
-        def hook(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
-            if (alive := note()) is not None:
-                alive(optimizer)
+        def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:  # does not keep the watch alive
+            if all(optimizer is not known for known in seen):
+                seen.append(optimizer)
 
-        self._remove = finalize(self, register_optimizer_step_post_hook(hook).remove)
+        self._remove = finalize(self, register_optimizer_step_post_hook(note).remove)
 
     def alerts(self, step: int) -> list[Alert]:
         """The alert of the first step whose rates are above 0, of another kind of optimizer or else of other rates."""
-        tensors = self._stepped() if self._optimizers else []
-        if not tensors:
+        if not self._remove.alive:
+            return []
+        plan, rates, steppers = self.plan, dict[str, float](), dict[str, torch.optim.Optimizer]()
+        names = {id(held.parameters[0]): name for name, held in held_as_planned(self.model, plan.entries).items()}
+        groups = plan.param_groups(self.model, lr=1.0)
+        scales = {names[id(p)]: float(group[SCALE]) for group in groups for p in group["params"]}
+        for optimizer in self._seen:
+            for group in optimizer.param_groups:
+                for name in {names.get(id(p), "") for p in group["params"]} & scales.keys() - rates.keys():
+                    if rate := float(group.get("lr") or 0.0):
+                        rates[name], steppers[name] = rate, optimizer
+        if not rates:
             return []
         self._remove()
-        for optimizer in self._optimizers:
+        self._seen.clear()
+        for optimizer in steppers.values():
             if all(SCALE in group for group in optimizer.param_groups):
                 warn_of_lost_ratios(optimizer)
-        self._optimizers = []
-        scales = rule_named(self.plan.rule).scales_width
-        others = [t for t in tensors if scales and t.law is not None and _followed_by(t.law) != _followed_by(t.planned)]
+        rates = {name: rates[name] for name in plan.entries if name in rates}
+        laws = {name: plan.law_for(name) for name in rates}
+        if rule_named(plan.rule).scales_width:
+            alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
+            if alien:
+                own, planned = type(steppers[alien[0]]).__name__, laws[alien[0]].name
+                reason = f"the plan is for {planned}; the optimizer of {listed(alien)} is {own}"
+                tensors = [Deviation(name, rates[name], 0.0) for name in alien]
+                return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
+        others = list[Deviation]()
+        for law in dict.fromkeys(laws.values()):  # what Muon leaves to AdamW has a tuned rate of its own
+            of_law = {name: rate for name, rate in rates.items() if laws[name] == law}
+            found = _others(of_law, scales, median_low([rate / scales[name] for name, rate in of_law.items()]))
+            shared = set(of_law.values())
+            others += _others(of_law, scales, shared.pop()) if found and len(shared) == 1 else found
         if not others:
-            return _of_rates(tensors, step)
-        first, names = others[0], listed([t.name for t in others])
-        reason = f"the plan is for {first.planned.name}; the optimizer of {names} is {type(first.optimizer).__name__}"
-        remedy = f"{CAUSES[Cause.OPTIMIZER].remedy} Or plan for {first.law.name if first.law else ''!r}."
-        deviations = [Deviation(t.name, t.rate, 0.0) for t in others]
-        return [Alert.of_plan(Cause.OPTIMIZER, "rate", deviations, reason, remedy, step)]
-
-    def _note(self, optimizer: torch.optim.Optimizer) -> None:
-        own = {id(p) for p in self.model.parameters()}
-        is_new = all(optimizer is not known for known in self._optimizers)
-        if is_new and any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-            self._optimizers.append(optimizer)
-
-    def _stepped(self) -> list[_Stepped]:
-        """The tensors whose rates are above 0."""
-        plan, tensors = self.plan, dict[str, _Stepped]()
-        names = {id(held.parameters[0]): name for name, held in held_as_planned(self.model, plan.entries).items()}
-        scales = {id(p): float(g[SCALE]) for g in plan.param_groups(self.model, lr=1.0) for p in g["params"]}
-        for optimizer in self._optimizers:
-            laws: Sequence[tuple[OptimizerLaw | None, list[dict[str, Any]]]]
-            try:
-                laws = by_law(law_of(optimizer), optimizer.param_groups)
-            except InputError:  # of an optimizer that is not known
-                laws = [(None, optimizer.param_groups)]
-            for law, group in ((law, group) for law, groups in laws for group in groups):
-                rate = float(group.get("lr") or 0.0)
-                for key in [id(p) for p in group["params"] if rate and id(p) in scales]:
-                    name = names[key]
-                    tensors.setdefault(name, _Stepped(name, rate, scales[key], optimizer, law, plan.law_for(name)))
-        return list(tensors.values())
+            return []
+        others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
+        optimizer = steppers[others[0].tensor]
+        cause, lacks = Cause.RATE, ""
+        if not all(SCALE in group for group in optimizer.param_groups):
+            cause, lacks = Cause.OPTIMIZER, "does not have the groups of the plan and "
+        what = f"{lacks}steps {len(others)} tensors at another rate than planned: {_in_words(others, 'rate')}"
+        return [_off_plan(cause, "rate", others, f"the {type(optimizer).__name__} {what}", step)]
 
 
-def _of_rates(tensors: Sequence[_Stepped], step: int) -> list[Alert]:
-    """One alert for all tensors that have another rate than planned."""
-    others = list[Deviation]()
-    for law in dict.fromkeys(tensor.planned.name for tensor in tensors):  # each has a tuned rate of its own
-        own = [tensor for tensor in tensors if tensor.planned.name == law]
-        tuned = median_low([tensor.rate / tensor.scale for tensor in own])
-        if not all(_alike(t.rate, tuned * t.scale) for t in own) and all(_alike(t.rate, own[0].rate) for t in own):
-            tuned = own[0].rate
-        others += [Deviation(t.name, t.rate, tuned * t.scale) for t in own if not _alike(t.rate, tuned * t.scale)]
-    if not others:
-        return []
-    others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
-    optimizer = next(tensor.optimizer for tensor in tensors if tensor.name == others[0].tensor)
-    cause, remedy, lacks = Cause.RATE, REMEDY, ""
-    if not all(SCALE in group for group in optimizer.param_groups):
-        lacks = "does not have the groups of the plan and "
-        cause, remedy = Cause.OPTIMIZER, CAUSES[Cause.OPTIMIZER].remedy
-    what = f"{lacks}steps {len(others)} of the tensors at another rate than planned: {_in_words(others, 'rate')}"
-    return [Alert.of_plan(cause, "rate", others, f"the {type(optimizer).__name__} {what}", remedy, step)]
+def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the rates that were planned for a law are rates of an optimizer, as far as its class tells."""
+    try:
+        law = law_of(optimizer)
+    except InputError:  # of an optimizer that is not known
+        return True
+    laws, decides = (law, law_of(law.rest or law)), attrgetter("degree", "unit", "shape_norm")
+    return decides(planned) in map(decides, laws)
 
 
-def _followed_by(law: OptimizerLaw) -> tuple[Any, ...]:
-    """What rates follow from: laws with the same have the same rates."""
-    return law.degree, law.unit, law.shape_norm
-
-
-def _alike(rate: float, planned: float) -> bool:
-    return math.isclose(rate, planned, rel_tol=ALIKE)
-
-
-def follows(alert: Any, known: Alert, plan: Plan) -> bool:
-    """Whether an alert by a meter names as its cause what follows from a deviation from the plan, which is known: then
-    ``change`` is off by its factor, and blocks behind the layer add another amount to the stream."""
-    if not isinstance(alert, Alert) or alert.cause in (Cause.BROKEN, Cause.FROZEN):
-        return False
-    every = law_of(plan.optimizer).degree > 0  # updates follow the size of gradients, which every weight enters
-    if alert.cause in (Cause.RATE, Cause.LATE_RATE):
-        return every or any(alert.layer in (own.tensor, own.tensor.rpartition(".")[0]) for own in known.tensors)
-    return alert.cause not in _OF_ALL or every or 2 * len(known.tensors) > len(plan.entries)
+def _others(rates: Mapping[str, float], scales: Mapping[str, float], tuned: float) -> list[Deviation]:
+    planned = {name: tuned * scales[name] for name in rates}
+    return [Deviation(n, r, planned[n]) for n, r in rates.items() if not math.isclose(r, planned[n], rel_tol=ALIKE)]
 
 
 # ---- ``expected=`` of a watch
@@ -465,11 +414,11 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
         ValueError: for a file that holds no check, a check under another rule or optimizer than the plan's, from
             another base, of other layers, or one that cannot tell of this size (``nfd.watch.bands.Bands``).
     """
-    if not isinstance(expected, Check | str | Path):
-        if not callable(getattr(expected, "alerts", None)):
-            kinds = "an nfd.Check, the path where one was stored, or an alarm whose alerts is a function of rows"
-            raise InputTypeError(f"expected must be {kinds}; got {type(expected).__name__}.")
+    if isinstance(expected, Alarm):
         return expected
+    if not isinstance(expected, Check | str | Path):
+        kinds = "an nfd.Check, or the path where one was stored"
+        raise InputTypeError(f"expected must be {kinds}; got {type(expected).__name__}.")
     ladder = Ladder.of(expected.ladder if isinstance(expected, Check) else _stored(expanded(expected)))
     for setting, own, planned in (("rule", ladder.rule, plan.rule), ("optimizer", ladder.optimizer, plan.optimizer)):
         if own != planned:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,7 +9,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any, cast
 
 import torch
@@ -22,25 +21,19 @@ from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text
 from nfd.families.member import member_of
 from nfd.meters.check import Check
-from nfd.meters.noise import GradientNoise
-from nfd.meters.updates import NO_BLOCKS, Baseline, Pass, Reading, layers_of, meter_of, norm, of_layer, readings
-from nfd.meters.verdict import silent_units
-from nfd.scaling.model import TensorInfo, block_of, check_stored, modules, tensors, whole
+from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
+from nfd.scaling.model import TensorInfo, check_stored, modules, whole
 from nfd.scaling.plan import Plan, held_as_planned, start_of
 from nfd.scaling.samples import as_written, attention_by_parts, blaming_the_sample, check_input
 from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
-from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, follows, init_check
-
-_DEAD, _RATIO = "dead_units", "gradient_ratio"
-_NO_RELU = "no ReLU is seen in a pass over the sample, or the sample has fewer than 16 rows."
-_NO_GRADIENTS = "no parameter had a gradient at the last look: call step() before zero_grad()."
+from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check
 
 
 class Watch:
     """Meters of a model during training, per layer and for the network, in any training loop.
 
-    Call ``step()`` after every step of the optimizer, before ``zero_grad()``. Every ``every`` steps it takes a look: it
-    runs the sample through the model and adds rows. Training is not affected, to the last bit: parameters, gradients,
+    Call ``step()`` after every step of the optimizer. Every ``every`` steps it takes a look: it runs the sample through
+    the model and adds rows. Training is not affected, to the last bit: parameters, gradients,
     buffers, modes and random streams stay as they were. Printing a watch shows the latest look beside the first one.
 
     With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream behind a block, all on the
@@ -52,9 +45,7 @@ class Watch:
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
     - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
       last step's update with z (``nfd.meters.updates``); of inner ones ``update_to_weight``,
-      ``|W - W(0)|_2 / |W(0)|_2``;
-    - of every block and of the network ``gradient_ratio``, from the gradients that are there;
-    - of ReLUs ``dead_units``, the share of units that give 0 for the whole sample.
+      ``|W - W(0)|_2 / |W(0)|_2``.
 
     Args:
         model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
@@ -68,8 +59,6 @@ class Watch:
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
         own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.
             Initial weights are then not compared with the plan (``nfd.watch.causes``).
-        samples: samples per step. If given, the gradients of the eight steps before every look are added to ``noise``.
-            They must be unclipped, and not yet set to zero.
 
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
@@ -81,9 +70,6 @@ class Watch:
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how often ``step()`` was called, once for every step of the optimizer. Bands are wrong if you call it
             more rarely; ``every`` sets how often it looks.
-        noise: the noise of gradients (``nfd.meters.noise.GradientNoise``); None without ``samples``.
-            ``noise.estimate()`` gives the noise scale, and rows have it as ``noise_scale`` as soon as it is known. If
-            you accumulate gradients, call ``noise.add`` for every micro-batch instead.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
@@ -109,7 +95,6 @@ class Watch:
         expected: Check | str | Path | Alarm | None = None,
         *,
         seed: int = 0,
-        samples: int | None = None,
         own_start: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -123,26 +108,19 @@ class Watch:
         self.rows: list[WatchRow] = []
         self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
-        self.noise = None if samples is None else GradientNoise(samples)
         self.failed: str | None = None
         self._told, self._judged_last = False, 0
         self._previous: dict[str, Tensor] | None = None  # matrices before the step that a look follows
         self._plan, self._member = plan, member_of(modules(model)[""], plan)
-        with apart(self._member.module):
-            with blaming_the_sample(sample):
-                self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
-            with silent_units(self._member.module) as relus:
-                self._baseline.seen()
+        with apart(self._member.module), blaming_the_sample(sample):
+            self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
         unread = self._baseline.unread.items()
         self.left_out = {meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()}
-        self.left_out |= {} if relus else {_DEAD: _NO_RELU}
-        if not self._member.blocks:
-            self.left_out[_RATIO] = NO_BLOCKS
         self._starts = cast(Starts, self._baseline.start)
-        of_start = [] if check_flag("own_start", own_start) else init_check(plan, self._starts.kept, self._starts.infos)
+        self._own_start = check_flag("own_start", own_start)
         self.expected = None if expected is None else expectation(expected, plan, layers_of(self._baseline.matrices))
         self._rates = RateCheck(plan, self._member.module)
-        self._begin(of_start)
+        self._begin()
 
     def step(self) -> Sequence[WatchRow]:
         """Count a step of the optimizer, and read the meters if a look is due.
@@ -152,16 +130,13 @@ class Watch:
         Returns:
             The new rows; empty between looks, and where a look failed.
         """
-        told = [] if self.steps else [*self._of_plan]
+        told = [] if self.steps else [*self.alerts]
         self.steps += 1
         known = len(self.rows)
         with self._going_on():
-            before = [_tensors_of(alert) for alert in self._of_plan]
-            new = [alert for alert in self._rates.alerts(self.steps) if _tensors_of(alert) not in before]
-            self._of_plan += new
-            self.alerts += new
-            told += [alert for alert in new if alert.cause is not Cause.RATE]  # of which the optimizer itself warns
-            self._add_gradients()
+            found = self._rates.alerts(self.steps)
+            self.alerts += found
+            told += [alert for alert in found if alert.cause is not Cause.RATE]  # of which the optimizer itself warns
         if self.steps % self.every == 0:
             with self._going_on():
                 self._add(self._read())
@@ -185,9 +160,6 @@ class Watch:
                 made from the untrained model.
         """
         state: dict[str, Any] = {"steps": self.steps, "rows": self.table}
-        state["of_plan"] = [asdict(alert) | {"cause": alert.cause.value} for alert in self._of_plan]
-        if self.noise is not None:
-            state["noise"] = {"signals": self.noise.signals[:], "variances": self.noise.variances[:]}
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
             state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
@@ -207,20 +179,16 @@ class Watch:
         try:
             rows = [WatchRow(**row) for row in state["rows"]]
             steps = check_count("state['steps']", state["steps"], minimum=0)
-            of_plan = [Alert.restored(alert) for alert in state["of_plan"]]
             if start := state.get("start"):
                 self._baseline.begin_at(Pass(**start["before"]))
                 self._starts.seed, self._starts.kept = start["seed"], dict(start["kept"])
-            if self.noise is not None and "noise" in state:
-                self.noise.signals, self.noise.variances = (list(state["noise"][k]) for k in ("signals", "variances"))
-                self.noise.restart()
         except (KeyError, TypeError) as error:
             raise InputError(
                 f"state must be what state_dict() of a watch of this model returned; got {type(state).__name__} "
                 f"({type(error).__name__}: {error})."
             ) from error
         self.steps, self.rows, self._judged_last = steps, [], 0
-        self._begin(of_plan)
+        self._begin()
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
 
@@ -261,47 +229,15 @@ class Watch:
 
     def _read(self) -> list[WatchRow]:
         """The meters after the latest step."""
-        member, previous, self._previous = self._member, self._previous, None  # of this step, also where a look fails
-        with apart(member.module):
-            infos = tensors(member.module)
-            ratios = {stack: gradient_ratios(infos, blocks) for stack, blocks in member.stacks.items()}
-            with silent_units(member.module) as relus:
-                seen = self._baseline.seen()
-            found = list(readings(member, self._baseline.look(previous, seen)))
-        for stack, own in ratios.items():
-            meter = meter_of(_RATIO, stack)
-            if own:
-                self.left_out.pop(meter, None)
-                found.append(Reading(meter, None, None, next(iter(own.values()))))
-            else:
-                self.left_out.setdefault(meter, _NO_GRADIENTS)
-            for block, ratio in own.items():
-                found += of_layer(member, block, block, {_RATIO: ratio})
-        shares = {layer: fmean(share for name, share in relus if name == layer) for layer, _ in relus}
-        found += [Reading(_DEAD, None, None, fmean(shares.values()))] if shares else []
-        for layer, share in shares.items():
-            found += of_layer(member, layer, layer, {_DEAD: share})
-        scale = math.nan if self.noise is None else self.noise.estimate().value
-        if math.isfinite(scale):
-            found.append(Reading("noise_scale", None, None, scale))
-        return [WatchRow(self.steps, *reading) for reading in found]
+        previous, self._previous = self._previous, None  # of this step, also where a look fails
+        with apart(self._member.module):
+            look = self._baseline.look(previous)
+        return [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
 
-    def _add_gradients(self) -> None:
-        """Take in the gradients of a step, if it is one of the last before a look."""
-        if self.noise is None or (left := -self.steps % self.every) >= self.noise.group:
-            return
-        if left == self.noise.group - 1:
-            self.noise.restart()
-        grads = [p.grad for p in self._member.module.parameters() if p.requires_grad]
-        self.left_out.pop("noise", None)
-        if all(grad is None for grad in grads):
-            self.left_out["noise"] = _NO_GRADIENTS
-        else:
-            self.noise.add(grads)
-
-    def _begin(self, of_plan: list[Alert]) -> None:
-        """Alert to initial weights and rates that are not those of the plan, and to nothing else yet."""
-        self._of_plan, self.alerts = of_plan, list[Any](of_plan)
+    def _begin(self) -> None:
+        """Alert to initial weights that are not those of the plan, and to nothing else yet."""
+        starts = self._starts
+        self.alerts: list[Alert] = [] if self._own_start else init_check(self._plan, starts.kept, starts.infos)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -314,7 +250,8 @@ class Watch:
         self.rows += rows
         if self.expected is not None:
             found = self.expected.alerts(rows)
-            self.alerts += [a for a in found if not any(follows(a, known, self._plan) for known in self._of_plan)]
+            # bands are of trainings by the plan: where one is not, all else may follow from that
+            self.alerts += [a for a in found if a.cause in (Cause.BROKEN, Cause.FROZEN) or not off_plan(self)]
             if any(self.band(row) is not None for row in rows):
                 self._judged_last = rows[0].step
 
@@ -326,11 +263,6 @@ class Watch:
         except Exception as error:
             message = (str(error).splitlines() or [""])[0][:300]
             self.failed = f"The watch failed after step {self.steps} ({type(error).__name__}: {message})."
-
-
-def _tensors_of(alert: Alert) -> tuple[Cause, list[str]]:
-    """What an alert by the plan is of: a schedule changes its numbers from one step to another, and not this."""
-    return alert.cause, [deviation.tensor for deviation in alert.tensors]
 
 
 class Starts(Mapping[str, Tensor]):
@@ -358,21 +290,6 @@ class Starts(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.infos)
-
-
-# ---- What a pass shows beside the meters of ``nfd.meters.updates``
-
-
-def gradient_ratios(infos: Mapping[str, TensorInfo], blocks: Sequence[str]) -> dict[str, float]:
-    """``|G_l| / |G_L|`` of every block, with G_l all gradients of block l as one vector and L the last of its stack;
-    none where that has no gradient, or zero. Clipping by norm and the scale of a loss cancel."""
-    squares = dict.fromkeys(blocks, 0.0)
-    for name, t in infos.items():
-        block = block_of(name, blocks)
-        if block is not None and t.parameter.grad is not None:
-            squares[block] += norm(whole(t.parameter.grad)) ** 2
-    last = squares[blocks[-1]] if blocks else 0.0
-    return {block: math.sqrt(square / last) for block, square in squares.items()} if last != 0 else {}
 
 
 @contextmanager
@@ -445,10 +362,17 @@ def remarks_of(watch: Watch) -> list[str]:
     if expected is not None and watch.unjudged_since is not None and watch.steps > expected.last_step:
         ended = f"Nothing is judged after step {expected.last_step}: the check ends there. Check for more steps."
         remarks.append(ended)
+    if expected is not None and off_plan(watch):
+        remarks.append("Beside alerts that compare with the plan, a watch tells frozen and broken layers alone.")
     if expected is not None and not expected.is_of_sound:
         faults = "The check that this watch expects found faults (check.ok is False)"
         remarks.append(f"{faults}: a training with the same faults raises no alert. Print the check.")
     return remarks
+
+
+def off_plan(watch: Watch) -> bool:
+    """Whether the training differs from its plan in its start or its rates."""
+    return any(alert.tensors for alert in watch.alerts)
 
 
 def not_judged(watch: Watch) -> str | None:
