@@ -64,9 +64,6 @@ def test_groups_have_the_factors_beside_those_of_the_sizes() -> None:
         assert large["betas"] == pytest.approx((0.9**4, 0.99**4))
     assert plan.param_groups(model, lr=0.01)[0]["betas"] == pytest.approx((0.9**4, 0.999**4))
     assert "betas" not in small.param_groups(small_model, lr=0.01)[0]
-    for wrong in (0.9, (0.9,)):
-        with pytest.raises(TypeError, match="betas must be two numbers"):
-            plan.param_groups(model, lr=0.01, betas=wrong)  # type: ignore[arg-type]
 
 
 def ends(run: RunScaling, optimizer: str, batch: int, steps: int, adapted: bool) -> float:
@@ -107,9 +104,6 @@ def test_rates_stop_growing_at_the_critical_batch() -> None:
 
 def test_the_limit_is_what_was_measured_and_grows_with_length() -> None:
     run = scaling(**LARGER, critical_batch=Interval(300.0, 50.0, 200.0, math.inf))
-    measured, growth = (row for row in run.factors if row.quantity == "batch limit")
-    assert (measured.label, measured.value) == ("measured", 300.0)
-    assert growth.applied
     assert run.critical_batch == pytest.approx(300 * 8**0.462)
     assert "critical batch about 784 (exceeded" in planned(**LARGER, critical_batch=300)[1].explain()
 

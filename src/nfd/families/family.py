@@ -26,7 +26,7 @@ from nfd.core.errors import (
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member, PaperMember, member_of
 from nfd.families.network import Network, ResNet
-from nfd.scaling.entries import MakeModel, check_constructor, instance
+from nfd.scaling.base import MakeModel, check_constructor, instance
 from nfd.scaling.model import blocks_of, tensors
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
 from nfd.scaling.plan import Plan

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nfd.families.family import Family
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import Batch, Task
-    from nfd.scaling.entries import MakeModel
+    from nfd.scaling.base import MakeModel
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from nfd.runs.loop import Step
 from nfd.runs.sweep import Sweep
 from nfd.runs.task import Batch, Task, as_task
 from nfd.runs.trial import Curves, Observation, Observer, Trial
-from nfd.scaling.entries import MakeModel
+from nfd.scaling.base import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
 

@@ -58,7 +58,7 @@ from nfd.runs.loop import Step, optimizer_of
 from nfd.runs.sweep import Sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Trial
-from nfd.scaling.entries import MakeModel
+from nfd.scaling.base import MakeModel
 from nfd.scaling.model import listed
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE

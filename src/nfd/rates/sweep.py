@@ -33,7 +33,7 @@ from nfd.runs.losses import classes_last
 from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.task import Batch, Task, as_task, knows_steps, warmed
 from nfd.runs.trial import Trial
-from nfd.scaling.entries import MakeModel, instance
+from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.planning import told_by
 from nfd.scaling.rules import MAX_RATE, RULES

@@ -7,10 +7,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import TypeAdapter
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from nfd.core.errors import (
     Decay,
     InputError,
-    InputTypeError,
     RuleName,
     check_device,
     check_patterns,
@@ -32,7 +31,6 @@ from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
 from nfd.core.random import generator
 from nfd.core.tables import as_text, table_of
-from nfd.scaling.entries import Entry, Positive, acts_inside
 from nfd.scaling.model import (
     Scaled,
     TensorInfo,
@@ -47,14 +45,73 @@ from nfd.scaling.model import (
     whole,
 )
 from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
-from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_named
+from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
 from nfd.scaling.run import RateSchedule, RunScaling, run_scaling
 
-FORMAT = 2  # of stored plans
 ADAM_BETAS = (0.9, 0.999)  # PyTorch's
 VECTORS = "vectors"  # a word of no_decay
 
-Groups = list[dict[str, Any]]
+Layout = Literal["out-in", "in-out"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or as its constructor
+    makes it, which is kept and scaled at most. ``std`` is the RMS; 0 of what is never scaled."""
+
+    std: float
+    constant: float | None
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of fan-in and fan-out to those of the base."""
+
+    fan_in: float
+    fan_out: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The part of a plan that describes one tensor.
+
+    Attributes:
+        shape, role, why: its shape, its role, and the reason for this role.
+        fan_in: number of inputs that one of its outputs sums; None if its module does not say.
+        ratios: its fan-in and fan-out, as multiples of those in the base.
+        start: initial weights of the same tensor in the base.
+        multiplier: powers by which the model's own forward multiplier scales.
+        matrix: memory layout of a matrix between two sizes that grow: ``"out-in"`` (as ``nn.Linear``) or ``"in-out"``;
+            None for any other tensor.
+        depth: blocks of its stack, as a multiple of those in the base, where stacks grow by different factors; None
+            where the depth of the plan is its own.
+        own_factor: the constant by which the forward pass of the user's model multiplies it, over that of the base.
+    """
+
+    shape: tuple[int, ...]
+    role: Role
+    why: str
+    fan_in: int | None
+    ratios: Ratios
+    start: Start
+    multiplier: Power = field(default=Power())
+    matrix: Layout | None = None
+    depth: float | None = None
+    own_factor: float = 1.0
+
+    @property
+    def base_matrix(self) -> tuple[float, float]:
+        """Rows and columns of the same matrix in the base."""
+        rows, columns = self.shape
+        grown = self.ratios.fan_out, self.ratios.fan_in
+        grown = grown if self.matrix == "out-in" else grown[::-1]
+        return rows / grown[0], columns / grown[1]
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it has at most one dimension, as biases and gains."""
+        return len(self.shape) < 2
 
 
 @dataclass(frozen=True)
@@ -86,14 +143,14 @@ class Plan:
     rule: RuleName
     optimizer: str
     decay: Decay
-    width: Positive
-    depth: Positive
+    width: float
+    depth: float
     entries: dict[str, Entry]
     blocks: tuple[str, ...]
     multipliers: dict[str, float]
     notes: tuple[str, ...]
     run: RunScaling | None = None
-    base: tuple[Positive, Positive] | None = None
+    base: tuple[float, float] | None = None
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -132,10 +189,11 @@ class Plan:
     def is_muon(self, name: str) -> bool:
         """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor.
 
-        In a model without blocks these are the matrices between two sizes that grow."""
-        name, has_rest = self._planned(name), law_of(self.optimizer).rest is not None
-        entry = self.entries[name]
-        return has_rest and entry.matrix is not None and acts_inside(name, entry, self.blocks)
+        Matrices at the ends of the model are not in blocks, nor is what conditions the blocks from outside, such as the
+        time of a diffusion model. In a model without blocks all are that lie between two sizes that grow."""
+        entry, block = self.entry(name), block_of(self._planned(name), self.blocks)
+        is_inside = entry.role in SPECTRAL and (entry.role != "hidden" or block is not None or not self.blocks)
+        return is_inside and entry.matrix is not None and law_of(self.optimizer).rest is not None
 
     def factor(self, name: str, power: Power) -> float:
         """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the base."""
@@ -164,16 +222,16 @@ class Plan:
 
     def rate(self, name: str) -> float:
         """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
-        return self.factor(name, self.powers(name).rate) * self._more(name)
+        return self.factor(name, self.powers(name).rate) * self._compensation(name)
 
-    def _more(self, name: str) -> float:
-        """What a rate has beside its powers: it cancels how the optimizer itself scales updates with the shape of a
-        matrix, and how the model itself multiplies the tensor."""
+    def _compensation(self, name: str) -> float:
+        """The factor of a rate beside its powers: it cancels how the optimizer itself scales updates with the shape of
+        a matrix, and how the model itself multiplies the tensor."""
         entry, law = self.entry(name), self.law_for(name)
-        more = math.pow(self.own_factor(name), -1 - law.degree)
+        factor = math.pow(self.own_factor(name), -1 - law.degree)
         if entry.matrix is None or not rule_named(self.rule).scales_width:
-            return more
-        return more * law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
+            return factor
+        return factor * law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
         """Adam's epsilon of a tensor, as a multiple of that of the base."""
@@ -223,7 +281,7 @@ class Plan:
                     )
             elif not held.is_trained:
                 continue
-            elif (start := start_of(self, infos[name], seed)) is not None:
+            elif (start := drawn(self, infos[name], seed)) is not None:
                 fill_(held.parameters[0], start)
             elif self.std(name) and self.start_factor(name) != 1:
                 (p,) = held.parameters
@@ -248,7 +306,7 @@ class Plan:
         no_decay: str | Sequence[str] = (),
         adamw_lr: float | None = None,
         betas: tuple[float, float] | None = None,
-    ) -> Groups:
+    ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
         Args:
@@ -280,11 +338,6 @@ class Plan:
             law.check_decay(weight_decay)
         if self.decay == "independent" and weight_decay and not (lr and rest_lr != 0):
             raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
-        if betas is not None:
-            if not isinstance(betas, tuple | list) or len(betas) != 2:
-                raise InputTypeError(f"betas must be two numbers from 0 to below 1; got {betas!r}.")
-            first, second = (check_real("betas", beta, least=0.0, below=1.0) for beta in betas)
-            betas = first, second
         held, given = held_as_planned(model, self.entries), check_patterns("no_decay", no_decay) or []
         patterns = [given] if isinstance(given, str) else given
         if unfit := [p for p in patterns if p != VECTORS and not any(matches(name, p) for name in held)]:
@@ -380,8 +433,8 @@ class Plan:
             plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x).for_run((32, 256), (1e6, 1e8))
             print(plan.run.factors[0].value)
         """
-        law, scales_decay = law_of(self.optimizer), self.decay != "raw"
-        return replace(self, run=run_scaling(law, batch, tokens, schedule, critical_batch, laws, scales_decay))
+        switched = {"decay-time-scale": self.decay != "raw", **(laws or {})}
+        return replace(self, run=run_scaling(law_of(self.optimizer), batch, tokens, schedule, critical_batch, switched))
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.
@@ -425,7 +478,7 @@ class Plan:
         return "\n".join(lines)
 
     def _row(self, name: str) -> tuple[str, ...]:
-        entry, own, more = self.entries[name], self.own_factor(name), self._more(name)
+        entry, own = self.entries[name], self.own_factor(name)
         std, rate, epsilon = self.powers(name)
         base = entry.start.std if entry.start.constant is None else entry.start.constant
         begins = _formula(std, base * self.start_factor(name), 1 / own, f"{base:.4g}")
@@ -436,7 +489,7 @@ class Plan:
             entry.role,
             entry.why,
             begins,
-            _formula(rate, self.rate(name), more),
+            _formula(rate, self.rate(name), self._compensation(name)),
             _formula(epsilon, self.epsilon(name), own) if self.law_for(name).epsilon else "-",
         )
 
@@ -445,7 +498,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON or a checkpoint."""
-        return {"format": FORMAT, **asdict(self)}
+        return asdict(self)
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Plan:
@@ -532,7 +585,7 @@ def held_as_planned(model: nn.Module, entries: Mapping[str, Entry]) -> dict[str,
 # another, and what is needed at a time beside the parts is the memory of one tensor.
 
 
-def start_of(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:
+def drawn(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:
     """What a plan begins a tensor with, on the CPU, the same at every call; None where it leaves it as it is."""
     if plan.entries[t.name].start.kept:
         return None

@@ -4,44 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, cast, get_args, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import (
-    MOST,
-    OPTIMIZER,
-    RULE,
-    WIDEST,
-    Decay,
-    InputError,
-    InputTypeError,
-    RuleName,
-    check_callable,
-    check_choice,
-    check_count,
-    check_patterns,
-)
+from nfd.core.errors import OPTIMIZER, RULE, Decay, InputError, InputTypeError, RuleName, check_choice, check_patterns
 from nfd.core.machine import gradients, plain
-from nfd.scaling.entries import (
+from nfd.scaling.base import (
     Base,
-    Entry,
+    Constructor,
     MakeModel,
-    Parts,
-    Ratios,
-    Start,
-    check_constructor,
+    checked_size,
+    depth_of,
     depths_of,
-    entries_of,
-    instance,
     layout_of,
-    notes_on_matrices,
-    with_multipliers,
-    with_own_constants,
-    with_own_factors,
+    ratios,
+    start_of,
 )
 from nfd.scaling.graph import Factors, Own
 from nfd.scaling.model import (
@@ -53,6 +34,7 @@ from nfd.scaling.model import (
     check_not_complex,
     check_not_parametrized,
     check_stored,
+    container_of,
     in_any_block,
     listed,
     modules,
@@ -62,9 +44,9 @@ from nfd.scaling.model import (
     tensors,
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of
-from nfd.scaling.plan import Plan
-from nfd.scaling.roles import Anatomy, anatomy, is_unbuilt, settled_roles, trace
-from nfd.scaling.rules import ROLES, Power, Role, rule_named
+from nfd.scaling.plan import Entry, Plan, Ratios, Start
+from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, settled_roles, trace
+from nfd.scaling.rules import ROLES, SPECTRAL, Power, Role, Rule, rule_named
 from nfd.scaling.samples import check_input, mapped, on_device
 
 _CLIP = (
@@ -149,31 +131,45 @@ def plan(
     if chosen.regime == "kernel":
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
     decay = check_choice("decay", decay, get_args(Decay))
-    given = GivenBase.checked(base, make_model)
+    width, depth = checked_size(base, make_model)
     blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
     if sample is not None:
         check_input(sample)
     sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
+    started = Plan(cast(RuleName, rule), law.name, cast(Decay, decay), 1.0, 1.0, {}, (), {}, ())
+    tuned = base if isinstance(base, nn.Module) else None
+    constructor: Constructor | None = None
     if (net := told_by(model)) is not None:
         if blocks or roles:
             raise InputError(f"blocks and roles are for other models than the paper's; got {blocks=}, {roles=}.")
-        parts = _told_parts(model, net, rule, given)
-    elif given.model is None and given.make_model is None and chosen.scales_width:
+        net.check_rule(rule)
+        if make_model is not None and width is not None:
+            tuned = Constructor(make_model, width, depth or net.depth).base(None)
+        made = _plan_of_told(started, model, net, tuned, width, depth)
+    elif tuned is None and make_model is None and chosen.scales_width:
         raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, the tuned model itself, or its "
             "(width, depth) with make_model=."
         )
     else:
-        given = given.completed(model, blocks)
-        parts = _parts_of_any(model, rule, given, blocks, roles, sample)
-    notes = [*parts.notes, *([_CLIP] if chosen.scales_width else [])]
+        if make_model is not None and width is not None:
+            constructor = Constructor(make_model, width, depth or depth_of(model, make_model, width, blocks))
+            tuned = constructor.base(blocks)
+        made = _plan_of_any(started, model, tuned, constructor, blocks, roles, sample)
+    notes = [*made.notes, *([_CLIP] if chosen.scales_width else [])]
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
     if law.rest is not None:
-        notes += notes_on_matrices(parts.entries, parts.blocks, law.rest)
-    size, names = given.size if net is None else None, (cast(RuleName, rule), law.name, cast(Decay, decay))
-    return Plan(*names, parts.width, parts.depth, parts.entries, tuple(parts.blocks), parts.multipliers, tuple(notes),
-                base=size)  # fmt: skip
+        notes.append(
+            "Each matrix is orthogonalised as a whole, also one of several heads or maps, such as fused queries."
+        )
+        matrices = {name for name, entry in made.entries.items() if entry.role in SPECTRAL and not entry.is_vector}
+        if left := dict.fromkeys(
+            in_any_block(n, made.blocks) for n in made.entries if n in matrices and not made.is_muon(n)
+        ):
+            kinds = "Convolutions, stacks, and matrices with a fixed side or outside of blocks"
+            notes.append(f"{kinds} go to {law.rest}: {', '.join(left)}.")
+    return replace(made, notes=tuple(notes))
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -185,45 +181,66 @@ def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
     return {str(pattern): check_choice(f"roles[{pattern!r}]", role, ROLES) for pattern, role in (roles or {}).items()}
 
 
-def _parts_of_any(
-    model: nn.Module, rule: str, given: GivenBase, blocks: Where, roles: Mapping[str, str], sample: Any
-) -> Parts:
-    """The parts of the plan of a module that tells nothing of itself."""
-    chosen, base = rule_named(rule), given.built(blocks)
+def _plan_of_any(
+    started: Plan,
+    model: nn.Module,
+    base: nn.Module | None,
+    constructor: Constructor | None,
+    blocks: Where,
+    roles: Mapping[str, str],
+    sample: Any,
+) -> Plan:
+    """The plan of a module that tells nothing of itself."""
+    chosen, rule = rule_named(started.rule), started.rule
     if blocks is None and base is not None:  # two instances of which one has more blocks show them
         blocks = repeated(model, base) or None
-        if blocks is None and given.size is not None and chosen.scales_depth:
-            blocks = repeated(base, given.instance(depth=2 * given.size[1])) or None
-    grows = {} if base is None else given.growing(model, base, blocks)
+        if blocks is None and constructor is not None and chosen.scales_depth:
+            blocks = repeated(base, constructor.at(deeper=2)) or None
+    tuned, grows = None if base is None else Base.of(base, blocks), dict[str, tuple[bool, ...]]()
+    if tuned is not None:
+        here = Base.of(model, blocks)
+        grows = tuned.differing(here)
+        if constructor is not None and not any(map(any, grows.values())):  # the model is as wide as its base
+            grows = Base.of(constructor.at(wider=2), blocks).differing(here)
     structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
     settled, traced = settled_roles(structure, chosen, rule), structure.traced
-    if base is None or not chosen.scales_width:  # the model's own start is that of the rule
-        entries = entries_of(structure, settled, grows)
+    size = None if constructor is None else (constructor.width, constructor.depth)
+    started = replace(started, blocks=tuple(structure.blocks), base=size)
+    if base is None or tuned is None or not chosen.scales_width:  # the model's own start is that of the rule
+        entries = entries_of(structure, settled, grows, None, {})
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
-        return Parts(entries, 1.0, 1.0, [*structure.blocks])
-    tuned, found, notes = given.begun(base, blocks), dict[str, Own | None](), list[str]()
-    depths = depths_of(structure.blocks, tuned.blocks)
+        return replace(started, entries=entries)
+    if constructor is not None:
+        tuned = tuned.beside(constructor.at(seed=1))
+    depths, notes = depths_of(structure.blocks, tuned.blocks), list[str]()
     entries = entries_of(structure, settled, grows, tuned, depths)
-    grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
-    m = max(grown, default=1.0, key=lambda r: abs(r - 1))
+    m = max((e.ratios.fan_out for e in entries.values() if e.role != "readout"), default=1.0, key=lambda r: abs(r - 1))
     depth = len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
-    before: nn.Module | None = base
+    compared: nn.Module | None = base
     if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
-        before = None if given.size is None else given.instance(depth=round(depth * given.size[1]))
-        deep = None if before is None else Base(tensors(before), blocks_of(before, blocks))
-        entries, notes = (entries, [_OWN_DEPTH]) if deep is None else _own_depth(entries, structure, tuned, deep)
+        compared = None if constructor is None else constructor.at(deeper=depth)
+        if compared is None:
+            notes.append(_OWN_DEPTH)
+        else:
+            entries, more = _own_depth(entries, structure, tuned, Base.of(compared, blocks))
+            notes += more
+    found = dict[str, Own | None]()
     if not m == depth == 1 or depths:
-        look, unseen = partial(_seen, blocks=blocks, sample=sample), "pass sample=, an input to trace."
-        if traced.seen and is_unbuilt(model):
+        look, unseen = partial(_seen, blocks=blocks, sample=sample), ""
+        if not traced.seen:
+            unseen = "pass sample=, an input to trace."
+        elif is_unbuilt(model) and constructor is None:
+            unseen = "the model is on the meta device. Pass make_model=, or build the model."
+        elif is_unbuilt(model) and constructor is not None:
             deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
-            ratios = dict.fromkeys(entries, m), deeper
-            found, unseen = _foreseen_factors(structure, tuned.blocks, ratios, given, look)
-        elif traced.seen and (other := look(before or base)) is not None:
-            found, unseen = own_factors(Seen(traced.factors, structure.blocks), other), ""
-            if before is None:  # in blocks, factors of depth cannot be told from those of width
+            grown = dict.fromkeys(entries, m), deeper
+            found = _foreseen_factors(structure, Seen(traced.factors, tuned.blocks), constructor, grown, look)
+        elif (other := look(compared or base)) is None:
+            unseen = "the base does not take the sample."
+        else:
+            found = own_factors(Seen(traced.factors, structure.blocks), other)
+            if compared is None:  # in blocks, factors of depth cannot be told from those of width
                 found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
-        elif traced.seen:
-            unseen = _NOT_TAKEN
         entries, of_own = with_own_factors(entries, found, structure.blocks)
         notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
     entries, factors, of_factors = with_multipliers(structure, entries, found)
@@ -238,92 +255,31 @@ def _parts_of_any(
         notes += [_UNSCALED] if branches else []
     if traced.attends:
         notes.append(_HEADS)
-    return Parts(entries, m, depth, [*structure.blocks], factors, notes)
+    return replace(started, width=m, depth=depth, entries=entries, multipliers=factors, notes=tuple(notes))
 
 
-# ---- what the user said of the smaller model -----------------------------------------------------------------------
+Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 
 
-@dataclass(frozen=True)
-class GivenBase:
-    """The arguments ``base`` and ``make_model`` of ``nfd.plan``."""
+def entries_of(
+    structure: Anatomy, settled: Settled, scaling: Scaling, base: Base | None, depths: Mapping[str, float]
+) -> dict[str, Entry]:
+    """How every tensor begins, and its ratios to its counterpart in the base.
 
-    model: nn.Module | None = None
-    width: int | None = None
-    depth: int | None = None
-    make_model: MakeModel | None = None
-
-    @classmethod
-    def checked(cls, base: nn.Module | tuple[int | None, int | None] | None, make_model: MakeModel | None) -> Self:
-        """From the arguments; ValueError or TypeError where they are none of these or say it twice."""
-        if isinstance(base, nn.Module):
-            if make_model is not None:
-                raise InputError("base is the tuned model itself: pass it alone, without make_model.")
-            check_stored(base)
-            return cls(base)
-        if base is not None and (not isinstance(base, tuple) or len(base) != 2):
-            raise InputTypeError(f"base must be the tuned model, or its size as a pair (width, depth); got {base!r}.")
-        width, depth = (
-            None if size is None else check_count(f"the {axis} of base", size, maximum=most)
-            for size, axis, most in zip(base or (None, None), ("width", "depth"), (WIDEST, MOST), strict=True)
-        )
-        if make_model is not None:
-            check_callable("make_model", make_model, "a function of (width, depth)")
-            if width is None:
-                raise InputError("make_model needs base=(width, depth), the size at which you tuned.")
-        return cls(None, width, depth, make_model)
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """The arguments of the constructor that build the base; None without one."""
-        return None if self.make_model is None or self.width is None or self.depth is None else (self.width, self.depth)
-
-    def instance(self, *, depth: int, times: int = 1, seed: int = 0) -> nn.Module:
-        """What the constructor builds at so many times the base's width."""
-        return instance(cast(MakeModel, self.make_model), times * cast(int, self.width), depth, seed=seed)
-
-    def completed(self, model: nn.Module, where: Where) -> Self:
-        """With the depth at which the constructor builds as many tensors as the model has, where none was said;
-        ValueError where there is none."""
-        if self.make_model is None or self.depth is not None:
-            return self
-        depth = max(len(blocks_of(model, where)), 1)  # a unit of depth may be two blocks, or none that is found
-        at, above = (len(tensors(self.instance(depth=depth + k))) for k in (0, 1))
-        more, rest = divmod(len(tensors(model)) - at, above - at) if above != at else (0, 0)  # no depth: see ``built``
-        if rest or depth + more < 1:
-            raise InputError(
-                f"make_model({self.width}, depth) has as many tensors as the model at no depth. Pass both."
-            )
-        return replace(self, depth=depth + more)
-
-    def built(self, where: Where) -> nn.Module | None:
-        """The base: itself, or from the constructor; None without either. ValueError where the arguments of the
-        constructor seem to be (depth, width)."""
-        if self.make_model is None or self.size is None:
-            return self.model
-        width, depth = self.size
-        base = self.instance(depth=depth)
-        if len(blocks_of(base, where)) != depth or depth == width:  # else it is as deep as was asked for
-            check_constructor(self.make_model, [width, 2 * width], [depth])
-        return base
-
-    def begun(self, base: nn.Module, where: Where) -> Base:
-        """What is known of the base's start; with a constructor also which of its tensors another seed builds alike."""
-        own, size = tensors(base), self.size
-        second = {} if size is None else tensors(self.instance(depth=size[1], seed=1))
-        again = {name: t.drawn() for name, t in second.items()}
-        if all(t.drawn().equal(again[name]) for name, t in own.items() if name in again):
-            again = {}  # the constructor sets a seed itself, which says nothing of a structure
-        return Base(own, blocks_of(base, where), again)
-
-    def growing(self, model: nn.Module, base: nn.Module, where: Where) -> dict[str, tuple[bool, ...]]:
-        """Which dimensions of the model's tensors grow with width, from two instances."""
-        own, blocks = tensors(model), blocks_of(model, where)
-        grows = Base(tensors(base), blocks_of(base, where)).differing(own, blocks)
-        if self.size is not None and not any(any(dims) for dims in grows.values()):
-            wide = self.instance(depth=self.size[1], times=2)
-            grows = Base(tensors(wide), blocks_of(wide, where)).differing(own, blocks)
-        return grows
+    Args:
+        scaling: which dimensions grow with width; a matrix with a side that does not, such as a router, has no layout.
+        depths: as ``depths_of`` finds them.
+    """
+    entries, blocks = {}, structure.blocks
+    begun = base or Base(structure.tensors, blocks)
+    one_sided = {in_any_block(n, blocks) for n, grows in scaling.items() if any(grows) and not all(grows)}
+    for name, t in structure.tensors.items():
+        role, why = settled[name]
+        grown = Ratios(1.0, 1.0) if base is None else ratios(t, base.counterpart(t, blocks), role)
+        start, depth = begun.start(t, blocks), depths.get(block_of(name, blocks) or "")
+        matrix = None if in_any_block(name, blocks) in one_sided else layout_of(t)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, start, matrix=matrix, depth=depth)
+    return entries
 
 
 # ---- starts that a constructor itself lets depend on depth, as GPT-2 does by 1/sqrt(2L) ----------------------------
@@ -343,7 +299,9 @@ def _own_depth(
             continue
         differs = shallow.constant != deep.constant
         if shallow.constant is None and deep.constant is None:
-            error = base.of(t, structure.blocks).parameter.numel() ** -0.5  # of the logarithm of the ratio of two stds
+            error = (
+                base.counterpart(t, structure.blocks).parameter.numel() ** -0.5
+            )  # of the logarithm of the ratio of two stds
             differs = abs(math.log(deep.std / shallow.std)) > max(_CHANCE * error, _LEAST)
         if differs:
             kept[name] = replace(entries[name], start=deep)
@@ -370,8 +328,6 @@ class Seen(NamedTuple):
 
 
 Look = Callable[[nn.Module], Seen | None]
-Found = tuple[dict[str, Own | None], str]  # by tensor, and why none could be found
-_NOT_TAKEN = "the base does not take the sample."
 
 
 def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
@@ -381,40 +337,29 @@ def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
         traced = trace(model, on_device(sample, place))
     except InputTypeError:
         return None
-    return None if not traced.seen else Seen(traced.factors, blocks_of(model, blocks))
+    return Seen(traced.factors, blocks_of(model, blocks)) if traced.seen else None
 
 
 def _foreseen_factors(
-    structure: Anatomy,
-    base: Blocks,
-    ratios: tuple[Mapping[str, float], Mapping[str, float]],
-    given: GivenBase,
-    look: Look,
-) -> Found:
+    structure: Anatomy, base: Seen, constructor: Constructor, ratios: Sequence[Mapping[str, float]], look: Look
+) -> dict[str, Own | None]:
     """Of a model on the meta device, whose trace is that of its base: by the powers that two more models of the
     constructor show, twice as wide, and twice as deep.
 
     ``ratios`` are those of width and depth, by tensor; none of depth where the factors of depth are to stay.
     """
-    if given.size is None:
-        return {}, "the model is on the meta device. Pass make_model=, or build the model."
     found: dict[str, Own | None] = {}
-    for grown, times in zip(ratios, ((2, 1), (1, 2)), strict=True):
-        if all(ratio == 1 for ratio in grown.values()):
+    for grown, larger in zip(ratios, ({"wider": 2}, {"deeper": 2}), strict=True):
+        if all(ratio == 1 for ratio in grown.values()) or (seen := look(constructor.at(**larger))) is None:
             continue
-        larger = look(given.instance(times=times[0], depth=times[1] * given.size[1]))
-        if larger is None:
-            return {}, _NOT_TAKEN
-        doubled = own_factors(larger, Seen(structure.traced.factors, base))
-        places = places_of(larger.factors, larger.blocks)
+        doubled, places = own_factors(seen, base), places_of(seen.factors, seen.blocks)
         for name in structure.tensors:
             other = alike(name, structure.blocks, places)
             if other in doubled:
                 own, of_two = found.get(name, Own()), doubled[other]
-                powers = [round(math.log2(more), _DIGITS) for more in of_two or ()]
-                more = [grown[name] ** power for power in powers]
-                found[name] = own and of_two and Own(own.looked_up * more[0], own.applied * more[1])
-    return found, ""
+                powers = [grown[name] ** round(math.log2(more), _DIGITS) for more in of_two or ()]
+                found[name] = own and of_two and Own(own.looked_up * powers[0], own.applied * powers[1])
+    return found
 
 
 def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:
@@ -441,6 +386,77 @@ def _ratio(now: frozenset[float], before: frozenset[float]) -> float | None:
     if len(now) == len(before) and all(abs(math.log(ratio)) < _SAME for ratio in ratios):
         return 1.0
     return ratios[0] if len(now) == len(before) == 1 else None
+
+
+def with_own_factors(
+    entries: Mapping[str, Entry], own: Mapping[str, Own | None], blocks: Blocks
+) -> tuple[dict[str, Entry], list[str]]:
+    """Entries that know the model's own factors; and what to say of them."""
+    made, met, left = dict(entries), dict[str, None](), dict[str, None]()
+    for name, factors in own.items():
+        if factors is None:
+            left[in_any_block(name, blocks)] = None
+            continue
+        first = factors.looked_up != 1 or entries[name].role == "tied"  # with_multipliers sees the other of a tied head
+        made[name] = replace(entries[name], own_factor=factors.looked_up if first else factors.applied)
+        met[in_any_block(name, blocks)] = None
+    notes = []
+    if met:
+        notes.append(
+            f"The model's own forward pass multiplies {listed([*met], 8)} by factors that change with size: starts and "
+            "rates make up for that."
+        )
+    if left:
+        notes.append(
+            f"The forward pass multiplies {listed([*left])} by factors that change with size in more than one way; "
+            "the plan does not make up for them. Give each one factor, and pass make_model=."
+        )
+    return made, notes
+
+
+def with_multipliers(
+    structure: Anatomy, entries: Mapping[str, Entry], own: Mapping[str, Own | None]
+) -> tuple[dict[str, Entry], dict[str, float], list[str]]:
+    """The factor 1/m of an embedding that is the head as well, for which no start can stand: as a forward factor by
+    module name, or in gain and bias of the norm that alone feeds the head; and what to say of it."""
+    made, factors, notes = dict(entries), dict[str, float](), list[str]()
+    for name, head in entries.items():
+        applied = (own.get(name) or Own()).applied  # what the model multiplies the head by is in it already
+        factor = head.own_factor / (head.ratios.fan_out * applied)
+        if head.role != "tied" or math.isclose(factor, 1, rel_tol=1e-4):
+            continue
+        norm = structure.traced.norms.get(name, frozenset())
+        if norm and all(
+            entries[n].ratios == head.ratios
+            and entries[n].start.constant is not None
+            and structure.tensors[n].parameter.requires_grad
+            for n in norm
+        ):
+            more = applied / head.own_factor
+            made |= {n: replace(entries[n], multiplier=Power(fan_out=1.0), own_factor=more) for n in norm}
+            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor {factor:.4g}.")
+            continue
+        heads = [container_of(n) for n in structure.tensors[name].readers]
+        factors |= dict.fromkeys(heads, factor)
+        notes.append(
+            f"{name} is the head as well, and no affine norm is seen to feed it alone (sample= may show one): "
+            f"plan.apply_ wraps {', '.join(heads)} in nfd.Scaled, which renames its entries of the state_dict; the "
+            "factor is in plan.multipliers."
+        )
+    return made, factors, notes
+
+
+def with_own_constants(structure: Anatomy, entries: Mapping[str, Entry], chosen: Rule) -> dict[str, Entry]:
+    """Constants as the model has them where the rule does not scale them: its constructor may let them depend on width,
+    depth or place."""
+    made = dict(entries)
+    for name, t in structure.tensors.items():
+        entry, power = entries[name], chosen.std(entries[name].role) * entries[name].multiplier ** -1
+        scales = (power.of_vector() if t.is_vector else power) != Power() or entry.own_factor != 1
+        if entry.start.constant is not None and not scales and not t.parameter.is_meta and t.parameter.requires_grad:
+            begins = start_of(t.drawn())
+            made[name] = entry if begins.constant is None else replace(entry, start=begins)
+    return made
 
 
 # ---- networks that tell the multipliers of their forward pass ------------------------------------------------------
@@ -496,22 +512,18 @@ def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str,
     return entries
 
 
-def _told_parts(model: nn.Module, net: TellsMultipliers, rule: str, given: GivenBase) -> Parts:
-    """The parts of the plan of a network that knows its roles, its size and its multipliers."""
-    net.check_rule(rule)
-    width, depth = given.width, given.depth
-    small = given.instance(depth=depth or net.depth) if given.make_model is not None else given.model
-    if small is not None:
-        base = told_by(small)
-        if base is None:
-            raise InputError(f"The base is a {type(small).__name__}, the model one of the paper. Build both alike.")
-        if (base.depth, base.width) == (width, depth or net.depth) and base.width != base.depth:
-            raise InputError(
-                f"make_model{width, depth} has width {base.width} and depth {base.depth}: its arguments must be "
-                "(width, depth), in this order."
-            )
-        width, depth = base.width, base.depth if given.make_model is None or depth is not None else None
-    if width is None and depth is None:
+def _plan_of_told(
+    started: Plan, model: nn.Module, net: TellsMultipliers, base: nn.Module | None, width: int | None, depth: int | None
+) -> Plan:
+    """The plan of a network that knows its roles, its size and its multipliers; by default its base has width and depth
+    1."""
+    if base is not None:
+        if (tuned := told_by(base)) is None:
+            raise InputError(f"The base is a {type(base).__name__}, the model one of the paper. Build both alike.")
+        width, depth = tuned.width, tuned.depth
+    elif width is None and depth is None:
         width = depth = 1
-    m = net.width / (width or net.width)
-    return Parts(told_entries(model, net, m), m, net.depth / (depth or net.depth), net.block_names())
+    m, blocks = net.width / (width or net.width), tuple(net.block_names())
+    return replace(
+        started, width=m, depth=net.depth / (depth or net.depth), entries=told_entries(model, net, m), blocks=blocks
+    )

@@ -15,13 +15,12 @@ from typing import Literal, get_args
 
 from rich.table import Column
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_flag, check_real
+from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_real
 from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
-from nfd.scaling.entries import Positive
 from nfd.scaling.optimizers import OptimizerLaw, law_of
 
-Label = Literal["theorem", "empirical law", "assumption", "measured"]
+Label = Literal["theorem", "empirical law", "assumption"]
 Quantity = Literal["rate", "weight decay", "half-life of beta1, in steps", "half-life of beta2, in steps", "epsilon",
                    "warm-up, in steps", "batch limit"]  # fmt: skip
 _BETA1: Quantity = "half-life of beta1, in steps"
@@ -87,7 +86,7 @@ class Factor:
     law: str
     quantity: Quantity
     optimizer: str
-    value: Positive
+    value: float
     label: Label
     formula: str
     source: str
@@ -106,10 +105,10 @@ class RunScaling:
         schedule: of the large run; None if none was given.
     """
 
-    batch: tuple[Positive, Positive] | None
-    tokens: tuple[Positive, Positive] | None
+    batch: tuple[float, float] | None
+    tokens: tuple[float, float] | None
     factors: tuple[Factor, ...]
-    critical_batch: Positive | None
+    critical_batch: float | None
     schedule: RateSchedule | None
 
     @property
@@ -129,8 +128,10 @@ class RunScaling:
     def explain(self) -> str:
         """A line per factor with its label and source."""
         known = [f"{name} {pair[0]:g} to {pair[1]:g}" for name in ("batch", "tokens") if (pair := getattr(self, name))]
-        known += [f"{self.steps} steps"] if self.steps is not None else []
-        known += [f"{self.schedule.warmup} of warm-up"] if self.schedule is not None else []
+        if self.steps is not None:
+            known.append(f"{self.steps} steps")
+        if self.schedule is not None:
+            known.append(f"{self.schedule.warmup} of warm-up")
         if self.critical_batch is not None and self.batch is not None:
             beyond = " (exceeded: larger batches gain little)" if self.batch[1] > self.critical_batch else ""
             known.append(f"critical batch about {self.critical_batch:.3g}{beyond}")
@@ -150,13 +151,9 @@ def run_scaling(
     tokens: Sequence[float] | None,
     schedule: RateSchedule | None,
     critical_batch: float | Interval | None,
-    laws: Mapping[str, bool] | None,
-    scales_decay: bool,
+    laws: Mapping[str, bool],
 ) -> RunScaling:
-    """What ``Plan.for_run`` does, for a plan that scales weight decay or not.
-
-    What the optimizer leaves to AdamW has rows of its own.
-    """
+    """What ``Plan.for_run`` does; what the optimizer leaves to AdamW has rows of its own."""
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
     if batch is None and tokens is None:
         raise InputError("A run differs by its batch or its length. Pass batch= or tokens=, each (small, large).")
@@ -164,37 +161,29 @@ def run_scaling(
         raise InputTypeError(f"schedule must be an nfd.RateSchedule; got {type(schedule).__name__}.")
     if schedule is not None and (batch is None or tokens is None):
         raise InputError("schedule needs the steps of the run. Pass batch= and tokens=, each (small, large).")
-    if not isinstance(laws, Mapping | None):
-        raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
-    switched = {"decay-time-scale": scales_decay}
-    for name, is_on in (laws or {}).items():
-        switched[check_choice("a name in laws", name, NAMES)] = check_flag(f"laws[{name!r}]", is_on)
+    for name in laws:
+        check_choice("a name in laws", name, NAMES)
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
-    s = 1.0
+    s, critical = 1.0, None
 
     def row(law: RunLaw, of: str = "") -> Factor:
         powers = (("b", law.batch), ("d", law.tokens), ("((1 + C/B) / (1 + C0/B0))", law.critical))
         formula = " ".join(f"{x}^{p:g}" if p != 1 else x for x, p in powers if p)
         value = b**law.batch * d**law.tokens * s**law.critical
-        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source, switched.get(law.name, True))
+        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source, laws.get(law.name, True))
 
     of_run = {law.quantity: row(law) for law in RUN_LAWS if not law.kinds}
-    limit, critical = list[Factor](), None
     if critical_batch is not None:
         if batch is None:
             raise InputError("critical_batch limits the batch. Pass batch=(small, large) in the same unit.")
         value = critical_batch.value if isinstance(critical_batch, Interval) else critical_batch
         small = check_real("critical_batch", value, above=0.0)
-        limit = [
-            Factor("measured", "batch limit", "", small, "measured", "C0", "critical_batch="),
-            of_run["batch limit"],
-        ]
-        critical = _product(limit)
+        critical = small * _product([of_run["batch limit"]])
         s = (1 + critical / batch[1]) / (1 + small / batch[0])
-    rows: list[Factor] = []
+    rows = list[Factor]()
     for law in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
         kind: Kind = "sgd" if law.is_linear else "adam" if law.epsilon else "other"
-        own = [row(known, law.name) for known in RUN_LAWS if kind in known.kinds and (limit or not known.critical)]
+        own = [row(known, law.name) for known in RUN_LAWS if kind in known.kinds and (critical or not known.critical)]
         rate = _product(f for f in own if f.quantity == "rate")  # 1/(rate decay) stays a share of the steps
         for f in own:
             of_decay = f.quantity == "weight decay"
@@ -202,7 +191,9 @@ def run_scaling(
     if schedule is not None:
         rows.append(warmup := of_run["warm-up, in steps"])
         schedule = replace(schedule, warmup=math.ceil(schedule.warmup * _product([warmup])))
-    return RunScaling(batch, tokens, (*rows, *limit), critical, schedule)
+    if critical is not None:
+        rows.append(of_run["batch limit"])
+    return RunScaling(batch, tokens, tuple(rows), critical, schedule)
 
 
 def _product(factors: Iterable[Factor]) -> float:

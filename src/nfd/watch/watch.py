@@ -23,7 +23,7 @@ from nfd.families.member import member_of
 from nfd.meters.check import Check
 from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_stored, modules, whole
-from nfd.scaling.plan import Plan, held_as_planned, start_of
+from nfd.scaling.plan import Plan, drawn, held_as_planned
 from nfd.scaling.samples import as_written, attention_by_parts, blaming_the_sample, check_input
 from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
 from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check
@@ -275,13 +275,13 @@ class Starts(Mapping[str, Tensor]):
     def __init__(self, plan: Plan, seed: int, infos: Mapping[str, TensorInfo]) -> None:
         self.plan, self.seed, self.infos, self.kept = plan, seed, infos, dict[str, Tensor]()
         for name, info in infos.items():
-            start, now = start_of(plan, info, seed), whole(info.parameter.detach())
+            start, now = drawn(plan, info, seed), whole(info.parameter.detach())
             if start is None or not torch.equal(start.to(now), now):
                 self.kept[name] = now.to("cpu", copy=True)
 
     def __getitem__(self, name: str) -> Tensor:
         info = self.infos[name]
-        start = self.kept[name] if name in self.kept else start_of(self.plan, info, self.seed)
+        start = self.kept[name] if name in self.kept else drawn(self.plan, info, self.seed)
         assert start is not None
         return start.to(info.parameter.device, info.parameter.dtype)
 
