@@ -186,23 +186,21 @@ class Family:
         return member
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
-        """A module of a size and its plan. The module is on the meta device, where it takes no memory, with or without
-        the numbers of its vectors, unless that loses a buffer, a frozen tensor or what a plan could not restore."""
+        """A module of a size and its plan, for layers without stored weights: its matrices have no numbers, unless that
+        loses a frozen tensor or what a plan could not restore."""
         from nfd.wide.defer import meta_matrices
 
-        for place in (torch.device("meta"), meta_matrices()):
-            try:
-                with place:
-                    module = instance(self.make_model, width, depth, seed)
-            except Exception:  # what is wrong with numbers too is raised where it is made with numbers
-                continue
-            frozen = [p for p in module.parameters() if not p.requires_grad]
-            if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
-                planned = self._planned(module, width, depth, "cpu")
-                if not any(t.parameter.is_meta and planned.entries[n].start.kept for n, t in tensors(module).items()):
-                    return module, planned
-        module = instance(self.make_model, width, depth, seed)
-        return module, self._planned(module, width, depth, "cpu")
+        try:
+            with meta_matrices():
+                module = instance(self.make_model, width, depth, seed)
+        except Exception:  # what is wrong with numbers too is raised here
+            module = instance(self.make_model, width, depth, seed)
+        planned = self._planned(module, width, depth, "cpu")
+        kept = [t.parameter for name, t in tensors(module).items() if planned.entries[name].start.kept]
+        if any(p.is_meta for p in [*kept, *(p for p in module.parameters() if not p.requires_grad)]):
+            module = instance(self.make_model, width, depth, seed)
+            planned = self._planned(module, width, depth, "cpu")
+        return module, planned
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
         """ValueError if networks of these sizes differ in more than width and depth, such as the size of a head."""

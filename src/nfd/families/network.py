@@ -396,23 +396,25 @@ class ResNet(Network):
         width: n, at least 1.
         depth: L, the number of blocks, at least 1.
         horizon: T > 0.
-        activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
         block: ``"one-layer"`` or ``"two-layer"``.
         order: ``"pre"`` or ``"post"`` (the paper defines post for one-layer blocks only).
         branch_exponent: a; 0.5 is depth-muP, 0 muP, 1 CompleteP.
-        regime: ``"feature"`` (alpha = 1/sqrt(n)) or ``"kernel"`` (alpha = 1).
-        weights: ``"dense"``; ``"deferred"`` for hidden matrices that are never stored, with exactly the law of Gaussian
-            ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
-        feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
-            ``"independent"`` (the paper's decoupled one) or ``"static"``.
-        resolution: of structured layers (``nfd.StructuredLinear``), below which they leave out directions;
-            None for none.
-        seed: of every weight; dense and deferred networks share U and V for the same seed.
         coupled: whether the layers are increments of one Brownian path. Then networks of the same seed and width with
             L, 2L, 4L, ... blocks are finer and finer cuts of the same path; the law of each network stays the same. A
             number is the depth at which every layer is a single draw (True: 1): near it networks are cheapest
             (``nfd.core.random.Increment``). Only networks with the same number are coupled.
-        dtype, device: of parameters and factors.
+        **settings: of ``nfd.MLP`` too.
+
+            activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
+            regime: ``"feature"`` (alpha = 1/sqrt(n)) or ``"kernel"`` (alpha = 1).
+            weights: ``"dense"``; ``"deferred"`` for hidden matrices that are never stored, with exactly the law of
+            Gaussian ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
+            feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
+            ``"independent"`` (the paper's decoupled one) or ``"static"``.
+            resolution: of structured layers (``nfd.StructuredLinear``), below which they leave out directions;
+            None for none.
+            seed: of every weight; dense and deferred networks share U and V for the same seed.
+            dtype, device: of parameters and factors.
 
     Raises:
         ValueError, TypeError: naming the argument, for anything outside these ranges.
@@ -435,33 +437,13 @@ class ResNet(Network):
         depth: int,
         *,
         horizon: float = 1.0,
-        activation: str = "relu",
         block: Block = "one-layer",
         order: Order = "pre",
         branch_exponent: float = 0.5,
-        regime: Regime = "feature",
-        weights: NetworkWeights = "dense",
-        feedback: Feedback = "shared",
-        resolution: float | None = None,
-        seed: int = 0,
         coupled: bool | int = False,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            width,
-            depth,
-            activation=activation,
-            regime=regime,
-            weights=weights,
-            feedback=feedback,
-            resolution=resolution,
-            seed=seed,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(in_features, out_features, width, depth, **settings)
         self.horizon = check_real("horizon", horizon, above=0.0)
         self.block = cast(Block, check_choice("block", block, get_args(Block)))
         self.order = cast(Order, check_choice("order", order, get_args(Order)))

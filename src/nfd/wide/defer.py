@@ -95,6 +95,10 @@ def defer(
             "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
         )
     _check_obstacles(told, plan, where)
+    if plan is None and any(maps[own.name].weight.is_meta for own in told.replaced):
+        raise InputError(
+            "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
+        )
     if samples is not None:
         device = maps[told.replaced[0].name].weight.device
         most = memory_of(torch.device("cpu") if device.type == "meta" else device)
@@ -105,12 +109,9 @@ def defer(
                 f"optimizer; {in_bytes(most)} are available. Structured layers mostly need far fewer directions than "
                 "samples. Lower samples, or leave layers out by where=."
             )
-
-    def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
-        if plan is None and linear.weight.is_meta:
-            raise InputError(
-                "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
-            )
+    places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
+    for own in told.replaced:
+        name, linear = own.name, maps[own.name]
         options: dict[str, Any] = {
             "std": float(linear.weight.detach().double().square().mean().sqrt()) if plan is None else plan.std(name),
             "seed": derive(seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name),
@@ -126,12 +127,7 @@ def defer(
             layer = StructuredLinear(*linear.features, basis=basis, resolution=resolution, **options)
         if samples is not None:
             layer.reserve(samples)
-        return layer
-
-    places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
-    for own in told.replaced:
-        linear = maps[own.name]
-        model = placed(model, places[id(linear.module)], linear.stand_in(layer_for(own.name, linear)))
+        model = placed(model, places[id(linear.module)], linear.stand_in(layer))
     if plan is not None:
         _make_the_rest(model, plan)
         plan.apply_(model, seed)

@@ -38,13 +38,6 @@ FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
 
-def source_of(seed: int | Increment | None) -> Increment:
-    """The source of what a layer draws; without a seed one from PyTorch's own generator."""
-    if isinstance(seed, Increment):
-        return seed
-    return Increment(ambient_seed() if seed is None else check_seed(seed))
-
-
 class FactoredLinear(nn.Module):
     """``y = x W' + b`` with ``W = s W_0`` and an update in factors: the parameters, and two queries by a subclass.
 
@@ -60,30 +53,38 @@ class FactoredLinear(nn.Module):
     update: Guarded
     scale: Guarded
 
+    @gradients()  # tensors of inference mode could not be trained
     def __init__(
         self,
         in_features: int,
         out_features: int,
         *,
-        bias: bool,
-        std: float,
-        feedback: Feedback,
-        source: Increment,
-        dtype: torch.dtype,
-        device: torch.device | str,
+        bias: bool = False,
+        std: float = 1.0,
+        feedback: Feedback = "shared",
+        seed: int | Increment | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
+        if not isinstance(seed, Increment):
+            seed = Increment(ambient_seed() if seed is None else check_seed(seed))
         self.in_features = check_count("in_features", in_features, maximum=WIDEST)
         self.out_features = check_count("out_features", out_features, maximum=WIDEST)
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         self.std = check_real("std", std, least=0.0, below=_MOST_STD)
-        drawn = self._drawn_bias(source) if check_flag("bias", bias) else None
+        drawn = self._drawn_bias(seed) if check_flag("bias", bias) else None
         zero = torch.zeros((), dtype=check_dtype(dtype), device=check_device(device))
-        self.update, self.scale = self._begun(zero), Guarded(zero + self.std)
+        self.update, self.matrix = self._begun(seed, zero)
+        self.scale = Guarded(zero + self.std)
         self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(zero)))
         for parameter in (self.update, self.scale):
             parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
             parameter.accept()
+
+    @abstractmethod
+    def _begun(self, source: Increment, like: Tensor) -> tuple[Guarded, LazyGaussian | RandomPlusLowRank]:
+        """The update of a layer that has learned nothing, and its matrix, both as this tensor."""
 
     @abstractmethod
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
@@ -167,10 +168,6 @@ class FactoredLinear(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
             f"std={self.std:g}, feedback={self.feedback!r}{resolution}"
         )
-
-    def _begun(self, like: Tensor) -> Guarded:
-        """The update of a layer that has learned nothing."""
-        return Guarded(like.new_zeros(0, 0))
 
     def _drawn_bias(self, source: Increment) -> Tensor:
         """``[out_features]``, uniform as ``nn.Linear`` draws it, on the CPU so that it is the same on every device."""
@@ -389,27 +386,10 @@ class DeferredLinear(FactoredLinear):
 
     matrix: LazyGaussian
 
-    @gradients()  # tensors of inference mode could not be trained
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool = False,
-        std: float = 1.0,
-        feedback: Feedback = "shared",
-        seed: int | Increment | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        source = source_of(seed)
-        super().__init__(
-            in_features, out_features, bias=bias, std=std, feedback=feedback, source=source, dtype=dtype, device=device
-        )
-        shared, place = self.feedback == "shared", self.update.device
-        self.matrix = LazyGaussian(
-            self.in_features, self.out_features, shared=shared, source=source, dtype=dtype, device=place
-        )
+    def _begun(self, source: Increment, like: Tensor) -> tuple[Guarded, LazyGaussian]:
+        sizes, shared = (self.in_features, self.out_features), self.feedback == "shared"
+        matrix = LazyGaussian(*sizes, shared=shared, source=source, dtype=like.dtype, device=like.device)
+        return Guarded(like.new_zeros(0, 0)), matrix
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -492,37 +472,34 @@ class StructuredLinear(FactoredLinear):
     matrix: RandomPlusLowRank
     update: Coefficients
 
-    @gradients()
     def __init__(
         self,
         in_features: int,
         out_features: int,
         *,
-        bias: bool = False,
-        std: float = 1.0,
-        feedback: Feedback = "shared",
         basis: BasisName = "auto",
         resolution: float | None = None,
-        seed: int | Increment | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        **settings: Any,
     ) -> None:
-        source = source_of(seed)
         check_choice("basis", basis, get_args(BasisName))
-        super().__init__(
-            in_features, out_features, bias=bias, std=std, feedback=feedback, source=source, dtype=dtype, device=device
-        )
-        self.update.resolution = 0.0 if resolution is None else check_real("resolution", resolution, least=0, below=1)
-        self.matrix = self.update.matrix = RandomPlusLowRank(
+        self._space: Space | None = None if basis == "auto" else basis
+        self._resolution = 0.0 if resolution is None else check_real("resolution", resolution, least=0, below=1)
+        super().__init__(in_features, out_features, **settings)
+
+    def _begun(self, source: Increment, like: Tensor) -> tuple[Coefficients, RandomPlusLowRank]:
+        update = Coefficients(like.new_zeros(0))
+        update.resolution = self._resolution
+        update.matrix = RandomPlusLowRank(
             self.in_features,
             self.out_features,
             shared=self.feedback == "shared",
-            space=None if basis == "auto" else basis,
+            space=self._space,
             source=source,
-            resolution=self.update.resolution,
-            dtype=dtype,
-            device=self.update.device,
+            resolution=self._resolution,
+            dtype=like.dtype,
+            device=like.device,
         )
+        return update, update.matrix
 
     @property
     def basis(self) -> Space | None:
@@ -549,9 +526,6 @@ class StructuredLinear(FactoredLinear):
             if not static:
                 self.matrix.add_update(value, g, "gradients", self.update.data)
         return value, g, kept
-
-    def _begun(self, like: Tensor) -> Guarded:
-        return Coefficients(like.new_zeros(0))
 
     def _multiplications(self, x: Tensor) -> float:
         """Of a query, about; a deferred layer draws numbers too, where a second thread earns its wait."""

@@ -46,7 +46,11 @@ class LinearMap:
         module = self.module
         layer.train(module.training)
         if isinstance(module, nn.MultiheadAttention):
-            return DeferredAttention.with_layer(module, self.key, layer)
+            module.__class__ = DeferredAttention
+            module._parameters[self.key] = None
+            layer.suffix = _SUFFIX
+            module.add_module(self.key.removesuffix(_SUFFIX), layer)
+            return module
         layer.bias = cast("nn.Parameter | None", module.bias)
         original = copy.copy(module)  # without its numbers
         original._parameters = {
@@ -129,15 +133,6 @@ class DeferredAttention(nn.MultiheadAttention):
     ``softmax(Q K' / sqrt(d) + mask) V`` as before. Queries, keys and values that are one tensor ask the common matrix
     once, others once each.
     """
-
-    @staticmethod
-    def with_layer(attention: nn.MultiheadAttention, key: str, layer: FactoredLinear) -> nn.Module:
-        """The same module with a layer in place of the parameter ``key``; it becomes a ``DeferredAttention``."""
-        attention.__class__ = DeferredAttention
-        attention._parameters[key] = None
-        layer.suffix = _SUFFIX
-        attention.add_module(key.removesuffix(_SUFFIX), layer)
-        return attention
 
     @property
     def layers(self) -> dict[str, FactoredLinear]:
