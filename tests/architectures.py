@@ -19,8 +19,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         y = nn.functional.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v)
-        out: Tensor = self.proj(y.transpose(1, 2).flatten(2))
-        return out
+        return self.proj(y.transpose(1, 2).flatten(2))
 
 
 class LayerScale(nn.Module):
@@ -64,10 +63,9 @@ class VisionTransformer(nn.Module):
         x = self.patch(images).flatten(2).transpose(1, 2)
         x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.pos
         for block in self.blocks:
-            x = x + block.ls1(block.attn(block.norm1(x)))  # type: ignore[operator]
-            x = x + block.ls2(block.mlp(block.norm2(x)))  # type: ignore[operator]
-        out: Tensor = self.head(self.norm(x)[:, 0])
-        return out
+            x = x + block.ls1(block.attn(block.norm1(x)))
+            x = x + block.ls2(block.mlp(block.norm2(x)))
+        return self.head(self.norm(x)[:, 0])
 
 
 class Listed(nn.Module):
@@ -88,10 +86,9 @@ class Listed(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.tokens(ids)
-        for (norm, _), branch, residual in self.layers:  # type: ignore[misc]
+        for (norm, _), branch, residual in self.layers:
             x = residual(branch(norm(x)), x)
-        out: Tensor = self.head(self.norm(x)).mean(1)
-        return out
+        return self.head(self.norm(x)).mean(1)
 
 
 class ParallelBlock(nn.Module):
@@ -103,8 +100,7 @@ class ParallelBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x)
-        out: Tensor = x + self.attn(y) + self.mlp(y)
-        return out
+        return x + self.attn(y) + self.mlp(y)
 
 
 class Experts(nn.Module):
@@ -133,8 +129,7 @@ class SandwichBlock(nn.Module):
         self.mlp, self.norm = mlp(width), nn.RMSNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.norm(self.mlp(x))
-        return out
+        return x + self.norm(self.mlp(x))
 
 
 class ExpertsBlock(nn.Module):
@@ -145,8 +140,7 @@ class ExpertsBlock(nn.Module):
         self.norm, self.experts = nn.LayerNorm(width), Experts(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.experts(self.norm(x))
-        return out
+        return x + self.experts(self.norm(x))
 
 
 class RecurrentBlock(nn.Module):
@@ -161,8 +155,7 @@ class RecurrentBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.proj(self.gru(self.norm(x))[0])
-        return out
+        return x + self.proj(self.gru(self.norm(x))[0])
 
 
 class StateSpaceBlock(nn.Module):
@@ -180,8 +173,7 @@ class StateSpaceBlock(nn.Module):
         for t in range(y.shape[1]):
             state = keep * state + y[:, t, :, None]
             answers.append((state * self.read).sum(-1))
-        out: Tensor = x + self.out(torch.stack(answers, 1) * nn.functional.silu(gate))
-        return out
+        return x + self.out(torch.stack(answers, 1) * nn.functional.silu(gate))
 
 
 class Tokens(nn.Module):
@@ -196,8 +188,7 @@ class Tokens(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        out: Tensor = self.head(self.norm(self.blocks(self.tokens(ids)))).mean(1)
-        return out
+        return self.head(self.norm(self.blocks(self.tokens(ids)))).mean(1)
 
 
 class PreactivationBlock(nn.Module):
@@ -213,8 +204,7 @@ class PreactivationBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.norm1(x))
         skip = x if self.shortcut is None else self.shortcut(y)
-        out: Tensor = skip + self.conv2(torch.relu(self.norm2(self.conv1(y))))
-        return out
+        return skip + self.conv2(torch.relu(self.norm2(self.conv1(y))))
 
 
 class PreactivationResNet(nn.Module):
@@ -234,5 +224,4 @@ class PreactivationResNet(nn.Module):
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
-        out: Tensor = self.head(torch.relu(self.norm(x)).mean((2, 3)))
-        return out
+        return self.head(torch.relu(self.norm(x)).mean((2, 3)))

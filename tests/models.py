@@ -46,8 +46,7 @@ class Transformer(nn.Module):
         return x
 
     def forward(self, ids: Tensor) -> Tensor:
-        out: Tensor = self.head(self.norm(self.features(ids)))
-        return out
+        return self.head(self.norm(self.features(ids)))
 
 
 class UpDown(nn.Module):
@@ -58,8 +57,7 @@ class UpDown(nn.Module):
         self.up, self.down = nn.Linear(width, 2 * width, bias=bias), nn.Linear(2 * width, width, bias=bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        out: Tensor = h + self.down(torch.relu(self.up(h)))
-        return out
+        return h + self.down(torch.relu(self.up(h)))
 
 
 class Residual(nn.Module):
@@ -79,8 +77,7 @@ class Residual(nn.Module):
         return h
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.streams(x)[-1])
-        return out
+        return self.head(self.streams(x)[-1])
 
 
 class Language(nn.Module):
@@ -111,7 +108,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any, watc
     for x, y in batches:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         if watch is not None:
             watch.step()
@@ -130,8 +127,7 @@ class ConvBlock(nn.Module):
         self.out = nn.Conv2d(2 * channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.out(torch.relu(self.mix(self.spatial(self.norm(x)))))
-        return out
+        return x + self.out(torch.relu(self.mix(self.spatial(self.norm(x)))))
 
 
 class ConvNet(nn.Module):
@@ -144,8 +140,7 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.stages(self.stem(x)).mean((2, 3)))
-        return out
+        return self.head(self.stages(self.stem(x)).mean((2, 3)))
 
 
 def gpt2(width: int, depth: int) -> Any:

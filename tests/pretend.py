@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda", 0)
 _HostGenerator = torch.Generator
-_DEVICE, _IS_CUDA = (name.__get__ for name in (Tensor.device, Tensor.is_cuda))  # type: ignore[attr-defined]
+_DEVICE, _IS_CUDA = (name.__get__ for name in (Tensor.device, Tensor.is_cuda))
 _aten = torch.ops.aten
 _ACROSS = {_aten.copy_.default, _aten._to_copy.default}  # may join two devices
 _BY_INDEX = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default}  # indices may lie on the CPU
@@ -164,7 +164,7 @@ def _is_place(value: Any) -> bool:
 class _Generator(torch.Generator):
     """Stands for ``torch.Generator``: makes one of either device."""
 
-    def __new__(cls, device: Any = "cpu") -> torch.Generator:  # type: ignore[misc]
+    def __new__(cls, device: Any = "cpu") -> torch.Generator:
         return PretendedGenerator() if torch.device(device).type == "cuda" else _HostGenerator()
 
 

@@ -45,7 +45,7 @@ def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, fl
         whole = Residual(16, 4).double()
         plan.apply_(whole, seed=1)
         for p, expected in zip(model.parameters(), whole.parameters(), strict=True):
-            assert torch.equal(p.full_tensor(), expected)  # type: ignore[attr-defined]
+            assert torch.equal(p.full_tensor(), expected)
     optimizer = torch.optim.AdamW(plan.param_groups(wrapped, lr=0.01, weight_decay=0.1))
     watch = nfd.Watch(wrapped, plan, batch(0)[0], every=STEPS, seed=1)
     assert not watch.state_dict()["start"]["kept"]

@@ -217,8 +217,7 @@ def hugging_face() -> dict[str, Case]:
             sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": width // 8, **common}
             sizes |= {"num_key_value_heads": width // 16, "intermediate_size": 2 * width}
             config = getattr(transformers, f"{name}Config")(**sizes, **options)
-            model: nn.Module = getattr(transformers, f"{name}ForCausalLM")(config)
-            return model
+            return getattr(transformers, f"{name}ForCausalLM")(config)
 
         return make
 
@@ -229,8 +228,7 @@ def hugging_face() -> dict[str, Case]:
             )
             if name != "ConvNext":
                 config.embedding_size = width
-            model: nn.Module = getattr(transformers, f"{name}ForImageClassification")(config)
-            return model
+            return getattr(transformers, f"{name}ForImageClassification")(config)
 
         return make
 
@@ -294,15 +292,13 @@ def test_branches_that_no_tensor_scales_get_a_factor() -> None:
     def gemma(width: int, depth: int) -> nn.Module:
         sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": width // 8, "head_dim": 8}
         config = transformers.Gemma2Config(num_key_value_heads=1, intermediate_size=width, vocab_size=11, **sizes)
-        model: nn.Module = transformers.Gemma2Model(config)
-        return model
+        return transformers.Gemma2Model(config)
 
     def bit(width: int, depth: int) -> nn.Module:
         config = transformers.BitConfig(
             embedding_size=width, num_groups=4, hidden_sizes=[width, 2 * width], depths=[depth, depth]
         )
-        model: nn.Module = transformers.BitForImageClassification(config)
-        return model
+        return transformers.BitForImageClassification(config)
 
     for make, sample, ends in (
         (gemma, None, [f"layers.{k}.post_{part}_layernorm" for k in range(6) for part in ("attention", "feedforward")]),

@@ -71,7 +71,6 @@ def test_a_law_between_a_power_and_a_limit_lies_within_its_narrow_band() -> None
         for block in (0, 3, 7):
             truth = law("change", WIDE, DEEP, step, block / 7)
             band = bands.at(Series("change", "up", 0), step, (block + 1) / 8, truth)
-            assert band is not None
             assert band.low < truth < band.high
             assert abs(band.deviation) < bands.alone <= bands.limit
             assert band.value == pytest.approx(truth, rel=0.03)
@@ -83,7 +82,6 @@ def test_there_is_a_band_for_what_the_ladder_saw_alone() -> None:
     assert bands.at(Series("change", "up", 0), 33, 0.5, 1.0) is None
     assert bands.at(Series("dead", "up", 0), 8, 0.5, 1.0) is None
     zero = bands.at(Series("change", "up", 0), 8, 0.5, 0.0)
-    assert zero is not None
     assert -1e3 < zero.deviation < -10
 
 
@@ -94,7 +92,6 @@ def test_intervals_of_single_numbers_hold_95_percent_of_new_networks() -> None:
         for row in network(WIDE, DEEP, 100 * draw + 50, steps=(4, 16)):
             if row.layer is None or row.layer == "embed":
                 band = bands.at(Series(row.meter, row.layer, None), row.step, None, row.value)
-                assert band is not None
                 inside.append(abs(band.deviation) <= bands.alone)
     assert np.mean(inside) > 0.83  # 0.95, less two standard errors of 16 independent numbers
 

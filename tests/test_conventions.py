@@ -73,8 +73,7 @@ class Tall(nn.Module):
         self.up, self.down = nn.Linear(width, inner), Conv1D(width, inner)
 
     def forward(self, h: Tensor) -> Tensor:
-        out: Tensor = h + self.down(torch.relu(self.up(h)))
-        return out
+        return h + self.down(torch.relu(self.up(h)))
 
 
 class TallNet(nn.Module):
@@ -86,8 +85,7 @@ class TallNet(nn.Module):
         self.blocks = nn.Sequential(*(Tall(width) for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.blocks(self.embed(x)))
-        return out
+        return self.head(self.blocks(self.embed(x)))
 
 
 VECTORS = torch.linspace(-1, 1, 10).view(2, 5)

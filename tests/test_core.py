@@ -18,7 +18,7 @@ from nfd.core.tables import as_text, table_of
 COVARIANCES = [(1.3, 0.7, -0.4), (1.0, 1.0, 0.95), (4.0, 0.5, 0.1), (0.3, 2.0, -0.7)]
 
 
-def reference(f, a: float, b: float, c: float) -> float:  # type: ignore[no-untyped-def]
+def reference(f, a: float, b: float, c: float) -> float:
     """E[f(h) f(hbar)] by adaptive integration, split where the integrand has a kink."""
     slope, spread = c / math.sqrt(a), math.sqrt(b - c * c / a)
 
@@ -101,7 +101,7 @@ def test_messages_name_the_argument_what_arrived_and_what_to_do() -> None:
     with pytest.raises(ValueError, match="depth must be at least 1; got 0"):
         check_count("depth", 0)
     with pytest.raises(TypeError, match=r"depth must be a whole number; got 2\.5 of type float"):
-        check_count("depth", 2.5)  # type: ignore[arg-type]
+        check_count("depth", 2.5)
     with pytest.raises(TypeError, match="seed must be a whole number; got True"):
         check_count("seed", True)
     with pytest.raises(ValueError, match="horizon must be greater than 0; got -1"):

@@ -39,7 +39,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a"
     replace_file(path, b"old")
     with pytest.raises(TypeError):
-        replace_file(path, "text")  # type: ignore[arg-type]
+        replace_file(path, "text")
     assert path.read_bytes() == b"old"
     assert [beside.name for beside in path.parent.iterdir()] == ["a"]
 

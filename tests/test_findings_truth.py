@@ -53,8 +53,8 @@ def made(
     study.measured = type(study.measured)()
     for feedback in ("shared", "independent"):
         for L in DEPTHS:
-            study.measured.limits[feedback, L] = right(margin(feedback, L))  # type: ignore[index]
-        study.measured.narrow[feedback] = right(margin(feedback, DEPTHS[-2]) - narrow)  # type: ignore[index]
+            study.measured.limits[feedback, L] = right(margin(feedback, L))
+        study.measured.narrow[feedback] = right(margin(feedback, DEPTHS[-2]) - narrow)
     if real is not None:
         for L in DEPTHS:
             for n in WIDTHS:
@@ -122,7 +122,6 @@ def test_real_networks_lie_above_their_own_prediction_or_do_not() -> None:
     said = named(study, "loss-shared").reading
     margin = nearing("shared", 16)
     above = re.search(r"by width: 64: (\S+) .*; 256: (\S+) ", said)
-    assert above is not None
     assert [float(n) for n in above.groups()] == pytest.approx([loss(margin - 0.3) - loss(margin), 0.0], abs=1e-3)
     assert "(significant: width 64)" in said
     own = [row for row in named(study, "loss-shared").rows if row["series"].startswith("real")]

@@ -177,7 +177,7 @@ def fitted(forget: bool = False, steps: int = 2, checkpoint: Path | None = None,
     loggers = pytest.importorskip("lightning.pytorch.loggers")
     net, plan = planned()
 
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = net
@@ -188,7 +188,7 @@ def fitted(forget: bool = False, steps: int = 2, checkpoint: Path | None = None,
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters()) if forget else plan.make_optimizer(net, lr=1e-3)
 
-    class Kept(loggers.logger.DummyLogger):  # type: ignore[misc, name-defined]
+    class Kept(loggers.logger.DummyLogger):
         def log_metrics(self, metrics: Any, step: int) -> None:
             said.append((metrics, step))
 

@@ -89,7 +89,7 @@ def test_words_follow_from_the_exponent_and_whether_the_meter_has_independent_pa
 
 def test_numbers_without_scatter_are_exact() -> None:
     laws = {"COLLAPSES": lambda n: 1 / n, "STABLE": lambda n: 2.3, "NOT MEASURED": lambda n: 0.0}
-    got = {word: made(law, [64, 128, 256], scatter=0.0) for word, law in laws.items()}  # type: ignore[no-untyped-call]
+    got = {word: made(law, [64, 128, 256], scatter=0.0) for word, law in laws.items()}
     assert {word: row["verdict"] for word, row in got.items()} == {word: word for word in got}
     assert (got["COLLAPSES"]["low"], got["COLLAPSES"]["high"]) == pytest.approx((-1, -1))
     assert math.isnan(got["NOT MEASURED"]["slope"])
@@ -114,7 +114,7 @@ def test_the_first_layer_that_breaks_is_named() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 2))
     x = torch.ones(3, 2)
     assert first_bad(model, lambda: model(x)) == "the loss"
-    nn.init.constant_(model[2].bias, math.inf)  # type: ignore[arg-type]
+    nn.init.constant_(model[2].bias, math.inf)
     assert first_bad(model, lambda: model(x)) == "2"
 
 
@@ -125,7 +125,7 @@ def test_no_advice_names_the_rule_in_use() -> None:
     changes = [(m, axis, word) for m in METERS for axis in ("width", "depth") for word in ("COLLAPSES", "GROWS")]
     for meter, axis, word in changes:
         for rule in RULES:
-            said = cause(meter, axis, word, rule).replace("instead of 'standard'", "")  # type: ignore[arg-type]
+            said = cause(meter, axis, word, rule).replace("instead of 'standard'", "")
             cures = [part for part in re.split(r"(?<=[.;]) ", said) if re.search(r"\buse\b", part, re.IGNORECASE)]
             for kind, names in kinds.items():
                 assert not any(kind in cure and rule in names for cure in cures), (meter, axis, word, rule)

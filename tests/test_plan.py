@@ -65,7 +65,7 @@ def expected_rate(role: str, rule: str, optimizer: str, *, vector: bool) -> floa
 @pytest.mark.parametrize("rule", list(A))
 @pytest.mark.parametrize("role", ["input", "embedding", "tied", "hidden", "outer", "inner", "readout"])
 def test_rates_are_those_of_the_table(role: Role, rule: str, optimizer: Any) -> None:
-    chosen, ell = RULES[rule], ELL if rule != "mup" else 1.0  # type: ignore[index]
+    chosen, ell = RULES[rule], ELL if rule != "mup" else 1.0
     fans = {"input": (1, M), "embedding": (1, M), "tied": (1, M), "readout": (M, 1)}.get(role, (M, M))
     law = LAWS[optimizer] if optimizer != "muon" or role in SPECTRAL else LAWS["adamw"]
     assert chosen.rate(role, law).at(*fans, ELL) == pytest.approx(
@@ -265,11 +265,11 @@ def test_another_model_is_refused() -> None:
 def test_groups_survive_copies_compilation_and_schedulers() -> None:
     model, plan = residual()
     frozen = copy.deepcopy(model)
-    frozen.embed.weight.requires_grad_(False)  # type: ignore[union-attr]
+    frozen.embed.weight.requires_grad_(False)
     named = {id(p): n for n, p in frozen.named_parameters()}
     assert "embed.weight" not in {named[id(p)] for g in plan.param_groups(frozen, lr=0.1) for p in g["params"]}
     compiled = torch.compile(model, backend="eager")
-    optimizer = torch.optim.AdamW(plan.param_groups(compiled, lr=0.1))  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(plan.param_groups(compiled, lr=0.1))
     before = [g["lr"] for g in optimizer.param_groups]
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
     optimizer.step()
@@ -347,9 +347,9 @@ _BASES = [{"base": (8, 2)}, {"base": (8, None)}, {"base": (4, 4)}]
 @pytest.mark.parametrize("sizes", _BASES)
 def test_a_constructor_with_swapped_arguments_is_refused(sizes: dict[str, int]) -> None:
     model, sample = Residual(16, 4), torch.zeros(2, 5)
-    assert nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base"][0]  # type: ignore[arg-type]
+    assert nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base"][0]
     with pytest.raises(ValueError, match=r"are they \(depth, width\)"):
-        nfd.plan(model, make_model=lambda d, w: Residual(w, d), sample=sample, **sizes)  # type: ignore[arg-type]
+        nfd.plan(model, make_model=lambda d, w: Residual(w, d), sample=sample, **sizes)
 
 
 def test_a_constructor_of_networks_of_nfd_is_asked_for_their_base() -> None:
@@ -375,8 +375,8 @@ class ByDepth(Transformer):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__(width, depth)
         for layer in self.layers:
-            for matrix, std in ((layer.a, 0.02), (layer.b, 0.02 * (2 * depth) ** -0.5)):  # type: ignore[union-attr]
-                nn.init.normal_(matrix.weight, std=std)  # type: ignore[union-attr, arg-type]
+            for matrix, std in ((layer.a, 0.02), (layer.b, 0.02 * (2 * depth) ** -0.5)):
+                nn.init.normal_(matrix.weight, std=std)
 
 
 def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
@@ -422,7 +422,7 @@ class Tied(Transformer):
 
     def __init__(self, width: int, depth: int, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
         super().__init__(width, depth, tied=True)
-        self.norm = norm(width)  # type: ignore[assignment]
+        self.norm = norm(width)
 
 
 class RMSNorm(nn.Module):
@@ -447,7 +447,7 @@ class TwoHeads(Tied):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.norm(super().features(ids))
-        return torch.as_tensor(self.head(x) + self.value(x))
+        return self.head(x) + self.value(x)
 
 
 class Shown(Tied):

@@ -41,7 +41,7 @@ class Tied(nn.Module):
         h = self.embed(x)
         for block in self.blocks:
             h = h + block(torch.tanh(h))
-        return self.head(h)  # type: ignore[no-any-return]
+        return self.head(h)
 
 
 ROOT = Path(__file__).parents[1]

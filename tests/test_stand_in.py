@@ -36,7 +36,7 @@ def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
             dense = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, dtype=F64)
             dense.weight = nn.Parameter(W)
             if layer.bias is not None:
-                dense.bias = nn.Parameter(start[index].bias.detach().clone())  # type: ignore[union-attr, operator]
+                dense.bias = nn.Parameter(start[index].bias.detach().clone())
             twin[index] = dense
     return twin
 

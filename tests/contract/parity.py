@@ -55,8 +55,7 @@ class MLP(nn.Module):
         h = self.embed(x)
         for block in self.blocks:
             h = h + block(h)
-        out: Tensor = self.head(h)
-        return out
+        return self.head(h)
 
 
 class Attention(nn.Module):
@@ -77,8 +76,7 @@ class Attention(nn.Module):
         read = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         h = h + self.proj(read)
         normed = self.between(h)
-        out: Tensor = h + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
-        return out
+        return h + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
 
 
 class Transformer(nn.Module):
@@ -95,8 +93,7 @@ class Transformer(nn.Module):
         h = self.embed(x.unflatten(-1, (4, 3)))
         for layer in self.layers:
             h = layer(h)
-        out: Tensor = self.head(self.norm(h).mean(1))
-        return out
+        return self.head(self.norm(h).mean(1))
 
 
 class Convolution(nn.Module):
@@ -112,8 +109,7 @@ class Convolution(nn.Module):
         h = x.unsqueeze(1)
         for layer in self.layers:
             h = torch.relu(layer(h))
-        out: Tensor = self.head(h.mean(-1))
-        return out
+        return self.head(h.mean(-1))
 
 
 MODELS: Mapping[str, Callable[[int, int], nn.Module]] = {

@@ -117,7 +117,7 @@ class Fading(torch.optim.AdamW):
         self.kept = (64 / max(p.shape[0] for p in parameters)) ** power
 
     @torch.no_grad()
-    def step(self, *_: Any) -> None:  # type: ignore[override]
+    def step(self, *_: Any) -> None:
         super().step()
         self.steps += 1
         for p, start in self.start if self.steps >= 5 else ():
@@ -137,7 +137,7 @@ def test_a_collapse_that_comes_late_is_seen_late(power: float, late: str) -> Non
 
 def silent(width: int, depth: int) -> nn.Module:
     model = Residual(width, depth)
-    nn.init.constant_(model.blocks[1].up.bias, -50.0)  # type: ignore[union-attr, arg-type]
+    nn.init.constant_(model.blocks[1].up.bias, -50.0)
     return model
 
 
@@ -324,7 +324,7 @@ def test_dicts_of_hugging_face_are_trained_on_the_loss_that_the_model_returns() 
 class Masked(Residual):
     """Takes a mask as its second argument, or by keyword."""
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return super().forward(x * mask)
 
 

@@ -83,7 +83,6 @@ def test_a_plan_is_that_of_python_and_says_which_network_it_fits(folder: Path) -
 def test_a_plan_of_a_run_scales_with_batch_and_tokens(folder: Path) -> None:
     assert run(*PLAN, "--batch", "64", "256", "--tokens", "1e4", "1e5", folder=folder).returncode == 0
     planned = nfd.Plan.load(folder / "out/plan/plan.json").run
-    assert planned is not None
     assert planned.steps == round(1e5 / 256)
 
 
@@ -190,7 +189,6 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as driver:
-        assert driver.stdout is not None
         assert driver.stdout.readline() == "begun\n"
         driver.send_signal(signal.SIGINT)
         _, said = driver.communicate(timeout=60)

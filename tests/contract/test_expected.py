@@ -116,8 +116,7 @@ class Wider(Language):
         self.more = nn.Linear(width, width)
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Tensor:
-        out: Tensor = self.head(self.norm(self.blocks(self.more(self.tokens(input_ids)))))
-        return out
+        return self.head(self.norm(self.blocks(self.more(self.tokens(input_ids)))))
 
 
 def test_a_check_of_networks_with_other_layers_is_refused() -> None:

@@ -131,7 +131,7 @@ def test_a_plan_takes_the_names_of_compiled_and_wrapped_models() -> None:
         assert all(plan.std(name) == plan.std(plain) for name, plain in names.items())
     rates = {plan.rate(name) for name in plan.roles}
     assert len(rates) > 1
-    model.blocks[0] = torch.compile(model.blocks[0], backend="eager")  # type: ignore[assignment]
+    model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
     assert all(plan.rate(name) in rates for name, _ in model.named_parameters())
 
 
@@ -162,8 +162,7 @@ class Holding(nn.Module):
         self.last = nn.Linear(10, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.module(x))
-        return out
+        return self.last(self.module(x))
 
 
 def test_a_module_of_that_name_keeps_it() -> None:

@@ -210,7 +210,6 @@ def test_a_grid_with_seeds_has_the_law_of_size_with_its_floor() -> None:
     assert capacity.law.good
     assert capacity.floor.low < 0.7 < capacity.floor.high
     assert capacity.at(1024, math.inf).low < 0.7 + 8 / 1024 < capacity.at(1024, math.inf).high
-    assert capacity.held_out is not None
     assert capacity.held_out.size == (512, 32)
     assert capacity.held_out.inside
     best = capacity.best(parameters="1M")
@@ -310,8 +309,8 @@ def test_intervals_of_a_power_law_hold_the_truth() -> None:
         for name, interval, value in (
             ("floor", law.floor, 2),
             ("power", law.terms["alpha"], 0.4),
-            ("larger", law.good and law.loss(2.0**16), 2 + 8 * 2**-6.4),  # type: ignore[call-arg]
-            ("new", law.good and law.network(2.0**15), new),  # type: ignore[call-arg,arg-type]
+            ("larger", law.good and law.loss(2.0**16), 2 + 8 * 2**-6.4),
+            ("new", law.good and law.network(2.0**15), new),
         ):
             held[name] += not interval or interval.low <= value <= interval.high
     assert all(count / 40 > 0.85 for count in held.values()), held

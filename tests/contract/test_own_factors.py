@@ -51,8 +51,7 @@ class Language(nn.Module):
 
         def forward(self, h: Tensor) -> Tensor:
             u = torch.relu(self.up(self.norm(h)) * self.inside)
-            out: Tensor = h + self.branch * self.down(u)
-            return out
+            return h + self.branch * self.down(u)
 
     def __init__(
         self,
@@ -78,8 +77,7 @@ class Language(nn.Module):
         h = self.embed(ids) * self.embedding + self.place
         for block in self.blocks:
             h = block(h)
-        out: Tensor = self.head(self.norm(h) * self.before_head) / (1 / self.behind_head)
-        return out
+        return self.head(self.norm(h) * self.before_head) / (1 / self.behind_head)
 
 
 def ids(seed: int = 0) -> Tensor:
@@ -171,7 +169,7 @@ def test_factors_are_found_where_blocks_and_others_share_one_sequential(unbuilt:
 
 @pytest.mark.parametrize("place", ["embedding", "inside"])
 def test_a_model_on_the_meta_device_has_the_same_plan(place: str) -> None:
-    make = partial(Language, **{place: root})  # type: ignore[arg-type]
+    make = partial(Language, **{place: root})
     with torch.device("meta"):
         unbuilt = make(WIDTH, 4)
     plan = nfd.plan(unbuilt, rule="complete-p", make_model=make, base=(BASE, 2), sample=ids())
@@ -228,8 +226,7 @@ def test_a_check_judges_the_stream_before_the_first_block(factor: Factor, rule: 
             self.up, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
 
         def forward(self, h: Tensor) -> Tensor:
-            out: Tensor = h + self.norm(torch.relu(self.up(h)))
-            return out
+            return h + self.norm(torch.relu(self.up(h)))
 
     def make(width: int, depth: int) -> nn.Module:
         model = Language(width, 0, embedding=factor)
@@ -254,7 +251,7 @@ def gemma2(width: int, depth: int) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": width // 8, "head_dim": 8}
     sizes |= {"num_key_value_heads": 1, "intermediate_size": width, "vocab_size": SYMBOLS, "pad_token_id": None}
-    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**sizes))  # type: ignore[no-any-return]
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**sizes))
 
 
 def t5(width: int, depth: int, tied: bool = True) -> nn.Module:
@@ -263,7 +260,7 @@ def t5(width: int, depth: int, tied: bool = True) -> nn.Module:
         d_model=width, d_kv=8, d_ff=width, num_layers=depth, num_heads=width // 8, vocab_size=SYMBOLS,
         tie_word_embeddings=tied, decoder_start_token_id=0, dropout_rate=0.0,
     )  # fmt: skip
-    return transformers.T5ForConditionalGeneration(config)  # type: ignore[no-any-return]
+    return transformers.T5ForConditionalGeneration(config)
 
 
 def granite(width: int, depth: int) -> nn.Module:
@@ -273,7 +270,7 @@ def granite(width: int, depth: int) -> nn.Module:
         intermediate_size=width, vocab_size=SYMBOLS, embedding_multiplier=12.0, logits_scaling=8.0,
         residual_multiplier=0.22, attention_multiplier=0.125,
     )  # fmt: skip
-    return transformers.GraniteForCausalLM(config)  # type: ignore[no-any-return]
+    return transformers.GraniteForCausalLM(config)
 
 
 def given(make: Any) -> dict[str, Tensor]:
@@ -285,7 +282,7 @@ def test_the_stream_of_gemma_begins_alike_at_every_width() -> None:
     for width in (32, 256):
         model, plan = planned(gemma2, (width, 2), base=(32, None), sample=given(gemma2))
         plan.apply_(model)
-        hook = model.model.layers[0].register_forward_pre_hook(  # type: ignore[union-attr, index, operator]
+        hook = model.model.layers[0].register_forward_pre_hook(
             lambda _, args: sizes.append(args[0].square().mean().sqrt().item())
         )
         model(**given(gemma2))

@@ -56,7 +56,7 @@ def residual(branch: Wrap = bare, head: Wrap = bare, kind: type[nn.Linear] = nn.
             h = self.embed(x)
             for block in self.blocks:
                 h = block(h)
-            return torch.as_tensor(self.head(self.norm(h)))
+            return self.head(self.norm(h))
 
     return Model
 
@@ -70,7 +70,7 @@ def old(wrap: Callable[..., Any]) -> Wrap:
     def wrapped(module: nn.Module) -> nn.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return wrap(module)  # type: ignore[no-any-return]
+            return wrap(module)
 
     return wrapped
 
@@ -92,7 +92,7 @@ class Positive(nn.Module):
 
 
 def low_rank(module: nn.Module) -> nn.Module:
-    parametrize.register_parametrization(module, "weight", LowRank(module.in_features))  # type: ignore[arg-type]
+    parametrize.register_parametrization(module, "weight", LowRank(module.in_features))
     return module
 
 
@@ -123,7 +123,7 @@ def test_what_stands_beside_or_is_only_masked_is_planned_as_before() -> None:
     """Vectors, frozen matrices and pruned ones; and every parametrization that was removed again."""
 
     def masked(module: nn.Module) -> nn.Module:
-        return prune.random_unstructured(module, "weight", 0.5)  # type: ignore[no-any-return,no-untyped-call]
+        return prune.random_unstructured(module, "weight", 0.5)
 
     def positive(module: nn.Module) -> nn.Module:
         return parametrize.register_parametrization(module, "bias", Positive())
@@ -146,9 +146,9 @@ def test_what_stands_beside_or_is_only_masked_is_planned_as_before() -> None:
 
 def test_the_standard_rule_leaves_parametrized_matrices_as_they_are() -> None:
     model, plan = planned(residual(branch=parametrizations.weight_norm), rule="standard")
-    before = model.get_submodule("blocks.1.down").weight.clone()  # type: ignore[operator, union-attr]
+    before = model.get_submodule("blocks.1.down").weight.clone()
     plan.apply_(model, seed=1)
-    assert torch.equal(model.get_submodule("blocks.1.down").weight, before)  # type: ignore[arg-type]
+    assert torch.equal(model.get_submodule("blocks.1.down").weight, before)
 
 
 class ByHandNormed(nn.Linear):
@@ -213,7 +213,7 @@ class Mixer(Block):
 
 class NoSkip(Block):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(self.down(torch.relu(self.up(self.norm(x)))))
+        return self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Named(nn.Module):
@@ -225,7 +225,7 @@ class Named(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.as_tensor(nn.Sequential(self.embed, *self.blocks, self.norm, self.head)(x))
+        return nn.Sequential(self.embed, *self.blocks, self.norm, self.head)(x)
 
 
 def kinds(width: int, depth: int, alternating: bool) -> list[nn.Module]:
@@ -261,7 +261,7 @@ def test_a_network_in_one_sequential_has_the_plan_of_one_with_named_parts(make: 
     """Whatever says what the base is; the head has another number in the base, and kinds that share names are apart."""
 
     def own(width: int, depth: int) -> nn.Module:
-        return make(width, depth, alternating)  # type: ignore[no-any-return]
+        return make(width, depth, alternating)
 
     expected = planned(lambda width, depth: Named(width, kinds(width, depth, alternating)))[1]
     _, plan = planned(own)
@@ -281,7 +281,7 @@ def test_a_base_without_a_depth_is_as_deep_as_the_model(alternating: bool) -> No
     for build in (sequential, lambda w, d, a: Named(w, kinds(w, d, a))):
 
         def make(width: int, depth: int, build: Any = build) -> nn.Module:
-            return build(width, depth, alternating)  # type: ignore[no-any-return]
+            return build(width, depth, alternating)
 
         plan = nfd.plan(make(32, 8), rule="complete-p", make_model=make, base=(8, None), sample=X)
         assert (plan.width, plan.depth, plan.base) == (4, 1, (8, 8))
@@ -363,7 +363,7 @@ class StateSpaces(nn.Module):
         h = self.embed(x) + self.waves[0]
         for block in self.blocks:
             h = block(h)
-        return torch.as_tensor(self.head(self.norm(h)))
+        return self.head(self.norm(h))
 
 
 KEPT = ("dt_bias", "A_log", "forget.bias", "spread", "mix.weight", "weight_of_place", "noisy_gain", "waves")
@@ -386,7 +386,7 @@ def test_what_a_constructor_begins_with_structure_stays(rule: str, base_depth: i
     models = [built(StateSpaces, seed) for seed in (0, 1)]
     before = [named(model) for model in models]
     sizes = {"make_model": StateSpaces, "base": (8, base_depth), "sample": X}
-    plan = nfd.plan(models[0], rule=rule, **sizes)  # type: ignore[arg-type]
+    plan = nfd.plan(models[0], rule=rule, **sizes)
     after = [named(plan.apply_(model, seed=3)) for model in models]
     for name, value in after[0].items():
         if name.endswith(KEPT):
@@ -505,8 +505,7 @@ def hugging_face(kind: str) -> Make:
         else:
             sizes |= {"num_blocks": depth, "chunkwise_kernel": "chunkwise--native_autograd"}
             sizes |= {"sequence_kernel": "native_sequence__native", "step_kernel": "native"}
-        model: nn.Module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
-        return model
+        return getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
 
     return make
 

@@ -48,8 +48,6 @@ def test_outputs_are_those_of_networks_that_were_trained_by_other_code(of: dict[
     x, y = parity(*of["rows"])
     family = nfd.resnets(x.shape[1], 1, horizon=of["horizon"], activation=of["activation"], feedback=of["feedback"])
     p = nfd.predict(family, one_by_one(x, y), of["eta_c"], depth=of["depth"], width=2048, replicates=4, outputs=True)
-    assert p.outputs is not None
-    assert p.outputs_stderr is not None
     error = torch.tensor(of["stderr"]).hypot(p.outputs_stderr[:, 0, 0])
     apart = (p.outputs[:, 0, 0] - torch.tensor(of["mean"])).abs() / error
     assert float(apart.max()) < 4.5
@@ -65,8 +63,6 @@ def test_independent_feedback_has_the_limit_of_the_particles_and_shared_feedback
     def apart(feedback: str) -> float:
         family = nfd.resnets(x.shape[1], 1, feedback=feedback, **shape)
         p = nfd.predict(family, one_by_one(x, y), 0.5, depth=4, width=4096, outputs=True)
-        assert p.outputs is not None
-        assert p.outputs_stderr is not None
         gap = (p.outputs[:, 0, 0] - solved.outputs).abs()
         return float((gap / p.outputs_stderr[:, 0, 0].hypot(solved.outputs_stderr))[1:].max())
 
@@ -88,7 +84,6 @@ def test_the_first_step_is_governed_by_the_kernel(feedback: str, depth: float) -
     x, rate = torch.ones(1, 6), 1e-3
     task = nfd.Task([(x, torch.ones(1, 1))] * 2, loss="mse")
     p = nfd.predict(nfd.resnets(6, 1, feedback=feedback), task, rate, depth=depth, width=1024, rtol=0.05, outputs=True)
-    assert p.outputs is not None
     assert p.converged
     assert p.extrapolated == (depth == math.inf)
     moved = float((p.outputs[1] - p.outputs[0]).squeeze()) / rate
@@ -166,8 +161,7 @@ class Bare(nn.Module):
         h = self.embed(x)
         for block in self.blocks:
             h = h + block(torch.relu(h))
-        out: Tensor = self.head(h)
-        return out
+        return self.head(h)
 
 
 def test_what_a_resolution_leaves_out_is_measured_against_exact_networks() -> None:
@@ -245,7 +239,6 @@ def test_a_run_that_diverges_is_a_result_without_numbers() -> None:
     assert math.isfinite(float(p.loss[0]))
     assert math.isnan(float(p.loss[-1]))
     assert math.isnan(p.table[-1]["low"])
-    assert p.eval_loss is not None
     assert math.isnan(p.eval_loss)
     assert "diverged" in str(p)
 

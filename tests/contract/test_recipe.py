@@ -21,8 +21,7 @@ class DiT(nn.Module):
 
         def forward(self, x: Tensor, condition: Tensor) -> Tensor:
             shift, scale, gate = self.modulation(condition)[:, None].chunk(3, -1)
-            out: Tensor = x + gate * self.mlp(self.norm(x) * (1 + scale) + shift)
-            return out
+            return x + gate * self.mlp(self.norm(x) * (1 + scale) + shift)
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -39,8 +38,7 @@ class DiT(nn.Module):
         for block in self.blocks:
             x = block(x, condition)
         shift, scale = self.modulation(condition)[:, None].chunk(2, -1)
-        out: Tensor = self.out(self.norm(x) * (1 + scale) + shift)
-        return out
+        return self.out(self.norm(x) * (1 + scale) + shift)
 
 
 def stack(width: int, depth: int) -> nn.Module:
@@ -80,6 +78,5 @@ def test_the_critical_batch_grows_by_its_own_power_of_length() -> None:
     """0.462, as fitted to critical batches; 0.383 is the power of the best one."""
     plan = nfd.plan(stack(16, 2), rule="mup", make_model=stack, base=(8, 2))
     run = plan.for_run(batch=(32, 64), tokens=(1e6, 1e8), critical_batch=100).run
-    assert run is not None
     assert run.critical_batch == pytest.approx(100 * 100**0.462)
     assert any("2505.13738" in factor.source and factor.value == pytest.approx(100**0.462) for factor in run.factors)

@@ -49,8 +49,7 @@ class EncoderDecoder(nn.Module):
         g, memory = self.start(x), self.norms[0](h)
         for block in self.decoder:
             g = block(g, memory)
-        out: Tensor = self.head(self.norms[1](g))
-        return out
+        return self.head(self.norms[1](g))
 
 
 def fading(width: int, depth: int) -> nn.Module:
@@ -158,8 +157,7 @@ class Exploding(nn.Module):
         h = self.embed(x)
         for block in self.blocks:
             h = 20 * block(h)
-        out: Tensor = self.head(nn.functional.rms_norm(h, h.shape[-1:]))
-        return out
+        return self.head(nn.functional.rms_norm(h, h.shape[-1:]))
 
 
 def test_an_explosion_everywhere_is_not_blamed_on_padding() -> None:
@@ -183,7 +181,7 @@ def test_every_stack_is_watched_by_itself() -> None:
         plan = nfd.plan(model, rule="complete-p", make_model=EncoderDecoder, base=(16, 2), sample=SAMPLE)
         plan.apply_(model)
         if fault:
-            model.get_submodule(fault).weight.requires_grad_(False)  # type: ignore[operator, union-attr]
+            model.get_submodule(fault).weight.requires_grad_(False)
         watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=check)
         train(model, plan.make_optimizer(model, lr=3e-3), BATCHES, watch)
         alerts[fault] = [(alert.layer, alert.cause) for alert in watch.alerts]

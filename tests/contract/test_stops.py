@@ -152,7 +152,7 @@ class Large(nfd.Observer):
 
     def begin(self, member: object, task: nfd.Task) -> nfd.Observation:
         if not self.killed.exists():
-            send = Connection._send  # type: ignore[attr-defined]
+            send = Connection._send
 
             def half(line: Any, content: bytes) -> None:
                 if len(content) < 2**20:
@@ -161,7 +161,7 @@ class Large(nfd.Observer):
                 send(line, content[: 2**19])
                 return os.kill(os.getpid(), signal.SIGKILL)
 
-            Connection._send = half  # type: ignore[attr-defined]
+            Connection._send = half
         return Text()
 
 

@@ -54,8 +54,7 @@ class Residual(nn.Module):
             branch = self.behind(branch) if self.style == "dropout" else branch
             h = branch if self.style == "block" else h + self.multiplier * branch
         h = self.norm(h.mean(-2)) if self.style == "pooled" else self.norm(h).mean(-2)
-        out: Tensor = self.head(h)
-        return out
+        return self.head(h)
 
 
 @cache

@@ -148,7 +148,7 @@ class Sign(torch.optim.Optimizer):
         super().__init__(groups, {"lr": 1e-3, "weight_decay": 0.0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 p.sub_(group["lr"] * p.grad.sign())

@@ -85,8 +85,7 @@ class Text(ResidualMLP):
         h = self.tokens(ids)
         for block in self.blocks:
             h = h + block(h)
-        out: Tensor = self.head(self.norm(h))
-        return out
+        return self.head(self.norm(h))
 
 
 def text(steps: int) -> list[tuple[Tensor, Tensor]]:

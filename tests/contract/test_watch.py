@@ -137,14 +137,13 @@ def trained_by_lightning(_: Path, lr: float, *, bf16: bool, kind: str = "bf16-mi
     lightning = pytest.importorskip("lightning")
     model, plan, tokens = planned_gpt2()
 
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = model
 
         def training_step(self, batch: Any, _: int) -> Tensor:
-            loss: Tensor = self.net(input_ids=batch, labels=batch).loss
-            return loss
+            return self.net(input_ids=batch, labels=batch).loss
 
         def configure_optimizers(self) -> Any:
             return plan.make_optimizer(model, lr=lr)
@@ -222,7 +221,7 @@ def test_a_page_is_green_while_looks_are_judged_and_grey_where_they_are_not(plan
     def spoil(seen: nfd.Watch) -> None:
         if seen.steps == 7:
             with torch.no_grad():
-                model.blocks[1][1].weight.mul_(6)  # type: ignore[index, union-attr]
+                model.blocks[1][1].weight.mul_(6)
 
     watch.listeners.append(spoil)
     train(model, plan, watch, 8)
