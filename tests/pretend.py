@@ -26,7 +26,7 @@ _DEVICE, _IS_CUDA = (name.__get__ for name in (Tensor.device, Tensor.is_cuda))
 _aten = torch.ops.aten
 _ACROSS = {_aten.copy_.default, _aten._to_copy.default}  # may join two devices
 _BY_INDEX = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default}  # indices may lie on the CPU
-_READ = {Tensor.tolist, Tensor.numpy, Tensor.__array__}
+_READ = {Tensor.numpy, Tensor.__array__}
 _THERE: dict[int, StorageWeakRef] = {}  # storages; a weak reference keeps the address from being used again
 
 
@@ -39,11 +39,9 @@ class PretendedGenerator(torch.Generator):
 
 
 class Pretended:
-    """What lies on the pretended device, and how often the host has waited for it."""
+    """What lies on the pretended device."""
 
-    def __init__(self) -> None:
-        self.waits = 0
-        self.within = _CPU  # where the tensors lie of the function that is running: what it makes inside is made there
+    within = _CPU  # where the tensors lie of the function that is running: what it makes inside is made there
 
     def place(self, x: Any) -> torch.device:
         """Where a tensor or a generator lies."""
@@ -79,9 +77,7 @@ class _Names(TorchFunctionMode):
         if func == _IS_CUDA:
             return self.at.place(args[0]) == _CUDA
         if func in _READ and self.at.place(args[0]) == _CUDA:
-            if func is not Tensor.tolist:
-                raise TypeError("can't convert cuda:0 device type tensor to numpy.")
-            self.at.waits += 1
+            raise TypeError("can't convert cuda:0 device type tensor to numpy.")
         if func in (Tensor.to, Tensor.cpu, Tensor.cuda):
             return self._moved(func, args, kwargs)
         return self._made(func, args, kwargs)
@@ -104,7 +100,6 @@ class _Names(TorchFunctionMode):
         here = self.at.place(x)
         if target is None or target.type == here.type:
             return x.to(*rest, **kwargs)
-        self.at.waits += here == _CUDA
         return self.at.put(x.to(*rest, **kwargs | {"copy": True}), _CUDA if target.type == "cuda" else _CPU)
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -146,8 +141,6 @@ class _Operations(TorchDispatchMode):
         scalars = {self.at.place(t) for t in tensors if not t.dim()}
         if func not in _ACROSS and (len(places) > 1 or (_CUDA in scalars and places == {_CPU})):
             raise RuntimeError(f"Expected all tensors to be on the same device; {func} got cuda:0 and cpu.")
-        if func in (_aten._local_scalar_dense.default, _aten.nonzero.default) and _CUDA in places:
-            self.at.waits += 1
         out = func(*args, **(kwargs or {}))
         first = self.at.place(tensors[0]) if tensors else self.at.within
         if _CUDA in (places if tensors and func not in _ACROSS else {first}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -22,39 +22,21 @@ BATCHES = list(zip(X, Y, strict=True))
 
 
 @contextmanager
-def default_dtype() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
+def told(tell: Callable[[Any], None], value: Any, usual: Any) -> Iterator[None]:
+    tell(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@contextmanager
-def default_device() -> Iterator[None]:
-    torch.set_default_device("meta")
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+        tell(usual)
 
 
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "inference mode": torch.inference_mode,
     "no gradients": torch.no_grad,
-    "double precision": default_dtype,
-    "meta device": default_device,
-    "deterministic algorithms": deterministic,
+    "double precision": lambda: told(torch.set_default_dtype, torch.float64, torch.float32),
+    "meta device": lambda: told(torch.set_default_device, "meta", None),
+    "deterministic algorithms": lambda: told(torch.use_deterministic_algorithms, True, False),
 }
 
 
@@ -156,7 +138,10 @@ def test_the_surroundings_are_as_they_were_afterwards_whatever_happens() -> None
         assert (torch.ones(1) @ torch.ones(1)).dtype == torch.float32
         return 1 / 0
 
-    with torch.autocast("cpu", torch.bfloat16), default_dtype(), default_device(), torch.no_grad():
+    modes = (MODES[name]() for name in ("autocast", "double precision", "meta device", "no gradients"))
+    with ExitStack() as entered:
+        for mode in modes:
+            entered.enter_context(mode)
         with pytest.raises(ZeroDivisionError):
             fails()
         assert torch.is_autocast_enabled("cpu")

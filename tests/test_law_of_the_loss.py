@@ -88,39 +88,6 @@ def test_a_law_that_does_not_hold_names_the_size_that_is_furthest_from_it() -> N
         law.loss(513)
 
 
-def test_noise_that_sizes_share_widens_the_floor_and_noise_of_their_own_less() -> None:
-    random, widths = np.random.default_rng(0), {True: list[float](), False: list[float]()}
-    for _ in range(10):
-        common = random.normal(size=3)
-        for shared in (True, False):
-            noise = {size: common if shared else random.normal(size=3) for size in product((64, 128, 256), (4, 8, 16))}
-            losses = {
-                (n, L): (1 + 8 / n + 1 / L + 0.02 * (own + 0.1 * random.normal(size=3))).tolist()
-                for (n, L), own in noise.items()
-            }
-            law = fit_law(BOTH, losses)
-            assert not shared or law.paired
-            widths[shared].append(law.floor.high - law.floor.low)
-    alone = fit_law(BOTH, losses, paired=False)
-    assert alone.floor.high - alone.floor.low < np.median(widths[False])
-    assert np.median(widths[True]) > 0.02 * 2  # of three numbers with the deviation 0.02, their mean
-
-
-@pytest.mark.parametrize("power", [0.75, 1.0, 1.5])
-def test_a_power_within_the_prior_is_held(power: float) -> None:
-    """The power of width leaves the interval of the floor, or the law is refused: at 60 draws, three errors of 0.95."""
-    held, random = list[bool](), np.random.default_rng(0)
-    for _ in range(60):
-        losses = {
-            (n, L): (1 + 0.2 * (64 / n) ** power + 0.2 * 4 / L + 0.01 * random.normal(size=2)).tolist()
-            for n, L in product((64, 128, 256), (4, 8, 16))
-        }
-        law = fit_law(BOTH, losses)
-        held += [law.floor.low <= 1 <= law.floor.high] if law.good else []
-    assert len(held) > 30
-    assert sum(held) / len(held) >= 0.87
-
-
 # ---- budgets ----------------------------------------------------------------------------------------------------
 
 

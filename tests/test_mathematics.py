@@ -9,18 +9,15 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import nfd
 from nfd.core.activations import stream_variances
-from nfd.core.errors import RuleName
-from nfd.core.estimates import rms, student
-from nfd.families.network import Network
+from nfd.core.estimates import student
 from nfd.forecasts.law import fit_law
 from nfd.forecasts.scaling_law import Cost, best_size
 from nfd.limits.predict import Ensemble, extrapolated, to_infinity
@@ -42,14 +39,6 @@ def rows(page: str, head: str) -> list[list[str]]:
     lines = prose(page).split(head)[1].splitlines()[2:]
     table = lines[: next(k for k, line in enumerate(lines) if not line.startswith("|"))]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-
-
-def stepped(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
-    """g and h, [L + 1, n] each, of one input and a loss with derivative 1, its gradients left in place."""
-    net.zero_grad()
-    streams = net.streams(x)
-    streams.outputs.sum().backward()
-    return streams.delta[:, 0], streams.h[:, 0]
 
 
 @pytest.mark.parametrize("page", NAMES)
@@ -153,27 +142,6 @@ def test_a_limit_in_depth_is_found_where_there_is_one(
     assert converged == (not found.note)
     if converged:
         assert float(found.of(ensembles(means)).mean()) == pytest.approx(2, abs=1e-3)
-
-
-def test_constants_of_the_first_step_of_two_layer_blocks() -> None:
-    n, L, T, eta_c = 256, 4, 1.0, 1e-4
-    tau, c, x = T / L, 1 + T / L / 2, torch.ones(1, 4, dtype=torch.float64)
-
-    def step(rule: RuleName, seed: int) -> list[float]:
-        net = nfd.ResNet(4, 1, n, L, block="two-layer", seed=seed, dtype=torch.float64)
-        start = [p.detach().clone() for name, p in net.named_parameters() if name.startswith("inner")]
-        optimizer, before = nfd.SGD(net.param_groups(eta_c, rule)), net(x).detach()
-        _, h = stepped(net, x)
-        optimizer.step()
-        trained = [p.detach() for name, p in net.named_parameters() if name.startswith("inner")]
-        moved = [(W - W0) @ v / math.sqrt(n) for W, W0, v in zip(trained, start, h, strict=False)]
-        return [rms(torch.stack(moved)) / eta_c, float(before - net(x).detach()) / eta_c]
-
-    for rule, boost in (("depth-mup", 1.0), ("depth-mup-inner", math.sqrt(L))):
-        update = boost * math.sqrt(tau / (2 * L) * sum(c ** (L + k - 1) for k in range(L)))
-        total = 2 * c**L + T / 2 * c ** (L - 1) * (1 + boost)
-        seen = torch.tensor([step(cast(RuleName, rule), seed) for seed in range(4)]).mean(0)
-        assert (seen / torch.tensor([update, total]) - 1).abs().max() < 0.2
 
 
 # ---- size, statistics ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from benchmarks.coverage_noise import scales
+from tests.models import Residual
 from torch import Tensor
 
 import nfd
@@ -115,29 +116,17 @@ def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> Non
     def batches(size: int, steps: int = 4) -> list[tuple[Tensor, Tensor]]:
         stream = torch.Generator().manual_seed(6)
         return [
-            (torch.randn(size, 8, generator=stream), torch.randint(3, (size,), generator=stream)) for _ in range(steps)
+            (torch.randn(size, 5, generator=stream), torch.randint(3, (size,), generator=stream)) for _ in range(steps)
         ]
 
     sizes = {"widths": [8, 16], "depths": [1], "seeds": 2, "rule": "mup", "noise": True}
-    check = nfd.check(Net, batches(16), **sizes)  # type: ignore[arg-type]
+    check = nfd.check(Residual, batches(16), **sizes)
     assert [(row["width"], row["seed"]) for row in check.noise] == [(8, 0), (8, 1), (16, 0), (16, 1)]
     assert all(row["low"] <= row["value"] <= row["high"] for row in check.noise)
     assert "noise scale [95 % interval]" in str(check)
-    plain = nfd.check(Net, batches(16), **(sizes | {"noise": False}))  # type: ignore[arg-type]
+    plain = nfd.check(Residual, batches(16), **(sizes | {"noise": False}))
     assert plain.noise == []
     assert plain.table == check.table
     for wrong in (batches(11), batches(16, 1), [*batches(16, 1), *batches(8, 1)]):
         with pytest.raises(ValueError, match="noise needs"):
-            nfd.check(Net, wrong, **sizes)  # type: ignore[arg-type]
-
-
-class Net(torch.nn.Module):
-    """Three matrices."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        layers = [torch.nn.Linear(width, width) for _ in range(depth)]
-        self.layers = torch.nn.Sequential(torch.nn.Linear(8, width), *layers, torch.nn.Linear(width, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+            nfd.check(Residual, wrong, **sizes)

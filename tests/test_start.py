@@ -74,24 +74,6 @@ def test_neurons_come_to_their_particles_as_one_over_n(form: dict[str, Any]) -> 
         assert float((many[name].mean() / few[name].mean()).log()) / math.log(8) == pytest.approx(-1, abs=0.3)
 
 
-@pytest.mark.parametrize(("activation", "rate"), [("identity", 1.0), ("relu", 0.5)])
-def test_wide_networks_are_near_their_particles_at_a_long_horizon(activation: str, rate: float) -> None:
-    """Whose variances grow by ``1 + rate T / L`` a layer: a wrong horizon would show."""
-    n, L, T = 512, 3, 8.0
-    found = particles(2, 5, 2, n, L, horizon=T, activation=activation)
-    grown = (1 + rate * T / L) ** L
-    assert float(found["h_particles"].mean()) < 0.02 * grown * float(inputs().square().mean())
-    assert float(found["g_particles"].mean()) < 0.06 * grown
-
-
-def test_gradients_of_relu_come_to_their_particles_more_slowly() -> None:
-    """Its slope jumps: Prop. 6 asks for one that is Lipschitz."""
-    few, many = (particles(60, 5, 2, n, 3) for n in (16, 128))
-    rates = {name: float((many[name].mean() / few[name].mean()).log()) / math.log(8) for name in few}
-    assert rates["h_particles"] == pytest.approx(-1, abs=0.3)
-    assert -0.8 < rates["g_particles"] < -0.4
-
-
 # ---- covariances of the steps (nfd.paper.streams) ------------------------------------------------------------------
 
 

@@ -8,54 +8,29 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models import Residual, train
 from torch import Tensor, nn
 
 import nfd
 
 
-class Branches(nn.Module):
-    """Residual blocks of two matrices without norms, so that an offset of the inputs reaches every one of them."""
-
-    class Block(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.up, self.down = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
-
-        def forward(self, h: Tensor) -> Tensor:
-            out: Tensor = h + self.down(torch.relu(self.up(h)))
-            return out
+class Branches(Residual):
+    """Without norms and biases, so that an offset of the inputs reaches every matrix."""
 
     def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.embed = nn.Linear(16, width, bias=False)
-        self.blocks = nn.ModuleList(self.Block(width) for _ in range(depth))
-        self.head = nn.Linear(width, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.embed(x)
-        for block in self.blocks:
-            h = block(h)
-        out: Tensor = self.head(h)
-        return out
+        super().__init__(width, depth, bias=False)
 
 
 def offset_batch(offset: float = 40.0) -> tuple[Tensor, Tensor]:
     """Twelve samples whose common mean is so many times as long as what tells them apart."""
-    x = offset + torch.randn(12, 16, generator=torch.Generator().manual_seed(0))
+    x = offset + torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
     return x / offset, torch.arange(12) % 3
 
 
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 12) -> list[float]:
     """Losses of a model on the batch with an offset."""
-    x, y = (t.to(next(model.parameters()).dtype) if t.is_floating_point() else t for t in offset_batch())
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    x, y = offset_batch()
+    return train(model, optimizer, [(x.to(next(model.parameters()).dtype), y)] * steps)
 
 
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -246,10 +246,11 @@ def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
     low, high = (ends[0], ends[1]) if a > 0 else (ends[1], math.inf)
     if high <= 0:
         return UNKNOWN
-    value = float(means[0] / means[1]) if means[1] > 0 else math.inf
+    if means[1] <= 0:
+        return Interval(math.inf, math.nan, max(low, 0.0), high)
+    value = float(means[0] / means[1])
     variance = float(spread[0, 0] - 2 * value * spread[0, 1] + value**2 * spread[1, 1])
-    error = math.sqrt(max(0.0, variance)) / float(means[1]) if means[1] > 0 else math.nan
-    return Interval(value, error, max(low, 0.0), high)
+    return Interval(value, math.sqrt(max(0.0, variance)) / float(means[1]), max(low, 0.0), high)
 
 
 def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
