@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 from nfd.paper.figures import figure4, figure5
 from nfd.paper.figures.figure import Runs
@@ -21,6 +23,25 @@ RATES = [0.125, 0.25, 0.5, 1.0, 2.0]
 METERS = {"inner_update": -0.5, "stream_update": 0.0, "function_update_inner": 0.0}
 Answer = tuple[dict[str, float], dict[str, Any]]  # metrics and curves
 Ended = Callable[[RunConfig], int | None]  # the step at which a run diverges
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a claim is judged by, and what is true of it; each of ``said`` is found in the reading or what was tried."""
+
+    claim: str
+    made: Callable[[], Any]
+    verdict: str
+    value: float | None = None
+    said: tuple[str, ...] = ()
+    images: int = 1000
+
+
+def named(cases: list[Case]) -> Iterator[Any]:
+    """Cases as parameters of a test, by their claim and number."""
+    counts: dict[str, Iterator[int]] = defaultdict(lambda: iter(range(99)))
+    for case in cases:
+        yield pytest.param(case, id=f"{case.claim}-{next(counts[case.claim])}")
 
 
 def noise(config: RunConfig) -> float:

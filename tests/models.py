@@ -143,6 +143,22 @@ class ConvNet(nn.Module):
         return self.head(self.stages(self.stem(x)).mean((2, 3)))
 
 
+def encoder(width: int, depth: int) -> nn.Module:
+    """Pre-norm encoder of PyTorch with heads of 8 features, without dropout, from features to features."""
+    layer = nn.TransformerEncoderLayer(width, width // 8, 2 * width, norm_first=True, batch_first=True, dropout=0.0)
+    return nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+
+
+def gemma2(width: int, depth: int) -> Any:
+    """Gemma 2 of Hugging Face with heads of 8 features, one of them for keys and values."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Gemma2Config(
+        hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8, num_key_value_heads=1, head_dim=8,
+        intermediate_size=2 * width, vocab_size=32, pad_token_id=0, attn_implementation="eager",
+    )  # fmt: skip
+    return transformers.Gemma2ForCausalLM(config)
+
+
 def gpt2(width: int, depth: int) -> Any:
     """GPT-2 of Hugging Face with heads of 8 features, without dropout."""
     transformers = pytest.importorskip("transformers")

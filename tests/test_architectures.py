@@ -23,7 +23,7 @@ from tests.architectures import (
     Tokens,
     VisionTransformer,
 )
-from tests.models import gpt2
+from tests.models import encoder, gemma2, gpt2
 from torch import nn
 
 import nfd
@@ -149,11 +149,6 @@ CASES: dict[str, Case] = {
         | ENDS,
     ),
 }
-
-
-def encoder(width: int, depth: int) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(width, width // 8, 2 * width, norm_first=True, batch_first=True)
-    return nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
 
 
 ENCODER = {"*.*.self_attn.out_proj.weight": "writing matrix", "*.*.self_attn.out_proj.bias": "writing vector"}
@@ -289,21 +284,15 @@ def test_branches_that_no_tensor_scales_get_a_factor() -> None:
     """Gemma stores gains as ``1 + g``; BiT standardises its weights."""
     transformers = pytest.importorskip("transformers")
 
-    def gemma(width: int, depth: int) -> nn.Module:
-        sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": width // 8, "head_dim": 8}
-        config = transformers.Gemma2Config(num_key_value_heads=1, intermediate_size=width, vocab_size=11, **sizes)
-        return transformers.Gemma2Model(config)
-
     def bit(width: int, depth: int) -> nn.Module:
         config = transformers.BitConfig(
             embedding_size=width, num_groups=4, hidden_sizes=[width, 2 * width], depths=[depth, depth]
         )
         return transformers.BitForImageClassification(config)
 
-    for make, sample, ends in (
-        (gemma, None, [f"layers.{k}.post_{part}_layernorm" for k in range(6) for part in ("attention", "feedforward")]),
-        (bit, PIXELS, [f"bit.encoder.stages.{s}.layers.{k}.conv3" for s in (0, 1) for k in range(1, 6)]),
-    ):
+    gemmas = [f"layers.{k}.post_{part}_layernorm" for k in range(6) for part in ("attention", "feedforward")]
+    bits = [f"bit.encoder.stages.{s}.layers.{k}.conv3" for s in (0, 1) for k in range(1, 6)]
+    for make, sample, ends in ((lambda *size: gemma2(*size).model, None, gemmas), (bit, PIXELS, bits)):
         sizes: dict[str, Any] = {"make_model": make, "base": (16, 2)}
         model = make(64, 6)
         for rule, factor in (("mup", 1.0), ("depth-mup", 1 / R3), ("complete-p", 1 / 3)):

@@ -6,13 +6,13 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from tests.handmade import HORIZONS, Answer, Ended, falling, figure_1, looks, made, never, noise, normal
+from tests.handmade import HORIZONS, Answer, Case, Ended, falling, figure_1, looks, made, named, never, noise, normal
 
 from nfd.data import Dataset, digits
 from nfd.paper.claims import blocks, independence, shape
@@ -26,19 +26,6 @@ CLAIMS = {claim.id: claim for claims in OF_RUNS for claim in claims}
 PROGRESS = math.log(10) - 1.0  # of networks whose loss is 1
 OPEN = ("undecided", "not testable here")
 Parts = dict[str, dict[str, Runs]]  # by figure and part
-
-
-@dataclass(frozen=True)
-class Case:
-    """Runs, and what is true of them; ``said`` are expressions of which each is found in the reading or in what was
-    tried."""
-
-    claim: str
-    runs: Callable[[], Parts]
-    verdict: str
-    value: float | None = None
-    said: tuple[str, ...] = ()
-    images: int = 1000
 
 
 def all_(config: RunConfig) -> int:
@@ -493,16 +480,10 @@ def dataset() -> Dataset:
     return digits(0)
 
 
-def named() -> Iterator[Any]:
-    counts: Mapping[str, Iterator[int]] = defaultdict(lambda: iter(range(99)))
-    for case in CASES:
-        yield pytest.param(case, id=f"{case.claim}-{next(counts[case.claim])}")
-
-
-@pytest.mark.parametrize("case", list(named()))
+@pytest.mark.parametrize("case", list(named(CASES)))
 def test_the_verdict_is_what_is_true_of_the_runs(case: Case, dataset: Dataset) -> None:
     data = replace(dataset, train=dataset.train[torch.arange(case.images)])
-    row = CLAIMS[case.claim].row(Evidence("smoke", data, runs=case.runs()))
+    row = CLAIMS[case.claim].row(Evidence("smoke", data, runs=case.made()))
     texts = [row["reading"], *row["tried"]]
     assert row["verdict"] == case.verdict, row
     assert all(any(re.search(said, text) for text in texts) for said in case.said), texts

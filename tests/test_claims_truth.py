@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from tests.handmade import Case, named
 from torch import Tensor
 
 from nfd.core import activations
@@ -36,17 +37,6 @@ OWN = (theory.REGIMES, theory.KERNELS, theory.IDENTITIES, limit.FIRST_STEP, limi
 CLAIMS = {claim.id: claim for claims in OWN for claim in claims}
 C_1 = 1 / math.sqrt(2 * math.pi)
 World = Mapping[str, Any]  # what stands in the place of functions and settings, by their names below nfd.paper.claims
-
-
-@dataclass(frozen=True)
-class Case:
-    """A world, and what is true in it; each of ``said`` is found in the reading."""
-
-    claim: str
-    world: Callable[[], World]
-    verdict: str
-    value: float | None = None
-    said: tuple[str, ...] = ()
 
 
 @pytest.fixture(scope="module")
@@ -416,15 +406,9 @@ CASES = [*FIRST_STEP, *START, *IDENTITIES, *KERNELS, *LIMIT, *SHAPES]
 UNTESTABLE = {"valid-program"}
 
 
-def named() -> Iterator[Any]:
-    counts: Mapping[str, Iterator[int]] = defaultdict(lambda: iter(range(99)))
-    for case in CASES:
-        yield pytest.param(case, id=f"{case.claim}-{next(counts[case.claim])}")
-
-
-@pytest.mark.parametrize("case", list(named()))
+@pytest.mark.parametrize("case", list(named(CASES)))
 def test_the_measurement_says_what_is_true(case: Case, evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, made in case.world().items():
+    for place, made in case.made().items():
         monkeypatch.setattr(f"nfd{place}" if place.startswith(".") else f"nfd.paper.claims.{place}", made)
     judged = CLAIMS[case.claim].measure(fresh(evidence))
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import Residual, gpt2
+from tests.models import SHIFTED, Language, gpt2
 from torch import nn
 
 import nfd
@@ -17,7 +17,7 @@ from nfd.watch.bands import WatchRow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own
 
-SAMPLE = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+SAMPLE = SHIFTED[0][0]
 ROWS = [
     WatchRow(2, "alignment", None, None, 0.5),
     WatchRow(2, "update", "blocks.0.up", 0.5, 0.1),
@@ -25,10 +25,10 @@ ROWS = [
 ]
 
 
-def planned(rule: str = "complete-p") -> tuple[Residual, nfd.Plan]:
+def planned(rule: str = "complete-p") -> tuple[Language, nfd.Plan]:
     torch.manual_seed(0)
-    model = Residual(16, 2)
-    plan = nfd.plan(model, rule=rule, make_model=Residual, base=(8, 1), sample=SAMPLE)
+    model = Language(16, 2)
+    plan = nfd.plan(model, rule=rule, make_model=Language, base=(8, 1), sample=SAMPLE)
     plan.apply_(model)
     return model, plan
 
@@ -40,7 +40,7 @@ def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
     model, plan = planned()
     twin, other_plan = planned("mup")
     frozen, _ = planned()
-    frozen.embed.weight.requires_grad_(False)
+    frozen.tokens.weight.requires_grad_(False)
 
     def checked(optimizer: torch.optim.Optimizer, stepped: nn.Module = model) -> None:
         check_optimizers(plan, stepped, [optimizer], "Do this.")
@@ -48,15 +48,15 @@ def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
     checked(plan.make_optimizer(model, lr=0.01))
     checked(torch.optim.AdamW(plan.param_groups(model, lr=0.3, no_decay="vectors")))
     checked(plan.make_optimizer(frozen, lr=0.01), frozen)
-    with pytest.raises(InputError, match=r"The AdamW does not step 'embed\.weight', .* without its groups.* Do this\."):
+    with pytest.raises(InputError, match=r"The AdamW does not step 'tokens\.weight', .* its groups.* Do this\."):
         checked(torch.optim.AdamW(model.parameters()))
-    with pytest.raises(InputError, match=r"does not step 'embed\.weight'.*another plan or model"):
+    with pytest.raises(InputError, match=r"does not step 'tokens\.weight'.*another plan or model"):
         checked(plan.make_optimizer(twin, lr=0.01))
     with pytest.raises(InputError, match="does not step 'blocks"):
         checked(other_plan.make_optimizer(model, lr=0.01))
     before = plan.make_optimizer(frozen, lr=0.01)
-    frozen.embed.weight.requires_grad_(True)
-    with pytest.raises(InputError, match=r"does not step 'embed\.weight' at .* before these were to train"):
+    frozen.tokens.weight.requires_grad_(True)
+    with pytest.raises(InputError, match=r"does not step 'tokens\.weight' at .* before these were to train"):
         checked(before, frozen)
     mixed = plan.make_optimizer(model, lr=0.01)
     mixed.param_groups[0]["lr"] *= 2
@@ -121,7 +121,9 @@ def test_real_writers_store_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # ---- Hugging Face ----------------------------------------------------------------------------------------------------
 
 
-def trainer_of(folder: Path, *, forget: bool = False, steps: int = 2, **options: Any) -> tuple[Any, nfd.Watch]:
+def trainer_of(
+    folder: Path, *, forget: bool = False, steps: int = 2, lr: float = 1e-3, **options: Any
+) -> tuple[Any, nfd.Watch]:
     """A Trainer on batches of tokens, with the callback of a plan and a watch."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -133,7 +135,7 @@ def trainer_of(folder: Path, *, forget: bool = False, steps: int = 2, **options:
         str(folder), max_steps=steps, per_device_train_batch_size=2, max_grad_norm=0.0, **usual | options
     )
     tokens = torch.randint(0, 16, (8, 8), generator=torch.Generator().manual_seed(1))
-    optimizer = None if forget else plan.make_optimizer(model, lr=1e-3)
+    optimizer = None if forget else plan.make_optimizer(model, lr=lr)
     data = [{"input_ids": ids, "labels": ids} for ids in tokens]
     trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
     watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, every=1)
@@ -171,7 +173,9 @@ def test_a_resumed_trainer_has_the_rows_of_one_that_was_never_stopped(tmp_path: 
 # ---- Lightning -------------------------------------------------------------------------------------------------------
 
 
-def fitted(forget: bool = False, steps: int = 2, checkpoint: Path | None = None, **options: Any) -> Any:
+def fitted(
+    forget: bool = False, steps: int = 2, lr: float = 1e-3, checkpoint: Path | None = None, **options: Any
+) -> Any:
     """Lightning's Trainer, the watch, and what the logger was told."""
     lightning = pytest.importorskip("lightning")
     loggers = pytest.importorskip("lightning.pytorch.loggers")
@@ -183,10 +187,10 @@ def fitted(forget: bool = False, steps: int = 2, checkpoint: Path | None = None,
             self.net = net
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            return nn.functional.cross_entropy(self.net(batch[0]).flatten(0, 1), batch[1].flatten())
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.AdamW(self.parameters()) if forget else plan.make_optimizer(net, lr=1e-3)
+            return torch.optim.AdamW(self.parameters()) if forget else plan.make_optimizer(net, lr=lr)
 
     class Kept(loggers.logger.DummyLogger):
         def log_metrics(self, metrics: Any, step: int) -> None:
@@ -203,8 +207,7 @@ def fitted(forget: bool = False, steps: int = 2, checkpoint: Path | None = None,
         **quiet,
         **options,
     )
-    batches = [(SAMPLE, torch.arange(4) % 3)] * 4
-    trainer.fit(Module(), torch.utils.data.DataLoader(batches, batch_size=None), ckpt_path=checkpoint)
+    trainer.fit(Module(), torch.utils.data.DataLoader(SHIFTED[:1] * 4, batch_size=None), ckpt_path=checkpoint)
     return trainer, watch, said
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.contract.common import run
-from tests.models import IDS, SHIFTED, ConvNet, Language, Residual, gpt2, shifted_loss, train
+from tests.models import IDS, SHIFTED, ConvNet, Language, Residual, encoder, gpt2, shifted_loss, train
 from torch import Tensor, nn
 
 import nfd
@@ -201,13 +201,11 @@ def test_networks_of_two_sizes_begin_independently() -> None:
     assert abs(float(torch.corrcoef(torch.tensor(sizes))[0, 1])) < 0.7  # shared draws make it 0.9 and more
 
 
-def encoder(width: int, depth: int) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(width, width // 4, 2 * width, norm_first=True, batch_first=True, dropout=0.0)
-    blocks = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-    return nn.Sequential(nn.Embedding(11, width), blocks, nn.LayerNorm(width), nn.Linear(width, 11))
+def attention(width: int, depth: int) -> nn.Module:
+    return nn.Sequential(nn.Embedding(11, width), encoder(width, depth), nn.Linear(width, 11))
 
 
-@pytest.mark.parametrize(("make_model", "optimizer"), [(ConvNet, "adamw"), (encoder, "muon")])
+@pytest.mark.parametrize(("make_model", "optimizer"), [(ConvNet, "adamw"), (attention, "muon")])
 def test_every_kind_of_module_is_measured(make_model: Any, optimizer: str) -> None:
     g = torch.Generator().manual_seed(0)
     images = [(torch.randn(8, 3, 6, 6, generator=g) + 3, torch.arange(8))] * 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models import train
+from tests.models import gemma2, train
 from torch import Tensor, nn
 
 import nfd
@@ -245,13 +245,6 @@ def test_a_check_judges_the_stream_before_the_first_block(factor: Factor, rule: 
 
 
 # ---- models of Hugging Face ----------------------------------------------------------------------------------------
-
-
-def gemma2(width: int, depth: int) -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": width // 8, "head_dim": 8}
-    sizes |= {"num_key_value_heads": 1, "intermediate_size": width, "vocab_size": SYMBOLS, "pad_token_id": None}
-    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**sizes))
 
 
 def t5(width: int, depth: int, tied: bool = True) -> nn.Module:

@@ -31,34 +31,43 @@ def bare(module: nn.Module) -> nn.Module:
     return module
 
 
-class Branch(nn.Module):
-    """A block whose last matrix may be wrapped."""
+class Block(nn.Module):
+    """A residual block with so many times the features inside."""
 
-    def __init__(self, width: int, last: nn.Module) -> None:
+    inside = 1
+
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), last
+        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, self.inside * width)
+        self.down = nn.Linear(self.inside * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + torch.as_tensor(self.down(torch.relu(self.up(self.norm(x)))))
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Named(nn.Module):
+    """Embedding, blocks and head by names of their own."""
+
+    def __init__(self, width: int, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Linear(5, width), nn.ModuleList(blocks)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.Sequential(self.embed, *self.blocks, self.norm, self.head)(x)
 
 
 def residual(branch: Wrap = bare, head: Wrap = bare, kind: type[nn.Linear] = nn.Linear) -> Make:
-    """A constructor of networks of such blocks."""
+    """A constructor of networks whose blocks end, and that end themselves, with a matrix that may be wrapped."""
 
-    class Model(nn.Module):
-        def __init__(self, width: int, depth: int) -> None:
-            super().__init__()
-            self.embed = nn.Linear(5, width)
-            self.blocks = nn.ModuleList(Branch(width, branch(kind(width, width))) for _ in range(depth))
-            self.norm, self.head = nn.LayerNorm(width), head(nn.Linear(width, 3))
+    def make(width: int, depth: int) -> nn.Module:
+        model = Named(width, [Block(width) for _ in range(depth)])
+        for block in model.blocks:
+            block.down = branch(kind(width, width))
+        model.head = head(model.head)
+        return model
 
-        def forward(self, x: Tensor) -> Tensor:
-            h = self.embed(x)
-            for block in self.blocks:
-                h = block(h)
-            return self.head(self.norm(h))
-
-    return Model
+    return make
 
 
 # ---- matrices that are computed from other parameters ------------------------------------------------------------
@@ -191,41 +200,15 @@ def test_a_branch_shrinks_with_depth_however_its_matrix_is_written(kind: type[nn
 # ---- blocks in any container -------------------------------------------------------------------------------------
 
 
-class Block(nn.Module):
-    """A residual block with twice as many features inside."""
-
-    inside = 2
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, self.inside * width)
-        self.down = nn.Linear(self.inside * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.as_tensor(self.down(torch.relu(self.up(self.norm(x)))))
-
-
 class Mixer(Block):
     """A block of another kind, with tensors of the same names and other shapes."""
 
-    inside = 3
+    inside = 2
 
 
 class NoSkip(Block):
     def forward(self, x: Tensor) -> Tensor:
         return self.down(torch.relu(self.up(self.norm(x))))
-
-
-class Named(nn.Module):
-    """The reference: embedding, blocks and head by names of their own."""
-
-    def __init__(self, width: int, blocks: list[nn.Module]) -> None:
-        super().__init__()
-        self.embed, self.blocks = nn.Linear(5, width), nn.ModuleList(blocks)
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.Sequential(self.embed, *self.blocks, self.norm, self.head)(x)
 
 
 def kinds(width: int, depth: int, alternating: bool) -> list[nn.Module]:
@@ -419,12 +402,12 @@ def test_a_matrix_with_structure_is_scaled_where_the_rule_scales_it() -> None:
 
 def test_a_bias_of_a_layer_of_pytorch_begins_as_in_the_base() -> None:
     """Its own law has the fan-in, which the rule replaces; one that the constructor draws otherwise is as it was."""
-    model, plan = planned(residual())
+    model, plan = planned(residual(), 128, base=(32, 2))
     before = named(model)
     plan.apply_(model, seed=1)
     for name in ("up", "down"):
         bias = torch.stack([model.get_parameter(f"blocks.{k}.{name}.bias").detach() for k in range(8)])
-        expected = (3 * 8) ** -0.5 / (4 if name == "down" else 1)
+        expected = (3 * 32) ** -0.5 / (4 if name == "down" else 1)
         assert float(bias.square().mean().sqrt()) == pytest.approx(expected, rel=0.3)
         assert not torch.equal(bias[0], before[f"blocks.0.{name}.bias"])
     assert not any("onstructor" in note for note in plan.notes)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.common import batches
-from tests.models import train
+from tests.models import gemma2, train
 from torch import Tensor, nn
 
 import nfd
@@ -117,17 +117,6 @@ def test_no_gradient_vanishes_in_whisper() -> None:
 
 
 # ---- gradients where the stream is zero ------------------------------------------------------------------------------
-
-
-def gemma2(width: int, depth: int) -> Any:
-    transformers = pytest.importorskip("transformers")
-    return transformers.Gemma2ForCausalLM(
-        transformers.Gemma2Config(
-            vocab_size=32, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=depth,
-            num_attention_heads=2, num_key_value_heads=2, head_dim=16, max_position_embeddings=32, sliding_window=16,
-            pad_token_id=0, attn_implementation="eager",
-        )
-    )  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own

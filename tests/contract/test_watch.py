@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests import models
 from tests.contract.common import ResidualMLP, batches
-from tests.models import gpt2
+from tests.test_integrations import fitted, trainer_of
 from torch import Tensor, nn
 
 import nfd
@@ -108,54 +108,14 @@ def test_a_check_measures_a_model_with_an_autocast_of_its_own() -> None:
             assert seen[meter] == pytest.approx(wanted[meter], rel=0.05), meter
 
 
-def planned_gpt2() -> tuple[Any, nfd.Plan, Tensor]:
-    torch.manual_seed(0)
-    tokens = torch.randint(0, 16, (8, 8))
-    model = gpt2(16, 2)
-    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base=(8, 2))
-    plan.apply_(model)
-    return model, plan, tokens
-
-
 def trained_by_transformers(folder: Path, lr: float, *, bf16: bool) -> nfd.Watch:
-    transformers = pytest.importorskip("transformers")
-    model, plan, tokens = planned_gpt2()
-    arguments = transformers.TrainingArguments(
-        str(folder), max_steps=3, per_device_train_batch_size=2, max_grad_norm=0.0, report_to=[], save_strategy="no",
-        logging_strategy="no", disable_tqdm=True, use_cpu=True, bf16=bf16,
-    )  # fmt: skip
-    data = [{"input_ids": ids, "labels": ids} for ids in tokens]
-    optimizers = plan.make_optimizer(model, lr=lr), None
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=optimizers)
-    watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, every=1)
-    trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch))
+    trainer, watch = trainer_of(folder, steps=3, lr=lr, bf16=bf16)
     trainer.train()
     return watch
 
 
 def trained_by_lightning(_: Path, lr: float, *, bf16: bool, kind: str = "bf16-mixed") -> nfd.Watch:
-    lightning = pytest.importorskip("lightning")
-    model, plan, tokens = planned_gpt2()
-
-    class Module(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = model
-
-        def training_step(self, batch: Any, _: int) -> Tensor:
-            return self.net(input_ids=batch, labels=batch).loss
-
-        def configure_optimizers(self) -> Any:
-            return plan.make_optimizer(model, lr=lr)
-
-    watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, every=1)
-    trainer = lightning.Trainer(
-        max_steps=3, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        accelerator="cpu", precision=kind if bf16 else "32-true",
-        callbacks=[nfd.integrations.LightningCallback(plan, watch)],
-    )  # fmt: skip
-    trainer.fit(Module(), torch.utils.data.DataLoader(tokens, batch_size=2))
-    return watch
+    return fitted(steps=3, lr=lr, precision=kind if bf16 else "32-true")[1]
 
 
 @pytest.mark.filterwarnings("ignore")  # of the trainers' own
