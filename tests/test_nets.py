@@ -153,7 +153,7 @@ class Subclass(nfd.ResNet):
 def test_streams_of_a_subclass_see_its_outputs() -> None:
     ours, theirs = Subclass(8, 4).streams(data()), nfd.ResNet(5, 3, 8, 4, dtype=F64).streams(data())
     for s in (ours, theirs):
-        s.outputs.sum().backward()  # type: ignore[no-untyped-call]
+        s.outputs.sum().backward()
     torch.testing.assert_close(ours.outputs, 2 * theirs.outputs)
     torch.testing.assert_close(ours.delta, 2 * theirs.delta)
     assert nfd.plan(Subclass(8, 4), base=Subclass(4, 2)).rate("outer.0.weight") == nfd.plan(

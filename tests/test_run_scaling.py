@@ -28,9 +28,7 @@ def planned(optimizer: str = "adamw", **run: Any) -> tuple[torch.nn.Module, nfd.
 
 
 def scaling(optimizer: str = "adamw", **run: Any) -> RunScaling:
-    known = planned(optimizer, **run)[1].run
-    assert known is not None
-    return known
+    return planned(optimizer, **run)[1].run
 
 
 def group_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str) -> dict[str, Any]:
@@ -131,7 +129,6 @@ def test_the_table_names_law_label_and_source() -> None:
 
 def test_the_schedule_warms_up_for_as_many_tokens_and_keeps_the_ratios() -> None:
     model, plan = planned(**LARGER, schedule=nfd.RateSchedule(warmup=100, fall="linear", share=0.5))
-    assert plan.run is not None
     assert plan.run.schedule == nfd.RateSchedule(25, "linear", 0.5)
     optimizer = plan.make_optimizer(model, lr=0.1)
     scheduler, seen = plan.make_schedule(optimizer), []
@@ -180,4 +177,4 @@ def test_a_plan_without_a_schedule_makes_none() -> None:
         plan.make_schedule(plan.make_optimizer(model, lr=0.1))
     for wrong in ({"warmup": -1}, {"fall": "steep"}, {"share": 0.0}, {"final": 1.5}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            nfd.RateSchedule(**wrong)  # type: ignore[arg-type]
+            nfd.RateSchedule(**wrong)

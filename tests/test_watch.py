@@ -50,7 +50,6 @@ def value(watch: nfd.Watch, meter: str, layer: str | None = None, step: int | No
 
 
 def test_rows_are_what_training_changed_on_the_sample() -> None:
-    model: Any
     model, plan = planned(Residual(WIDTH, DEPTH))
     start, watch = copy.deepcopy(model), nfd.Watch(model, plan, X, every=3)
     train(model, plan, 3, watch)
@@ -112,8 +111,7 @@ class Restless(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.passes += 1
         self.cached = self.passes * 2
-        out: torch.Tensor = self.net(self.drop(self.norm(x)) + 0.1 * torch.randn(x.shape))
-        return out
+        return self.net(self.drop(self.norm(x)) + 0.1 * torch.randn(x.shape))
 
 
 def test_training_goes_on_as_if_there_were_no_watch() -> None:
@@ -262,14 +260,14 @@ def test_bad_input_is_refused() -> None:
     model, plan = planned(Residual(WIDTH, DEPTH))
     other = Residual(WIDTH, 2)
     for wrong, message in [
-        (lambda: nfd.Watch("model", plan, X), "model must be"),  # type: ignore[arg-type]
-        (lambda: nfd.Watch(model, "plan", X), "plan must be"),  # type: ignore[arg-type]
+        (lambda: nfd.Watch("model", plan, X), "model must be"),
+        (lambda: nfd.Watch(model, "plan", X), "plan must be"),
         (lambda: nfd.Watch(model, plan, "x"), "sample must be"),
         (lambda: nfd.Watch(model, plan, X, every=0), "every must be"),
         (lambda: nfd.Watch(other, plan, X), "not the one planned"),
         (lambda: nfd.Watch(model, plan, X[:, :4]), "must take the sample"),
         (lambda: nfd.Watch(model, plan, torch.tensor(2)), "must take the sample"),
-        (lambda: nfd.Watch(model, plan, X, expected=X), "expected must be"),  # type: ignore[arg-type]
+        (lambda: nfd.Watch(model, plan, X, expected=X), "expected must be"),
         (lambda: nfd.Watch(nfd.defer(Residual(WIDTH, DEPTH)), plan, X), "these layers are deferred"),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
@@ -300,7 +298,7 @@ class Wrapped(Optimizer):
 def planned_for(optimizer: str = "adamw", rule: str = "complete-p") -> tuple[nn.Module, nfd.Plan]:
     model = Residual(WIDTH, DEPTH)
     base = {} if rule == "standard" else {"make_model": Residual, "base": (8, 2)}
-    plan = nfd.plan(model, rule=rule, optimizer=optimizer, sample=X, **base)  # type: ignore[arg-type]
+    plan = nfd.plan(model, rule=rule, optimizer=optimizer, sample=X, **base)
     return plan.apply_(model), plan
 
 

@@ -64,7 +64,7 @@ def twice(module: nn.Module, given: Any, made: Tensor) -> Tensor:
 
 
 def _patched(linear: nn.Module) -> None:
-    linear.forward = lambda x: 2 * nn.Linear.forward(linear, x)  # type: ignore[arg-type,method-assign]
+    linear.forward = lambda x: 2 * nn.Linear.forward(linear, x)
 
 
 HOOKS: dict[str, Callable[[nn.Linear], object]] = {
@@ -80,10 +80,10 @@ HOOKS: dict[str, Callable[[nn.Linear], object]] = {
 @pytest.mark.parametrize("kind", HOOKS)
 def test_hooks_on_what_would_be_replaced_are_refused_by_name(kind: str) -> None:
     model = Branches(24, 2)
-    HOOKS[kind](model.blocks[1].up)  # type: ignore[arg-type,union-attr]
+    HOOKS[kind](model.blocks[1].up)
     for weights in ("structured", "deferred"):
         with pytest.raises(ValueError, match=r"'blocks\.1\.up\.weight': code hooks into it"):
-            nfd.defer(model, weights=weights)  # type: ignore[arg-type]
+            nfd.defer(model, weights=weights)
     assert [row["name"] for row in nfd.deferral(model).table if row["reason"] == "HOOKED"] == ["blocks.1.up.weight"]
     assert not any(isinstance(m, nfd.StructuredLinear) for m in model.modules())  # it stays as it was
     deferred = nfd.defer(model, where="blocks.*.down")
@@ -124,14 +124,14 @@ class Hooked(Branches):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__(width, depth)
-        self.blocks[0].up.register_forward_hook(twice)  # type: ignore[union-attr,operator]
+        self.blocks[0].up.register_forward_hook(twice)
 
 
 class Reading(Branches):
     """Its penalty computes with the weight of a matrix."""
 
     def forward(self, x: Tensor) -> Tensor:
-        weight: Tensor = self.blocks[0].up.weight  # type: ignore[union-attr,assignment]
+        weight: Tensor = self.blocks[0].up.weight
         out = super().forward(x)
         return out + 0.01 * (weight * 2.0).square().mean() + 0.0 * weight.norm() + 0.0 * (x[:, :1] @ weight[:1, :3]).T.T
 
