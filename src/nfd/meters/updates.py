@@ -57,7 +57,7 @@ from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
 from nfd.scaling.samples import evaluating, outputs_of
 
-_Squares = tuple[float, int]
+_Squares = tuple[float, float, int]  # of what training changed in an output, of its bound, and the number of entries
 Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 NO_BLOCKS = (
     "no residual blocks were found: where the model has some, pass blocks='path.to.blocks.*', or take a depth of at "
@@ -70,13 +70,15 @@ HIDDEN = "the blocks are not called as modules, so that the stream between them 
 class Look:
     """The meters of a network after a step, those of its matrices and those of its blocks, by name.
 
-    ``stacks`` has those of every stack of blocks by the name of the stack, where there are several.
+    ``stacks`` has those of every stack of blocks by the name of the stack, where there are several. ``bounds`` has by
+    stack what ``inner_update`` would be at perfect alignment.
     """
 
     network: dict[str, float]
     stacks: dict[str, dict[str, float]]
     matrices: dict[str, dict[str, float]]
     blocks: dict[str, dict[str, float]]
+    bounds: dict[str, float]
 
 
 class Baseline:
@@ -145,6 +147,7 @@ class Baseline:
                 if name in self.inner:
                     reset(name, start)
             stacks = self._of_stacks(now, matrices, responses)
+        bounds = {stack: _pooled(own, 1) for stack in stacks if (own := self._of_stack(stack, self.inner, responses))}
         network = stacks.pop("")
         aligned = [meters["alignment"] for meters in matrices.values() if "alignment" in meters]
         if aligned:
@@ -154,14 +157,14 @@ class Baseline:
         for name, added in now.added.items():
             stack = _stack_of(f"{name}.", self.member.stacks)
             blocks.setdefault(name, {})["added"] = added / self.member.time_step(stack)
-        return Look(network, stacks, matrices, blocks)
+        return Look(network, stacks, matrices, blocks, bounds)
 
     def _of_matrix(
         self, t: TensorInfo, start: Tensor, now: Pass, before: Tensor | None
     ) -> tuple[dict[str, float], _Squares | None]:
-        """The meters of a matrix, and the sum of squares and number of entries of what training changed in its output,
-        ``(W - W(0)) z``, where its input is seen."""
-        weight, z = whole(t.parameter), now.inputs.get(t.name)
+        """The meters of a matrix, and sums over what training changed in its output, ``(W - W(0)) z``, where its input
+        is seen."""
+        weight, z, law = whole(t.parameter), now.inputs.get(t.name), self.member.plan.law_for(t.name)
         changed = weight - start
         if t.name not in self._start_sizes:
             self._start_sizes[t.name] = norm(start), spectral_norm(start) if t.name in self.hidden else 0.0
@@ -171,12 +174,16 @@ class Baseline:
             meters["update_to_weight"] = spectral_norm(changed) / spectral if spectral else math.nan
         if z is None or not is_linear(t, z):
             return meters, None
-        response = self.member.multiplier(t.name) * applied(t, changed, z)
+        multiplier = self.member.multiplier(t.name)
+        response, bound = multiplier * applied(t, changed, z), multiplier * reach(t, changed, z, law)
         meters["update"] = rms(response)
         if before is not None:
-            aligned = alignment(t, weight - whole(before), z, self.member.plan.law_for(t.name))
+            aligned = alignment(t, weight - whole(before), z, law)
             meters |= {} if aligned is None else {"alignment": aligned}
-        return meters, (float(response.double().square().sum()), response.numel())
+        return meters, (norm(response) ** 2, bound**2, response.numel())
+
+    def _of_stack(self, stack: str, names: Iterable[str], responses: Mapping[str, _Squares | None]) -> list[_Squares]:
+        return [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
 
     def _of_stacks(
         self, now: Pass, matrices: Mapping[str, Mapping[str, float]], responses: Mapping[str, _Squares | None]
@@ -191,10 +198,7 @@ class Baseline:
             meters = {meter: value for meter, value in meters.items() if meter not in unread}
             if not stack:
                 meters["function_update"] = rms(now.outputs - self.before.outputs)
-            inner, outer = (
-                [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
-                for names in (self.inner, self.outer)
-            )
+            inner, outer = (self._of_stack(stack, names, responses) for names in (self.inner, self.outer))
             if inner:
                 meters["inner_update"] = _pooled(inner)
             if self.inner and not stack:
@@ -263,9 +267,9 @@ def _of_stream(now: Tensor, start: Tensor) -> dict[str, float]:
     return {"activation": rms(now), "activation_update": rms(now - start)}
 
 
-def _pooled(parts: list[_Squares]) -> float:
-    """RMS over the entries of all parts."""
-    return math.sqrt(sum(squares for squares, _ in parts) / sum(entries for _, entries in parts))
+def _pooled(parts: list[_Squares], which: int = 0) -> float:
+    """RMS over the entries of all parts, of the responses or of their bounds."""
+    return math.sqrt(sum(part[which] for part in parts) / sum(entries for *_, entries in parts))
 
 
 # ---- a look as single numbers ----------------------------------------------------------------------------------------
@@ -423,9 +427,14 @@ def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> fl
 
     It is at most 1. ``|dW|`` is the Frobenius norm, and the spectral one for optimizers such as Muon.
     """
-    size = spectral_norm(update) if law.unit == WHOLE_MATRIX else norm(update)
-    product = size * _norm_of_inputs(t, z)
-    return None if product == 0 else norm(applied(t, update, z)) / product
+    most = reach(t, update, z, law)
+    return None if most == 0 else norm(applied(t, update, z)) / most
+
+
+def reach(t: TensorInfo, change: Tensor, z: Tensor, law: OptimizerLaw) -> float:
+    """``|dW| |z|``: the most that a change of this size does to the outputs, if all inputs lie along its direction."""
+    size = spectral_norm(change) if law.unit == WHOLE_MATRIX else norm(change)
+    return size * _norm_of_inputs(t, z)
 
 
 def spectral_norm(matrix: Tensor) -> float:
