@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 import nfd
 from nfd.core.estimates import Interval
-from nfd.rates.optimum import Scores, rounded
-from nfd.rates.transfer import Regret, drift
+from nfd.rates.optimum import Regret, Scores, rounded
+from nfd.rates.transfer import drift
 
 Row = dict[str, str | int | float]
 Array = NDArray[np.float64]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nfd.rates.optimum import Scores, chosen
-from nfd.rates.transfer import Regret
+from nfd.rates.optimum import Regret, Scores, chosen
 
 STARTS, GRID_SEEDS = 8, 4
 GUESS, BEST, PAID = 2.0, 1.0, 0.1  # losses; a start that trains at both rates pays PAID

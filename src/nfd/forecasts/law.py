@@ -36,11 +36,19 @@ Losses = Mapping[Any, Sequence[float]]  # of runs, by their sizes
 
 GOOD = 0.05  # the p-value below which the law does not hold
 
+# ---- The form and the priors: all that is taken to be so before any loss is seen. The likelihood is ``_Fit._settled``.
+
+
 _LIMITED = ("width", "depth")  # variables with a limit: their power is 1 there, and they have terms of second order
-# Median and standard error of a power's logarithm before any loss is seen. At sizes that can be trained, powers of
-# width and depth between 0.75 and 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90 times in 100.
-_POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"parameters": (0.4, 1.0), "tokens": (0.4, 1.0)}
 _LETTERS = {"width": ("a", ""), "depth": ("b", ""), "parameters": ("a", "alpha"), "tokens": ("c", "beta")}
+
+# Median and standard error of a power's logarithm. At sizes that can be trained, powers of width and depth between 0.75
+# and 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90 times in 100.
+_POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"parameters": (0.4, 1.0), "tokens": (0.4, 1.0)}
+
+_SLOPES = {"width": -0.5}  # of the logarithm of a run's variance in that of a variable; of other variables 0
+_SLOPE_SURE = 4.0  # over the variance of these slopes
+_SHARED = (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)  # variance that sizes share over what is a size's own; all alike
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,18 @@ class Form:
     def powers(self) -> slice:
         """The place of the logarithms of powers."""
         return slice(self.first.stop, self.first.stop + len(self.variables))
+
+    @cached_property
+    def prior(self) -> tuple[Array, Array]:
+        """The middle of every number, and one over its variance: 0 where only the losses tell it.
+
+        How large second order may be depends on the first, which only a fit knows (``_Fit``).
+        """
+        middle, sure = np.zeros((2, self.second.stop))
+        middle[self.powers], sure[self.powers] = zip(
+            *((math.log(power), error**-2) for power, error in (_POWERS[name] for name in self.variables)), strict=True
+        )
+        return middle, sure
 
     @cached_property
     def second(self) -> slice:
@@ -113,7 +133,7 @@ class Law:
     Attributes:
         form: its variables (width, depth, parameters, tokens) and the smallest size of each.
         largest: the largest size of each that was fitted.
-        terms: the floor and the numbers of the law, by their letters in ``equation``. For width and depth it is the
+        terms: the floor and the numbers of the law, by their letters in ``formula``. For width and depth it is the
             slope at the smallest size: ``a / n`` is the term of width n there.
         p_value: the probability of a larger misfit if the law holds; not-a-number if it cannot be tested.
         seeds: the smallest number of seeds of a size.
@@ -154,14 +174,8 @@ class Law:
         return self.form.smallest
 
     @property
-    def equation(self) -> str:
-        """The law in letters, such as ``loss = floor + a / width + c / tokens^beta``."""
-        letters = [(variable, *_LETTERS[variable]) for variable in self.variables]
-        return " + ".join(["loss = floor", *(f"{A} / {v}{'^' + p if p else ''}" for v, A, p in letters)])
-
-    @property
     def formula(self) -> str:
-        """The law with its numbers."""
+        """The law with its numbers, such as ``loss = 1.00 [0.98, 1.02] + (+4.1 [+3.9, +4.3]) / width``."""
         formula = f"loss = {self.floor.unsigned}"
         for variable in self.variables:
             A, p = (self.terms.get(letter) for letter in _LETTERS[variable])
@@ -174,12 +188,6 @@ class Law:
         if math.isnan(self.p_value):
             return "its misfit cannot be tested: no size has two seeds"
         return f"p = {self.p_value:.2g}"
-
-    @property
-    def content(self) -> dict[str, Any]:
-        """The law and its test as ``result.json`` holds them."""
-        terms: dict[str, Any] = {name: term.limits for name, term in self.terms.items()}
-        return terms | {name: getattr(self, name) for name in ("p_value", "good", "note")}
 
     def __str__(self) -> str:
         return f"{self.formula}: {self.test}. {self.note}".strip()
@@ -268,23 +276,22 @@ def fit_law(variables: tuple[str, ...], losses: Losses, *, paired: bool = True) 
     if max(map(len, runs)) > 1 and all(np.ptp(own) == 0 for own in runs):
         raise InputError("losses of different seeds must differ; they are equal at every size. Train from other seeds.")
     form, noise = Form(variables, tuple(sizes.min(0).tolist())), _noise(variables, sizes, runs, paired)
-    problem = _Problem(form, sizes, np.array([own.mean() for own in runs]), noise)
-    law, draws, variances = problem.solved()
-    p_value, bent = _tested(problem, law)
-    residuals = (problem.means - form.losses(law[None], sizes)[0]) / noise.errors
+    fit = _Fit(form, sizes, np.array([own.mean() for own in runs]), noise)
+    p_value, bent = _tested(fit)
+    residuals = (fit.means - form.losses(fit.law[None], sizes)[0]) / noise.errors
     reason = _reason(form, sizes, p_value, bent, sizes[np.abs(residuals).argmax()])
     return Law(
         form,
         tuple(sizes.max(0).tolist()),
-        _terms(form, law, draws),
+        _terms(form, fit.law, fit.draws),
         p_value,
         min(map(len, runs)),
         noise.correlated,
         reason is None,
         " ".join(filter(None, (reason, note))),
-        law,
-        draws,
-        variances,
+        fit.law,
+        fit.draws,
+        fit.variances,
     )
 
 
@@ -304,59 +311,53 @@ def check_sizes(variables: tuple[str, ...], sizes: Collection[Any], note: str = 
         )
 
 
-class _Problem:
+class _Fit:
     """Mean losses ``[K]`` at sizes ``[K, variables]`` with noise, and the laws that are nearest to them.
 
     Attributes:
-        prior: of the numbers of a law. allowed: terms of second order within which 0 is their prior.
+        prior, sure: middle of the numbers of a law, and one over their variance. allowed: the error of second order.
     """
 
     def __init__(self, form: Form, sizes: Array, means: Array, noise: _Noise) -> None:
         self.form, self.sizes, self.means, self.noise = form, sizes, means, noise
         self.whitening = np.linalg.inv(np.linalg.cholesky(noise.covariance))  # of means, where the variance is 1
-        known = [_POWERS[name] for name in form.variables]
-        self.prior, self.sure = np.zeros(form.second.stop), np.zeros(form.second.stop)
-        self.prior[form.powers] = [math.log(power) for power, _ in known]
-        self.sure[form.powers] = [error**-2 for _, error in known]
         self.least = float(np.square(self.whitening @ (_ROUNDING * means)).mean())
-
-    def solved(self) -> tuple[Array, Array, Array]:
-        """The law, laws drawn about it, and the logarithms of the variance of a run in each draw (``Law.noise``)."""
-        law, self.allowed, variance = self._straight()
-        self.sure[self.form.second] = self.allowed**-2
+        self.prior, sure = form.prior
+        self.law = self._of_first_order()
+        self.allowed, variance = self._second_order()
+        self.sure = np.concatenate([sure[: form.powers.stop], self.allowed**-2])
         for _ in range(_REFINED):
-            law = self._settled(law[None], self.means[None], self.prior[None], variance)[0]
-            variance, freedom = self._variance(law, variance)
-        return law, *self._drawn(law, variance, freedom)
+            self.law = self._settled(self.law[None], self.means[None], self.prior[None], variance)[0]
+            variance, freedom = self._variance(self.law, variance)
+        self.draws, self.variances = self._drawn(self.law, variance, freedom)  # logarithms of a run's (``Law.noise``)
 
-    def _straight(self) -> tuple[Array, Array, float]:
-        """A law of first order to start with, what second order is allowed, and the variance that the noise is times.
-
-        Second order is allowed the first order at the smallest size by a fit that leaves second order free, with its
-        error added. A fit that holds it small finds too small a first order where the two cancel, and allows too
-        little.
-        """
-        form, best = self.form, (math.inf, self.prior)
+    def _of_first_order(self) -> Array:
+        """The nearest law without second order, on a grid of the powers that only losses tell."""
+        form, laws = self.form, list[Array]()
         for powers in product(_STARTS, repeat=len(form.free)):
             law = self.prior.copy()
             law[form.powers][form.free] = np.log(powers)
-            columns, means = self.whitening @ self._first(law), self.whitening @ self.means
-            law[: form.first.stop], *_ = np.linalg.lstsq(columns, means, rcond=None)
-            best = min(best, (self.misfit(law), law), key=lambda pair: pair[0])
-        misfit, law = best
-        columns = self.whitening @ np.hstack([self._first(law), form.bends(self.sizes)])
-        inverse, rank = np.linalg.pinv(columns), np.linalg.matrix_rank(columns)
+            columns = self.whitening @ form.slopes(law[None], self.sizes)[0, :, : form.first.stop]
+            law[: form.first.stop], *_ = np.linalg.lstsq(columns, self.whitening @ self.means, rcond=None)
+            laws.append(law)
+        return min(laws, key=self.misfit)
+
+    def _second_order(self) -> tuple[Array, float]:
+        """How large second order may be, and the variance that the noise is times.
+
+        As large as first order at the smallest size, by least squares that leave second order free, with the error
+        added. A fit that holds it small finds too small a first order where the two cancel, and allows too little.
+        """
+        form, K = self.form, len(self.means)
+        columns = self.whitening @ np.delete(form.slopes(self.law[None], self.sizes)[0], form.powers, 1)
+        inverse, rank = np.linalg.pinv(columns), int(np.linalg.matrix_rank(columns))
         numbers = inverse @ self.whitening @ self.means
-        left, K = self.whitening @ self.means - columns @ numbers, len(self.means)
-        variance = 1.0
+        left, variance = self.whitening @ self.means - columns @ numbers, 1.0
         if not self.noise.freedom:
-            variance = float(left @ left) / (K - rank) if rank < K else misfit / (K - form.first.stop)
+            variance = float(left @ left) / (K - rank) if rank < K else self.misfit(self.law) / (K - form.first.stop)
         variance = max(variance, self.least)
         first = np.hypot(numbers, math.sqrt(variance) * np.linalg.norm(inverse, axis=1))[form.first][form.limited]
-        return law, np.array([*first, *([first.mean()] if len(first) > 1 else [])]), variance
-
-    def _first(self, law: Array) -> Array:
-        return np.hstack([np.ones((len(self.sizes), 1)), self.form.shrunk(law[None], self.sizes)[0]])
+        return np.array([*first, *([first.mean()] if len(first) > 1 else [])]), variance
 
     def misfit(self, law: Array) -> float:
         """The sum of squares that a law leaves, in units of the noise."""
@@ -443,9 +444,6 @@ def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
 # its chance: of a part that all sizes of a seed share, and of parts that those of one width, or depth, share.
 
 
-_SLOPES = {"width": -0.5}  # of the logarithm of a run's variance, before any is seen; of other variables 0
-_SURE = 4.0  # over the variance of these slopes
-_SHARED = (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)  # variance that sizes share over what is a size's own
 _WORTH = 0.7  # of the degrees of freedom of smoothed variances in a test, by simulation with 2 to 10 seeds
 _CLEAR = 4.0  # of a logarithm of likelihoods: three numbers more are significant at 1 in 20
 
@@ -517,7 +515,7 @@ def _smoothed(variables: Sequence[str], logs: Array, freedoms: Array, seen: Arra
     A sample variance over the true one is ``chi2_f / f`` with f = seeds - 1. Fisher scoring.
     """
     Z, half = np.hstack([np.ones((len(logs), 1)), logs]), freedoms / 2
-    sure = np.diag([0.0, *(_SURE for _ in variables)])
+    sure = np.diag([0.0, *(_SLOPE_SURE for _ in variables)])
     prior = np.array([math.log(half @ seen / half.sum()), *(_SLOPES.get(name, 0.0) for name in variables)])
     c, information = prior, Z.T @ (Z * half[:, None]) + sure
     for _ in range(50):
@@ -541,22 +539,22 @@ def _smoothed(variables: Sequence[str], logs: Array, freedoms: Array, seen: Arra
 # the misfit.
 
 
-def _tested(problem: _Problem, law: Array) -> tuple[float, bool]:
+def _tested(fit: _Fit) -> tuple[float, bool]:
     """The p-value of the law, not-a-number if nothing can be tested, and whether second order is what fails."""
-    form, noise, root = problem.form, problem.noise, 1 / problem.noise.errors[:, None]
-    law = law.copy()
+    form, noise, root = fit.form, fit.noise, 1 / fit.noise.errors[:, None]
+    law = fit.law.copy()
     law[form.powers][form.limited], law[form.second] = 0.0, 0.0
-    left = root[:, 0] * (problem.means - form.losses(law[None], problem.sizes)[0])
-    slopes = root * form.slopes(law[None], problem.sizes)[0]
+    left = root[:, 0] * (fit.means - form.losses(law[None], fit.sizes)[0])
+    slopes = root * form.slopes(law[None], fit.sizes)[0]
     numbers = [0, *range(1, form.powers.start), *(form.powers.start + k for k in form.free)]
     straight, second = _basis(slopes[:, numbers]), slopes[:, form.second]
     curved = _basis(second - straight @ (straight.T @ second))
     rest = _basis(np.eye(len(root)) - straight @ straight.T - curved @ curved.T)
-    other = _basis(rest @ (rest.T @ (root * np.sqrt(form.shrunk(law[None], problem.sizes)[0][:, form.limited]))))
+    other = _basis(rest @ (rest.T @ (root * np.sqrt(form.shrunk(law[None], fit.sizes)[0][:, form.limited]))))
     if not noise.freedom:
         freedom, gain = rest.shape[1] - other.shape[1], float(np.square(other.T @ left).sum())
         misfit = float(np.square(rest.T @ left).sum()) - gain
-        if freedom < 1 or not other.shape[1] or misfit <= freedom * problem.least:
+        if freedom < 1 or not other.shape[1] or misfit <= freedom * fit.least:
             return math.nan, False
         return f_tail(gain / other.shape[1] / (misfit / freedom), other.shape[1], freedom), False
 
@@ -572,7 +570,7 @@ def _tested(problem: _Problem, law: Array) -> tuple[float, bool]:
         ratios = square / (traces * noise.squares / noise.freedom)
         return float(noise.chances @ fdtrc(count, noise.worth, ratios))
 
-    chances = chance(rest), chance(other), chance(curved, second * problem.allowed)
+    chances = chance(rest), chance(other), chance(curved, second * fit.allowed)
     least = min(chances)
     p_value = min(1.0, least * sum(map(math.isfinite, chances))) if math.isfinite(least) else math.nan
     return p_value, chances[2] == least

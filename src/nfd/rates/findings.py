@@ -79,7 +79,7 @@ def _losses(
 
 def _against(answers: Sequence[RateAgainst], transfer: Transfer) -> Finding:
     """The best rate at the largest size against one setting, a line per rule."""
-    setting, size, has_exponent = answers[0].setting, answers[0].sizes[-1], answers[0].has_exponent
+    setting, size = answers[0].setting, answers[0].sizes[-1]
     return Finding(
         f"rate-{setting}",
         f"How does the best learning rate follow {setting}?",
@@ -88,9 +88,9 @@ def _against(answers: Sequence[RateAgainst], transfer: Transfer) -> Finding:
             {"series": answer.rule, setting: value} | columns("lr", answer.cells[size, value].rate())
             for answer in answers
             for value in answer.values
-            if answer.cells[size, value].has_optimum and (value > 0 or not has_exponent)
+            if answer.cells[size, value].has_optimum and value > 0
         ],
-        Axes(setting, "lr", setting, "best lr", "logarithmic" if has_exponent else "linear"),
+        Axes(setting, "lr", setting, "best lr", "logarithmic"),
         f"At {in_words(size)}. Bars: 95 % intervals. {transfer.about}",
     )
 

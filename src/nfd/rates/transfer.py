@@ -10,13 +10,12 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import numpy as np
-from scipy.special import ndtr
 
 from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
-from nfd.core.estimates import UNKNOWN, Interval, combined, mean, standard_errors
+from nfd.core.estimates import UNKNOWN, Interval, combined, mean
 from nfd.core.tables import Row, rows_as_text
 from nfd.logs import Field, LoggedRun, read_log
-from nfd.rates.optimum import Array, Bools, Scores, Size, chosen, fitted_exponent, in_words, rate_in_words
+from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words
 
 # ---- The answer of a sweep or of a log, for all rules
 
@@ -456,115 +455,6 @@ def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
     return fitted_exponent(list(cells.values()), [[math.log2(n), math.log2(L)] for n, L in cells], k)
 
 
-# ---- What the largest network loses at the smallest one's best rate, with an interval that knows of rare divergence.
-#
-# Of the networks that do not diverge the loss is a mean over starts. Whether one diverges is a matter of few cases:
-# where none of eight did, one of ten may. So every start is taken to have an edge of stability, normally distributed
-# over log eta_c. Its distribution is fitted to the new runs and to the largest network's whole grid. A calm run that
-# learns nothing at a rate below the best lies not beyond its edge: the rate was too small. With
-#
-#     ``q`` the chance at the smallest one's rate less that at its own,
-#     ``A`` the mean loss paid by starts that train at both rates, ``D`` what a start loses that trains at its own only,
-#
-# the regret is ``(1 - q) A + q D``. The limits of q are those of the likelihood ratio.
-
-
-_STEP, _WIDTHS = 0.05, 40  # of the fit: doublings between middles of the distribution, and how many widths it may have
-_NARROWEST, _WIDEST = 0.05, 3.0  # doublings, of the normal distribution
-_BEYOND = 3.0  # doublings beyond the rates
-_SURE = 1e-9  # the least chance
-_SAME = 1e-6  # doublings, by which the logarithm of a rate may differ from itself
-
-
-@dataclass(frozen=True)
-class Regret:
-    """Scores of the largest network at the smallest one's best rate and at its own, trained for this from starts of
-    their own.
-
-    ``new`` has one column for each of the two rates, in this order; ``grid`` are the scores by which its own best rate
-    was chosen. Progress counts from its ``guess``.
-    """
-
-    new: Scores
-    grid: Scores
-
-    @property
-    def own(self) -> Array:
-        """Scores ``[S]`` at its own best rate."""
-        return self.new.scores[:, 1]
-
-    @property
-    def diverges(self) -> tuple[float, float, float]:
-        """The chance to diverge at the smallest network's rate less that at its own: most likely, and 95 % limits."""
-        rates, grid = self.new.log2_eta, self.grid.log2_eta
-        order, lost, new = rates.argsort(), self._lost(self.grid), self._lost(self.new)
-        diverging = np.append(rates, grid[lost.any(0)])  # calm rates below all of these say nothing of the edge
-        low, high = float(diverging.min()) - _BEYOND, max(float(grid[-1]), float(rates.max())) + _BEYOND
-        middle = np.arange(low, high, _STEP)
-        width = np.geomspace(_NARROWEST, _WIDEST, _WIDTHS)
-        edges = middle.repeat(_WIDTHS), np.tile(width, len(middle))
-        likely = _likely(grid, lost, *edges) + _likely(rates[order], new[:, order], *edges)
-        chance = _chance(rates, *edges)
-        apart = chance[:, 0] - chance[:, 1]
-        starts = len(lost) + len(new)
-        within = apart[likely > likely.max() - standard_errors(starts - 2) ** 2 / 2]
-        return float(apart[likely.argmax()]), float(within.min()), float(within.max())
-
-    @property
-    def loss(self) -> Interval:
-        """The loss paid, in nats."""
-        lost = self._lost(self.new)
-        trains = ~lost[:, 1]
-        both = trains & ~lost[:, 0]
-        if int(trains.sum()) < 2:
-            return UNKNOWN
-        q, low, high = self.diverges
-        known = self.grid.guess - self.own[trains]
-        paid = (self.new.scores[:, 0] - self.own)[both] if int(both.sum()) > 1 else np.zeros(2)  # q is near 1
-        A, D = float(paid.mean()), float(known.mean())
-        parts = [(float((w * v).var(ddof=1)) / len(v), len(v) - 1) for w, v in ((1 - q, paid), (q, known))]
-        calm = combined(A + q * (D - A), parts)
-        down, up = (calm.value - calm.low, (D - A) * (q - low)), (calm.high - calm.value, (D - A) * (high - q))
-        error = math.hypot(calm.stderr, (D - A) * (high - low) / (2 * standard_errors(math.inf)))
-        return Interval(calm.value, error, calm.value - math.hypot(*down), calm.value + math.hypot(*up))
-
-    @property
-    def share(self) -> Interval:
-        """The loss paid over the progress: what is learnt at the own best rate, in nats below a uniform guess."""
-        progress = self.grid.guess - float(self.own.mean())
-        return self.loss.scaled(1 / progress) if progress > 0 else UNKNOWN
-
-    @property
-    def in_percent(self) -> str:
-        """``share`` as ``12.8 % [4.6, 27.0]``."""
-        value, low, high = (f"{100 * share:.1f}" for share in (self.share.value, self.share.low, self.share.high))
-        return "an unknown part" if math.isnan(self.share.value) else f"{value} % [{low}, {high}]"
-
-    def _lost(self, scores: Scores) -> Bools:
-        """Which runs ``[S, E]`` diverged: those that know nothing, unless they are calm and below the best rate."""
-        too_small = scores.log2_eta < self.new.log2_eta[1] - _SAME
-        lost: Bools = (scores.losses >= self.grid.guess) & ~(too_small & ~scores.upset)
-        return lost
-
-
-def _chance(log2_eta: Array, middle: Array, width: Array) -> Array:
-    """The chance to diverge at rates ``[E]``, for middles and widths ``[M]`` of the edge of stability: ``[M, E]``."""
-    chance: Array = ndtr((log2_eta - middle[:, None]) / width[:, None])
-    return chance
-
-
-def _likely(log2_eta: Array, lost: Bools, middle: Array, width: Array) -> Array:
-    """Log likelihood ``[M]`` of starts that diverge or not ``[S, E]`` at ascending rates ``[E]``.
-
-    The edge of each lies below the first rate at which it diverges, and above the rate before.
-    """
-    chance = _chance(log2_eta, middle, width)
-    within = np.diff(chance, prepend=0.0, append=1.0)
-    first = np.where(lost.any(1), lost.argmax(1), lost.shape[1])
-    likely: Array = np.log(np.maximum(within, _SURE)) @ np.bincount(first, minlength=within.shape[1])
-    return likely
-
-
 # ---- The best rate against a setting other than width and depth, under one rule
 
 
@@ -590,47 +480,31 @@ class RateAgainst:
         """From the smallest to the largest."""
         return list(dict.fromkeys(size for size, _ in self.cells))
 
-    @property
-    def has_exponent(self) -> bool:
-        """Whether the best rate may follow a power of it; warm-up is a share, whose usual value is 0."""
-        return self.setting != "warmup"
-
     @cached_property
     def exponent(self) -> Interval:
         """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
         known = {place: cell for place, cell in self.cells.items() if cell.has_optimum and place[1] > 0}
-        if not self.has_exponent or len({value for _, value in known}) < 2:
+        if len({value for _, value in known}) < 2:
             return UNKNOWN
         logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
         return fitted_exponent(list(known.values()), logs, 0)
 
-    @cached_property
-    def moved(self) -> Interval:
-        """Doublings of the best rate from the first value to the last, over the sizes at which both are known."""
-        pairs = [[self.cells[size, value] for value in (self.values[0], self.values[-1])] for size in self.sizes]
-        known = [cell for pair in pairs if all(cell.has_optimum for cell in pair) for cell in pair]
-        return chosen(known, np.tile([-2.0, 2.0], len(known) // 2) / len(known)) if known else UNKNOWN
-
     @property
     def table(self) -> list[Row]:
-        """A row per quantity: best rates and losses by size and value, and the exponent, or how far the rate moves."""
+        """A row per quantity: best rates and losses by size and value, and the exponent."""
         rows = list[Row]()
         for ((n, L), value), cell in self.cells.items():
             about = {"rule": self.rule, "width": n, "depth": L, self.setting: value}
             rows.append(about | {"quantity": "best lr"} | cell.rate().limits)
             rows.append(about | {"quantity": "loss"} | mean(cell.scores[:, int(cell.typical.argmin())]).limits)
-        name = f"exponent of {self.setting}" if self.has_exponent else "doublings from first to last"
-        found = self.exponent if self.has_exponent else self.moved
         nowhere = {"rule": self.rule, "width": None, "depth": None, self.setting: None}
-        return [*rows, nowhere | {"quantity": name} | found.limits]
+        return [*rows, nowhere | {"quantity": f"exponent of {self.setting}"} | self.exponent.limits]
 
     @property
     def sentence(self) -> str:
         """How the best rate follows the setting, and where the loss is lowest."""
         name, values = self.setting, self.values
         said = f"{self.rule}: the best lr follows {name}^{self.exponent}."
-        if not self.has_exponent:
-            said = f"{self.rule}: the best lr moves by {self.moved} doublings along {name}."
         if name not in ("batch_size", "steps"):  # other steps or batches are other trainings
             for size in self.sizes:
                 value = min(values, key=lambda value: float(self.cells[size, value].typical.min()))
