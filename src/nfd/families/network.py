@@ -481,11 +481,11 @@ class ResNet(Network):
         for index, W in enumerate(self.outer):
             h = layers[-1]
             if self.order == "post":
-                layers.append(h + m * phi(W(h) / root))  # Eq. 9
+                layers.append(torch.add(h, phi(W(h) / root), alpha=m))  # Eq. 9
                 continue
             if self.inner is not None:
                 inner.append(self.inner[index](h) / root)
-            layers.append(h + (m / root) * W(phi(inner[-1] if inner else h)))  # Eqs. 1, 6
+            layers.append(torch.add(h, W(phi(inner[-1] if inner else h)), alpha=m / root))  # Eqs. 1, 6
         return layers, inner
 
     def block_names(self) -> list[str]:

@@ -21,6 +21,7 @@ goes to the next round. Almost always one round, two passes over ``Q``, is enoug
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -32,9 +33,35 @@ from torch.nn.functional import pad
 
 _TILE = 512
 _LARGE = 1 << 22  # numbers of vectors: below it copies that grow them cost more than memory
+_MAPPED = 1 << 25  # bytes
 BLOCKS = ("update", "momentum", "gradient")
 SLOTS = len(BLOCKS)  # of a column, before what it mixes
 LEAST_ROOM = 32
+
+
+class _Buffers(threading.local):
+    """Memory that products of this thread write into, by what it holds; the next query writes over it."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+_BUFFERS = _Buffers()
+
+
+def scratch(what: str, like: Tensor, *shape: int) -> Tensor:
+    """Memory for an intermediate result that nobody keeps, not initialised.
+
+    The C library maps an array of this size anew each time, and clearing its pages took as long as the products.
+    Smaller arrays, and those of a GPU, come from a pool already.
+    """
+    count = math.prod(shape)
+    if count * like.element_size() < _MAPPED or like.device.type != "cpu":
+        return like.new_empty(shape)
+    held = _BUFFERS.held.get((what, like.dtype))
+    if held is None or held.numel() < count:
+        held = _BUFFERS.held[what, like.dtype] = like.new_empty(count)
+    return held[:count].view(shape)
 
 
 def tile_shape(n: int) -> tuple[int, int]:
@@ -53,9 +80,11 @@ def tiled(x: Tensor) -> Tensor:
 
 
 def untiled(tiles: Tensor, n: int) -> Tensor:
-    """The inverse of ``tiled``: ``[b, n]``, contiguous."""
+    """The inverse of ``tiled``: ``[b, n]``, contiguous and always a copy."""
     p, b, width = tiles.shape
-    return tiles.transpose(0, 1).reshape(b, p * width)[:, :n].contiguous()
+    rows = tiles.new_empty(b, p * width)
+    rows.view(b, p, width).copy_(tiles.transpose(0, 1))
+    return rows[:, :n].contiguous()
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
@@ -63,9 +92,9 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
     return torch.bmm(x, y.mT).sum(0)
 
 
-def combination(coefficients: Tensor, tiles: Tensor) -> Tensor:
+def combination(coefficients: Tensor, tiles: Tensor, out: Tensor | None = None) -> Tensor:
     """``coefficients @ vectors`` for a tiled block; coefficients ``[b, k]``."""
-    return torch.bmm(coefficients.expand(tiles.shape[0], -1, -1), tiles)
+    return torch.bmm(coefficients.expand(tiles.shape[0], -1, -1), tiles, out=out)
 
 
 def add_combination(onto: Tensor, coefficients: Tensor, tiles: Tensor, alpha: float = 1.0) -> Tensor:
@@ -186,7 +215,7 @@ class Basis(Frame):
         """
         Q, rank, measured = self.tiles, self.rank, self.measured
         p, late, width = len(Q), rank - measured, Q.shape[2]
-        block = x.new_empty(p, late + len(x), width)
+        block = scratch("block", x, p, late + len(x), width)
         block[:, :late] = Q[:, measured:]
         block[:, late:] = tiled(x)
         overlap, products = torch.split(inner(block, Q), [late, len(x)])
@@ -243,14 +272,15 @@ def lacking(basis: Basis, unit: Tensor, products: Tensor, shortest: Matrix) -> t
     rows = slice(None) if len(beyond) == len(unit) else torch.from_numpy(beyond).to(unit.device)
     residual, scale = _residual(basis, unit[rows], known[rows]), shortest.min() / shortest[beyond]
     transform, _ = _factored(_gram(residual) * scale * scale[:, None], shortest.min(), basis.n - basis.rank)
-    directions = _apply(transform * scale, residual)
+    directions = _apply(transform * scale, residual, "directions")
     return inner(tiled(unit), directions), directions
 
 
 def _residual(basis: Basis, unit: Tensor, known: Tensor) -> Tensor:
     """``u - Q c``, tiled."""
     Q = basis.tiles
-    return torch.baddbmm(tiled(unit), known.expand(len(Q), -1, -1), Q, alpha=-1)
+    rows = tiled(unit)
+    return torch.baddbmm(rows, known.expand(len(Q), -1, -1), Q, alpha=-1, out=scratch("residual", Q, *rows.shape))
 
 
 def _directions(basis: Basis, residual: Tensor, shortest: Matrix | float) -> tuple[Tensor, Tensor]:
@@ -264,8 +294,10 @@ def _directions(basis: Basis, residual: Tensor, shortest: Matrix | float) -> tup
         fresh.append(coefficients)
         if finished or not accepted.shape[1]:
             break
+        directions[-1] = accepted.clone()  # the next round needs the scratch that holds it
         _project_out(residual, accepted)
-    return torch.from_numpy(np.concatenate(fresh, 1)).to(residual), torch.cat(directions, 1)
+    found = directions[0] if len(directions) == 1 else torch.cat(directions, 1)
+    return torch.from_numpy(np.concatenate(fresh, 1)).to(residual), found
 
 
 def _well_conditioned(
@@ -284,14 +316,14 @@ def _well_conditioned(
     scale = np.divide(1, length, out=np.zeros_like(length), where=alive)
     factor, pivot = _whiten(gram * scale * scale[:, None], _WELL_CONDITIONED[residual.dtype], most)
     transform = factor * scale
-    directions = _apply(transform, residual)
+    directions = _apply(transform, residual, "directions")
     magnified = np.abs(transform).sum(1).max() > _SAFE_GAIN
     if magnified:
         for vectors in earlier:
             _project_out(directions, vectors)
     if magnified or pivot < _SAFE_PIVOT:
         polish, _ = _whiten(_gram(directions), _SHRUNK, most)
-        directions = _apply(polish, directions)
+        directions = _apply(polish, directions, "polished")
         transform = polish @ transform
     return directions, gram @ transform.T, len(factor) == most
 
@@ -305,8 +337,9 @@ def _gram(tiles: Tensor) -> Matrix:
     return inner(tiles, tiles).double().cpu().numpy()
 
 
-def _apply(transform: Matrix, tiles: Tensor) -> Tensor:
-    return combination(torch.from_numpy(transform).to(tiles), tiles)
+def _apply(transform: Matrix, tiles: Tensor, what: str) -> Tensor:
+    p, _, width = tiles.shape
+    return combination(torch.from_numpy(transform).to(tiles), tiles, scratch(what, tiles, p, len(transform), width))
 
 
 def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
@@ -345,7 +378,8 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
     Rows that are not finite become zero and have length NaN, so that their answer is NaN.
     """
     length = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)  # squares underflow
-    unit, finite = x / length.clamp_min(torch.finfo(x.dtype).tiny), length.isfinite()
+    unit = torch.div(x, length.clamp_min(torch.finfo(x.dtype).tiny), out=scratch("unit", x, *x.shape))
+    finite = length.isfinite()
     if bool(finite.all()):
         return unit, length, False
     return torch.where(finite, unit, 0.0), torch.where(finite, length, torch.nan), True

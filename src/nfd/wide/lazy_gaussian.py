@@ -35,6 +35,7 @@ from nfd.wide.basis import (
     combination,
     expand,
     inner,
+    scratch,
     tiled,
     unit_rows,
     untiled,
@@ -101,15 +102,16 @@ class LazyGaussian:
         products = products.mul_(length)
         scaled = coefficients * scale
         drawn = self._normal(side, directions.shape[1], "reveal" if record else "evaluate")
+        P = other.directions.tiles
+        p, s, width = P.shape
+        value = scratch("answer", x, p, len(x), width)
         if record:
             side.directions.extend(directions)
             side.drawn.append(drawn)
-            value = combination(scaled, side.drawn.tiles)
+            combination(scaled, side.drawn.tiles, value)
         else:
-            value = combination(scaled[:, :rank], side.drawn.tiles)
+            combination(scaled[:, :rank], side.drawn.tiles, value)
             add_combination(value, scaled[:, rank:], drawn)
-        P = other.directions.tiles
-        s = P.shape[1]
         along = scaled.new_zeros(len(x), s) if update is None else products @ update[:s, :rank].T
         if self.shared:
             response = inner(directions, other.drawn.tiles) - inner(drawn, P)  # few rows first: half the time
@@ -128,7 +130,7 @@ class LazyGaussian:
     def _normal(self, side: Side, count: int, stream: str) -> Tensor:
         """Standard normal vectors, tiled, from the stream of this rank."""
         like = side.drawn.tiles
-        z = torch.empty(count, side.drawn.n, dtype=like.dtype, device=like.device)
+        z = scratch("drawn", like, count, side.drawn.n)
         if count:
             self.source.normal_(z, stream, side.name, side.drawn.rank)
         return tiled(z)
