@@ -1,4 +1,4 @@
-"""The operations of one forward pass, as autograd keeps them: residual streams, what writes them, and fans."""
+"""What one forward pass shows, as autograd keeps it: residual streams and what writes them, fans, constant factors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from graphlib import TopologicalSorter
 from typing import Any, NamedTuple, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import Node
 
 _PRODUCT = re.compile(r"(Add|Badd)?(mm|bmm|mv)|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE)
@@ -28,24 +27,22 @@ class Operation:
     Attributes:
         name: as autograd calls it: ``"Add"``, ``"Addmm"``, ``"NativeLayerNorm"``.
         inputs: what computed its operands, None where an operand is a constant.
-        parameter: the parameter that this is.
+        tensor: the name of the parameter that this is.
         is_product, is_norm, is_lookup: whether it multiplies matrices or convolves, normalises, takes rows of a table.
         is_linear: whether it is linear in all operands together, so that autograd keeps no values to differentiate it.
         of_parameters: whether parameters alone, and no data, decide its result.
-        order: inputs come before what is computed from them.
-        time: when it ran, beside others; before all of them for a tensor that nothing computed.
+        order: when it ran, beside others; tensors that nothing computed stand before all operations.
     """
 
     name: str
     inputs: tuple[Operation | None, ...]
-    parameter: Tensor | None
+    tensor: str | None
     is_product: bool
     is_norm: bool
     is_lookup: bool
     is_linear: bool
     of_parameters: bool
     order: int
-    time: int
     node: Any = field(repr=False)
 
     @property
@@ -63,34 +60,43 @@ class Operation:
         """The operands that are parameters, or computed from parameters alone; of a table, its rows."""
         return tuple(i for i in self.operands if i.of_parameters or (i.is_lookup and not i.data))
 
+    @property
+    def gains(self) -> tuple[Operation, ...]:
+        """Its weights but the bias, which is the first operand of a product with a sum, the third of others."""
+        bias = 0 if self.name.startswith(("Add", "Badd")) else 2
+        return tuple(weight for weight in self.weights if weight in self.inputs[:bias] + self.inputs[bias + 1 :])
 
-def operations(outputs: Iterable[Tensor], parameters: Iterable[nn.Parameter]) -> list[Operation]:
-    """All that computed these outputs, inputs first.
+    @property
+    def applies_weights(self) -> bool:
+        """Whether it multiplies data by weights, alone or where it normalises; a bias alone, behind a matrix that is
+        computed as data are, scales nothing."""
+        return (self.is_product or self.is_norm) and bool(self.data) and bool(self.gains)
+
+
+def operations(outputs: Iterable[Tensor], names: Mapping[int, str]) -> list[Operation]:
+    """All that computed these outputs, as it ran.
 
     Args:
         outputs: tensors that autograd followed.
-        parameters: which leaves are parameters; others are data.
+        names: of the parameters, by id; other leaves are data.
     """
-    own = {id(p) for p in parameters}
-    sources: dict[Node, list[Node]] = {}
-    stack = [output.grad_fn for output in outputs]
+    nodes, stack = dict[Node, None](), [output.grad_fn for output in outputs]
     while stack:
         node = stack.pop()
-        if node is not None and node not in sources:
-            sources[node] = [source for source, _ in node.next_functions if source is not None]
-            stack.extend(sources[node])
+        if node is not None and node not in nodes:
+            nodes[node] = None
+            stack.extend(source for source, _ in node.next_functions)
     made: dict[Node, Operation] = {}
-    for node in TopologicalSorter(sources).static_order():
+    for node in sorted(nodes, key=lambda n: n._sequence_nr() if n.next_functions else -1):
         name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
         inputs = tuple(None if source is None else made[source] for source, _ in node.next_functions)
         kinds = bool(_PRODUCT.fullmatch(name)), bool(_NORM.fullmatch(name)), name in _LOOKUPS
         leaf = getattr(node, "variable", None) if name == "AccumulateGrad" else None
-        parameter = leaf if id(leaf) in own else None
+        tensor = names.get(id(leaf))
         operands = [i for i in inputs if i is not None]
-        of_parameters = all(i.of_parameters for i in operands) and not any(kinds) if operands else parameter is not None
+        of_parameters = all(i.of_parameters for i in operands) and not any(kinds) if operands else tensor is not None
         linear = leaf is None and (name in _LINEAR or not _keeps_values(node))
-        time = node._sequence_nr() if leaf is None else -1
-        made[node] = Operation(name, inputs, parameter, *kinds, linear, of_parameters, len(made), time, node)
+        made[node] = Operation(name, inputs, tensor, *kinds, linear, of_parameters, len(made), node)
     return list(made.values())
 
 
@@ -113,19 +119,17 @@ def _saved_names(kind: type[Node]) -> tuple[str, ...]:
 
 def parameters_of(operation: Operation) -> set[Operation]:
     """The parameters that an operation is computed from, as operations."""
-    seen: set[Operation] = set()
-    stack = [operation]
+    seen, stack = set[Operation](), [operation]
     while stack:
-        current = stack.pop()
-        if current not in seen:
+        if (current := stack.pop()) not in seen:
             seen.add(current)
             stack.extend(current.operands)
-    return {o for o in seen if o.parameter is not None}
+    return {o for o in seen if o.tensor is not None}
 
 
 def scaled_parameter(operation: Operation) -> Operation | None:
     """The one parameter that an operand is, but for rearrangements and constant factors; else None."""
-    while operation.parameter is None:
+    while operation.tensor is None:
         is_factor = operation.name in _ENTRYWISE and len(operation.operands) == 1
         if not (is_factor or (operation.is_linear and len(operation.inputs) == 1)):
             return None
@@ -142,14 +146,9 @@ def scaled_parameter(operation: Operation) -> Operation | None:
 
 @dataclass(frozen=True)
 class Branch:
-    """What a residual sum adds to its stream.
-
-    Attributes:
-        start: where the stream starts, the same operation for all branches of a stream.
-        end: what is added.
-        inside: operations between the stream and the end, parameters included, by order.
-        reading: those of them that are computed from the stream.
-    """
+    """What a residual sum adds to its stream: ``end``, computed by ``inside`` from ``start``, the operation at which
+    the stream starts; ``reading`` are those inside that are computed from the stream, and so no keys or values of
+    another. ``inside`` is in order and has the parameters."""
 
     start: Operation
     end: Operation
@@ -158,11 +157,7 @@ class Branch:
 
 
 def branches_of(operations: Sequence[Operation]) -> list[Branch]:
-    """The branches of all residual sums, in order, without those inside of other branches.
-
-    Args:
-        operations: inputs first.
-    """
+    """The branches of all residual sums, in order, without those inside of other branches."""
     starts: dict[Operation, Operation] = {}
     branches: dict[Operation, Branch] = {}
     for operation in operations:
@@ -184,22 +179,19 @@ def branches_of(operations: Sequence[Operation]) -> list[Branch]:
 
 def _branch(starts: Mapping[Operation, Operation], start: Operation, end: Operation) -> Branch | None:
     """What lies between a stream and ``end``; None where that is not computed from the stream by parameters."""
-    found: set[Operation] = set()
-    stack = [end]
+    found, stack = set[Operation](), [end]
     while stack:
         operation = stack.pop()
-        is_earlier = operation.time < start.time and not operation.of_parameters
+        is_earlier = operation.order < start.order and not operation.of_parameters
         if operation not in found and not is_earlier and starts[operation] is not start:
             found.add(operation)
             stack.extend(operation.operands)
-    inside = sorted(found, key=lambda o: o.order)
-    reading: set[Operation] = set()
+    inside, reading = sorted(found, key=lambda o: o.order), set[Operation]()
     for operation in inside:
         if any(i in reading or starts[i] is start for i in operation.operands):
             reading.add(operation)
-    if end not in reading or not any(o.parameter is not None for o in inside):
-        return None
-    return Branch(start, end, tuple(inside), frozenset(reading))
+    is_branch = end in reading and any(o.tensor is not None for o in inside)
+    return Branch(start, end, tuple(inside), frozenset(reading)) if is_branch else None
 
 
 # ---- What writes a stream: the last parameters that the end of a branch is linear in, such that the branch scales with
@@ -210,39 +202,23 @@ def writers_of(branch: Branch) -> frozenset[Operation] | Operation:
     """The parameters that write the stream at the end of a branch, or the operation because of which none do."""
     uses = Counter(i for operation in branch.inside for i in operation.operands)
     linear_uses: Counter[Operation] = Counter()
-    passed: dict[Operation, tuple[Operation, ...]] = {}
+    reached = []
     for operation in branch.inside[::-1]:
         if linear_uses[operation] == uses[operation]:  # the end is linear in it by all ways from one to the other
-            passed[operation] = _passed_on(operation)
-            linear_uses.update(passed[operation])
+            reached.append(operation)
+            linear_uses.update(_passed_on(operation))
     written: dict[Operation, frozenset[Operation] | Operation] = {}
-    for operation in reversed(passed):
-        parts = [written.get(i, i) for i in passed[operation]]
-        written[operation] = _written_by(operation, parts)
+    for operation in reached[::-1]:
+        written[operation] = _written_by(operation, [written.get(i, i) for i in _passed_on(operation)])
     return written.get(branch.end, branch.end)
 
 
 def _passed_on(operation: Operation) -> tuple[Operation, ...]:
     """The data that an operation is linear in, each for itself; none where it applies weights, which end a branch."""
     is_bilinear = operation.is_product or operation.name in _ENTRYWISE
-    if _applies_weights(operation) or not (is_bilinear or operation.is_linear):
+    if operation.applies_weights or not (is_bilinear or operation.is_linear):
         return ()
     return operation.data if operation.name != "Div" else tuple(i for i in operation.inputs[:1] if i in operation.data)
-
-
-def _applies_weights(operation: Operation) -> bool:
-    """Whether it multiplies data by weights."""
-    return (operation.is_product or operation.is_norm) and bool(operation.data) and _has_gain(operation)
-
-
-def _has_gain(operation: Operation) -> bool:
-    """Whether its result is proportional to weights; to a bias alone it is not, as behind a matrix that is normalised.
-
-    The bias is the first operand of a product with a sum, and the third of a convolution or a norm.
-    """
-    bias = 0 if operation.name.startswith(("Add", "Badd")) else 2
-    factors = [i for k, i in enumerate(operation.inputs) if k != bias]
-    return any(weight in factors for weight in operation.weights)
 
 
 def _written_by(
@@ -251,13 +227,13 @@ def _written_by(
     """The writers of an operation's result, from those of the data that it passes on."""
     own = frozenset(o for weight in operation.weights for o in parameters_of(weight))
     can_scale = all(scaled_parameter(weight) is not None for weight in operation.weights)
-    if _applies_weights(operation):
+    if operation.applies_weights:
         return own if can_scale else operation
     scaled = [part for part in parts if not isinstance(part, Operation)]
     if operation.is_product or operation.name in _ENTRYWISE:
         if len(scaled) == 1:  # a factor, or LayerScale, of what is scaled
             return scaled[0]
-        is_gain = operation.name != "Div" and _has_gain(operation) and can_scale  # behind a norm
+        is_gain = operation.name != "Div" and bool(operation.gains) and can_scale  # behind a norm
         return own if not scaled and is_gain else operation
     if not operation.is_linear or len(scaled) < len(parts) or not (parts or operation.weights):
         return next((part for part in parts if isinstance(part, Operation)), operation)
@@ -274,23 +250,22 @@ _FACTORS = {  # the operands that autograd keeps of a product of matrices, in th
     "Baddbmm": (None, "batch1", "batch2"),
 }
 
-
 Fans = tuple[tuple[int, ...], tuple[int, ...]]  # dimensions that count the inputs and the outputs of a parameter
 
 
-def fans_of(operations: Sequence[Operation]) -> dict[int, Fans]:
-    """Of every parameter that products of matrices sum over, or that acts entry by entry alone, by id."""
-    fans: dict[int, Fans | None] = {}
-    entrywise: dict[int, Fans] = {}
+def fans_of(operations: Sequence[Operation]) -> dict[str, Fans]:
+    """Of every parameter that products of matrices sum over, or that acts entry by entry alone."""
+    fans: dict[str, Fans | None] = {}
+    entrywise: dict[str, Fans] = {}
     for operation in (o for o in operations if not o.of_parameters):
         for place, operand in enumerate(operation.inputs):
             for leaf in parameters_of(operand) if operand is not None and operand in operation.weights else ():
-                p = cast(Tensor, leaf.parameter)
+                name, p = cast(str, leaf.tensor), leaf.node.variable
                 if operation.is_product:
-                    fans[id(p)] = _summed_over(p, operation, place)
+                    fans[name] = _summed_over(p, operation, place)
                 elif operand is not None and not operand.is_lookup:
-                    entrywise[id(p)] = (), tuple(range(p.dim()))
-    return {key: f for key, f in (entrywise | fans).items() if f is not None}
+                    entrywise[name] = (), tuple(range(p.dim()))
+    return {name: f for name, f in (entrywise | fans).items() if f is not None}
 
 
 def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
@@ -317,35 +292,38 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
 # take it.
 
 
-def norms_before(operations: Sequence[Operation], outputs: Collection[Operation]) -> dict[Operation, set[Operation]]:
+def norms_before(operations: Sequence[Operation], outputs: Collection[Any]) -> dict[str, set[str]]:
     """Gains and biases of the norms that feed products alone, by the parameter that the products multiply.
 
-    Left out are parameters of several products, and norms that anything else reads, such as ``outputs``.
+    Left out are parameters of several products, and norms that anything else reads, such as ``outputs``, nodes of
+    autograd.
     """
-    uses = Counter(operand for operation in operations for operand in operation.operands) + Counter(outputs)
-    before: dict[Operation, set[Operation] | None] = {}
+    uses = Counter(operand for operation in operations for operand in operation.operands)
+    uses.update(o for o in operations if o.node in outputs)
+    before: dict[str, set[str]] = {}
     for product in operations:
         if product.is_product and len(product.data) == 1:
             for parameter in filter(None, map(scaled_parameter, product.weights)):
-                before[parameter] = None if parameter in before else _norm(product.data[0], uses)
-    return {parameter: norm for parameter, norm in before.items() if norm is not None}
+                name = cast(str, parameter.tensor)
+                before[name] = set() if name in before else _norm(product.data[0], uses)
+    return before
 
 
-def _norm(operation: Operation, uses: Counter[Operation]) -> set[Operation] | None:
-    """The gain, and the bias if there is one, that act last on what reaches a product; None where there is no gain."""
-    own: set[Operation] = set()
+def _norm(operation: Operation, uses: Counter[Operation]) -> set[str]:
+    """The gain, and the bias if there is one, that act last on what reaches a product; none where there is no gain."""
+    own: set[str] = set()
     while uses[operation] == 1 and len(operation.data) == 1:
         weights = [scaled_parameter(weight) for weight in operation.weights]
-        acting = {weight for weight in weights if weight is not None and uses[weight] == 1}
-        if weights and len(acting) < len(weights):
-            return None
+        acting = {cast(str, weight.tensor) for weight in weights if weight is not None and uses[weight] == 1}
         own |= acting
+        if len(acting) < len(weights):
+            break
         if weights and (operation.is_norm or operation.name == "Mul"):
             return own
-        if not (operation.is_linear and (not weights or operation.name == "Add")):
-            return None
+        if not operation.is_linear or (weights and operation.name != "Add"):
+            break
         operation = operation.data[0]
-    return None
+    return set()
 
 
 # ---- Constant factors: what one forward pass multiplies tensors by.
@@ -357,8 +335,8 @@ class Factors(NamedTuple):
     A set holds several where uses differ.
     """
 
-    looked_up: frozenset[float]
-    applied: frozenset[float]
+    looked_up: frozenset[float] = frozenset()
+    applied: frozenset[float] = frozenset()
 
 
 class Own(NamedTuple):
@@ -368,45 +346,44 @@ class Own(NamedTuple):
     applied: float = 1.0
 
 
-def factors_of(ran: Sequence[Operation], ends: Collection[Any], scaled: Collection[Any]) -> dict[int, Factors]:
-    """The factors of every parameter, by id.
+def factors_of(ran: Sequence[Operation], ends: Collection[Any], scaled: Collection[Any]) -> dict[str, Factors]:
+    """The factors of every parameter.
 
     A constant is a parameter's if it stands behind the operation that applies it, before anything else acts. One that
     stands right before a product of matrices is that of the product's weights; before a product of data, as in
     attention, it is no one's.
 
     Args:
-        ran: operations, inputs first.
+        ran: operations in order.
         ends: of branches and of the pass, as autograd keeps them: no constant behind them counts.
         scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
     """
-    users: dict[Operation, list[Operation]] = {}
+    users: dict[Operation, list[Operation]] = {o: [] for o in ran}
     for operation in ran:
         for operand in operation.operands:
-            users.setdefault(operand, []).append(operation)
+            users[operand].append(operation)
     constants = {o: 1.0 if o.node in scaled else _constant(o) for o in ran}
     found = {}
-    for parameter in (o for o in ran if o.parameter is not None):
+    for parameter in (o for o in ran if o.tensor is not None):
         kinds: dict[bool, set[float]] = {True: set(), False: set()}
         stack = [(1.0, parameter)]
         while stack:
             factor, operation = stack.pop()
-            for user in users.get(operation, ()):
+            for user in users[operation]:
                 constant = constants[user]
                 if not user.of_parameters:  # it applies what was made of the parameter to data
                     before = _before(user, operation, constants) * _behind(user, users, constants, ends)
                     kinds[user.is_lookup].add(factor * before)
                 elif constant is not None:
                     stack.append((factor * constant, user))
-        found[id(parameter.parameter)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
+        found[cast(str, parameter.tensor)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
     return found
 
 
 def _before(product: Operation, weight: Operation, constants: Mapping[Operation, float | None]) -> float:
     """What the data of a product of matrices were multiplied by last."""
-    bias = 2 if "onvolution" in product.name else 0 if "dd" in product.name else None
     factor = 1.0
-    if product.is_product and product.data and product.inputs.index(weight) != bias:
+    if product.is_product and product.data and weight in product.gains:
         (operation, *_) = product.data
         while len(operation.operands) == 1 and (constant := constants[operation]) is not None:
             factor, operation = factor * constant, operation.operands[0]
@@ -421,7 +398,7 @@ def _behind(
 ) -> float:
     """What the result of an operation is multiplied by, before anything else acts."""
     settled, pending = 1.0, 1.0  # pending: what stands there alone, which a product that follows would have
-    while operation.node not in ends and len(users.get(operation, ())) == 1:
+    while operation.node not in ends and len(users[operation]) == 1:
         (operation,) = users[operation]
         constant = constants[operation]
         if operation.is_product or "Attention" in operation.name:

@@ -227,14 +227,14 @@ def _plan_of_any(
     found = dict[str, Own | None]()
     if not m == depth == 1 or depths:
         look, unseen = partial(_seen, blocks=blocks, sample=sample), ""
-        if not traced.seen:
+        if not traced.tensors:
             unseen = "pass sample=, an input to trace."
         elif is_unbuilt(model) and constructor is None:
             unseen = "the model is on the meta device. Pass make_model=, or build the model."
-        elif is_unbuilt(model) and constructor is not None:
+        elif is_unbuilt(model) and constructor is not None and (smaller := look(base)) is not None:
             deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
             grown = dict.fromkeys(entries, m), deeper
-            found = _foreseen_factors(structure, Seen(traced.factors, tuned.blocks), constructor, grown, look)
+            found = _foreseen_factors(structure, smaller, constructor, grown, look)
         elif (other := look(compared or base)) is None:
             unseen = "the base does not take the sample."
         else:
@@ -337,7 +337,7 @@ def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
         traced = trace(model, on_device(sample, place))
     except InputTypeError:
         return None
-    return Seen(traced.factors, blocks_of(model, blocks)) if traced.seen else None
+    return Seen(traced.factors, blocks_of(model, blocks)) if traced.tensors else None
 
 
 def _foreseen_factors(
@@ -425,7 +425,7 @@ def with_multipliers(
         factor = head.own_factor / (head.ratios.fan_out * applied)
         if head.role != "tied" or math.isclose(factor, 1, rel_tol=1e-4):
             continue
-        norm = structure.traced.norms.get(name, frozenset())
+        norm = shown.norm if (shown := structure.traced.tensors.get(name)) else frozenset()
         if norm and all(
             entries[n].ratios == head.ratios
             and entries[n].start.constant is not None

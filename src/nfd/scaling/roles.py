@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from functools import partial
+from operator import eq
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
 from nfd.scaling.graph import (
+    Branch,
     Factors,
     Fans,
     Operation,
@@ -33,6 +35,7 @@ from nfd.scaling.model import (
     blocks_of,
     container_of,
     counterpart,
+    in_any_block,
     matches,
     modules,
     numberless,
@@ -43,72 +46,65 @@ from nfd.scaling.rules import ROLES, Role, Rule
 from nfd.scaling.samples import followed_outputs, on_device
 
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
+Decision = tuple[Role | None, str]  # a role and why; where nothing decides, what is missing
 
+_NO_SKIP: Decision = None, "its block does not pass its input on: no skip, or a matrix on it"
 
-class Decision(NamedTuple):
-    """A role and why; where nothing decides, what is missing and what would decide."""
-
-    role: Role | None
-    why: str
-    remedy: str = ""
-
-
-_NO_SAMPLE = Decision(None, "no sample= to trace", "sample=, an input to trace, such as the inputs of a batch")
-_NO_SKIP = Decision(
-    None,
-    "its block does not pass its input on: no skip, or a matrix on it",
-    "blocks=, the names of the modules that add to their input, and of no others",
-)
 # ---- What one forward pass shows.
 
 _ATTENTION = re.compile("Attention|(?<!Log)Softmax")
 
 
 @dataclass(frozen=True)
-class Trace:
-    """What was seen, by the names of tensors.
+class Shown:
+    """What a tensor that had a part in the outputs did.
 
     Attributes:
-        seen: every tensor that had a part in the outputs; none where nothing could be run.
-        acts: what it does, of tensors in branches.
-        streams: on which stream its branch stands, by where the stream starts.
-        fans: dimensions of tensors that count inputs and outputs.
-        norms: gain and bias of the norm that alone feeds the products with a tensor.
-        factors: constant factors of the tensors of the model that ran.
-        unscaled: modules whose outputs are branches that no tensor scales.
-        attends: whether something looks like attention: a softmax, alone or fused with its products.
+        act: its role in a branch, and why; None outside of branches.
+        stream: on which stream its branch stands, by when and by which operation the stream starts.
+        fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them.
+        norm: gain and bias of the norm that alone feeds the products with it.
+        factors: what the model multiplies it by.
     """
 
-    seen: frozenset[str] = frozenset()
-    acts: dict[str, Decision] = field(default_factory=dict)
-    streams: dict[str, Operation] = field(default_factory=dict)
-    fans: dict[str, Fans] = field(default_factory=dict)
-    norms: dict[str, frozenset[str]] = field(default_factory=dict)
-    factors: dict[str, Factors] = field(default_factory=dict)
+    act: Decision | None
+    stream: tuple[int, str] | None
+    fans: Fans | None
+    norm: frozenset[str]
+    factors: Factors
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was seen: by the names of tensors, none where nothing could be run; ``unscaled``, modules whose outputs are
+    branches that no tensor scales; and whether something looks like attention, a softmax alone or fused."""
+
+    tensors: Mapping[str, Shown] = field(default_factory=dict)
     unscaled: frozenset[str] = frozenset()
     attends: bool = False
 
-    def alike(self, name: str) -> str | None:
-        """The tensor itself where it was seen, or one of the same name but for numbers, such as another expert's."""
-        same = (other for other in sorted(self.seen) if numberless(other) == numberless(name))
-        return name if name in self.seen else next(same, None)
+    @property
+    def factors(self) -> dict[str, Factors]:
+        """What the model multiplies every tensor by."""
+        return {name: shown.factors for name, shown in self.tensors.items()}
 
     def of(self, names: Mapping[str, str]) -> Trace:
-        """The same for every tensor of a model, from the names that its tensors have in the model that ran."""
-        shown = {name: other for name, there in names.items() if (other := self.alike(there)) is not None}
-        back = {there: name for name, there in names.items()}
-        return replace(
-            self,
-            seen=frozenset(shown),
-            acts={name: self.acts[other] for name, other in shown.items() if other in self.acts},
-            streams={name: self.streams[there] for name, there in names.items() if there in self.streams},
-            fans={name: self.fans[other] for name, other in shown.items() if other in self.fans},
-            norms={
-                back[head]: frozenset(back[n] for n in norm)
-                for head, norm in self.norms.items()
-                if {head, *norm} <= back.keys()
-            },
-        )
+        """The same for every tensor of a model, from the names that its tensors have in the model that ran. One that
+        did not run shows what its nearest namesake shows, such as another expert."""
+        namesakes: dict[str, list[str]] = {}
+        for other in self.tensors:
+            namesakes.setdefault(numberless(other), []).append(other)
+
+        def nearness(there: str, other: str) -> int:
+            return sum(map(eq, there.split("."), other.split(".")))
+
+        back, shown = {there: name for name, there in names.items()}, dict[str, Shown]()
+        for name, there in names.items():
+            same = [there] if there in self.tensors else namesakes.get(numberless(there))
+            if same:
+                seen = self.tensors[max(same, key=partial(nearness, there))]
+                shown[name] = replace(seen, norm=frozenset(back[n] for n in seen.norm if n in back))
+        return replace(self, tensors=shown)
 
 
 def trace(model: nn.Module, sample: Any) -> Trace:
@@ -141,53 +137,46 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     finally:
         for hook in hooks:
             hook.remove()
-    ran, returned = operations(outputs, model.parameters()), {output.grad_fn for output in outputs}
-    names = {id(t.parameter): name for name, t in tensors(model).items()}
+    own = tensors(model)
+    ran, returned = operations(outputs, {id(t.parameter): n for n, t in own.items()}), {o.grad_fn for o in outputs}
     branches = [(branch, writers_of(branch)) for branch in branches_of(ran)]
     unscaled = {
         branch.end: module
         for branch, writers in branches
-        if isinstance(writers, Operation) and (module := _module_of(branch.end, branch.inside, ends)) is not None
+        if isinstance(writers, Operation) and (module := _module_of(branch, ends)) is not None
     }
-    acts, streams = dict[str, Decision](), dict[str, Operation]()
+    acts, streams = dict[str, Decision](), dict[str, tuple[int, str]]()
     reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _ in branches]
-    inside = [{o for o in b.inside if o.parameter is not None} for b, _ in branches]  # keys and values from elsewhere
+    inside = [{o for o in b.inside if o.tensor is not None} for b, _ in branches]  # keys and values from elsewhere
     for (branch, writers), parameters in zip(branches * 2, reading + inside, strict=True):
         for operation in parameters:
-            name = names[id(operation.parameter)]
-            if name in acts and acts[name].role is not None:
+            name = cast(str, operation.tensor)
+            if name in acts and acts[name][0] is not None:
                 continue
-            streams[name] = branch.start
+            streams[name] = branch.start.order, branch.start.name
             if not isinstance(writers, Operation) and operation in writers:
-                acts[name] = Decision("outer", "writes the residual stream")
+                acts[name] = "outer", "writes the residual stream"
             elif isinstance(writers, Operation) and branch.end not in unscaled:
-                acts[name] = Decision(None, f"no tensor scales its branch, which ends in {writers.name}")
+                acts[name] = None, f"no tensor scales its branch, which ends in {writers.name}"
             else:
-                is_vector = cast(Tensor, operation.parameter).dim() < 2
-                acts[name] = Decision("inner", "vector in a block" if is_vector else "acts inside of a branch")
+                acts[name] = "inner", "vector in a block" if own[name].is_vector else "acts inside of a branch"
     factors = factors_of(ran, returned | {branch.end.node for branch, _ in branches}, scaled)
-    norms = norms_before(ran, [o for o in ran if o.node in returned])
-    traced = Trace(
-        frozenset(names[id(o.parameter)] for o in ran if o.parameter is not None),
-        acts,
-        streams,
-        {names[key]: fans for key, fans in fans_of(ran).items()},
-        {names[id(p.parameter)]: frozenset(names[id(o.parameter)] for o in norm) for p, norm in norms.items()},
-        {names[key]: own for key, own in factors.items()},
-        frozenset(unscaled.values()),
-        any(_ATTENTION.search(o.name) for o in ran),
-    )
-    alike = {name: traced.alike(name) for name in names.values()}
-    return replace(traced, factors={name: traced.factors[other] for name, other in alike.items() if other is not None})
+    norms, fans = norms_before(ran, returned), fans_of(ran)
+    shown = {
+        n: Shown(acts.get(n), streams.get(n), fans.get(n), frozenset(norms.get(n, ())), factors[n]) for n in factors
+    }
+    attends = any(_ATTENTION.search(o.name) for o in ran)
+    return Trace(shown, frozenset(unscaled.values()), attends).of({name: name for name in own})
 
 
-def _module_of(end: Operation, inside: tuple[Operation, ...], ends: Mapping[Any, str]) -> str | None:
+def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
     """The module whose output a branch is, but for rearrangements."""
+    end = branch.end
     while end.node not in ends:
         if not (end.is_linear and len(end.data) == 1):
             return None
         end = end.data[0]
-    return ends[end.node] if end in inside else None
+    return ends[end.node] if end in branch.inside else None
 
 
 # ---- The parts of a model.
@@ -198,9 +187,9 @@ class Anatomy:
     """What the parts of a model are.
 
     Attributes:
-        interrupted: what stands on the stream between blocks, by the pattern of the blocks: an operation as autograd
-            calls it.
-        traced: what a forward pass showed, without its streams; unscaled branches are those in blocks.
+        interrupted: patterns of blocks between which a stream is not passed on unchanged, and the operation, as
+            autograd calls it, that starts another.
+        traced: what a forward pass showed; unscaled branches are those in blocks.
     """
 
     tensors: dict[str, TensorInfo]
@@ -236,7 +225,7 @@ def anatomy(
     """
     names, own = blocks_of(model, blocks), tensors(model)
     if not is_unbuilt(model):
-        traced = trace(model, sample).of({name: name for name in own})
+        traced = trace(model, sample)
     elif base is None:
         raise InputError(
             "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base=(width, "
@@ -246,9 +235,10 @@ def anatomy(
         there = tensors(base)
         places = places_of(there, blocks_of(base, blocks))
         traced = trace(base, sample).of({name: counterpart(t, names, there, places).name for name, t in own.items()})
-        alike = set(map(numberless, traced.unscaled))
-        traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in alike))
-    own |= {n: replace(own[n], ins=ins, outs=outs) for n, (ins, outs) in traced.fans.items() if own[n].ins is None}
+        same = set(map(numberless, traced.unscaled))
+        traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in same))
+    fans = {n: shown.fans for n, shown in traced.tensors.items() if shown.fans and own[n].ins is None}
+    own |= {n: replace(own[n], ins=ins, outs=outs) for n, (ins, outs) in fans.items()}
     interrupted = _interrupted(traced, names)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
@@ -257,27 +247,26 @@ def anatomy(
         if len(t.names) > 1 and t.readers and not t.is_vector and name not in said:
             is_tied = len(t.readers) < len(t.names)
             why = f"an embedding shared with {', '.join(t.readers)}" if is_tied else f"shared by {', '.join(t.names)}"
-            decisions[name] = Decision("tied" if is_tied else None, why)
-    decisions |= {name: _like_its_matrix(t, own, decisions) for name, t in own.items() if name not in said}
-    told = {block_of(name, names) for name, decision in said.items() if decision.role == "outer"}  # what writes there
+            decisions[name] = "tied" if is_tied else None, why
+    for name, t in own.items():  # a bias has the role of the matrix beside it, its width factors those of a vector
+        beside = own.get(f"{container_of(name)}.weight".lstrip("."))
+        if t.is_vector and beside is not None and not beside.is_vector and name not in said:
+            role, _ = decisions[beside.name]
+            if role not in (None, "tied"):
+                decisions[name] = role, f"bias of a matrix that is {role}"
+    told = {block_of(name, names) for name, (role, _) in said.items() if role == "outer"}  # what writes there
     unscaled = frozenset(name for name in traced.unscaled if block_of(name, names) not in {None, *told})
-    # streams hold the operations, and these the activations of the whole pass: they are let go
-    ordered = {name: decisions[name] for name in own}
-    return Anatomy(own, ordered, names, interrupted, replace(traced, unscaled=unscaled, streams={}))
+    return Anatomy(own, {n: decisions[n] for n in own}, names, interrupted, replace(traced, unscaled=unscaled))
 
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
     """What starts a new stream in containers whose blocks do not all stand on the same streams."""
-    starts: dict[str, dict[str, set[Operation]]] = {}
-    for name, start in traced.streams.items():
-        if (block := block_of(name, blocks)) is not None:
-            starts.setdefault(_pattern(block), {}).setdefault(block, set()).add(start)
-    everywhere = {pattern: set[Operation]().union(*own.values()) for pattern, own in starts.items()}
-    return {
-        pattern: max(found, key=lambda start: start.order).name
-        for pattern, found in everywhere.items()
-        if len(found) > max(map(len, starts[pattern].values()))
-    }
+    starts: dict[str, dict[str, set[tuple[int, str]]]] = {}
+    for name, shown in traced.tensors.items():
+        if shown.stream is not None and (block := block_of(name, blocks)) is not None:
+            starts.setdefault(_pattern(block), {}).setdefault(block, set()).add(shown.stream)
+    every = {pattern: set[tuple[int, str]]().union(*own.values()) for pattern, own in starts.items()}
+    return {p: max(found)[1] for p, found in every.items() if len(found) > max(map(len, starts[p].values()))}
 
 
 def _pattern(block: str) -> str:
@@ -294,7 +283,7 @@ def _by_user(own: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[st
                 f"roles must name tensors of the model; no match for {pattern!r}. Names look like "
                 f"{', '.join(map(repr, list(own)[:3]))}; '*' stands for one part, a last '**' for the rest."
             )
-        decided = dict.fromkeys(fitting, Decision(cast(Role, role), f"roles[{pattern!r}]")) | decided
+        decided = dict.fromkeys(fitting, (cast(Role, role), f"roles[{pattern!r}]")) | decided
     return decided
 
 
@@ -303,21 +292,19 @@ def _in_blocks(
 ) -> dict[str, Decision]:
     """Of the tensors in blocks, without those of a block that is no residual one among others that are."""
     places = {name: block for name in own if (block := block_of(name, blocks)) is not None}
-    if not traced.seen:
-        return dict.fromkeys(places, _NO_SAMPLE)
-    residual = {places[name] for name in traced.streams if name in places}
-    others = Counter(container_of(block) for block in blocks if block not in residual)
-    containers = {container_of(block) for block in residual}
-    decisions = {}
+    if not traced.tensors:
+        return dict.fromkeys(places, (None, "no sample= to trace"))
+    residual = {places[name] for name, shown in traced.tensors.items() if shown.stream and name in places}
+    decisions: dict[str, Decision] = {}
     for name, block in places.items():
         if _pattern(block) in interrupted:
-            decisions[name] = Decision("hidden", "in a block whose stream is not passed on unchanged")
-        elif name not in traced.seen:
-            decisions[name] = Decision(None, "the sample never reached it")
+            decisions[name] = "hidden", "in a block whose stream is not passed on unchanged"
+        elif name not in traced.tensors:
+            decisions[name] = None, "the sample never reached it"
         elif block in residual:
-            beside = Decision("inner", "vector in a block") if own[name].is_vector else _NO_SKIP
-            decisions[name] = traced.acts.get(name, beside)
-        elif container_of(block) not in containers or others[container_of(block)] > 1:
+            beside: Decision = ("inner", "vector in a block") if own[name].is_vector else _NO_SKIP
+            decisions[name] = traced.tensors[name].act or beside
+        elif container_of(block) not in map(container_of, residual):
             decisions[name] = _NO_SKIP
     return decisions
 
@@ -325,28 +312,19 @@ def _in_blocks(
 def _outside(t: TensorInfo, grows: tuple[bool, ...]) -> Decision:
     """A tensor outside every block, from which of its dimensions grow with width."""
     if t.is_vector:
-        return Decision("vector", "vector outside blocks")
+        return "vector", "vector outside blocks"
     if t.ins == ():
-        return Decision("embedding", "looked up or added")
+        return "embedding", "looked up or added"
     if not any(grows):
-        return Decision("vector", "no dimension grows with width")
+        return "vector", "no dimension grows with width"
     if t.ins is None or t.outs is None:
         if grows == (True, True):
-            return Decision("hidden", "both dimensions grow with width")
-        return Decision(None, "a bare parameter: input, embedding or readout?")
+            return "hidden", "both dimensions grow with width"
+        return None, "a bare parameter: input, embedding or readout?"
     into, out_of = any(grows[k] for k in t.ins), any(grows[k] for k in t.outs)
     if into and out_of:
-        return Decision("hidden", "fan-in and fan-out grow with width")
-    if into:
-        return Decision("readout", "only its fan-in grows with width")
-    return Decision("input", "only fan-out grows with width")
-
-
-def _like_its_matrix(t: TensorInfo, own: Mapping[str, TensorInfo], decisions: Mapping[str, Decision]) -> Decision:
-    """A bias has the role of the matrix beside it, its width factors those of a vector."""
-    beside = own.get(f"{container_of(t.name)}.weight".lstrip("."))
-    role = None if beside is None or beside.is_vector or not t.is_vector else decisions[beside.name].role
-    return decisions[t.name] if role in (None, "tied") else Decision(role, f"bias of a matrix that is {role}")
+        return "hidden", "fan-in and fan-out grow with width"
+    return ("readout", "only its fan-in grows with width") if into else ("input", "only fan-out grows with width")
 
 
 # ---- Roles under a rule, settled, or one error that lists what is open and what would decide it.
@@ -354,17 +332,17 @@ def _like_its_matrix(t: TensorInfo, own: Mapping[str, TensorInfo], decisions: Ma
 
 def settled_roles(structure: Anatomy, chosen: Rule, rule: str) -> dict[str, tuple[Role, str]]:
     """Every tensor's role and why it has it; a ValueError that lists what is open."""
-    settled, undecided = dict[str, tuple[Role, str]](), dict[str, Decision]()
-    for name, decision in structure.decisions.items():
+    settled, undecided = dict[str, tuple[Role, str]](), dict[str, None]()
+    for name, (role, why) in structure.decisions.items():
         in_block = block_of(name, structure.blocks) is not None and len(structure.tensors[name].names) == 1
-        if decision.role is not None:
-            settled[name] = decision.role, decision.why
+        if role is not None:
+            settled[name] = role, why
         elif not chosen.scales_width:  # every factor is 1, whatever the role
-            settled[name] = "vector", decision.why
+            settled[name] = "vector", why
         elif not chosen.scales_depth and in_block:
             settled[name] = "hidden", "in a block; this rule treats inner and outer alike"
         else:
-            undecided[name] = decision
+            undecided[f"  {numberless(in_any_block(name, structure.blocks))}: {why}"] = None
     if chosen.scales_depth and structure.interrupted:
         where, operation = next(iter(structure.interrupted.items()))
         raise InputError(
@@ -373,12 +351,10 @@ def settled_roles(structure: Anatomy, chosen: Rule, rule: str) -> dict[str, tupl
             "build the model with norms inside of its branches (norm_first=True)."
         )
     if undecided:
-        lines = [*dict.fromkeys(f"  {numberless(n)}: {d.why}" for n, d in undecided.items())]
-        lines = [*lines[:12], f"  and {len(lines) - 12} more"] if len(lines) > 12 else lines
-        ways = [*dict.fromkeys(d.remedy for d in undecided.values() if d.remedy)]
-        ways.append(f"the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}")
-        count = "1 tensor" if len(undecided) == 1 else f"{len(undecided)} tensors"
-        raise InputError("\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}."]))
+        first = "blocks=, the names of the modules that add to their input, and of no others"
+        way = first if structure.traced.tensors else "sample=, an input to trace"
+        ways = f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}."
+        raise InputError("\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways]))
     if chosen.scales_depth and not structure.blocks:
         raise InputError(
             f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' (one module alone "
