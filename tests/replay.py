@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.families.network import Network
-from nfd.wide.layers import DeferredLinear
+from nfd.wide.layers import FactoredLinear
 
 Program = Callable[[nn.Module, torch.optim.Optimizer], list[Tensor]]
 
@@ -22,7 +22,7 @@ def completed(deferred: Network, start: dict[str, Tensor], build: Callable[[str]
         dense.U.copy_(start["U"])
         dense.V.copy_(start["V"])
         for name, layer in deferred.named_modules():
-            if isinstance(layer, DeferredLinear):
+            if isinstance(layer, FactoredLinear):
                 W = layer.complete(seed=7)
                 twin: Any = dense.get_submodule(name)
                 if isinstance(W, tuple):
@@ -33,9 +33,16 @@ def completed(deferred: Network, start: dict[str, Tensor], build: Callable[[str]
     return dense
 
 
-def gap(build: Callable[[str], Network], program: Program, eta_c: float, rule: str, **options: Any) -> float:
+def gap(
+    build: Callable[[str], Network],
+    program: Program,
+    eta_c: float,
+    rule: str,
+    weights: str = "deferred",
+    **options: Any,
+) -> float:
     """Largest difference between the deferred outputs and those of the dense twin, relative to their scale."""
-    deferred = build("deferred")
+    deferred = build(weights)
     start = {"U": deferred.U.detach().clone(), "V": deferred.V.detach().clone()}
     seen = program(deferred, nfd.SGD(deferred.param_groups(eta_c, rule), **options))
     dense = completed(deferred, start, build)

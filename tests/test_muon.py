@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save
-from tests.test_stand_in import Layer, every_layer, stored
+from tests.test_wide_layers import Layer, every_layer, stored
 from torch import Tensor, nn
 
 import nfd
@@ -130,15 +130,6 @@ def test_a_resumed_run_is_the_run(layer_of: Layer) -> None:
     steps(layer, optimizer, x[2:])
     steps(other, resumed, x[2:])
     assert torch.equal(layer(x[0]), other(x[0]))
-
-
-def test_a_decay_that_the_scale_does_not_share_is_refused() -> None:
-    layer = nfd.StructuredLinear(30, 30, seed=0)
-    layer(torch.ones(2, 30)).square().sum().backward()
-    with pytest.raises(RuntimeError, match="two parts of one matrix"):
-        nfd.Muon([layer.update], lr=0.1).step()
-    nfd.Muon([layer.update], lr=0.1, weight_decay=0.0).step()
-    layer(torch.ones(2, 30))
 
 
 def test_settings_and_parameters_of_others_are_refused() -> None:

@@ -11,7 +11,7 @@ from unittest import mock
 import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
-from tests.test_stand_in import LAYERS, stored
+from tests.test_wide_layers import LAYERS, stored
 from torch import Tensor, nn
 
 import nfd
