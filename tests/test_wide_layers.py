@@ -50,11 +50,10 @@ def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
     for index, layer in enumerate(trained):
         if isinstance(layer, nfd.DeferredLinear | nfd.StructuredLinear):
             W = layer.complete()
-            assert isinstance(W, Tensor)
             dense = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, dtype=F64)
             dense.weight = nn.Parameter(W)
             if layer.bias is not None:
-                dense.bias = nn.Parameter(start[index].bias.detach().clone())  # type: ignore[union-attr, operator]
+                dense.bias = nn.Parameter(start[index].bias.detach().clone())
             twin[index] = dense
     return twin
 
@@ -215,7 +214,6 @@ def test_a_matrix_that_starts_at_zero_learns(layer_of: Layer) -> None:
 
 def test_biases_begin_as_those_of_pytorch() -> None:
     bias = nfd.DeferredLinear(16, 4000, bias=True).bias
-    assert bias is not None
     assert float(bias.detach().abs().max()) <= 1 / 4
     assert float(bias.detach().std()) == pytest.approx(1 / 4 / math.sqrt(3), rel=0.05)
 
@@ -430,9 +428,7 @@ def test_vectors_that_are_aligned_with_the_transform_are_nothing_special(x: Tens
 
 def increment(index: int, count: int, n: int = 256) -> Tensor:
     """The matrix of an increment of one path."""
-    W = nfd.StructuredLinear(n, n, seed=Increment(5, index, count), dtype=F64).complete()
-    assert isinstance(W, Tensor)
-    return W
+    return nfd.StructuredLinear(n, n, seed=Increment(5, index, count), dtype=F64).complete()
 
 
 @pytest.mark.parametrize("count", [2, 8, 12])
@@ -546,7 +542,6 @@ def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(ba
     for y, gradient in zip(answers, (g[3:6], g[6:]), strict=True):
         y.backward(gradient)
     start = layer.complete()
-    assert isinstance(start, Tensor)
     nfd.SGD(layer.parameters(), lr=0.1).step()
     torch.testing.assert_close(layer.dense_weights(), start - 0.1 * g.T @ x)
 
@@ -565,7 +560,6 @@ def test_a_step_is_the_same_whether_or_not_the_gradient_is_read(basis: Any, opti
             for batch, cotangent in zip(x[k : k + 2].clone(), weights[k : k + 2], strict=True):
                 (layer(batch) * cotangent).sum().backward()
                 if read:
-                    assert layer.update.grad is not None
                     layer.update.grad.mul_(2).mul_(0.5)
                 batch.zero_()  # as where batches are read into the same memory
             optimizer.step()
@@ -579,7 +573,6 @@ def test_a_gradient_is_shown_with_the_norm_of_that_of_the_dense_weights(basis: A
     layer, x, g = nfd.StructuredLinear(30, 20, seed=0, basis=basis, dtype=F64), normal(60, 30), normal(60, 20, seed=1)
     for _ in range(2):
         layer(x[:5]).backward(g[:5])
-    assert layer.update.grad is not None
     assert float(layer.update.grad.norm()) == pytest.approx(2 * float((g[:5].T @ x[:5]).norm()))
     layer.zero_grad()
     assert layer.rank == 0  # what no step has seen is forgotten
