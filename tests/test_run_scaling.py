@@ -110,8 +110,7 @@ def test_the_limit_is_what_was_measured_and_grows_with_length() -> None:
 def test_every_law_can_be_switched_off(name: str) -> None:
     given = {**LARGER, "critical_batch": 500.0, "schedule": nfd.RateSchedule(8)}
     on, off = (scaling(**given, laws=laws) for laws in (None, {name: False}))
-    for before, after in zip(on.factors, off.factors, strict=True):
-        assert after.applied == (before.law != name)
+    assert {row.law for row in on.factors} - {row.law for row in off.factors} == {name}
     changed = {
         quantity for quantity in get_args(Quantity) if on.factor(quantity, "adamw") != off.factor(quantity, "adamw")
     }
@@ -121,7 +120,8 @@ def test_every_law_can_be_switched_off(name: str) -> None:
 def test_the_table_names_law_label_and_source() -> None:
     model, plan = planned(**LARGER, decay="raw")
     text = plan.explain()
-    assert all(word in text for word in ("batch-rate", "theorem", "Malladi", "empirical law", "0.5141", "off ("))
+    assert all(word in text for word in ("batch-rate", "theorem", "Malladi", "empirical law", "0.5141"))
+    assert "decay-time-scale" not in text
     assert {group["weight_decay"] for group in plan.param_groups(model, lr=0.1, weight_decay=0.3)} == {0.3}
     assert all(law.source for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {"assumption"}

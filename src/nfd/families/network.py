@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from nfd.core.errors import (
     NetworkWeights,
     Order,
     Regime,
-    RuleName,
     StateError,
     check_choice,
     check_count,
@@ -36,6 +35,9 @@ from nfd.core.errors import (
 )
 from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
 
 
 @dataclass
@@ -253,18 +255,15 @@ class Network(nn.Module):
                 optimizer is not exact for these weights or this rule.
         """
         from nfd.scaling.optimizers import check_optimizer, law_of
-        from nfd.scaling.plan import Plan
-        from nfd.scaling.planning import told_entries  # a network alone needs no planner
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
         if law.rest is not None:
             raise InputError(f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, optimizer={law.name!r}).")
         rule = self.default_rule if rule is None else rule
-        self.check_rule(rule)
+        base = 1 if self.regime == "feature" else None  # kernel: rates of the base at every width
+        rates = self.own_plan(rule, law.name, "raw", base, 1)
         check_optimizer(law.name, rule=rule, weights=self.weights)
-        m = float(self.width) if self.regime == "feature" else 1.0  # kernel: rates of the base at every width
-        rates = Plan(cast(RuleName, rule), law.name, "raw", m, self.depth, told_entries(self, self, m), (), {}, ())
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name, role in sorted(self.named_roles().items(), key=lambda pair: ROLES.index(pair[1])):
             settings = {"lr": lr * rates.rate(name), "role": role}
@@ -274,14 +273,29 @@ class Network(nn.Module):
             )
         return list(groups.values())
 
-    def forward_multipliers(self) -> dict[str, Power]:
-        """Powers of width and depth of the constants behind which weights are N(0, 1), by name."""
-        readout = 0.5 if self.regime == "kernel" else 1.0
-        width = {"input": 0.0, "readout": readout}
-        return {
-            name: Power(fan_in=-width.get(role, 0.5), depth=-self.branch_exponent if role == "outer" else 0.0)
-            for name, role in self.named_roles().items()
-        }
+    def own_plan(self, rule: str, optimizer: str, decay: str, width: int | None, depth: int | None) -> Plan:
+        """Its plan from a base of this width and depth, its own where None: trained weights begin as N(0, 1), behind
+        constants of the forward pass that scale with width and depth.
+
+        Raises:
+            ValueError: when the rule is for another network.
+        """
+        from nfd.scaling.model import tensors
+        from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of  # a network alone needs no plan
+
+        self.check_rule(rule)
+        m, roles, entries = self.width / (width or self.width), self.named_roles(), dict[str, Entry]()
+        widths = {"input": 0.0, "readout": 0.5 if self.regime == "kernel" else 1.0}
+        for name, t in tensors(self).items():
+            role, multiplier, why = roles.get(name, "vector"), Power(), "fixed"
+            if name in roles:
+                depths = -self.branch_exponent if role == "outer" else 0.0
+                multiplier, why = Power(fan_in=-widths.get(role, 0.5), depth=depths), type(self).__name__
+            grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m)
+            fan_in = math.prod(t.shape[1:])
+            entries[name] = Entry(t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, layout_of(t))
+        deeper, blocks = self.depth / (depth or self.depth), tuple(self.block_names())
+        return Plan(cast(Any, rule), optimizer, cast(Any, decay), m, deeper, entries, blocks, {}, ())
 
     def scale(self, role: Role) -> float:
         """The forward multiplier of weights with this role."""

@@ -37,7 +37,7 @@ from nfd.scaling.model import (
     stacks_of,
     tensors,
 )
-from nfd.scaling.plan import Layout, Ratios, Start
+from nfd.scaling.plan import Ratios, Start
 from nfd.scaling.rules import INPUT_LIKE, Role
 
 MakeModel = Callable[[int, int], nn.Module]
@@ -253,13 +253,6 @@ def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:
             f"roles={{{t.name!r}: 'vector'}} if it adds up none of them, or make it an nn.Linear."
         )
     return Ratios(grown[-2], grown[-1])
-
-
-def layout_of(t: TensorInfo) -> Layout | None:
-    """How the weight of a linear map lies in memory; None for every other tensor, stacks of matrices included."""
-    if len(t.shape) != 2 or not t.ins or not t.outs:
-        return None
-    return "out-in" if t.outs == (0,) else "in-out"
 
 
 def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:

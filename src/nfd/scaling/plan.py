@@ -114,6 +114,13 @@ class Entry:
         return len(self.shape) < 2
 
 
+def layout_of(t: TensorInfo) -> Layout | None:
+    """How the weight of a linear map lies in memory; None for every other tensor, stacks of matrices included."""
+    if len(t.shape) != 2 or not t.ins or not t.outs:
+        return None
+    return "out-in" if t.outs == (0,) else "in-out"
+
+
 @dataclass(frozen=True)
 class Plan:
     """The result of ``nfd.plan``: initial scale, rate, decay and epsilon of every tensor, by name.

@@ -20,7 +20,6 @@ from nfd.scaling.base import (
     checked_size,
     depth_of,
     depths_of,
-    layout_of,
     ratios,
     start_of,
 )
@@ -41,10 +40,9 @@ from nfd.scaling.model import (
     parametrized,
     places_of,
     repeated,
-    tensors,
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of
-from nfd.scaling.plan import Entry, Plan, Ratios, Start
+from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
 from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, settled_roles, trace
 from nfd.scaling.rules import ROLES, SPECTRAL, Power, Role, Rule, rule_named
 from nfd.scaling.samples import check_input, mapped, on_device
@@ -61,6 +59,7 @@ _OWN_DEPTH = (
     "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
     "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
 )
+_WHOLE = "Each matrix is orthogonalised as a whole, also one of several heads or maps, such as fused queries."
 _UNSCALED = "No tensor scales some branches: wrap the modules that end them in nfd.Scaled, factors in plan.multipliers."
 _UNSEEN = "Whether the model's own forward pass has factors that depend on its size, as Gemma's, is not known: "
 
@@ -136,16 +135,20 @@ def plan(
     if sample is not None:
         check_input(sample)
     sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
-    started = Plan(cast(RuleName, rule), law.name, cast(Decay, decay), 1.0, 1.0, {}, (), {}, ())
     tuned = base if isinstance(base, nn.Module) else None
     constructor: Constructor | None = None
     if (net := told_by(model)) is not None:
         if blocks or roles:
             raise InputError(f"blocks and roles are for other models than the paper's; got {blocks=}, {roles=}.")
-        net.check_rule(rule)
         if make_model is not None and width is not None:
             tuned = Constructor(make_model, width, depth or net.depth).base(None)
-        made = _plan_of_told(started, model, net, tuned, width, depth)
+        if tuned is not None:
+            if (small := told_by(tuned)) is None:
+                raise InputError(f"The base is a {type(tuned).__name__}, the model one of the paper. Build both alike.")
+            width, depth = small.width, small.depth
+        elif width is None and depth is None:
+            width = depth = 1  # the rate is the paper's
+        made = net.own_plan(rule, law.name, decay, width, depth)
     elif tuned is None and make_model is None and chosen.scales_width:
         raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, the tuned model itself, or its "
@@ -155,18 +158,15 @@ def plan(
         if make_model is not None and width is not None:
             constructor = Constructor(make_model, width, depth or depth_of(model, make_model, width, blocks))
             tuned = constructor.base(blocks)
+        started = Plan(cast(RuleName, rule), law.name, cast(Decay, decay), 1.0, 1.0, {}, (), {}, ())
         made = _plan_of_any(started, model, tuned, constructor, blocks, roles, sample)
     notes = [*made.notes, *([_CLIP] if chosen.scales_width else [])]
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
     if law.rest is not None:
-        notes.append(
-            "Each matrix is orthogonalised as a whole, also one of several heads or maps, such as fused queries."
-        )
-        matrices = {name for name, entry in made.entries.items() if entry.role in SPECTRAL and not entry.is_vector}
-        if left := dict.fromkeys(
-            in_any_block(n, made.blocks) for n in made.entries if n in matrices and not made.is_muon(n)
-        ):
+        notes.append(_WHOLE)
+        matrices = [n for n, e in made.entries.items() if e.role in SPECTRAL and not e.is_vector]
+        if left := dict.fromkeys(in_any_block(n, made.blocks) for n in matrices if not made.is_muon(n)):
             kinds = "Convolutions, stacks, and matrices with a fixed side or outside of blocks"
             notes.append(f"{kinds} go to {law.rest}: {', '.join(left)}.")
     return replace(made, notes=tuple(notes))
@@ -191,10 +191,10 @@ def _plan_of_any(
     sample: Any,
 ) -> Plan:
     """The plan of a module that tells nothing of itself."""
-    chosen, rule = rule_named(started.rule), started.rule
+    rule = rule_named(started.rule)
     if blocks is None and base is not None:  # two instances of which one has more blocks show them
         blocks = repeated(model, base) or None
-        if blocks is None and constructor is not None and chosen.scales_depth:
+        if blocks is None and constructor is not None and rule.scales_depth:
             blocks = repeated(base, constructor.at(deeper=2)) or None
     tuned, grows = None if base is None else Base.of(base, blocks), dict[str, tuple[bool, ...]]()
     if tuned is not None:
@@ -203,10 +203,10 @@ def _plan_of_any(
         if constructor is not None and not any(map(any, grows.values())):  # the model is as wide as its base
             grows = Base.of(constructor.at(wider=2), blocks).differing(here)
     structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
-    settled, traced = settled_roles(structure, chosen, rule), structure.traced
+    settled, traced = settled_roles(structure, rule, started.rule), structure.traced
     size = None if constructor is None else (constructor.width, constructor.depth)
     started = replace(started, blocks=tuple(structure.blocks), base=size)
-    if base is None or tuned is None or not chosen.scales_width:  # the model's own start is that of the rule
+    if base is None or tuned is None or not rule.scales_width:  # the model's own start is that of the rule
         entries = entries_of(structure, settled, grows, None, {})
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return replace(started, entries=entries)
@@ -217,40 +217,40 @@ def _plan_of_any(
     m = max((e.ratios.fan_out for e in entries.values() if e.role != "readout"), default=1.0, key=lambda r: abs(r - 1))
     depth = len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
     compared: nn.Module | None = base
-    if depth != 1 and not chosen.scales_depth:  # what depends on depth is to stay: it is compared at one depth
+    if depth != 1 and not rule.scales_depth:  # what depends on depth is to stay: it is compared at one depth
         compared = None if constructor is None else constructor.at(deeper=depth)
         if compared is None:
             notes.append(_OWN_DEPTH)
-        else:
-            entries, more = _own_depth(entries, structure, tuned, Base.of(compared, blocks))
-            notes += more
-    found = dict[str, Own | None]()
+        elif deep := _starts_by_depth(structure, tuned, Base.of(compared, blocks)):
+            entries |= {name: replace(entries[name], start=start) for name, start in deep.items()}
+            notes.append(f"The constructor begins {listed([*deep])} by depth; they begin as in a model of this depth.")
+    found, unseen = dict[str, Own | None](), ""
     if not m == depth == 1 or depths:
-        look, unseen = partial(_seen, blocks=blocks, sample=sample), ""
+        look = partial(_seen, blocks=blocks, sample=sample)
         if not traced.tensors:
             unseen = "pass sample=, an input to trace."
-        elif is_unbuilt(model) and constructor is None:
-            unseen = "the model is on the meta device. Pass make_model=, or build the model."
-        elif is_unbuilt(model) and constructor is not None and (smaller := look(base)) is not None:
-            deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
-            grown = dict.fromkeys(entries, m), deeper
-            found = _foreseen_factors(structure, smaller, constructor, grown, look)
+        elif is_unbuilt(model):
+            deeper = {n: e.depth or depth for n, e in entries.items()} if rule.scales_depth else {}
+            foreseen = _foreseen_factors(structure, base, constructor, (dict.fromkeys(entries, m), deeper), look)
+            if foreseen is None:
+                unseen = "the model is on the meta device. Pass make_model= that takes the sample, or build the model."
+            found = foreseen or {}
         elif (other := look(compared or base)) is None:
             unseen = "the base does not take the sample."
         else:
             found = own_factors(Seen(traced.factors, structure.blocks), other)
             if compared is None:  # in blocks, factors of depth cannot be told from those of width
                 found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
-        entries, of_own = with_own_factors(entries, found, structure.blocks)
-        notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
-    entries, factors, of_factors = with_multipliers(structure, entries, found)
-    entries = with_own_constants(structure, entries, chosen)
-    notes += of_factors
+        notes += [_UNSEEN + unseen] if unseen else []
+    entries, of_own = with_own_factors(entries, found, structure.blocks)
+    entries, factors, of_head = with_head(structure, entries, found)
+    entries = with_own_constants(structure, entries, rule)
+    notes += [*of_own, *of_head]
     if kept := dict.fromkeys(in_any_block(n, structure.blocks) for n, e in entries.items() if e.start.kept):
         notes.append(f"Kept as the constructor makes them, and not drawn anew: {listed([*kept], 4)}.")
-    if chosen.scales_depth:
+    if rule.scales_depth:
         own = {n: depths.get(block_of(f"{n}.", structure.blocks) or "", depth) for n in sorted(traced.unscaled)}
-        branches = {name: chosen.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
+        branches = {name: rule.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
         factors |= branches
         notes += [_UNSCALED] if branches else []
     if traced.attends:
@@ -282,31 +282,26 @@ def entries_of(
     return entries
 
 
-# ---- starts that a constructor itself lets depend on depth, as GPT-2 does by 1/sqrt(2L) ----------------------------
-
 _CHANCE = 6.0  # standard errors
 _LEAST = math.log(1.05)
 
 
-def _own_depth(
-    entries: Mapping[str, Entry], structure: Anatomy, base: Base, as_deep: Base
-) -> tuple[dict[str, Entry], list[str]]:
-    """Entries that begin as in ``as_deep``, an instance as wide as the base and as deep as the model; and a note."""
-    kept = {}
+def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str, Start]:
+    """How tensors begin that a constructor begins otherwise, beyond chance, in an instance as wide as the base and as
+    deep as the model."""
+    found = {}
     for name, t in structure.tensors.items():
         shallow, deep = (instance.start(t, structure.blocks) for instance in (base, as_deep))
         if shallow.kept or deep.kept:
             continue
         differs = shallow.constant != deep.constant
         if shallow.constant is None and deep.constant is None:
-            error = (
-                base.counterpart(t, structure.blocks).parameter.numel() ** -0.5
-            )  # of the logarithm of the ratio of two stds
+            numbers = base.counterpart(t, structure.blocks).parameter.numel()
+            error = numbers**-0.5  # of the logarithm of the ratio of two standard deviations
             differs = abs(math.log(deep.std / shallow.std)) > max(_CHANCE * error, _LEAST)
         if differs:
-            kept[name] = replace(entries[name], start=deep)
-    notes = [f"The constructor begins {listed([*kept])} by depth; they begin as in a model of this depth."]
-    return {**entries, **kept}, notes if kept else []
+            found[name] = deep
+    return found
 
 
 # ---- constant factors of the model's own forward pass, over those of the base --------------------------------------
@@ -327,9 +322,6 @@ class Seen(NamedTuple):
     blocks: Blocks
 
 
-Look = Callable[[nn.Module], Seen | None]
-
-
 def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
     """What a trace of an instance shows; None where it does not take the sample."""
     place = next((p.device for p in model.parameters()), None)
@@ -341,18 +333,26 @@ def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
 
 
 def _foreseen_factors(
-    structure: Anatomy, base: Seen, constructor: Constructor, ratios: Sequence[Mapping[str, float]], look: Look
-) -> dict[str, Own | None]:
-    """Of a model on the meta device, whose trace is that of its base: by the powers that two more models of the
-    constructor show, twice as wide, and twice as deep.
+    structure: Anatomy,
+    base: nn.Module,
+    constructor: Constructor | None,
+    ratios: Sequence[Mapping[str, float]],
+    look: Callable[[nn.Module], Seen | None],
+) -> dict[str, Own | None] | None:
+    """Of a model on the meta device, which nothing can be traced in: by the powers that its base and two more models of
+    the constructor show, twice as wide, and twice as deep; None where these do not take the sample.
 
     ``ratios`` are those of width and depth, by tensor; none of depth where the factors of depth are to stay.
     """
+    if constructor is None or (small := look(base)) is None:
+        return None
     found: dict[str, Own | None] = {}
     for grown, larger in zip(ratios, ({"wider": 2}, {"deeper": 2}), strict=True):
-        if all(ratio == 1 for ratio in grown.values()) or (seen := look(constructor.at(**larger))) is None:
+        if all(ratio == 1 for ratio in grown.values()):
             continue
-        doubled, places = own_factors(seen, base), places_of(seen.factors, seen.blocks)
+        if (seen := look(constructor.at(**larger))) is None:
+            return None
+        doubled, places = own_factors(seen, small), places_of(seen.factors, seen.blocks)
         for name in structure.tensors:
             other = alike(name, structure.blocks, places)
             if other in doubled:
@@ -397,7 +397,7 @@ def with_own_factors(
         if factors is None:
             left[in_any_block(name, blocks)] = None
             continue
-        first = factors.looked_up != 1 or entries[name].role == "tied"  # with_multipliers sees the other of a tied head
+        first = factors.looked_up != 1 or entries[name].role == "tied"  # with_head sees the other of a tied head
         made[name] = replace(entries[name], own_factor=factors.looked_up if first else factors.applied)
         met[in_any_block(name, blocks)] = None
     notes = []
@@ -414,7 +414,7 @@ def with_own_factors(
     return made, notes
 
 
-def with_multipliers(
+def with_head(
     structure: Anatomy, entries: Mapping[str, Entry], own: Mapping[str, Own | None]
 ) -> tuple[dict[str, Entry], dict[str, float], list[str]]:
     """The factor 1/m of an embedding that is the head as well, for which no start can stand: as a forward factor by
@@ -459,71 +459,32 @@ def with_own_constants(structure: Anatomy, entries: Mapping[str, Entry], chosen:
     return made
 
 
-# ---- networks that tell the multipliers of their forward pass ------------------------------------------------------
+# ---- networks that plan themselves
 
 
 @runtime_checkable
-class TellsMultipliers(Protocol):
-    """A network that tells the constants of its forward pass, so that a plan need not measure them: its trainable
-    weights begin as N(0, 1)."""
+class PlansItself(Protocol):
+    """A network that knows its roles and the constants of its forward pass, so that nobody needs to find them."""
 
     width: int
     depth: int
     default_rule: str
     default_optimizer: str
 
-    def forward_multipliers(self) -> Mapping[str, Power]:
-        """How the constant that the forward pass multiplies a parameter with scales with width and depth, by name."""
-
-    def named_roles(self) -> Mapping[str, Role]:
-        """The role of every trainable parameter, by its name."""
-
-    def block_names(self) -> list[str]:
-        """The names of the modules that write the residual stream, one per block; none without one."""
-
-    def check_rule(self, rule: str) -> None:
-        """ValueError when a rule is made for another network."""
+    def own_plan(self, rule: str, optimizer: str, decay: str, width: int | None, depth: int | None) -> Plan:
+        """Its plan from a base of this width and depth, its own where None."""
 
 
-def told_by(model: nn.Module) -> TellsMultipliers | None:
-    """The network that tells its multipliers, where a model is one, also inside of wrappers; None for others.
-    ValueError where such a network is only a part of the model."""
-    told = {name: module for name, module in modules(model).items() if isinstance(module, TellsMultipliers)}
+def told_by(model: nn.Module) -> PlansItself | None:
+    """The network that plans itself, where a model is one, also inside of wrappers; None for others. ValueError where
+    such a network is only a part of the model."""
+    told = {name: module for name, module in modules(model).items() if isinstance(module, PlansItself)}
     if told and "" not in told:
         raise InputError(f"A network of the paper must be the whole model; got one inside, as {next(iter(told))!r}.")
-    return cast("TellsMultipliers | None", told.get(""))
+    return cast("PlansItself | None", told.get(""))
 
 
 def defaults_of(model: nn.Module) -> tuple[str, str]:
     """The rule and the optimizer of a model where nobody chose others."""
     net = told_by(model)
     return (RULE, OPTIMIZER) if net is None else (net.default_rule, net.default_optimizer)
-
-
-def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str, Entry]:
-    """The entries of a network that is ``m`` times as wide as its base: N(0, 1) weights behind multipliers."""
-    entries, roles, told, source = {}, net.named_roles(), net.forward_multipliers(), type(net).__name__
-    for name, t in tensors(model).items():
-        role = roles.get(name, "vector")
-        grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m)
-        why, multiplier = (source, told[name]) if name in roles else ("fixed", Power())
-        fan_in, begins = math.prod(t.shape[1:]), Start(1.0, None)
-        entries[name] = Entry(t.shape, role, why, fan_in, grown, begins, multiplier, layout_of(t))
-    return entries
-
-
-def _plan_of_told(
-    started: Plan, model: nn.Module, net: TellsMultipliers, base: nn.Module | None, width: int | None, depth: int | None
-) -> Plan:
-    """The plan of a network that knows its roles, its size and its multipliers; by default its base has width and depth
-    1."""
-    if base is not None:
-        if (tuned := told_by(base)) is None:
-            raise InputError(f"The base is a {type(base).__name__}, the model one of the paper. Build both alike.")
-        width, depth = tuned.width, tuned.depth
-    elif width is None and depth is None:
-        width = depth = 1
-    m, blocks = net.width / (width or net.width), tuple(net.block_names())
-    return replace(
-        started, width=m, depth=net.depth / (depth or net.depth), entries=told_entries(model, net, m), blocks=blocks
-    )

@@ -80,7 +80,6 @@ class Factor:
         quantity, optimizer: the setting that it scales, and the optimizer that has this setting.
         value: the setting of the large run as a multiple of that of the small one.
         label, formula, source: how far it can be trusted, and where it comes from.
-        applied: whether the plan uses it.
     """
 
     law: str
@@ -90,7 +89,6 @@ class Factor:
     label: Label
     formula: str
     source: str
-    applied: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class RunScaling:
     Attributes:
         batch, tokens: of one step and of the whole run, each (small run, large run), in the same unit; None if not
             given.
-        factors: one ``Factor`` per law and setting.
+        factors: one ``Factor`` per law and setting, without those that are switched off.
         critical_batch: of the large run, in the unit of ``batch``; None if it was not measured.
         schedule: of the large run; None if none was given.
     """
@@ -117,7 +115,7 @@ class RunScaling:
         return None if self.batch is None or self.tokens is None else round(self.tokens[1] / self.batch[1])
 
     def factor(self, quantity: Quantity, optimizer: str) -> float:
-        """The product of all applied factors of a quantity, such as the rate, for an optimizer."""
+        """The product of the factors of a quantity, such as the rate, for an optimizer."""
         return _product(f for f in self.factors if f.quantity == quantity and f.optimizer == optimizer)
 
     def betas(self, betas: tuple[float, float], optimizer: str) -> tuple[float, float]:
@@ -138,9 +136,8 @@ class RunScaling:
         columns = ("quantity", "factor", "law", "label", "formula", "source")
         table = table_of(*(Column(name, no_wrap=name != "source") for name in columns))
         for f in self.factors:
-            value = f"{f.value:.4g}" if f.applied else f"off ({f.value:.4g})"
             quantity = f"{f.quantity} ({f.optimizer})" if f.optimizer else f.quantity
-            table.add_row(quantity, value, f.law, f.label, f.formula, f.source)
+            table.add_row(quantity, f"{f.value:.4g}", f.law, f.label, f.formula, f.source)
         title = f"Run: {', '.join(known)}; b, d: batch and tokens over the small run's"
         return f"{title}\n{as_text(table, 200)}"
 
@@ -165,39 +162,39 @@ def run_scaling(
         check_choice("a name in laws", name, NAMES)
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
     s, critical = 1.0, None
+    used = [law for law in RUN_LAWS if laws.get(law.name, True)]
 
     def row(law: RunLaw, of: str = "") -> Factor:
         powers = (("b", law.batch), ("d", law.tokens), ("((1 + C/B) / (1 + C0/B0))", law.critical))
         formula = " ".join(f"{x}^{p:g}" if p != 1 else x for x, p in powers if p)
         value = b**law.batch * d**law.tokens * s**law.critical
-        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source, laws.get(law.name, True))
+        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source)
 
-    of_run = {law.quantity: row(law) for law in RUN_LAWS if not law.kinds}
     if critical_batch is not None:
         if batch is None:
             raise InputError("critical_batch limits the batch. Pass batch=(small, large) in the same unit.")
         value = critical_batch.value if isinstance(critical_batch, Interval) else critical_batch
         small = check_real("critical_batch", value, above=0.0)
-        critical = small * _product([of_run["batch limit"]])
+        critical = small * _product(row(law) for law in used if law.quantity == "batch limit")
         s = (1 + critical / batch[1]) / (1 + small / batch[0])
     rows = list[Factor]()
     for law in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
         kind: Kind = "sgd" if law.is_linear else "adam" if law.epsilon else "other"
-        own = [row(known, law.name) for known in RUN_LAWS if kind in known.kinds and (critical or not known.critical)]
+        own = [row(known, law.name) for known in used if kind in known.kinds and (critical or not known.critical)]
         rate = _product(f for f in own if f.quantity == "rate")  # 1/(rate decay) stays a share of the steps
         for f in own:
             of_decay = f.quantity == "weight decay"
             rows.append(replace(f, value=f.value / rate, formula=f"{f.formula} / rate") if of_decay else f)
     if schedule is not None:
-        rows.append(warmup := of_run["warm-up, in steps"])
-        schedule = replace(schedule, warmup=math.ceil(schedule.warmup * _product([warmup])))
+        warmup = [row(law) for law in used if law.quantity == "warm-up, in steps"]
+        schedule, rows = replace(schedule, warmup=math.ceil(schedule.warmup * _product(warmup))), rows + warmup
     if critical is not None:
-        rows.append(of_run["batch limit"])
+        rows += [row(law) for law in used if law.quantity == "batch limit"]
     return RunScaling(batch, tokens, tuple(rows), critical, schedule)
 
 
 def _product(factors: Iterable[Factor]) -> float:
-    return math.prod(factor.value for factor in factors if factor.applied)
+    return math.prod(factor.value for factor in factors)
 
 
 def _pair(argument: str, pair: Sequence[float] | None) -> tuple[float, float] | None:
