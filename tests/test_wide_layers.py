@@ -41,7 +41,8 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
 
 
 def batches(count: int, size: int = 3, d: int = 5) -> list[Tensor]:
-    return list(normal(count, size, d, seed=1))
+    stream = torch.Generator().manual_seed(1)
+    return [torch.randn(size, d, generator=stream, dtype=F64) for _ in range(count)]
 
 
 def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
