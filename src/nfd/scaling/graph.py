@@ -197,20 +197,47 @@ def _branch(starts: Mapping[Operation, Operation], start: Operation, end: Operat
 # ---- What writes a stream: the last parameters that the end of a branch is linear in, such that the branch scales with
 # them: a matrix that nothing follows but gains, sums and factors, or the gain of a norm that stands behind the matrix.
 
+Writers = frozenset[Operation] | Operation  # parameters, or the operation because of which there are none
 
-def writers_of(branch: Branch) -> frozenset[Operation] | Operation:
-    """The parameters that write the stream at the end of a branch, or the operation because of which none do."""
+
+def writers_of(branch: Branch) -> Writers:
+    """The parameters that write the stream at the end of a branch."""
     uses = Counter(i for operation in branch.inside for i in operation.operands)
+    return _writers(branch.end, branch.inside, uses)
+
+
+def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Any]) -> frozenset[str]:
+    """Gain and bias of the norm that feeds the one product with a parameter and nothing else, such as ``outputs``.
+
+    With logits ``W (g z + b)`` of a normalised stream z, the factor 1/m of a head that is tied to the embedding, and so
+    cannot begin smaller, is that of ``W (g/m z + b/m)``: nothing needs to be wrapped. A gain that is stored as
+    ``1 + g`` cannot take it.
+    """
+    products = [o for o in ran if o.is_product and any(p.tensor == name for w in o.weights for p in parameters_of(w))]
+    if len(products) != 1 or len(products[0].data) != 1:
+        return frozenset()
+    uses = Counter(operand for operation in ran for operand in operation.operands)
+    uses.update(o for o in ran if o.node in outputs)
+    (end,) = products[0].data
+    uses[end] -= 1  # by the product
+    writers = _writers(end, ran, uses)
+    if isinstance(writers, Operation) or any(uses[writer] > 1 for writer in writers):
+        return frozenset()
+    return frozenset(cast(str, writer.tensor) for writer in writers)
+
+
+def _writers(end: Operation, operations: Sequence[Operation], uses: Counter[Operation]) -> Writers:
+    """The parameters that scale ``end``, in which it is linear by all ways from one to the other."""
     linear_uses: Counter[Operation] = Counter()
     reached = []
-    for operation in branch.inside[::-1]:
-        if linear_uses[operation] == uses[operation]:  # the end is linear in it by all ways from one to the other
+    for operation in operations[::-1]:
+        if linear_uses[operation] == uses[operation] and (linear_uses[operation] or operation is end):
             reached.append(operation)
             linear_uses.update(_passed_on(operation))
-    written: dict[Operation, frozenset[Operation] | Operation] = {}
+    written: dict[Operation, Writers] = {}
     for operation in reached[::-1]:
         written[operation] = _written_by(operation, [written.get(i, i) for i in _passed_on(operation)])
-    return written.get(branch.end, branch.end)
+    return written.get(end, end)
 
 
 def _passed_on(operation: Operation) -> tuple[Operation, ...]:
@@ -221,9 +248,7 @@ def _passed_on(operation: Operation) -> tuple[Operation, ...]:
     return operation.data if operation.name != "Div" else tuple(i for i in operation.inputs[:1] if i in operation.data)
 
 
-def _written_by(
-    operation: Operation, parts: Sequence[frozenset[Operation] | Operation]
-) -> frozenset[Operation] | Operation:
+def _written_by(operation: Operation, parts: Sequence[Writers]) -> Writers:
     """The writers of an operation's result, from those of the data that it passes on."""
     own = frozenset(o for weight in operation.weights for o in parameters_of(weight))
     can_scale = all(scaled_parameter(weight) is not None for weight in operation.weights)
@@ -283,47 +308,6 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
     is_last = place == len(names) - 2
     ins, outs = (through(-1), through(-2)) if is_last else (through(-2), through(-1))
     return (ins, outs) if ins and outs and not set(ins) & set(outs) else None
-
-
-# ---- The affine norm that alone feeds a head: a factor of the head's inputs can stand in its gain and its bias.
-#
-# With logits ``W (g z + b)`` of a normalised stream z, the factor 1/m of a head that is tied to the embedding, and so
-# cannot begin smaller, is that of ``W (g/m z + b/m)``: nothing needs to be wrapped. A gain stored as ``1 + g`` cannot
-# take it.
-
-
-def norms_before(operations: Sequence[Operation], outputs: Collection[Any]) -> dict[str, set[str]]:
-    """Gains and biases of the norms that feed products alone, by the parameter that the products multiply.
-
-    Left out are parameters of several products, and norms that anything else reads, such as ``outputs``, nodes of
-    autograd.
-    """
-    uses = Counter(operand for operation in operations for operand in operation.operands)
-    uses.update(o for o in operations if o.node in outputs)
-    before: dict[str, set[str]] = {}
-    for product in operations:
-        if product.is_product and len(product.data) == 1:
-            for parameter in filter(None, map(scaled_parameter, product.weights)):
-                name = cast(str, parameter.tensor)
-                before[name] = set() if name in before else _norm(product.data[0], uses)
-    return before
-
-
-def _norm(operation: Operation, uses: Counter[Operation]) -> set[str]:
-    """The gain, and the bias if there is one, that act last on what reaches a product; none where there is no gain."""
-    own: set[str] = set()
-    while uses[operation] == 1 and len(operation.data) == 1:
-        weights = [scaled_parameter(weight) for weight in operation.weights]
-        acting = {cast(str, weight.tensor) for weight in weights if weight is not None and uses[weight] == 1}
-        own |= acting
-        if len(acting) < len(weights):
-            break
-        if weights and (operation.is_norm or operation.name == "Mul"):
-            return own
-        if not operation.is_linear or (weights and operation.name != "Add"):
-            break
-        operation = operation.data[0]
-    return set()
 
 
 # ---- Constant factors: what one forward pass multiplies tensors by.

@@ -21,7 +21,7 @@ from nfd.scaling.graph import (
     branches_of,
     factors_of,
     fans_of,
-    norms_before,
+    norm_before,
     operations,
     parameters_of,
     writers_of,
@@ -63,7 +63,7 @@ class Shown:
         act: its role in a branch, and why; None outside of branches.
         stream: on which stream its branch stands, by when and by which operation the stream starts.
         fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them.
-        norm: gain and bias of the norm that alone feeds the products with it.
+        norm: of an embedding that is the head as well, gain and bias of the norm that feeds the head alone.
         factors: what the model multiplies it by.
     """
 
@@ -161,10 +161,9 @@ def trace(model: nn.Module, sample: Any) -> Trace:
             else:
                 acts[name] = "inner", "vector in a block" if own[name].is_vector else "acts inside of a branch"
     factors = factors_of(ran, returned | {branch.end.node for branch, _ in branches}, scaled)
-    norms, fans = norms_before(ran, returned), fans_of(ran)
-    shown = {
-        n: Shown(acts.get(n), streams.get(n), fans.get(n), frozenset(norms.get(n, ())), factors[n]) for n in factors
-    }
+    norms = {n: norm_before(n, ran, returned) for n, own_factors in factors.items() if all(own_factors)}
+    fans = fans_of(ran)
+    shown = {n: Shown(acts.get(n), streams.get(n), fans.get(n), norms.get(n, frozenset()), factors[n]) for n in factors}
     attends = any(_ATTENTION.search(o.name) for o in ran)
     return Trace(shown, frozenset(unscaled.values()), attends).of({name: name for name in own})
 
