@@ -172,9 +172,9 @@ FAULTS: dict[str, tuple[Fault, Cause, str | None, int]] = {
     "rate": (of_layer("embed", "change", "update", factor=0.25), Cause.RATE, "embed", 1),
     "rate of a block": (of_layer(SEVENTH, "change", "update", factor=3.0), Cause.RATE, SEVENTH, 1),
     "multiplier": (of_layer("blocks.6", "added", factor=3.0), Cause.MULTIPLIER, "blocks.6", 1),
-    "stopped": (of_layer(SEVENTH, "change", factor=0.4, since=8), Cause.LATE_RATE, SEVENTH, 8),
+    "stopped": (of_layer(SEVENTH, "change", factor=0.4, since=8), Cause.RATE, SEVENTH, 8),
     "all rates": (of_all("change", 2.5), Cause.ALL_RATES, None, 1),
-    "schedule": (of_all("change", 0.4, since=8), Cause.SCHEDULE, None, 8),
+    "schedule": (of_all("change", 0.4, since=8), Cause.ALL_RATES, None, 8),
     "decay": (of_all("weight", 0.3, since=4), Cause.DECAY, None, 4),
 }
 

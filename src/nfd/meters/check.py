@@ -20,7 +20,6 @@ from nfd.core.errors import (
     MOST,
     SEEDS,
     WIDEST,
-    Axis,
     InputError,
     check_ascending,
     check_count,
@@ -359,55 +358,35 @@ def meaning_of(row: Mapping[str, Any]) -> str:
 
 
 def check_findings(check: Check, data: str) -> list[Finding]:
-    """One chart per axis: every meter after the last step against size, relative to the smallest network."""
-    about = (
-        f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}; bars: 95 % intervals."
+    """One chart per axis: geometric means of every meter after the last step, over networks of a size, relative to the
+    smallest."""
+    findings = []
+    settings = f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}"
+    caption = " ".join(
+        [f"After {check.steps} steps. {settings}; bars: 95 % intervals.", THRESHOLDS, LIMITS, *check.notes]
     )
-    return [finding for axis in reversed(AXES) if (finding := _with_size(check, axis, about)).rows]
-
-
-def _with_size(check: Check, axis: Axis, about: str) -> Finding:
-    """Geometric means of every meter, over seeds and sizes of the other axis, over that of the smallest size."""
-    trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
-    sizes, rows = sorted({run[axis] for run in check.runs}), list[Row]()
-    for trend in trends:
-        seen = networks(check.runs, check.steps, trend.get("stack", ""))
-        values = [[run.get(trend["meter"], math.nan) for run in seen if run[axis] == size] for size in sizes]
-        logs = [log[log.isfinite()] for log in (torch.tensor(own, dtype=torch.float64).log() for own in values)]
-        for size, log in zip(sizes, logs, strict=True):
-            if min(len(log), len(logs[0])) > 1:
-                ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[0], log).exp()
-                rows.append({"series": meter_name(trend), axis: size} | columns("ratio", ratio))
-    table = [
-        {
-            "meter": meter_name(trend),
-            "exponent [95 % interval]": slope_of(trend),
-            "verdict": trend["verdict"],
-            "what it means": meaning_of(trend),
-        }
-        for trend in trends
-    ]
-    caption = (
-        f"Geometric means over networks, over that of the smallest, after {check.steps} steps. {about} "
-        + " ".join([THRESHOLDS, LIMITS, *check.notes])
-    )  # fmt: skip
-    shown = Axes(axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic")
-    return Finding(axis, f"What changes with {axis}?", _headline(trends, axis), rows, shown, caption, table=table)
-
-
-def _headline(trends: Sequence[Row], axis: Axis) -> str:
-    """Which meters have a verdict other than STABLE, with their exponents where these are beyond chance."""
-    meters: dict[str, list[str]] = {word: [] for word in ("COLLAPSES", "GROWS", "LIMIT", "UNCERTAIN", "NOT MEASURED")}
-    for trend in (trend for trend in trends if trend["verdict"] in meters):
-        slope = f" ({axis}^{trend['slope']:+.2f})" if trend["reason"] in ("trend", "limit") else ""
-        meters[trend["verdict"]].append(meter_name(trend) + slope)
-    fine = "" if meters["COLLAPSES"] or meters["GROWS"] else f"Nothing collapses or grows with {axis}. "
-    return fine + "".join(f"{word}: {', '.join(names)}. " for word, names in meters.items() if names).rstrip()
-
-
-def meter_name(trend: Row) -> str:
-    """The meter of a row, for people."""
-    return meter_of(str(trend["meter"]).replace("_", " "), trend.get("stack", ""))
+    for axis in reversed(AXES):
+        sizes, rows, table = sorted({run[axis] for run in check.runs}), list[Row](), list[Row]()
+        trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
+        for trend in trends:
+            stack = trend.get("stack", "")
+            name, seen = meter_of(trend["meter"].replace("_", " "), stack), networks(check.runs, check.steps, stack)
+            values = [[run.get(trend["meter"], math.nan) for run in seen if run[axis] == size] for size in sizes]
+            logs = [log[log.isfinite()] for log in (torch.tensor(own, dtype=torch.float64).log() for own in values)]
+            for size, log in zip(sizes, logs, strict=True):
+                if min(len(log), len(logs[0])) > 1:
+                    ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[0], log).exp()
+                    rows.append({"series": name, axis: size} | columns("ratio", ratio))
+            slope = {"exponent [95 % interval]": slope_of(trend), "verdict": trend["verdict"]}
+            table.append({"meter": name} | slope | {"what it means": meaning_of(trend)})
+        faults = [
+            f"{row['meter']} {row['verdict']}" for row, trend in zip(table, trends, strict=True) if is_fault(trend)
+        ]
+        sentence = f"With {axis}: {', '.join(faults)}." if faults else f"Nothing collapses or grows with {axis}."
+        shown = Axes(axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic")
+        if rows:
+            findings.append(Finding(axis, f"What changes with {axis}?", sentence, rows, shown, caption, table=table))
+    return findings
 
 
 # ---- what is read of one network -------------------------------------------------------------------------------------

@@ -286,14 +286,16 @@ class Reading(NamedTuple):
 
 def readings(member: Member, look: Look) -> Iterator[Reading]:
     """The numbers of a look: those of the network, of its stacks, blocks and matrices."""
-    for meter, value in look.network.items():
-        yield Reading(meter, None, None, value)
-    for stack, meters in look.stacks.items():
+    for stack, meters in {"": look.network, **look.stacks}.items():
         yield from (Reading(meter_of(meter, stack), None, None, value) for meter, value in meters.items())
-    for block, meters in look.blocks.items():
-        yield from of_layer(member, block, block, meters)
-    for matrix, layer in layers_of(look.matrices).items():
-        yield from of_layer(member, layer, matrix, look.matrices[matrix])
+    for name, layer in ({block: block for block in look.blocks} | layers_of(look.matrices)).items():
+        depth = None
+        for before, blocks in enumerate(member.stacks.values()):
+            block = name if name in blocks else block_of(name, blocks)
+            if block is not None:
+                depth = before + (blocks.index(block) + 1) / len(blocks)
+        for meter, value in (look.blocks.get(name) or look.matrices[name]).items():
+            yield Reading(meter, layer, depth, value)
 
 
 def meter_of(meter: str, stack: str) -> str:
@@ -306,17 +308,6 @@ def layers_of(matrices: Collection[str]) -> dict[str, str]:
     modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
     held = Counter(modules.values())
     return {matrix: module if module and held[module] == 1 else matrix for matrix, module in modules.items()}
-
-
-def of_layer(member: Member, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[Reading]:
-    """The numbers of a layer; ``name`` is its own, or that of one of its tensors."""
-    depth = None
-    for before, blocks in enumerate(member.stacks.values()):
-        block = name if name in blocks else block_of(name, blocks)
-        if block is not None:
-            depth = before + (blocks.index(block) + 1) / len(blocks)
-    for meter, value in meters.items():
-        yield Reading(meter, layer, depth, value)
 
 
 # ---- one pass over a sample ------------------------------------------------------------------------------------------

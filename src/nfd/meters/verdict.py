@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -410,6 +411,14 @@ class _Relus(TorchFunctionMode):
         super().__init__()
         self.running, self.seen = [""], list[tuple[str, float]]()
 
+    def enter(self, name: str, *_: Any) -> None:
+        """A module of this name begins."""
+        self.running.append(name)
+
+    def leave(self, *_: Any) -> None:
+        """It ended."""
+        self.running.pop()
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -421,30 +430,15 @@ class _Relus(TorchFunctionMode):
         return out
 
 
-@contextmanager
-def silent_units(model: nn.Module) -> Iterator[list[tuple[str, float]]]:
-    """Within it a pass lists its ReLUs: the module around each, and the share of units that give 0 for every row."""
-    relus = _Relus()
-
-    def enter(name: str) -> Callable[..., None]:
-        return lambda *_: relus.running.append(name)
-
-    def leave(*_: Any) -> None:
-        relus.running.pop()
-
-    with ExitStack() as hooks, relus:
-        for name, module in modules(model).items():
-            if name:
-                hooks.enter_context(module.register_forward_pre_hook(enter(name)))
-                hooks.enter_context(module.register_forward_hook(leave))
-        yield relus.seen
-
-
 def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | None:
     """The first ReLU of a pass of which half the units or more are dead on the whole batch, or None."""
-    with torch.no_grad(), silent_units(model) as seen:
+    with torch.no_grad(), _Relus() as relus, ExitStack() as hooks:
+        for name, module in modules(model).items():
+            if name:
+                hooks.enter_context(module.register_forward_pre_hook(partial(relus.enter, name)))
+                hooks.enter_context(module.register_forward_hook(relus.leave))
         run()
-    for place, (layer, share) in enumerate(seen, 1):
+    for place, (layer, share) in enumerate(relus.seen, 1):
         if share >= _DEAD:
             return Event("dead-units", step, f"ReLU {place}" + (f" in {layer}" if layer else ""), share)
     return None
@@ -454,18 +448,15 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
     """The first module whose output is not finite."""
     broken: list[str] = []
 
-    def look(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, out: Any) -> None:
-            tensor = out[0] if isinstance(out, tuple | list) and out else out
-            if isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
-                broken.append(name)
-
-        return hook
+    def look(name: str, _: nn.Module, __: Any, out: Any) -> None:
+        tensor = out[0] if isinstance(out, tuple | list) and out else out
+        if isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+            broken.append(name)
 
     with ExitStack() as hooks, torch.no_grad():
         for name, module in modules(model).items():
             if name:
-                hooks.enter_context(module.register_forward_hook(look(name)))
+                hooks.enter_context(module.register_forward_hook(partial(look, name)))
         run()
     return broken[0] if broken else "the loss"
 

@@ -41,7 +41,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
@@ -97,11 +97,6 @@ class Series(NamedTuple):
     meter: str
     kind: str | None
     stack: int | None
-
-    @property
-    def along(self) -> bool:
-        """Whether it runs along the blocks of a stack."""
-        return self.stack is not None
 
 
 def stack_at(depth: float | None) -> int | None:
@@ -183,7 +178,7 @@ class LadderRun:
         curves: dict[Series, Array] = {}
         for series, rows in in_series(self.rows).items():
             places: list[float | None] = [depth for depth in depths if stack_at(depth) == series.stack]
-            if not series.along:
+            if series.stack is None:
                 places = [None]
             curve = curves[series] = np.full((len(self.steps), len(places)), np.nan)
             for row in rows:
@@ -250,7 +245,7 @@ class Ladder:
         if series.meter != CHANGE or not self.optimizer:
             return False
         law = law_of(self.optimizer)
-        return law.unit == WHOLE_MATRIX and (series.along or law.rest is None)
+        return law.unit == WHOLE_MATRIX and (series.stack is not None or law.rest is None)
 
 
 def _row(step: int, meter: str, layer: str | None, depth: float | None, value: float | None) -> WatchRow:
@@ -363,10 +358,10 @@ def _variance(deviations: Mapping[Series, Sequence[Array]], without: int | None 
         for series, runs in deviations.items()
     }
     typical: dict[bool, Array] = {
-        along: np.median(np.stack([v for s, v in own.items() if s.along == along]), axis=0)
-        for along in {s.along for s in own}
+        in_block: np.median(np.stack([v for s, v in own.items() if (s.stack is not None) == in_block]), axis=0)
+        for in_block in {s.stack is not None for s in own}
     }
-    return {series: (v + v.mean() + typical[series.along]) / 3 for series, v in own.items()}
+    return {series: (v + v.mean() + typical[series.stack is not None]) / 3 for series, v in own.items()}
 
 
 def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
@@ -406,11 +401,5 @@ def _of_law(sizes: Array, size: Array) -> Array:
 
 def _at_places(curve: Array, places: int) -> Array:
     """A curve ``[looks, p]`` at another number of places, the first and the last of both the same."""
-    return curve @ _interpolation(curve.shape[1], places)
-
-
-@cache
-def _interpolation(given: int, wanted: int) -> Array:
-    """How given places along the blocks add up to wanted ones, ``[given, wanted]``."""
-    own, at = (np.linspace(0, 1, count) if count > 1 else np.array([0.5]) for count in (given, wanted))
-    return np.stack([np.interp(at, own, unit) for unit in np.eye(given)])
+    own, at = (np.linspace(0, 1, count) if count > 1 else np.array([0.5]) for count in (curve.shape[1], places))
+    return np.stack([np.interp(at, own, look) for look in curve])

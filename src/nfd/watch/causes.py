@@ -50,9 +50,7 @@ class Cause(StrEnum):
     OPTIMIZER = "optimizer"
     DECAY = "decay"
     ALL_RATES = "all-rates"
-    SCHEDULE = "schedule"
     FROZEN = "frozen"
-    LATE_RATE = "late-rate"
     START = "start"
     RATE = "rate"
     MULTIPLIER = "multiplier"
@@ -111,14 +109,13 @@ class Alert:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A row with its band: the first look, without a break, at which it was outside on this side, how many looks that
-    are (0 within the band), and whether it was outside when it was first judged."""
+    """A row with its band: the first look, without a break, at which it was outside on this side, and how many looks
+    that are (0 within the band)."""
 
     row: WatchRow
     band: Band
     since: int
     looks: int = 0
-    at_once: bool = False
 
 
 class _Snapshot:
@@ -178,25 +175,20 @@ CAUSES: dict[Cause, _Known] = {
         _Snapshot.shrunk, "weight decay shrinks the weights faster than training renews them",
         "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so."),
     Cause.ALL_RATES: _Known(
-        lambda look: [j for j in look.together() if j.at_once], "all rates differ from those of the small networks",
-        "Pass plan.make_optimizer the lr of the base, and compare the warm-up with that of the check."),
-    Cause.SCHEDULE: _Known(
-        _Snapshot.together, "all layers left their bands on the way",
-        "Compare the schedule of the rates, the loss and the data with those of the check."),
+        _Snapshot.together, "all rates differ from those of the small networks",
+        "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data with the check's."),
     Cause.FROZEN: _Known(
         lambda look: [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value],
         "the layer does not train",
         "Check that the optimizer has its parameters, that their rate is above 0, and that they require gradients."),
-    Cause.LATE_RATE: _Known(
-        lambda look: [j for j in look.outside(CHANGE) if not j.at_once], "the rate of the layer changed on the way",
-        "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out."),
     Cause.START: _Known(
         lambda look: [], "the initial weights of the layer are not the plan's",
         "Call plan.apply_(model) after everything that initialises the model, and before training. If the model is "
         "meant to start from other weights, as from a checkpoint, pass own_start=True to nfd.Watch."),
     Cause.RATE: _Known(
         lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
-        "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates."),
+        "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates. If it "
+        "was in its band before, look for what changed then."),
     Cause.MULTIPLIER: _Known(
         _Snapshot.multiplied, "the output of the block has another scale than in the small networks",
         "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks."),
@@ -205,7 +197,7 @@ CAUSES: dict[Cause, _Known] = {
         "Compare model, data, batch and schedule with those of the check."),
 }
 # fmt: on
-_OF_ALL = {Cause.DECAY, Cause.ALL_RATES, Cause.SCHEDULE}  # layers
+_OF_ALL = {Cause.DECAY, Cause.ALL_RATES}  # layers
 
 
 class Alarm:
@@ -250,8 +242,8 @@ class Alarm:
         if abs(band.deviation) <= self.bands.limit:
             return _Judged(row, band, row.step)
         if before is None or not before.looks or before.band.deviation * band.deviation < 0:
-            return _Judged(row, band, row.step, 1, before is None)
-        return _Judged(row, band, before.since, before.looks + 1, before.at_once)
+            return _Judged(row, band, row.step, 1)
+        return _Judged(row, band, before.since, before.looks + 1)
 
     def _named(self, look: _Snapshot) -> list[Alert]:
         """The alerts of the causes that a look shows: one of all layers, else one of every layer, else unknown."""

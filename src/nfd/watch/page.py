@@ -133,7 +133,7 @@ def _layers(
     for meter in dict.fromkeys(s.meter for s in of_matrices):
         own = {s: rows for s, rows in of_matrices.items() if s.meter == meter}
         charts = [
-            _over_blocks(watch, s, rows, blocks, f"{s.kind}") if s.along else _over_steps(watch, s, rows)
+            _over_blocks(watch, s, rows, blocks, f"{s.kind}") if s.stack is not None else _over_steps(watch, s, rows)
             for s, rows in own.items()
         ]
         yield meter, _OF_MATRICES.get(meter, ""), charts

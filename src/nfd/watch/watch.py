@@ -384,7 +384,7 @@ def not_judged(watch: Watch) -> str | None:
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:
     """What a series speaks of: the network, one layer, or a kind of layers and how many of them there are."""
-    if series.kind is None or not series.along:
+    if series.kind is None or series.stack is None:
         return series.kind or "the network"
     layers = len({row.layer for row in rows})
     return f"{series.kind} of {layers} blocks" if series.kind else f"{layers} blocks"
