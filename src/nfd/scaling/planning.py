@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol, cast, get_args, runtime_checkable
 
 import torch
@@ -224,24 +223,9 @@ def _plan_of_any(
         elif deep := _starts_by_depth(structure, tuned, Base.of(compared, blocks)):
             entries |= {name: replace(entries[name], start=start) for name, start in deep.items()}
             notes.append(f"The constructor begins {listed([*deep])} by depth; they begin as in a model of this depth.")
-    found, unseen = dict[str, Own | None](), ""
-    if not m == depth == 1 or depths:
-        look = partial(_seen, blocks=blocks, sample=sample)
-        if not traced.tensors:
-            unseen = "pass sample=, an input to trace."
-        elif is_unbuilt(model):
-            deeper = {n: e.depth or depth for n, e in entries.items()} if rule.scales_depth else {}
-            foreseen = _foreseen_factors(structure, base, constructor, (dict.fromkeys(entries, m), deeper), look)
-            if foreseen is None:
-                unseen = "the model is on the meta device. Pass make_model= that takes the sample, or build the model."
-            found = foreseen or {}
-        elif (other := look(compared or base)) is None:
-            unseen = "the base does not take the sample."
-        else:
-            found = own_factors(Seen(traced.factors, structure.blocks), other)
-            if compared is None:  # in blocks, factors of depth cannot be told from those of width
-                found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
-        notes += [_UNSEEN + unseen] if unseen else []
+    made = replace(started, width=m, depth=depth, entries=entries)
+    found, unseen = _factors_over_base(made, structure, model, base, compared, constructor, blocks, sample)
+    notes += [_UNSEEN + unseen] if unseen else []
     entries, of_own = with_own_factors(entries, found, structure.blocks)
     entries, factors, of_head = with_head(structure, entries, found)
     entries = with_own_constants(structure, entries, rule)
@@ -255,7 +239,7 @@ def _plan_of_any(
         notes += [_UNSCALED] if branches else []
     if traced.attends:
         notes.append(_HEADS)
-    return replace(started, width=m, depth=depth, entries=entries, multipliers=factors, notes=tuple(notes))
+    return replace(made, entries=entries, multipliers=factors, notes=tuple(notes))
 
 
 Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
@@ -322,36 +306,51 @@ class Seen(NamedTuple):
     blocks: Blocks
 
 
-def _seen(model: nn.Module, blocks: Where, sample: Any) -> Seen | None:
-    """What a trace of an instance shows; None where it does not take the sample."""
-    place = next((p.device for p in model.parameters()), None)
-    try:
-        traced = trace(model, on_device(sample, place))
-    except InputTypeError:
-        return None
-    return Seen(traced.factors, blocks_of(model, blocks)) if traced.tensors else None
-
-
-def _foreseen_factors(
+def _factors_over_base(
+    made: Plan,
     structure: Anatomy,
+    model: nn.Module,
     base: nn.Module,
+    compared: nn.Module | None,
     constructor: Constructor | None,
-    ratios: Sequence[Mapping[str, float]],
-    look: Callable[[nn.Module], Seen | None],
-) -> dict[str, Own | None] | None:
-    """Of a model on the meta device, which nothing can be traced in: by the powers that its base and two more models of
-    the constructor show, twice as wide, and twice as deep; None where these do not take the sample.
+    blocks: Where,
+    sample: Any,
+) -> tuple[dict[str, Own | None], str]:
+    """The model's own factors over those of its base, by tensor, and why they are not known, if they are not.
 
-    ``ratios`` are those of width and depth, by tensor; none of depth where the factors of depth are to stay.
+    ``compared``: the base, at the depth of the model under a rule that leaves factors of depth as they are; None where
+    it cannot be built. Of a model on the meta device, in which nothing can be traced, factors follow from the powers
+    that two more models of the constructor show, twice as wide, and twice as deep.
     """
-    if constructor is None or (small := look(base)) is None:
-        return None
-    found: dict[str, Own | None] = {}
-    for grown, larger in zip(ratios, ({"wider": 2}, {"deeper": 2}), strict=True):
+
+    def look(instance: nn.Module) -> Seen | None:
+        place = next((p.device for p in instance.parameters()), None)
+        try:
+            traced = trace(instance, on_device(sample, place))
+        except InputTypeError:  # it does not take the sample
+            return None
+        return Seen(traced.factors, blocks_of(instance, blocks)) if traced.tensors else None
+
+    found, entries = dict[str, Own | None](), made.entries
+    if made.width == made.depth == 1 and not any(entry.depth for entry in entries.values()):
+        return found, ""
+    if not structure.traced.tensors:
+        return found, "pass sample=, an input to trace."
+    small = look(base if compared is None or is_unbuilt(model) else compared)
+    if small is None:
+        return found, "the base does not take the sample."
+    if not is_unbuilt(model):
+        found = own_factors(Seen(structure.traced.factors, structure.blocks), small)
+        if compared is None:  # in blocks, factors of depth cannot be told from those of width
+            found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
+        return found, ""
+    depths = {n: e.depth or made.depth for n, e in entries.items()} if rule_named(made.rule).scales_depth else {}
+    for grown, larger in ((dict.fromkeys(entries, made.width), {"wider": 2}), (depths, {"deeper": 2})):
         if all(ratio == 1 for ratio in grown.values()):
             continue
-        if (seen := look(constructor.at(**larger))) is None:
-            return None
+        seen = None if constructor is None else look(constructor.at(**larger))
+        if seen is None:
+            return {}, "the model is on the meta device. Pass make_model= that takes the sample, or build the model."
         doubled, places = own_factors(seen, small), places_of(seen.factors, seen.blocks)
         for name in structure.tensors:
             other = alike(name, structure.blocks, places)
@@ -359,7 +358,7 @@ def _foreseen_factors(
                 own, of_two = found.get(name, Own()), doubled[other]
                 powers = [grown[name] ** round(math.log2(more), _DIGITS) for more in of_two or ()]
                 found[name] = own and of_two and Own(own.looked_up * powers[0], own.applied * powers[1])
-    return found
+    return found, ""
 
 
 def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:
