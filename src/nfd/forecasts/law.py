@@ -137,8 +137,6 @@ class Law:
             slope at the smallest size: ``a / n`` is the term of width n there.
         p_value: the probability of a larger misfit if the law holds; not-a-number if it cannot be tested.
         seeds: the smallest number of seeds of a size.
-        paired: whether the losses of one seed are correlated over sizes, so clearly that the fit could see it. The
-            intervals allow for such a correlation in any case, where the sizes share their seeds.
         good: whether the law may be extrapolated: p_value at least 0.05, and enough sizes of every variable.
         note: the reason if not, and what would settle it; the runs that were left out; otherwise empty.
         fit: the law, ``[numbers]``. draws: laws that the losses allow, ``[B, numbers]``.
@@ -151,7 +149,6 @@ class Law:
     terms: dict[str, Interval]
     p_value: float
     seeds: int
-    paired: bool
     good: bool
     note: str
     fit: Array = field(repr=False)
@@ -286,7 +283,6 @@ def fit_law(variables: tuple[str, ...], losses: Losses, *, paired: bool = True) 
         _terms(form, fit.law, fit.draws),
         p_value,
         min(map(len, runs)),
-        noise.correlated,
         reason is None,
         " ".join(filter(None, (reason, note))),
         fit.law,
@@ -445,7 +441,6 @@ def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
 
 
 _WORTH = 0.7  # of the degrees of freedom of smoothed variances in a test, by simulation with 2 to 10 seeds
-_CLEAR = 4.0  # of a logarithm of likelihoods: three numbers more are significant at 1 in 20
 
 
 @dataclass(frozen=True)
@@ -459,7 +454,6 @@ class _Noise:
         squares: of the noise in units of ``errors`` and of each shape, ``[G]``.
         freedom: their degrees of freedom; 0 where no size has two seeds, and the noise is known up to a factor.
         worth: degrees of freedom that tests may count with.
-        correlated: whether the losses show clearly that sizes share noise.
     """
 
     level: float
@@ -472,7 +466,6 @@ class _Noise:
     squares: Array
     freedom: float
     worth: float
-    correlated: bool
 
     @property
     def covariance(self) -> Array:
@@ -487,7 +480,7 @@ def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired
     alone, freedom = np.eye(K)[None], float((counts - 1).sum())
     if not freedom:
         none = np.zeros(V)
-        return _Noise(0.0, none, centre, np.eye(V) * 1e-9, np.ones(K), alone, np.ones(1), np.ones(1), 0.0, 0.0, False)
+        return _Noise(0.0, none, centre, np.eye(V) * 1e-9, np.ones(K), alone, np.ones(1), np.ones(1), 0.0, 0.0)
     seen = np.array([own.var(ddof=min(1, len(own) - 1)) for own in runs])
     (level, *slopes), doubt = _smoothed(variables, np.log(sizes) - centre, counts - 1, seen)
     deviations = np.exp((level + (np.log(sizes) - centre) @ slopes) / 2)
@@ -495,7 +488,7 @@ def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired
     smooth = level, np.array(slopes), centre, doubt, errors
     if not paired or len({*counts.tolist()}) > 1:
         squares = np.array([((counts - 1) * seen / deviations**2).sum()])
-        return _Noise(*smooth, alone, np.ones(1), squares, freedom, _WORTH * freedom, False)
+        return _Noise(*smooth, alone, np.ones(1), squares, freedom, _WORTH * freedom)
     alike = [np.ones((K, K)), *(np.equal.outer(x, x).astype(float) for x in sizes.T if len({*x.tolist()}) < K)]
     shares = np.array([*product(_SHARED, repeat=len(alike))])
     shapes = (np.eye(K) + np.einsum("gr,rij->gij", shares, np.array(alike))) / (1 + shares.sum(1))[:, None, None]
@@ -504,9 +497,8 @@ def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired
     # of normal noise whose variance has any size, and is integrated over
     likely = -(counts[0] - 1) / 2 * np.linalg.slogdet(shapes)[1] - freedom / 2 * np.log(squares)
     chances = np.exp(likely - likely.max())
-    correlated = bool(likely.max() - likely[0] > _CLEAR)
     worth = _WORTH * (counts[0] - 1) * max(1, K - int(np.linalg.matrix_rank(sum(alike))))
-    return _Noise(*smooth, shapes, chances / chances.sum(), squares, freedom, worth, correlated)
+    return _Noise(*smooth, shapes, chances / chances.sum(), squares, freedom, worth)
 
 
 def _smoothed(variables: Sequence[str], logs: Array, freedoms: Array, seen: Array) -> tuple[list[float], Array]:

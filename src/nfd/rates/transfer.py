@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
-from nfd.core.estimates import UNKNOWN, Interval, combined, mean
+from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row, rows_as_text
 from nfd.logs import Field, LoggedRun, read_log
 from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words
@@ -118,7 +118,7 @@ class Transfer:
                     f"At {in_words(large)} {other} is better than {advised.rule}: the loss at its own best lr is lower "
                     f"by {lower.unsigned} nats."
                 )
-            grown = _apart(advised.reached(large), advised.reached(small))
+            grown = advised.loss(large).minus(advised.loss(small))
             if not grown.high < 0:
                 word = "worse" if grown.low > 0 else "not known to be better"
                 said.append(
@@ -209,14 +209,8 @@ class Transfer:
             return None
         other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
         a, b = own.reached(large), other.reached(large)
-        lower = mean(a - b) if len(a) == len(b) else _apart(a, b)
+        lower = mean(a - b) if len(a) == len(b) else mean(a).minus(mean(b))
         return (other.rule, lower) if lower.low > 0 and lower.value > own.cells[large].least else None
-
-
-def _apart(first: Array, second: Array) -> Interval:
-    """The mean of samples less that of other, independent ones, by Welch."""
-    parts = [(float(own.var(ddof=1)) / len(own), len(own) - 1) for own in (first, second)]
-    return combined(float(first.mean() - second.mean()), parts)
 
 
 # ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift
