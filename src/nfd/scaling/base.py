@@ -29,8 +29,7 @@ from nfd.scaling.model import (
     Where,
     alike,
     blocks_of,
-    check_not_complex,
-    check_stored,
+    check_plannable,
     counterpart,
     place_of,
     places_of,
@@ -53,7 +52,6 @@ def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = N
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):
         raise InputTypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
-    check_not_complex(made)
     return made
 
 
@@ -142,7 +140,7 @@ def checked_size(base: Any, make_model: MakeModel | None) -> tuple[int | None, i
     if isinstance(base, nn.Module):
         if make_model is not None:
             raise InputError("base is the tuned model itself: pass it alone, without make_model.")
-        check_stored(base)
+        check_plannable(base)
         return None, None
     if base is not None and (not isinstance(base, tuple) or len(base) != 2):
         raise InputTypeError(f"base must be the tuned model, or its size as a pair (width, depth); got {base!r}.")

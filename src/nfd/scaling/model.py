@@ -46,7 +46,7 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(map(repr, names[:most]))}{more}"
 
 
-# ---- Modules by name, and what no plan takes.
+# ---- Modules by name.
 
 _WRAPPED = {  # classes that put another name between a model and its parameters
     "OptimizedModule": "_orig_mod",
@@ -83,59 +83,6 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
 def unwrapped(name: str) -> str:
     """The name of a tensor without the parts that wrappers put into it; a module of the user's may be one of them."""
     return ".".join(part for part in name.split(".") if part == "linear" or part not in _WRAPPED.values())
-
-
-def check_not_complex(model: nn.Module) -> None:
-    """ValueError when parameters are complex: rules and optimizers are about real ones."""
-    found = [name for name, t in tensors(model).items() if t.parameter.is_complex()]
-    if found:
-        raise InputError(
-            f"A plan scales real parameters; these are complex: {listed(found)}. Hold the real and the imaginary part "
-            "in one real parameter (torch.view_as_complex(parameter) in forward), or one that does not train in a "
-            "buffer (register_buffer)."
-        )
-
-
-def check_stored(model: nn.Module) -> None:
-    """ValueError when matrices of the model are deferred, so that there is no tensor to plan, draw or measure."""
-    deferred = [name for name, module in modules(model).items() if getattr(module, "is_deferred", False) is True]
-    if deferred:
-        raise InputError(
-            f"A plan is for stored weights; these layers are deferred: {listed(deferred)}. "
-            "Plan or check the same model with stored weights, at any width on the meta device, and let "
-            "nfd.defer(model, plan) replace them. Networks of nfd have their own net.param_groups, for nfd.SGD."
-        )
-
-
-def parametrized(model: nn.Module) -> dict[str, str]:
-    """Which tensor each parameter stands for, and by which function, that ``torch.nn.utils`` computes a tensor from:
-    of ``weight_norm``, ``spectral_norm``, ``orthogonal`` and every other parametrization. A mask of pruning is none.
-    """
-    computed: dict[str, str] = {}
-    for place, module in modules(model).items():
-        if isinstance(module, ParametrizationList):
-            owner, _, key = place.rpartition("parametrizations.")
-            how = f"{owner}{key} by {type(module[0]).__name__.lstrip('_')}"
-            computed |= {f"{place}.{name}": how for name, _ in module.named_parameters()}
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, WeightNorm | SpectralNorm):
-                own = [key for key in module._parameters if key.startswith(f"{hook.name}_")]
-                how = f"{place}.{hook.name} by {type(hook).__name__}".lstrip(".")
-                computed |= {f"{place}.{key}".lstrip("."): how for key in own}
-    return computed
-
-
-def check_not_parametrized(model: nn.Module) -> None:
-    """ValueError when matrices that train are computed from other parameters: a factor of those is none of theirs."""
-    trained = {name for name, t in tensors(model).items() if t.parameter.requires_grad and not t.is_vector}
-    found = dict.fromkeys(numberless(how) for name, how in parametrized(model).items() if name in trained)
-    if found:
-        raise InputError(
-            f"A plan scales the start and the rate of matrices; these are computed from other parameters: "
-            f"{', '.join(found)}. Remove this before planning and training (torch.nn.utils.parametrize."
-            "remove_parametrizations; remove_weight_norm or remove_spectral_norm where that made it), or freeze them. "
-            "rule='standard' leaves them as they are."
-        )
 
 
 # ---- Tensors: their names, owners, and which dimensions are fan-in and fan-out.
@@ -257,6 +204,54 @@ def is_conv1d(owner: nn.Module) -> bool:
 def _kinds(kind: type) -> tuple[str, ...]:
     """The names of a class and of its bases: of classes that are imported only where they are in use."""
     return tuple(base.__name__ for base in kind.mro())
+
+
+# ---- What no plan takes.
+
+
+def check_plannable(model: nn.Module, *, scaled: bool = False) -> None:
+    """ValueError for weights that are not stored, so that there is no tensor to plan, draw or measure; for complex
+    ones, which rules and optimizers are not about; and, where a plan scales, for matrices that are computed from other
+    parameters, as a factor of those is none of theirs."""
+    own = tensors(model)
+    trained = {name for name, t in own.items() if t.parameter.requires_grad and not t.is_vector}
+    if found := [name for name, part in modules(model).items() if getattr(part, "is_deferred", False) is True]:
+        raise InputError(
+            f"A plan is for stored weights; these layers are deferred: {listed(found)}. Plan or check the same model "
+            "with stored weights, at any width on the meta device, and let nfd.defer(model, plan) replace them. "
+            "Networks of nfd have their own net.param_groups, for nfd.SGD."
+        )
+    if found := [name for name, t in own.items() if t.parameter.is_complex()]:
+        raise InputError(
+            f"A plan scales real parameters; these are complex: {listed(found)}. Hold both parts in one real parameter "
+            "(torch.view_as_complex(parameter) in forward)."
+        )
+    computed = dict.fromkeys(numberless(how) for name, how in parametrized(model).items() if name in trained)
+    if scaled and computed:
+        raise InputError(
+            f"A plan scales the start and the rate of matrices; these are computed from other parameters: "
+            f"{', '.join(computed)}. Remove this before planning and training (torch.nn.utils.parametrize."
+            "remove_parametrizations; remove_weight_norm or remove_spectral_norm where that made it), or freeze them. "
+            "rule='standard' leaves them as they are."
+        )
+
+
+def parametrized(model: nn.Module) -> dict[str, str]:
+    """Which tensor each parameter stands for, and by which function, that ``torch.nn.utils`` computes a tensor from:
+    of ``weight_norm``, ``spectral_norm``, ``orthogonal`` and every other parametrization. A mask of pruning is none.
+    """
+    computed: dict[str, str] = {}
+    for place, module in modules(model).items():
+        if isinstance(module, ParametrizationList):
+            owner, _, key = place.rpartition("parametrizations.")
+            how = f"{owner}{key} by {type(module[0]).__name__.lstrip('_')}"
+            computed |= {f"{place}.{name}": how for name, _ in module.named_parameters()}
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm | SpectralNorm):
+                own = [key for key in module._parameters if key.startswith(f"{hook.name}_")]
+                how = f"{place}.{hook.name} by {type(hook).__name__}".lstrip(".")
+                computed |= {f"{place}.{key}".lstrip("."): how for key in own}
+    return computed
 
 
 # ---- Residual blocks: children of which a deeper instance has more, or that a pattern names.

@@ -29,9 +29,7 @@ from nfd.scaling.model import (
     alike,
     block_of,
     blocks_of,
-    check_not_complex,
-    check_not_parametrized,
-    check_stored,
+    check_plannable,
     container_of,
     in_any_block,
     listed,
@@ -44,7 +42,7 @@ from nfd.scaling.optimizers import OptimizerLaw, law_of
 from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
 from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, settled_roles, trace
 from nfd.scaling.rules import ROLES, SPECTRAL, Power, Role, Rule, rule_named
-from nfd.scaling.samples import check_input, mapped, on_device
+from nfd.scaling.samples import check_sample, mapped, on_device
 
 _CLIP = (
     "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "
@@ -119,20 +117,17 @@ def plan(
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    check_stored(model)
-    check_not_complex(model)
     usual_rule, usual_optimizer = defaults_of(model)
     rule = usual_rule if rule is None else rule
     chosen, law = rule_named(rule), law_of(usual_optimizer if optimizer is None else optimizer)
-    if chosen.scales_width:
-        check_not_parametrized(model)
+    check_plannable(model, scaled=chosen.scales_width)
     if chosen.regime == "kernel":
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
     decay = check_choice("decay", decay, get_args(Decay))
     width, depth = checked_size(base, make_model)
     blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
     if sample is not None:
-        check_input(sample)
+        check_sample("sample", sample)
     sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
     tuned = base if isinstance(base, nn.Module) else None
     constructor: Constructor | None = None

@@ -46,17 +46,6 @@ def as_written() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def attention_by_parts() -> Iterator[None]:
-    """PyTorch's attention calls its parts, for hooks to see them."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode, and every module's own mode again afterwards."""
     before = {module: module.training for module in model.modules()}
@@ -76,18 +65,9 @@ def call_with(model: nn.Module, sample: Any) -> Any:
         return model(*sample)
     if not isinstance(sample, Mapping):
         raise InputTypeError(
-            f"inputs of batches must be a tensor, a tuple of arguments or a dict of them; got {type(sample).__name__}."
+            f"sample must be a tensor, a tuple of arguments or a dict of them; got {type(sample).__name__}."
         )
     return model(**sample)
-
-
-def check_input(sample: Any) -> None:
-    """Raise TypeError or ValueError unless a sample may be an input of a model, with finite numbers."""
-    if not isinstance(sample, Tensor | tuple | list | Mapping):
-        raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
-    if not isinstance(sample, Tensor) and not sample:
-        raise InputError(f"sample must hold the arguments of the model; got an empty {type(sample).__name__}.")
-    check_sample("sample", sample)
 
 
 def check_sample(argument: str, value: Any) -> None:

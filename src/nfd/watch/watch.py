@@ -22,9 +22,9 @@ from nfd.core.tables import rows_as_text
 from nfd.families.member import member_of
 from nfd.meters.check import Check
 from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
-from nfd.scaling.model import TensorInfo, check_stored, modules, whole
+from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
-from nfd.scaling.samples import as_written, attention_by_parts, blaming_the_sample, check_input
+from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
 from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
 from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check
 
@@ -101,9 +101,9 @@ class Watch:
             raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
         if not isinstance(plan, Plan):
             raise InputTypeError(f"plan must be an nfd.Plan, as nfd.plan makes it; got {type(plan).__name__}.")
-        check_stored(model)
+        check_plannable(model)
         held_as_planned(model, plan.entries)
-        check_input(sample)
+        check_sample("sample", sample)
         self.every = check_count("every", every)
         self.rows: list[WatchRow] = []
         self.listeners: list[Callable[[Watch], object]] = []
@@ -310,7 +310,8 @@ def apart(model: nn.Module) -> Iterator[None]:
         stack.enter_context(gradients())
         stack.enter_context(global_streams(0, sorted(places, key=str)))
         stack.enter_context(as_written())
-        stack.enter_context(attention_by_parts())
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)  # PyTorch's attention calls its parts, for hooks to see them
         try:
             if wrapped is not None:
                 model.forward = model.__dict__["_original_forward"]
