@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nfd.core.errors import InputError
-from nfd.watch.bands import Bands, Ladder, LadderRun, Series, WatchRow, kinds_of
+from nfd.watch.bands import Bands, Ladder, LadderRun, Series, WatchRow
 from nfd.watch.causes import Alarm, Alert, Cause
 
 STEPS = (1, 2, 4, 8, 16, 32)
@@ -35,13 +35,13 @@ def network(width: int, depth: int, seed: int, noise: float = 0.04, steps: tuple
         factor, share = math.exp(own + noise * g.normal()), None if block is None else (block + 1) / depth
         for step in steps:
             value = law(meter, width, depth, step, place) * factor * math.exp(noise / 2 * g.normal())
-            yield WatchRow(step, meter, layer, share, value)
+            yield WatchRow(step, meter, layer, share, value, layer if block is None else str(layer).split(".", 2)[2])
 
     found = [*rows("function_update", None, None), *rows("change", "embed", None)]
     for meter, layers in LAYERS.items():
         for block in range(depth):
             for layer in layers:
-                found += rows(meter, f"blocks.{block}.{layer}".rstrip("."), block)
+                found += rows(meter, f"blocks.{block}.{layer}", block)
     return found
 
 
@@ -136,20 +136,6 @@ def test_under_muon_the_largest_singular_value_tells_of_a_layer_and_not_the_rank
     assert (alert.meter, alert.layer, alert.cause) == ("update_to_weight", frozen, Cause.FROZEN)
 
 
-def test_layers_of_one_kind_are_told_by_what_follows_their_block() -> None:
-    def kinds(*layers: tuple[str, float | None]) -> dict[str, str]:
-        return dict(kinds_of([WatchRow(1, "change", name, depth, 1.0) for name, depth in layers]))
-
-    assert kinds(("h.0", 0.5), ("h.0.mlp.2", 0.5), ("h.1", 1.0), ("h.1.mlp.2", 1.0), ("head", None)) == {
-        "h.0": "",
-        "h.0.mlp.2": "mlp.2",
-        "h.1": "",
-        "h.1.mlp.2": "mlp.2",
-        "head": "head",
-    }
-    assert kinds(("inner.0", 0.5), ("outer.0", 0.5)) == {"inner.0": "inner.*", "outer.0": "outer.*"}
-
-
 # ---- what left them ----------------------------------------------------------------------------------------------
 
 Fault = Callable[[WatchRow], float]
@@ -171,7 +157,7 @@ FAULTS: dict[str, tuple[Fault, Cause, str | None, int]] = {
     "frozen": (of_layer(SEVENTH, "change", "update", factor=0.0), Cause.FROZEN, SEVENTH, 1),
     "rate": (of_layer("embed", "change", "update", factor=0.25), Cause.RATE, "embed", 1),
     "rate of a block": (of_layer(SEVENTH, "change", "update", factor=3.0), Cause.RATE, SEVENTH, 1),
-    "multiplier": (of_layer("blocks.6", "added", factor=3.0), Cause.MULTIPLIER, "blocks.6", 1),
+    "multiplier": (of_layer("blocks.6.", "added", factor=3.0), Cause.MULTIPLIER, "blocks.6.", 1),
     "stopped": (of_layer(SEVENTH, "change", factor=0.4, since=8), Cause.RATE, SEVENTH, 8),
     "all rates": (of_all("change", 2.5), Cause.ALL_RATES, None, 1),
     "schedule": (of_all("change", 0.4, since=8), Cause.ALL_RATES, None, 8),

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Light
 
 SAMPLE = SHIFTED[0][0]
 ROWS = [
-    WatchRow(2, "alignment", None, None, 0.5),
-    WatchRow(2, "update", "blocks.0.up", 0.5, 0.1),
-    WatchRow(4, "alignment", None, None, 0.25),
+    WatchRow(2, "alignment", None, None, 0.5, None),
+    WatchRow(2, "update", "blocks.0.up", 0.5, 0.1, "up"),
+    WatchRow(4, "alignment", None, None, 0.25, None),
 ]
 
 

@@ -79,6 +79,8 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
     depths = {row.layer: row.depth for row in watch.rows}
     places = [depths[layer] for layer in ("blocks.1", "blocks.1.up", "blocks.3", "head", None)]
     assert places == [0.5, 0.5, 1.0, None, None]
+    kinds = {row.layer: row.kind for row in watch.rows}
+    assert [kinds[layer] for layer in ("blocks.1", "blocks.1.up", "blocks.3.up", "head")] == ["", "up", "up", "head"]
 
 
 def test_the_alignment_is_that_of_the_last_update() -> None:

@@ -272,8 +272,7 @@ class Check:
         """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
 
         ``rule`` and ``optimizer``, whether the check found no fault (``ok``), the width and depth of the base
-        (``base``), and the ``networks``: width, depth and ``readings``, each (step, meter, layer, depth of the layer,
-        value).
+        (``base``), and the ``networks``: width, depth and ``readings``, each a ``nfd.watch.WatchRow``.
         """
         networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
         names = {"rule": self.rule, "optimizer": self.optimizer}

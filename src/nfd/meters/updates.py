@@ -282,20 +282,22 @@ class Reading(NamedTuple):
     layer: str | None
     depth: float | None
     value: float
+    kind: str | None
 
 
 def readings(member: Member, look: Look) -> Iterator[Reading]:
     """The numbers of a look: those of the network, of its stacks, blocks and matrices."""
     for stack, meters in {"": look.network, **look.stacks}.items():
-        yield from (Reading(meter_of(meter, stack), None, None, value) for meter, value in meters.items())
+        yield from (Reading(meter_of(meter, stack), None, None, value, None) for meter, value in meters.items())
     for name, layer in ({block: block for block in look.blocks} | layers_of(look.matrices)).items():
-        depth = None
-        for before, blocks in enumerate(member.stacks.values()):
+        depth, kind = None, layer
+        for before, (stack, blocks) in enumerate(member.stacks.items()):
             block = name if name in blocks else block_of(name, blocks)
             if block is not None:
-                depth = before + (blocks.index(block) + 1) / len(blocks)
+                depth, own = before + (blocks.index(block) + 1) / len(blocks), layer[len(block) :].lstrip(".")
+                kind = f"{stack}.*.{own}".rstrip(".") if stack else own
         for meter, value in (look.blocks.get(name) or look.matrices[name]).items():
-            yield Reading(meter, layer, depth, value)
+            yield Reading(meter, layer, depth, value, kind)
 
 
 def meter_of(meter: str, stack: str) -> str:

@@ -42,7 +42,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import starmap
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -77,6 +77,8 @@ class WatchRow:
             number of blocks of its stack. The second stack, such as a decoder, has (1, 2]. None for layers outside of
             the blocks, and for the whole network.
         value: not-a-number where training diverged.
+        kind: the name of the layer without that of its block, which layers that correspond in several blocks share; None
+            for the whole network.
     """
 
     step: int
@@ -84,13 +86,19 @@ class WatchRow:
     layer: str | None
     depth: float | None
     value: float
+    kind: str | None
+
+    @property
+    def series(self) -> Series:
+        """What the row belongs to."""
+        return Series(self.meter, self.kind, stack_at(self.depth))
 
 
 class Series(NamedTuple):
     """A meter of layers of one kind.
 
     Attributes:
-        kind: by ``kinds_of``; None for the whole network.
+        kind: that of its rows; None for the whole network.
         stack: the stack of blocks of which every one has such a layer, counted from 0; None outside of blocks.
     """
 
@@ -104,16 +112,11 @@ def stack_at(depth: float | None) -> int | None:
     return None if depth is None else math.ceil(depth) - 1
 
 
-def series_of(row: WatchRow, kinds: Mapping[str, str]) -> Series:
-    """The series of a row; of a layer whose kind is not known a series that no ladder has."""
-    return Series(row.meter, None if row.layer is None else kinds.get(row.layer, row.layer), stack_at(row.depth))
-
-
 def in_series(rows: Sequence[WatchRow]) -> dict[Series, list[WatchRow]]:
     """The rows of every series, in their order."""
-    kinds, series = kinds_of(rows), defaultdict[Series, list[WatchRow]](list)
+    series = defaultdict[Series, list[WatchRow]](list)
     for row in rows:
-        series[series_of(row, kinds)].append(row)
+        series[row.series].append(row)
     return dict(series)
 
 
@@ -126,28 +129,6 @@ def at_steps(rows: Sequence[WatchRow], steps: Iterable[int]) -> list[WatchRow]:
     """The rows of these steps, in their order."""
     wanted = set(steps)
     return [row for row in rows if row.step in wanted]
-
-
-def kinds_of(rows: Iterable[WatchRow]) -> dict[str, str]:
-    """The kind of every layer: its name, for one in a block without the name of the block.
-
-    A block's name is what the layers at its depth have in common; where that holds no number, as in ``inner.3`` and
-    ``outer.3``, the numbers are left out instead. Of several stacks the kind keeps the name of the stack.
-    """
-    places: dict[float | None, set[str]] = defaultdict(set)
-    for row in rows:
-        if row.layer is not None:
-            places[row.depth].add(row.layer)
-    kinds = {layer: layer for layer in places.pop(None, set())}
-    several = any(stack_at(depth) for depth in places)
-    for layers in places.values():
-        columns = zip(*(layer.split(".") for layer in layers), strict=False)
-        shared = [own[0] for own in takewhile(lambda own: len(set(own)) == 1, columns)]
-        block = ".".join(shared) if any(part.isdigit() for part in shared) else ""
-        for layer in layers:
-            own = layer[len(block) :].lstrip(".") if block else numberless(layer)
-            kinds[layer] = f"{numberless(block)}.{own}".strip(".") if several else own
-    return kinds
 
 
 # ---- A ladder: small networks of several sizes that were looked at after the same steps
@@ -182,7 +163,7 @@ class LadderRun:
                 places = [None]
             curve = curves[series] = np.full((len(self.steps), len(places)), np.nan)
             for row in rows:
-                curve[self.steps.index(row.step), places.index(row.depth)] = row.value
+                curve[self.steps.index(row.step), places.index(row.depth)] = row.value  # None of JSON is not a number
         return curves
 
 
@@ -212,7 +193,7 @@ class Ladder:
         """
         try:
             networks = [
-                LadderRun(float(run["width"]), float(run["depth"]), [_row(*reading) for reading in run["readings"]])
+                LadderRun(float(run["width"]), float(run["depth"]), [*starmap(WatchRow, run["readings"])])
                 for run in stored["networks"]
             ]
             width, depth = (float(size) for size in stored["base"])
@@ -246,10 +227,6 @@ class Ladder:
             return False
         law = law_of(self.optimizer)
         return law.unit == WHOLE_MATRIX and (series.stack is not None or law.rest is None)
-
-
-def _row(step: int, meter: str, layer: str | None, depth: float | None, value: float | None) -> WatchRow:
-    return WatchRow(int(step), meter, layer, depth, math.nan if value is None else float(value))
 
 
 # ---- Bands: what a network of another size should come to

@@ -33,7 +33,7 @@ from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
 from nfd.scaling.optimizers import ALIKE, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
 from nfd.scaling.rules import rule_named
-from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow, kinds_of, series_of
+from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow
 
 _STANDS = 0.01  # of what was expected: a layer that changes less does not train
 _PATIENCE = 4  # looks: so long a pattern without a known cause waits for one
@@ -210,13 +210,11 @@ class Alarm:
 
     def __init__(self, bands: Bands) -> None:
         self.bands, self.last_step, self.is_of_sound = bands, bands.ladder.steps[-1], bands.ladder.ok
-        self._kinds: dict[str, str] = {}
         self._before: dict[tuple[str, str | None], _Judged] = {}
         self._raised: set[tuple[Cause, str | None]] = set()
 
     def alerts(self, rows: Sequence[WatchRow]) -> list[Alert]:
         """What the rows of one look say against the training; a cause is raised once for a layer."""
-        self._kinds |= kinds_of(rows)
         judged = [j for row in rows if (j := self._judged(row)) is not None]
         self._before |= {(j.row.meter, j.row.layer): j for j in judged}
         broken = [row for row in rows if not math.isfinite(row.value)]
@@ -232,7 +230,7 @@ class Alarm:
 
     def band(self, row: WatchRow) -> Band | None:
         """The band of a row; None where the ladder does not know the meter, the layer or the step."""
-        return self.bands.at(series_of(row, self._kinds), row.step, row.depth, row.value)
+        return self.bands.at(row.series, row.step, row.depth, row.value)
 
     def _judged(self, row: WatchRow) -> _Judged | None:
         band = self.band(row) if math.isfinite(row.value) else None

@@ -194,7 +194,7 @@ class Watch:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per row, with ``step``, ``meter``, ``layer``, ``depth`` and ``value``."""
+        """One dict per row, with ``step``, ``meter``, ``layer``, ``depth``, ``value`` and ``kind``."""
         return [asdict(row) for row in self.rows]
 
     @property
