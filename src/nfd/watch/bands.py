@@ -77,7 +77,7 @@ class WatchRow:
             number of blocks of its stack. The second stack, such as a decoder, has (1, 2]. None for layers outside of
             the blocks, and for the whole network.
         value: not-a-number where training diverged.
-        kind: the name of the layer without that of its block, which layers that correspond in several blocks share; None
+        kind: the name of the layer without that of its block, shared by layers that correspond in several blocks; None
             for the whole network.
     """
 
