@@ -7,13 +7,13 @@ errors of the ensembles below. The truth is that of 640 networks of width 512 an
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import nfd
 from nfd.core.random import derive
 from nfd.data import digits
-from nfd.families.family import NetworkFamily, Networks
+from nfd.families.family import NetworkFamily
 from nfd.families.member import PaperMember
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ def truth() -> dict[str, tuple[float, float]]:
 
 def predicted(width: int, replicates: int, seed: int) -> nfd.Prediction:
     """The problem at a width."""
-    family = _Drawn(Networks(nfd.ResNet, 64, 10), (1, 1), "depth-mup", "sgd", version=str(seed))
+    family = _Drawn(partial(nfd.ResNet, 64, 10), (1, 1), "depth-mup", "sgd", version=str(seed))
     return nfd.predict(family, _task(), 1.0, depth=2, width=width, weights="dense", replicates=replicates)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
@@ -82,9 +83,8 @@ class Family:
             check_count("base", size, maximum=most)
         check_patterns("blocks", self.blocks)
         checked_roles(self.roles)
-        for argument, given in (("name", self.name), ("version", self.version or "")):
-            if not isinstance(given, str):
-                raise InputTypeError(f"{argument} must be a text; got {given!r} of {type(given).__name__}.")
+        if not isinstance(self.name, str) or not isinstance(self.version, str | None):
+            raise InputTypeError(f"name and version must be texts; got {self.name!r} and {self.version!r}.")
         made = self.make_model
         object.__setattr__(self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__))
         if self.rule is None or self.optimizer is None:
@@ -253,46 +253,25 @@ def as_family(
 # ---- ``nfd.resnets``: the paper's networks as a family
 
 
-@dataclass(frozen=True)
-class Networks:
-    """A class of the paper's networks as a function of width and depth that can be sent to other processes.
-
-    Args:
-        kind: ``nfd.ResNet``, ``nfd.MLP`` or a subclass with the same arguments.
-        inputs, outputs: d and C.
-        settings: further arguments of the class.
-    """
-
-    kind: type[Network]
-    inputs: int
-    outputs: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self, width: int, depth: int, **more: Any) -> nn.Module:
-        """The network of a size."""
-        return self.kind(self.inputs, self.outputs, width, depth, **{**self.settings, **more})
-
-
 class NetworkFamily(Family):
     """A family of networks of the paper: the rule decides their residual multiplier and regime too."""
 
-    make_model: Networks
+    make_model: partial[Network]  # of a class, the sizes of inputs and outputs, and settings
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        made = self.make_model
-        sizes = {"in_features": made.inputs, "out_features": made.outputs}
-        return {**super().identity, **sizes, "settings": dict(sorted(made.settings.items()))}
+        sizes = dict(zip(("in_features", "out_features"), self.make_model.args, strict=True))
+        return {**super().identity, **sizes, "settings": dict(sorted(self.make_model.keywords.items()))}
 
     @property
     def resolution(self) -> float | None:
-        return None if self.optimizer == "sgd" else super().resolution
+        return None
 
     def along_one_path(self, depth: int) -> Self:
-        if self.make_model.settings.get("block") == "two-layer" or self.make_model.kind is not ResNet:
+        made = self.make_model
+        if made.keywords.get("block") == "two-layer" or made.func is not ResNet:
             return self
-        made = replace(self.make_model, settings={**self.make_model.settings, "coupled": depth})
-        return replace(self, make_model=made)
+        return replace(self, make_model=partial(made, coupled=depth))
 
     def member(
         self,
@@ -303,10 +282,10 @@ class NetworkFamily(Family):
         device: torch.device | str | None = None,
         resolution: float | None = None,
     ) -> PaperMember:
-        kind, own = self.make_model.kind, self.make_model.settings
-        more = kind.settings_of(self.rule) | dict(own) | {"weights": weights, "seed": seed, "device": device or "cpu"}
-        more |= {} if resolution is None else {"resolution": resolution}
-        net = cast(Network, self.make_model(width, depth, **more))
+        kind = cast(type[Network], self.make_model.func)
+        more: dict[str, Any] = {"weights": weights, "seed": seed}
+        more |= {"device": device or "cpu"} | ({} if resolution is None else {"resolution": resolution})
+        net = self.make_model(width, depth, **kind.settings_of(self.rule) | self.make_model.keywords | more)
         return PaperMember(net, net, self.rule, self.optimizer)
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
@@ -328,7 +307,7 @@ def networks(
     **settings: Any,
 ) -> NetworkFamily:
     """The family of a class of the paper's networks; ``settings`` are further arguments of the class."""
-    made = Networks(kind, inputs, outputs, settings)
+    made = partial(kind, inputs, outputs, **settings)
     return NetworkFamily(made, (1, 1), rule, optimizer, name=kind.__qualname__, version=version)
 
 

@@ -565,7 +565,8 @@ def held_by(model: nn.Module) -> dict[str, Held]:
     for name, module in modules(model).items():
         layer: Any = module
         if getattr(module, "is_deferred", False) is True:
-            held[f"{name}{layer.suffix}".lstrip(".")] = Held(layer.weight_shape, (layer.update, layer.scale), layer.std)
+            shape, parameters = tuple(layer.weight.shape), (layer.update, layer.scale)
+            held[f"{name}{layer.suffix}".lstrip(".")] = Held(shape, parameters, layer.std)
     factors = {id(p) for unstored in held.values() for p in unstored.parameters}
     stored = {name: t for name, t in tensors(model).items() if id(t.parameter) not in factors}
     return held | {name: Held(t.shape, (t.parameter,)) for name, t in stored.items()}

@@ -153,14 +153,12 @@ class FactoredLinear(nn.Module):
 
     @property
     def weight(self) -> Unstored:
-        """The weights that it stands for, without numbers."""
-        return Unstored.of(self)
-
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        """Of the weights that it stands for, as the module that it replaced would store them."""
-        weight = getattr(self.original, "weight", None)
-        return (self.out_features, self.in_features) if weight is None else tuple(weight.shape)
+        """The weights that it stands for, without numbers, laid as in the module that it replaced."""
+        laid, like = getattr(self.original, "weight", None), self.update
+        shape = (self.out_features, self.in_features) if laid is None else tuple(laid.shape)
+        return Tensor._make_wrapper_subclass(
+            Unstored, shape, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
+        )
 
     def extra_repr(self) -> str:
         resolution = f", resolution={self.update.resolution:g}" if self.update.resolution else ""
@@ -306,14 +304,6 @@ class Unstored(Tensor):
 
     PyTorch's own fast paths, such as that of ``nn.TransformerEncoder``, see from its class that they must not be taken.
     """
-
-    @staticmethod
-    def of(layer: FactoredLinear) -> Unstored:
-        """The weight of a layer, as the module that it replaced would store it."""
-        like = layer.update
-        return Tensor._make_wrapper_subclass(
-            Unstored, layer.weight_shape, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
-        )
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

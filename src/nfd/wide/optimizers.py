@@ -144,8 +144,7 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
 
     Raises:
-        ValueError, TypeError: for options that ``torch.optim.SGD`` does not take; and ``differentiable``, since a
-            deferred layer cannot be differentiated twice.
+        ValueError, TypeError: for options that ``torch.optim.SGD`` does not take.
         RuntimeError: by ``step``, before any parameter moves, if the gradient of a deferred layer was edited in another
             way than scaling, or if D and s of one layer have different settings.
 
@@ -158,11 +157,6 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     """
 
     shared = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
-
-    def __init__(self, params: Any, **options: Any) -> None:
-        if options.get("differentiable"):
-            raise InputError("nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice.")
-        super().__init__(params, **options)
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
         return bool(group["weight_decay"] or group["momentum"])
