@@ -18,8 +18,6 @@ import torch
 import nfd
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
-from nfd.forecasts.law import fit_law
-from nfd.forecasts.scaling_law import Cost, best_size
 from nfd.limits.predict import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict_of
 from nfd.rates.transfer import TOLERANCE
@@ -144,19 +142,7 @@ def test_a_limit_in_depth_is_found_where_there_is_one(
         assert float(found.of(ensembles(means)).mean()) == pytest.approx(2, abs=1e-3)
 
 
-# ---- size, statistics ----------------------------------------------------------------------------------------
-
-
-def test_the_best_size_spends_twice_as_much_excess_on_width() -> None:
-    a, b, B = 20.0, 3.0, 4 * 10**9
-    sizes = [(n, L) for n in (64, 128, 256) for L in (4, 8, 16)]
-    losses = {(n, L): [0.7 + a / n + b / L + 1e-7 * math.sin(s + n + 7 * L) for s in range(3)] for n, L in sizes}
-    law = fit_law(("width", "depth"), losses, paired=False)
-    best = best_size(law, Cost(0, 2, 0, 1), B)  # (2 + n L) n
-    least = (27 * a**2 * b / (4 * B)) ** (1 / 3)
-    assert math.isclose(best.predicted.value - law.floor.value, least, rel_tol=1e-3)
-    assert math.isclose(best.width, (a * B / (2 * b)) ** (1 / 3), rel_tol=0.05)
-    assert math.isclose(best.depth, (4 * b**2 * B / a**2) ** (1 / 3), rel_tol=0.05)
+# ---- statistics ----------------------------------------------------------------------------------------------
 
 
 def test_rules_of_verdicts_are_those_of_the_page() -> None:

@@ -47,13 +47,6 @@ def test_every_kind_of_weights_is_built_by_both_families(weights: Any) -> None:
         assert family.build(32, 2, weights=weights)(batches(1)[0][0]).shape == (32, 10)
 
 
-def test_the_rate_of_the_papers_networks_is_that_of_width_and_depth_one() -> None:
-    net = nfd.resnets(64, 10).build(32, 4)
-    assert isinstance(net, nfd.ResNet)
-    groups = nfd.plan(net, rule="depth-mup", optimizer="sgd").param_groups(net, 1.0)
-    assert {group["lr"] for group in groups} == {32.0}  # eta_c n: factors are in the forward pass
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

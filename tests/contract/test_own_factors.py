@@ -256,16 +256,6 @@ def t5(width: int, depth: int, tied: bool = True) -> nn.Module:
     return transformers.T5ForConditionalGeneration(config)
 
 
-def granite(width: int, depth: int) -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GraniteConfig(
-        hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8, num_key_value_heads=1,
-        intermediate_size=width, vocab_size=SYMBOLS, embedding_multiplier=12.0, logits_scaling=8.0,
-        residual_multiplier=0.22, attention_multiplier=0.125,
-    )  # fmt: skip
-    return transformers.GraniteForCausalLM(config)
-
-
 def given(make: Any) -> dict[str, Tensor]:
     return {"input_ids": ids()} | ({"decoder_input_ids": ids(1)} if make is t5 else {})
 
@@ -305,9 +295,3 @@ def test_a_step_changes_the_logits_of_t5_alike_at_every_width() -> None:
         optimizer.step()
         changes.append(float((model(**given(t5)).logits - before).detach().square().mean().sqrt()))
     assert changes[1] > 0.4 * changes[0]  # divided twice by the width it is 0.2
-
-
-def test_constants_of_granite_are_left_alone() -> None:
-    plan = planned(granite, (128, 2), base=(32, None), sample=given(granite))[1]
-    assert all(plan.own_factor(name) == 1 for name in plan.entries)
-    assert not notes_on(plan, "weight")

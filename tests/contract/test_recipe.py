@@ -1,4 +1,4 @@
-"""Which optimizer a plan gives each tensor, and how a longer run changes the critical batch."""
+"""Which optimizer a plan gives each tensor."""
 
 from __future__ import annotations
 
@@ -72,11 +72,3 @@ def test_muon_steps_the_inner_matrices_of_a_network_without_blocks() -> None:
     model = stack(32, 2)
     plan = nfd.plan(model, rule="mup", make_model=stack, base=(8, 2), optimizer="muon")
     assert stepped_by_muon(model, plan) == {"2.weight", "4.weight"}
-
-
-def test_the_critical_batch_grows_by_its_own_power_of_length() -> None:
-    """0.462, as fitted to critical batches; 0.383 is the power of the best one."""
-    plan = nfd.plan(stack(16, 2), rule="mup", make_model=stack, base=(8, 2))
-    run = plan.for_run(batch=(32, 64), tokens=(1e6, 1e8), critical_batch=100).run
-    assert run.critical_batch == pytest.approx(100 * 100**0.462)
-    assert any("2505.13738" in factor.source and factor.value == pytest.approx(100**0.462) for factor in run.factors)

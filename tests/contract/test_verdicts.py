@@ -16,9 +16,6 @@ import nfd
 Groups = list[dict[str, Any]]
 
 
-resnet, two_layer = nfd.resnets(64, 10), nfd.resnets(64, 10, block="two-layer")
-
-
 def rows(found: nfd.Check) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["meter"], row["axis"]): row for row in found.table}
 
@@ -43,25 +40,6 @@ def forgets(groups: Groups) -> torch.optim.Optimizer:
         parts += [group | {"params": others}] if others else []
     return torch.optim.AdamW(parts)
 
-
-# ---- with depth ------------------------------------------------------------------------------------------------------
-
-
-def test_a_fall_that_more_than_halves_a_meter_is_a_collapse_and_its_size_is_said() -> None:
-    ladder: dict[str, Any] = {"task": batches(30, 16), "widths": [64], "depths": [4, 8, 16, 32], "lr": 0.3}
-    found = nfd.check(two_layer, rule="depth-mup", optimizer="sgd", **ladder)
-    row = rows(found)["inner_update", "depth"]
-    assert 8 ** row["slope"] < 0.5
-    assert row["verdict"] == "COLLAPSES"
-    assert f"{100 * (1 - 8 ** row['slope']):.0f} % [" in row["cause"]
-    assert "from depth 4 to 32" in row["cause"]
-    assert not found.ok
-    cured = nfd.check(two_layer, rule="depth-mup-inner", optimizer="sgd", **ladder)
-    assert rows(cured)["inner_update", "depth"]["verdict"] == "STABLE"
-    assert nfd.check(resnet, rule="depth-mup", optimizer="sgd", **ladder).ok
-
-
-# ---- with width ------------------------------------------------------------------------------------------------------
 
 WIDTHS: dict[str, Any] = {"depths": [2], "rule": "complete-p", "optimizer": "adamw", "lr": 3e-3}
 
