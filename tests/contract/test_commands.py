@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import resource
 import signal
@@ -13,10 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.common import NFD, run
-from tests.contract.test_shell import COMMANDS, SETUP
+from tests.contract.common import NFD, ResidualMLP, run
 
 import nfd
+
+SETUP = f"""
+import torch
+from torch import Tensor, nn
+
+{inspect.getsource(ResidualMLP)}
+
+def make_model(width, depth):
+    return ResidualMLP(width, depth)
+
+_samples = torch.Generator().manual_seed(0)
+batches = [
+    (torch.randn(4, 64, generator=_samples), torch.randint(10, (4,), generator=_samples)) for _ in range(2)
+]
+"""
+COMMANDS = {
+    "check": "--widths 8 16 --depths 1 --seeds 2",
+    "plan": "--width 16 --depth 1 --base 8 1",
+    "transfer": "--widths 8 16 --depths 1 --seeds 2 --rules mup --lr 9 1e-4 .03 --workers 2",
+    "scaling-law": "--widths 8 12 16 --depths 1 2 --seeds 2 --workers 1",
+    "predict": "--base 8 1 --width 16 --depth 1 --weights dense --replicates 2 --workers 1",
+}
 
 SMALL = ("check", "setup.py", "--widths", "8", "16", "--depths", "1", "--seeds", "2")
 PLAN = ("plan", "setup.py", "--base", "8", "1", "--width", "16")
@@ -194,3 +216,11 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
         _, said = driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert said == "nfd: interrupted. The same command continues from what is stored.\n"
+
+
+@pytest.mark.parametrize("name", ["transfer", "scaling-law", "predict"])  # check and plan are asked above
+def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Path) -> None:
+    answer = run(name, "setup.py", *COMMANDS[name].split(), folder=folder)
+    assert answer.returncode in (0, 1), answer.stderr  # 1: so small a check or fit need not hold
+    assert "No module named" not in answer.stderr
+    assert result(folder, name)

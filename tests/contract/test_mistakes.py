@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from tests.contract.common import NFD
-from tests.contract.test_shell import SETUP
+from tests.contract.test_commands import SETUP
 
 INSIDES = ("pydantic", "ValidationError", "FieldInfo", "Annotated", "typing.", "<class", "tyro", "Config", "Traceback")
 SMALL = "--widths 8 16 --depths 1 --seeds 2"

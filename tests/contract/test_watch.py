@@ -17,7 +17,6 @@ from tests.test_integrations import fitted, trainer_of
 from torch import Tensor, nn
 
 import nfd
-from nfd.meters.noise import GradientNoise
 
 BATCHES = batches(12)
 SAMPLE = BATCHES[0][0]
@@ -138,21 +137,6 @@ def test_a_model_that_lightning_casts_to_16_bits_is_watched(tmp_path: Path) -> N
     watch = trained_by_lightning(tmp_path, 1e-2, bf16=True, kind="bf16-true")
     assert watch.failed is None
     assert {row.step for row in watch.rows if row.meter == "alignment"} == {1, 2, 3}
-
-
-def test_the_noise_of_a_training_survives_steps_that_a_gradient_scaler_skips(planned: Any) -> None:
-    model, plan = planned
-    noise = GradientNoise(samples=32)
-    optimizer, scaler = plan.make_optimizer(model, lr=1e-3), torch.amp.GradScaler("cpu", init_scale=1.0)
-    for step, (x, y) in enumerate(BATCHES * 2):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        scaler.scale(loss * (float("inf") if step == 3 else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        noise.add([p.grad for p in model.parameters()])
-    assert len(noise.signals) == 2  # of three groups of eight steps
-    assert noise.estimate().value > 0
 
 
 # ---- what the page of a run says -------------------------------------------------------------------------------------
