@@ -94,7 +94,12 @@ def defer(
             f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make the "
             "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
         )
-    _check_obstacles(told, plan, where)
+    if obstacles := [own for own in told.replacements if own.reason is not None and own.reason.is_obstacle]:
+        several = "; ".join(f"{own.name!r}: {own.reason}" for own in obstacles)
+        raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
+    if not told.replaced:
+        hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
+        raise InputError(f"where={where!r} names no matrix that is wide on both sides and trains.{hint}")
     if plan is None and any(maps[own.name].weight.is_meta for own in told.replaced):
         raise InputError(
             "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
@@ -358,7 +363,7 @@ class Reason(StrEnum):
     OTHER = "it is not one linear map, as in a convolution with groups or an attention that adds keys"
     KEPT = "it begins in a way of its own"
     HOOKED = "code hooks into it, or replaced its forward, and would not be called by a layer in its place"
-    ELEMENTWISE = "its optimizer acts on every entry of a matrix"
+    ELEMENTWISE = "its optimizer acts on every entry of a matrix; plan with optimizer='sgd' or a kind of 'muon'"
 
     @property
     def is_obstacle(self) -> bool:
@@ -414,20 +419,6 @@ def _examined(
         kind = "" if owner is None else type(owner).__name__
         made.append(Replacement(name, kind, own.shape, reason, rank, taken, stored))
     return Deferral(weights, tuple(made)), maps
-
-
-def _check_obstacles(told: Deferral, plan: Plan | None, where: str | Sequence[str]) -> None:
-    """ValueError naming matrices that are wide and that no layer can stand in for; also where none is replaced."""
-    obstacles = [own for own in told.replacements if own.reason is not None and own.reason.is_obstacle]
-    for own in obstacles:
-        if plan is not None and own.reason is Reason.ELEMENTWISE:
-            plan.law_for(own.name).check_unstored(repr(own.name))
-    if obstacles:
-        several = "; ".join(f"{own.name!r}: {own.reason}" for own in obstacles)
-        raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
-    if not told.replaced:
-        hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
-        raise InputError(f"where={where!r} names no matrix that is wide on both sides and trains.{hint}")
 
 
 def _wide_in_blocks(model: nn.Module, maps: Mapping[str, LinearMap]) -> set[str]:
