@@ -156,7 +156,7 @@ __all__ = [*_CALLBACKS, "to_tensorboard", "to_wandb"]
 
 
 def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str) -> None:
-    """ValueError, with a remedy, naming tensors that are not stepped at the rates of a plan; else a watch over ratios."""
+    """Raise, with the remedy, unless optimizers step a model at the rates of its plan; let them warn of lost ratios."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     own = {id(p): group.get(SCALE, math.nan) for group in groups for p in group["params"]}
     planned = {id(p): group[SCALE] for group in plan.param_groups(model, lr=1.0) for p in group["params"]}
