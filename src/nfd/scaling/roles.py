@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
-from operator import eq
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -90,20 +88,14 @@ class Trace:
 
     def of(self, names: Mapping[str, str]) -> Trace:
         """The same for every tensor of a model, from the names that its tensors have in the model that ran. One that
-        did not run shows what its nearest namesake shows, such as another expert."""
-        namesakes: dict[str, list[str]] = {}
-        for other in self.tensors:
-            namesakes.setdefault(numberless(other), []).append(other)
-
-        def nearness(there: str, other: str) -> int:
-            return sum(map(eq, there.split("."), other.split(".")))
-
+        did not run shows what one of the same name but for numbers shows, such as another expert."""
+        namesakes = {numberless(other): other for other in self.tensors}
         back, shown = {there: name for name, there in names.items()}, dict[str, Shown]()
         for name, there in names.items():
-            same = [there] if there in self.tensors else namesakes.get(numberless(there))
-            if same:
-                seen = self.tensors[max(same, key=partial(nearness, there))]
-                shown[name] = replace(seen, norm=frozenset(back[n] for n in seen.norm if n in back))
+            other = there if there in self.tensors else namesakes.get(numberless(there))
+            if other is not None:
+                norm = frozenset(back[n] for n in self.tensors[other].norm if n in back)
+                shown[name] = replace(self.tensors[other], norm=norm)
         return replace(self, tensors=shown)
 
 
