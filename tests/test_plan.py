@@ -168,7 +168,6 @@ def test_what_cannot_be_decided_is_asked() -> None:
         ({"base": (4, 2)}, "with make_model="),
         ({"rule": "depthmup", "base": (4, None)}, "Did you mean 'depth-mup'"),
         ({"optimizer": "adamx", "base": (4, None)}, "optimizer must be one of"),
-        ({"decay": "none", "base": (4, None)}, "decay must be one of"),
         ({"base": (0, None)}, "the width of base must be at least 1"),
         ({"make_model": Residual, "base": (4, 2), "blocks": "layers.*"}, r"no match for 'layers.\*'.*blocks.\*"),
         (
@@ -220,16 +219,10 @@ def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
 # ---- using a plan ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decay", ["constant-product", "independent", "raw"])
-def test_decay_modes(decay: str) -> None:
-    model, plan = residual(decay=decay)
+def test_rate_times_decay_is_that_of_the_base_unless_a_tensor_is_spared() -> None:
+    model, plan = residual()
     for group in plan.param_groups(model, lr=0.01, weight_decay=0.1):
-        expected = {
-            "constant-product": 0.1 * 0.01 / group["lr"],
-            "independent": 0.1 / group["lr"],
-            "raw": 0.1,
-        }[decay]
-        assert group["weight_decay"] == pytest.approx(expected)
+        assert group["lr"] * group["weight_decay"] == pytest.approx(0.1 * 0.01)
     bare = plan.param_groups(model, lr=0.01, weight_decay=0.1, no_decay=("**.bias",))
     assert any(g["weight_decay"] == 0 and all(p.dim() == 1 for p in g["params"]) for g in bare)
     spared = plan.param_groups(model, lr=0.01, weight_decay=0.1, no_decay="vectors")
@@ -240,7 +233,6 @@ def test_adam_refuses_a_decay_that_no_size_keeps() -> None:
     model, plan = residual(optimizer="adam")
     with pytest.raises(ValueError, match="adamw"):
         plan.param_groups(model, lr=0.1, weight_decay=0.1)
-    assert residual(optimizer="adam", decay="raw")[1].param_groups(model, lr=0.1, weight_decay=0.1)
 
 
 def test_a_plan_is_stored_and_read(tmp_path: Path) -> None:

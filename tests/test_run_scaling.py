@@ -22,8 +22,7 @@ LARGER: dict[str, Any] = {"batch": (256, 1024), "tokens": (2**16, 2**19)}  # b =
 def planned(optimizer: str = "adamw", **run: Any) -> tuple[torch.nn.Module, nfd.Plan]:
     model = Transformer(32, 2)
     sizes: dict[str, Any] = {"make_model": Transformer, "base": (16, 2), "sample": IDS}
-    decay = {name: run.pop(name) for name in ("decay",) if name in run}
-    plan = nfd.plan(model, rule="mup", optimizer=optimizer, **sizes, **decay)
+    plan = nfd.plan(model, rule="mup", optimizer=optimizer, **sizes)
     return model, plan.for_run(**run) if run else plan
 
 
@@ -119,11 +118,10 @@ def test_every_law_can_be_switched_off(name: str) -> None:
 
 
 def test_the_table_names_law_label_and_source() -> None:
-    model, plan = planned(**LARGER, decay="raw")
+    plan = planned(**LARGER, laws={"decay-time-scale": False})[1]
     text = plan.explain()
     assert all(word in text for word in ("batch-rate", "theorem", "Malladi", "empirical law", "0.5141"))
     assert "decay-time-scale" not in text
-    assert {group["weight_decay"] for group in plan.param_groups(model, lr=0.1, weight_decay=0.3)} == {0.3}
     assert all(law.source for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {"assumption"}
 

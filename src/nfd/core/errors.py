@@ -65,7 +65,6 @@ WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]  # o
 RuleName = Literal["standard", "ntk", WideRuleName]
 KernelKind = Literal["nngp", "ntk", "independent-feedback"]
 Data = Literal["digits", "cifar10"]
-Decay = Literal["constant-product", "independent", "raw"]
 ExecutorName = Literal["processes", "inline", "ray"]
 
 

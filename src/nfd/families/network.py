@@ -262,7 +262,7 @@ class Network(nn.Module):
             raise InputError(f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, optimizer={law.name!r}).")
         rule = self.default_rule if rule is None else rule
         base = 1 if self.regime == "feature" else None  # kernel: rates of the base at every width
-        rates = self.own_plan(rule, law.name, "raw", base, 1)
+        rates = self.own_plan(rule, law.name, base, 1)
         check_optimizer(law.name, rule=rule, weights=self.weights)
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name, role in sorted(self.named_roles().items(), key=lambda pair: ROLES.index(pair[1])):
@@ -273,7 +273,7 @@ class Network(nn.Module):
             )
         return list(groups.values())
 
-    def own_plan(self, rule: str, optimizer: str, decay: str, width: int | None, depth: int | None) -> Plan:
+    def own_plan(self, rule: str, optimizer: str, width: int | None, depth: int | None) -> Plan:
         """Its plan from a base of this width and depth, its own where None: trained weights begin as N(0, 1), behind
         constants of the forward pass that scale with width and depth.
 
@@ -295,7 +295,7 @@ class Network(nn.Module):
             fan_in = math.prod(t.shape[1:])
             entries[name] = Entry(t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, layout_of(t))
         deeper, blocks = self.depth / (depth or self.depth), tuple(self.block_names())
-        return Plan(cast(Any, rule), optimizer, cast(Any, decay), m, deeper, entries, blocks, {}, ())
+        return Plan(cast(Any, rule), optimizer, m, deeper, entries, blocks, {}, ())
 
     def scale(self, role: Role) -> float:
         """The forward multiplier of weights with this role."""

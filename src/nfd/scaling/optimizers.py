@@ -108,7 +108,7 @@ class OptimizerLaw:
         if weight_decay and not self.decoupled and not self.is_linear:
             raise InputError(
                 f"weight_decay of optimizer={self.name!r} is normalised with the gradient: no setting keeps its "
-                f"strength at other sizes; got {weight_decay:g}. Use 'adamw', or plan with decay='raw'."
+                f"strength at other sizes; got {weight_decay:g}. Use 'adamw'."
             )
 
     def check_rest_rate(self, rate: float | None, *, above: float | None = None) -> float | None:

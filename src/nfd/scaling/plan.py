@@ -18,7 +18,6 @@ from rich.table import Column
 from torch import Tensor, nn
 
 from nfd.core.errors import (
-    Decay,
     InputError,
     RuleName,
     check_device,
@@ -128,7 +127,7 @@ class Plan:
     It holds no tensors, can be saved, and fits every model with the same names and shapes.
 
     Attributes:
-        rule, optimizer, decay: their names.
+        rule, optimizer: their names.
         width, depth: of the model, as multiples of the base; ``depth`` is ``l`` in the formulas. Where stacks, such as
             encoder and decoder, grow by different factors, tensors in blocks have that of their stack.
         entries: the numbers of every tensor, by its name in ``model.named_parameters()``.
@@ -149,7 +148,6 @@ class Plan:
 
     rule: RuleName
     optimizer: str
-    decay: Decay
     width: float
     depth: float
     entries: dict[str, Entry]
@@ -245,9 +243,8 @@ class Plan:
         return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
 
     def weight_decay(self, name: str) -> float:
-        """Weight decay of a tensor, as a multiple of that of the base, by width and depth. The factor ``1/lr`` of
-        ``decay="independent"`` is not included."""
-        return 1.0 if self.decay == "raw" else 1 / self.rate(name)
+        """Weight decay of a tensor, as a multiple of that of the base: rate times decay is the same at every size."""
+        return 1 / self.rate(name)
 
     # ---- beginning a model -----------------------------------------------------------------------------------
 
@@ -341,10 +338,7 @@ class Plan:
         rest_lr = law.check_rest_rate(adamw_lr)
         lr = check_real("lr", lr, least=0.0, below=MAX_RATE)
         weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
-        if self.decay != "raw":
-            law.check_decay(weight_decay)
-        if self.decay == "independent" and weight_decay and not (lr and rest_lr != 0):
-            raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
+        law.check_decay(weight_decay)
         held, given = held_as_planned(model, self.entries), check_patterns("no_decay", no_decay) or []
         patterns = [given] if isinstance(given, str) else given
         if unfit := [p for p in patterns if p != VECTORS and not any(matches(name, p) for name in held)]:
@@ -360,8 +354,6 @@ class Plan:
             tuned = lr if rest_lr is None or by is law else rest_lr
             scale, decay = self.rate(name), 0.0 if spared else weight_decay * self.weight_decay(name)
             adams = {"eps": eps * self.epsilon(name)} | ({} if betas is None else {"betas": betas})
-            if decay and self.decay == "independent":
-                decay /= tuned
             if self.run is not None:
                 scale *= self.run.factor("rate", by.name)
                 decay *= self.run.factor("weight decay", by.name)
@@ -430,7 +422,7 @@ class Plan:
             schedule: of the small run; the large run warms up for as many tokens. See ``make_schedule``.
             critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
                 growing beyond it. ``nfd.check(noise=True)`` estimates it.
-            laws: law to False, to switch it off: ``{"tokens-rate": False}``; or to True, to apply it.
+            laws: law to False, to switch it off: ``{"tokens-rate": False}``.
 
         Raises:
             ValueError, TypeError: naming the argument.
@@ -440,8 +432,8 @@ class Plan:
             plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x).for_run((32, 256), (1e6, 1e8))
             print(plan.run.factors[0].value)
         """
-        switched = {"decay-time-scale": self.decay != "raw", **(laws or {})}
-        return replace(self, run=run_scaling(law_of(self.optimizer), batch, tokens, schedule, critical_batch, switched))
+        law = law_of(self.optimizer)
+        return replace(self, run=run_scaling(law, batch, tokens, schedule, critical_batch, laws or {}))
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.
@@ -475,7 +467,7 @@ class Plan:
             table.add_row(f"{name} x{n}" if n > 1 else name, *cells)
         lines = [
             f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth {depths} times the "
-            f"base's; {len(self.blocks) or 'no'} blocks; weight decay: {self.decay}",
+            f"base's; {len(self.blocks) or 'no'} blocks",
             "in, out: a tensor's fan-in and fan-out over the base's; rate and epsilon are over the base's, too",
             as_text(table, 200),
             *(f"multiplier  {name}{f' x{n}' if n > 1 else ''}: {factor:.6g}" for (name, factor), n in inserted.items()),

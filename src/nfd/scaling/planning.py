@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast, get_args, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import OPTIMIZER, RULE, Decay, InputError, InputTypeError, RuleName, check_choice, check_patterns
+from nfd.core.errors import OPTIMIZER, RULE, InputError, InputTypeError, RuleName, check_choice, check_patterns
 from nfd.core.machine import gradients, plain
 from nfd.scaling.base import (
     Base,
@@ -71,7 +71,6 @@ def plan(
     optimizer: str | OptimizerLaw | torch.optim.Optimizer | None = None,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
-    decay: str = "constant-product",
     sample: Any = None,
 ) -> Plan:
     """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every tensor.
@@ -101,8 +100,6 @@ def plan(
         blocks: pattern of the residual blocks, such as ``"transformer.h.*"``; None finds them.
         roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
             ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``.
-        decay: ``"constant-product"`` keeps rate times decay constant, ``"independent"`` the shrinkage per step,
-            ``"raw"`` the decay.
         sample: an input to trace the model with: a tensor, a tuple of arguments or a dict.
 
     Returns:
@@ -123,7 +120,6 @@ def plan(
     check_plannable(model, scaled=chosen.scales_width)
     if chosen.regime == "kernel":
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
-    decay = check_choice("decay", decay, get_args(Decay))
     width, depth = checked_size(base, make_model)
     blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
     if sample is not None:
@@ -142,7 +138,7 @@ def plan(
             width, depth = small.width, small.depth
         elif width is None and depth is None:
             width = depth = 1  # the rate is the paper's
-        made = net.own_plan(rule, law.name, decay, width, depth)
+        made = net.own_plan(rule, law.name, width, depth)
     elif tuned is None and make_model is None and chosen.scales_width:
         raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, the tuned model itself, or its "
@@ -152,7 +148,7 @@ def plan(
         if make_model is not None and width is not None:
             constructor = Constructor(make_model, width, depth or depth_of(model, make_model, width, blocks))
             tuned = constructor.base(blocks)
-        started = Plan(cast(RuleName, rule), law.name, cast(Decay, decay), 1.0, 1.0, {}, (), {}, ())
+        started = Plan(cast(RuleName, rule), law.name, 1.0, 1.0, {}, (), {}, ())
         made = _plan_of_any(started, model, tuned, constructor, blocks, roles, sample)
     notes = [*made.notes, *([_CLIP] if chosen.scales_width else [])]
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
@@ -465,7 +461,7 @@ class PlansItself(Protocol):
     default_rule: str
     default_optimizer: str
 
-    def own_plan(self, rule: str, optimizer: str, decay: str, width: int | None, depth: int | None) -> Plan:
+    def own_plan(self, rule: str, optimizer: str, width: int | None, depth: int | None) -> Plan:
         """Its plan from a base of this width and depth, its own where None."""
 
 
