@@ -40,8 +40,8 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of
 from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
-from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, settled_roles, trace
-from nfd.scaling.rules import ROLES, SPECTRAL, Power, Role, Rule, rule_named
+from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, trace
+from nfd.scaling.rules import ROLES, SPECTRAL, Power, Rule, rule_named
 from nfd.scaling.samples import check_sample, mapped, on_device
 
 _CLIP = (
@@ -192,18 +192,18 @@ def _plan_of_any(
         grows = tuned.differing(here)
         if constructor is not None and not any(map(any, grows.values())):  # the model is as wide as its base
             grows = Base.of(constructor.at(wider=2), blocks).differing(here)
-    structure = anatomy(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
-    settled, traced = settled_roles(structure, rule, started.rule), structure.traced
+    structure = anatomy(model, base, started.rule, blocks=blocks, roles=roles, sample=sample, scaling=grows)
+    traced = structure.traced
     size = None if constructor is None else (constructor.width, constructor.depth)
     started = replace(started, blocks=tuple(structure.blocks), base=size)
     if base is None or tuned is None or not rule.scales_width:  # the model's own start is that of the rule
-        entries = entries_of(structure, settled, grows, None, {})
+        entries = entries_of(structure, grows, None, {})
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return replace(started, entries=entries)
     if constructor is not None:
         tuned = tuned.beside(constructor.at(seed=1))
     depths, notes = depths_of(structure.blocks, tuned.blocks), list[str]()
-    entries = entries_of(structure, settled, grows, tuned, depths)
+    entries = entries_of(structure, grows, tuned, depths)
     m = max((e.ratios.fan_out for e in entries.values() if e.role != "readout"), default=1.0, key=lambda r: abs(r - 1))
     depth = len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
     compared: nn.Module | None = base
@@ -233,11 +233,8 @@ def _plan_of_any(
     return replace(made, entries=entries, multipliers=factors, notes=tuple(notes))
 
 
-Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
-
-
 def entries_of(
-    structure: Anatomy, settled: Settled, scaling: Scaling, base: Base | None, depths: Mapping[str, float]
+    structure: Anatomy, scaling: Scaling, base: Base | None, depths: Mapping[str, float]
 ) -> dict[str, Entry]:
     """How every tensor begins, and its ratios to its counterpart in the base.
 
@@ -249,7 +246,7 @@ def entries_of(
     begun = base or Base(structure.tensors, blocks)
     one_sided = {in_any_block(n, blocks) for n, grows in scaling.items() if any(grows) and not all(grows)}
     for name, t in structure.tensors.items():
-        role, why = settled[name]
+        role, why = structure.roles[name]
         grown = Ratios(1.0, 1.0) if base is None else ratios(t, base.counterpart(t, blocks), role)
         start, depth = begun.start(t, blocks), depths.get(block_of(name, blocks) or "")
         matrix = None if in_any_block(name, blocks) in one_sided else layout_of(t)

@@ -40,13 +40,11 @@ from nfd.scaling.model import (
     places_of,
     tensors,
 )
-from nfd.scaling.rules import ROLES, Role, Rule
+from nfd.scaling.rules import ROLES, Role, rule_named
 from nfd.scaling.samples import followed_outputs, on_device
 
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
 Decision = tuple[Role | None, str]  # a role and why; where nothing decides, what is missing
-
-_NO_SKIP: Decision = None, "its block does not pass its input on: no skip, or a matrix on it"
 
 # ---- What one forward pass shows.
 
@@ -170,23 +168,17 @@ def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
     return ends[end.node] if end in branch.inside else None
 
 
-# ---- The parts of a model.
+# ---- The role of every tensor.
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What the parts of a model are.
-
-    Attributes:
-        interrupted: patterns of blocks between which a stream is not passed on unchanged, and the operation, as
-            autograd calls it, that starts another.
-        traced: what a forward pass showed; unscaled branches are those in blocks.
-    """
+    """What the parts of a model are: its tensors, the role of each and why it has it, its blocks, and what a forward
+    pass showed, with the unscaled branches that are in blocks."""
 
     tensors: dict[str, TensorInfo]
-    decisions: dict[str, Decision]
+    roles: dict[str, tuple[Role, str]]
     blocks: Blocks
-    interrupted: dict[str, str]
     traced: Trace
 
 
@@ -198,6 +190,7 @@ def is_unbuilt(model: nn.Module) -> bool:
 def anatomy(
     model: nn.Module,
     base: nn.Module | None,
+    rule: str,
     *,
     blocks: Where,
     roles: Mapping[str, str],
@@ -207,14 +200,16 @@ def anatomy(
     """Decide the role of every tensor; of a model on the meta device, by what its base shows.
 
     Args:
+        rule: the name of one, which may need less than every role.
         blocks, roles: the user's own word; patterns as in ``nfd.plan``.
         sample: an input of the model to trace, or None.
         scaling: which dimensions grow with width; none where no second size is known.
 
     Raises:
-        ValueError: for a pattern that fits nothing, and for a model on the meta device without a base.
+        ValueError: for a pattern that fits nothing; for a model on the meta device without a base; for a rule of depth
+            without a residual stream; with a list of what is open and what would decide it.
     """
-    names, own = blocks_of(model, blocks), tensors(model)
+    names, own, chosen = blocks_of(model, blocks), tensors(model), rule_named(rule)
     if not is_unbuilt(model):
         traced = trace(model, sample)
     elif base is None:
@@ -231,6 +226,8 @@ def anatomy(
     fans = {n: shown.fans for n, shown in traced.tensors.items() if shown.fans and own[n].ins is None}
     own |= {n: replace(own[n], ins=ins, outs=outs) for n, (ins, outs) in fans.items()}
     interrupted = _interrupted(traced, names)
+    if chosen.scales_depth:
+        _check_stream(rule, names, interrupted)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
     decisions |= {n: _outside(t, scaling.get(n, ())) for n, t in own.items() if n not in decisions}
@@ -245,24 +242,51 @@ def anatomy(
             role, _ = decisions[beside.name]
             if role not in (None, "tied"):
                 decisions[name] = role, f"bias of a matrix that is {role}"
+    settled, undecided = dict[str, tuple[Role, str]](), dict[str, None]()
+    for name, t in own.items():
+        role, why = decisions[name]
+        if role is not None:
+            settled[name] = role, why
+        elif not chosen.scales_width:  # every factor is 1, whatever the role
+            settled[name] = "vector", why
+        elif not chosen.scales_depth and block_of(name, names) is not None and len(t.names) == 1:
+            settled[name] = "hidden", "in a block; this rule treats inner and outer alike"
+        else:
+            undecided[f"  {numberless(in_any_block(name, names))}: {why}"] = None
+    if undecided:
+        first = "blocks=, the names of the modules that add to their input, and of no others"
+        way = first if traced.tensors else "sample=, an input to trace"
+        ways = f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}."
+        raise InputError("\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways]))
     told = {block_of(name, names) for name, (role, _) in said.items() if role == "outer"}  # what writes there
     unscaled = frozenset(name for name in traced.unscaled if block_of(name, names) not in {None, *told})
-    return Anatomy(own, {n: decisions[n] for n in own}, names, interrupted, replace(traced, unscaled=unscaled))
+    return Anatomy(own, settled, names, replace(traced, unscaled=unscaled))
 
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
-    """What starts a new stream in containers whose blocks do not all stand on the same streams."""
+    """Containers whose blocks do not all stand on the same streams, and the operation that starts the last of them."""
     starts: dict[str, dict[str, set[tuple[int, str]]]] = {}
     for name, shown in traced.tensors.items():
         if shown.stream is not None and (block := block_of(name, blocks)) is not None:
-            starts.setdefault(_pattern(block), {}).setdefault(block, set()).add(shown.stream)
-    every = {pattern: set[tuple[int, str]]().union(*own.values()) for pattern, own in starts.items()}
-    return {p: max(found)[1] for p, found in every.items() if len(found) > max(map(len, starts[p].values()))}
+            starts.setdefault(container_of(block), {}).setdefault(block, set()).add(shown.stream)
+    every = {holder: set[tuple[int, str]]().union(*own.values()) for holder, own in starts.items()}
+    return {h: max(found)[1] for h, found in every.items() if len(found) > max(map(len, starts[h].values()))}
 
 
-def _pattern(block: str) -> str:
-    """The pattern of the blocks beside one."""
-    return f"{container_of(block)}.*".lstrip(".")
+def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str]) -> None:
+    """ValueError for a model without a residual stream that passes from block to block."""
+    if not blocks:
+        raise InputError(
+            f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' (one module alone "
+            "is not known to be a block), or rule='mup' where the model has none."
+        )
+    if interrupted:
+        container, operation = next(iter(interrupted.items()))
+        raise InputError(
+            f"Rule {rule!r} needs a residual stream that passes from block to block unchanged; between those of "
+            f"{container or 'the model'!r} it goes through {operation}, as in a model that normalises after adding. Use"
+            " rule='mup', or build the model with norms inside of its branches (norm_first=True)."
+        )
 
 
 def _by_user(own: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[str, Decision]:
@@ -282,21 +306,24 @@ def _in_blocks(
     own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks, interrupted: Mapping[str, str]
 ) -> dict[str, Decision]:
     """Of the tensors in blocks, without those of a block that is no residual one among others that are."""
-    places = {name: block for name in own if (block := block_of(name, blocks)) is not None}
-    if not traced.tensors:
-        return dict.fromkeys(places, (None, "no sample= to trace"))
-    residual = {places[name] for name, shown in traced.tensors.items() if shown.stream and name in places}
+    residual = {block_of(name, blocks) for name, shown in traced.tensors.items() if shown.stream}
+    containers = {container_of(block) for block in residual if block is not None}
     decisions: dict[str, Decision] = {}
-    for name, block in places.items():
-        if _pattern(block) in interrupted:
+    for name, t in own.items():
+        if (block := block_of(name, blocks)) is None:
+            continue
+        if not traced.tensors:
+            decisions[name] = None, "no sample= to trace"
+        elif container_of(block) in interrupted:
             decisions[name] = "hidden", "in a block whose stream is not passed on unchanged"
         elif name not in traced.tensors:
             decisions[name] = None, "the sample never reached it"
-        elif block in residual:
-            beside: Decision = ("inner", "vector in a block") if own[name].is_vector else _NO_SKIP
-            decisions[name] = traced.tensors[name].act or beside
-        elif container_of(block) not in map(container_of, residual):
-            decisions[name] = _NO_SKIP
+        elif (act := traced.tensors[name].act) is not None:
+            decisions[name] = act
+        elif block in residual and t.is_vector:
+            decisions[name] = "inner", "vector in a block"
+        elif block in residual or container_of(block) not in containers:
+            decisions[name] = None, "its block does not pass its input on: no skip, or a matrix on it"
     return decisions
 
 
@@ -316,39 +343,3 @@ def _outside(t: TensorInfo, grows: tuple[bool, ...]) -> Decision:
     if into and out_of:
         return "hidden", "fan-in and fan-out grow with width"
     return ("readout", "only its fan-in grows with width") if into else ("input", "only fan-out grows with width")
-
-
-# ---- Roles under a rule, settled, or one error that lists what is open and what would decide it.
-
-
-def settled_roles(structure: Anatomy, chosen: Rule, rule: str) -> dict[str, tuple[Role, str]]:
-    """Every tensor's role and why it has it; a ValueError that lists what is open."""
-    settled, undecided = dict[str, tuple[Role, str]](), dict[str, None]()
-    for name, (role, why) in structure.decisions.items():
-        in_block = block_of(name, structure.blocks) is not None and len(structure.tensors[name].names) == 1
-        if role is not None:
-            settled[name] = role, why
-        elif not chosen.scales_width:  # every factor is 1, whatever the role
-            settled[name] = "vector", why
-        elif not chosen.scales_depth and in_block:
-            settled[name] = "hidden", "in a block; this rule treats inner and outer alike"
-        else:
-            undecided[f"  {numberless(in_any_block(name, structure.blocks))}: {why}"] = None
-    if chosen.scales_depth and structure.interrupted:
-        where, operation = next(iter(structure.interrupted.items()))
-        raise InputError(
-            f"Rule {rule!r} needs a residual stream that passes from block to block unchanged; between those of "
-            f"{where!r} it goes through {operation}, as in a model that normalises after adding. Use rule='mup', or "
-            "build the model with norms inside of its branches (norm_first=True)."
-        )
-    if undecided:
-        first = "blocks=, the names of the modules that add to their input, and of no others"
-        way = first if structure.traced.tensors else "sample=, an input to trace"
-        ways = f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}."
-        raise InputError("\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways]))
-    if chosen.scales_depth and not structure.blocks:
-        raise InputError(
-            f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' (one module alone "
-            "is not known to be a block), or rule='mup' where the model has none."
-        )
-    return settled
