@@ -50,7 +50,6 @@ class ScalingLaw:
         about: a description of the runs. score: the kind of their loss, in words.
         costs: parameters and operations (``flops``) of networks of any size, as far as they are known.
         held_out: the largest size, predicted by a fit without it.
-        lr: the rate of the runs, if they share one.
         notes: which runs were left out, and why.
 
     Example::
@@ -71,7 +70,6 @@ class ScalingLaw:
     score: str = "test loss"
     costs: Mapping[str, Cost] = field(default_factory=dict)
     held_out: HeldOut | None = None
-    lr: float = math.nan
     notes: tuple[str, ...] = ()
 
     @property
@@ -366,7 +364,6 @@ def scaling_law(
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
         costs={resource: cost for resource, of in counts.items() if (cost := counted(of, math.gcd(*widths)))},
         held_out=held_out,
-        lr=rate,
         notes=task.notes,
     )
 
@@ -423,7 +420,6 @@ def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | No
 # ---- What a network costs at a size, counted at several sizes.
 
 
-RESOURCES = ("parameters", "flops")
 _PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
 _UNITS = {"parameters": r"(?:PARAM(?:ETER)?S?)?", "flops": r"(?:FLOPS?)?"}
 _EXAMPLES = {"parameters": "'2M' or 2_000_000", "flops": "'3 TFLOP' or 3e12"}
@@ -476,7 +472,7 @@ def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | 
 
 def amount(resource: str, budget: str | float) -> int:
     """A budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"`` or a number."""
-    check_choice("resource", resource, RESOURCES)
+    check_choice("resource", resource, _UNITS)
     if not isinstance(budget, str):
         return int(check_real("budget", budget, least=1.0))
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*", budget.upper())

@@ -157,7 +157,7 @@ class Scores:
 
     def rate(self) -> Interval:
         """The best rate; not-a-number where it lies at an end of the grid, or nothing is learnt."""
-        return rate_of(self.optimum()) if self.has_optimum else UNKNOWN
+        return self.optimum().scaled(math.log(2)).exp() if self.has_optimum else UNKNOWN
 
 
 def posterior(x: Array, rise: Array, noise: Array) -> tuple[float, float, Array]:
@@ -216,12 +216,6 @@ def posterior(x: Array, rise: Array, noise: Array) -> tuple[float, float, Array]
     if last == best + 1:  # this wall may be steeper than any bowl here: without the factor .86 to .94 held, not .95
         variance *= _WALL * max(1.0, float(t[-1] - t[-2]) / _COARSE) ** 2
     return mean, variance, full
-
-
-def rate_of(log2_eta: Interval) -> Interval:
-    """The interval of a rate from that of its logarithm to base 2."""
-    value, low, high = (math.pow(2, v) for v in (log2_eta.value, log2_eta.low, log2_eta.high))
-    return Interval(value, value * math.log(2) * log2_eta.stderr, low, high)
 
 
 def chosen(cells: Sequence[Scores], weights: Array, scatter: tuple[float, float] = (math.nan, 1.0)) -> Interval:

@@ -130,8 +130,7 @@ class Transfer:
             word, tried = ("small", "1, 2, 4, 8") if scale < 1 else ("large", "0.125, 0.25, 0.5, 1")
             said.append(
                 f"Initial weights are {word}: inner matrices of the smallest network begin at {scale:.2g} times "
-                f"fan_in^-1/2, and a rule keeps this at every size. Others may be better: try axes={{'init_scale': "
-                f"({tried})}} (in the shell --axes init_scale={tried.replace(' ', '')})."
+                f"fan_in^-1/2, and a rule keeps this at every size. Try axes={{'init_scale': ({tried})}}."
             )
         return tuple(said)
 
