@@ -1,4 +1,4 @@
-"""The best rate of a bowl against the integral that defines it, written again on a finer grid."""
+"""The best rate of a bowl against the integral that defines it, on a finer grid; regrets against formulas."""
 
 from __future__ import annotations
 

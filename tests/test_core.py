@@ -1,4 +1,4 @@
-"""Activations against independent quadrature, random streams, and the messages of the checks."""
+"""Activations against independent quadrature, random streams, the messages of the checks, and losses."""
 
 from __future__ import annotations
 

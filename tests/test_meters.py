@@ -1,4 +1,4 @@
-"""Verdicts at their thresholds, the words and remedies of a row, and the intervals that they are made from."""
+"""Verdicts at their thresholds, the words of a row, the intervals that they are made from, and noise of gradients."""
 
 from __future__ import annotations
 

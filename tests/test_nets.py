@@ -1,4 +1,4 @@
-"""ResNet and MLP: the equations, literal rates, streams against Eq. 3, decoupled gradients, errors."""
+"""ResNet and MLP: the equations, literal rates, streams, what the paper measures before and during training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: literal rates, roles of known and unknown models, and what survives wrapping."""
+"""Plans: literal rates, roles of known and unknown models, what survives wrapping, and optimizers that are made."""
 
 from __future__ import annotations
 
@@ -121,23 +121,17 @@ def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
 
 
 def test_post_norm_models_have_width_rules_only() -> None:
-    transformers = pytest.importorskip("transformers")
+    def post_norm(width: int, depth: int) -> nn.Module:
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2), depth, enable_nested_tensor=False)
 
-    def bert(width: int, depth: int) -> nn.Module:
-        config = transformers.BertConfig(
-            hidden_size=width, num_hidden_layers=depth, num_attention_heads=2, intermediate_size=width, vocab_size=11
-        )
-        return transformers.BertForSequenceClassification(config)
-
-    model = bert(32, 2)
-    plan = nfd.plan(model, rule="mup", make_model=bert, base=(16, 2))
-    assert plan.roles["bert.encoder.layer.0.output.dense.weight"] == "hidden"
+    sizes: dict[str, Any] = {"make_model": post_norm, "base": (16, 2), "sample": torch.randn(3, 2, 32)}
+    plan = nfd.plan(post_norm(32, 2), rule="mup", **sizes)
+    assert plan.roles["layers.0.linear2.weight"] == "hidden"
+    noted = [any("heads are assumed to keep their size" in note for note in p.notes) for p in (plan, residual()[1])]
+    assert noted == [True, False]
     assert "1/d" in plan.explain()
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2, enable_nested_tensor=False)
-    small = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 2, enable_nested_tensor=False)
-    for post_norm, base, sample in ((model, bert(16, 2), None), (encoder, small, torch.randn(3, 2, 16))):
-        with pytest.raises(ValueError, match=r"goes through NativeLayerNorm(?s:.*)rule='mup'(?s:.*)norm_first=True"):
-            nfd.plan(post_norm, rule="depth-mup", base=base, sample=sample)
+    with pytest.raises(ValueError, match=r"goes through NativeLayerNorm(?s:.*)rule='mup'(?s:.*)norm_first=True"):
+        nfd.plan(post_norm(32, 2), rule="depth-mup", **sizes)
 
 
 def test_what_cannot_be_decided_is_asked() -> None:
@@ -392,18 +386,6 @@ def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
         2**-0.5 * (2 / 32) ** 0.5 * base.std("layers.1.b.weight")
     )
     assert not any("by depth" in note for note in (*deep_rule.notes, *base.notes))
-
-
-def test_heads_that_may_grow_are_noted() -> None:
-    def encoder(width: int, depth: int) -> nn.Module:
-        layer = nn.TransformerEncoderLayer(width, 2, 64, norm_first=True)
-        return nn.TransformerEncoder(layer, depth, nn.LayerNorm(width), enable_nested_tensor=False)
-
-    plans = nfd.plan(encoder(32, 2), base=encoder(16, 2), sample=torch.randn(3, 2, 32)), residual()[1]
-    assert [any("heads are assumed to keep their size" in note for note in plan.notes) for plan in plans] == [
-        True,
-        False,
-    ]
 
 
 # ---- an embedding that is the head: its factor in the norm that feeds it alone, or in a wrapper --------------------

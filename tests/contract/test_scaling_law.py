@@ -64,6 +64,7 @@ def test_seeds_that_share_their_noise_count_as_one_sample_each() -> None:
     shared = nfd.fit_scaling_law([row | {"loss": row["loss"] + common[row["seed"]]} for row in rows])
     assert shared.floor.stderr > 0.8 * common.std(ddof=1) / 2  # of the mean of four numbers
     assert shared.floor.low < FLOOR + common.mean() < shared.floor.high
+    assert shared.law.bought(32, 2, 256, 2).stderr < 0.01  # a difference of sizes is free of it
 
 
 @pytest.mark.parametrize("bends", [np.zeros(3), np.full(3, 0.5), np.full(3, -0.8), np.array([0.4, -0.3, 0.2])])
