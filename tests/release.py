@@ -45,52 +45,37 @@ def requirements(versions: str) -> str:
     return "\n".join(bound.replace(">=", "==") for bound in bounds)
 
 
-class Place:
-    """A folder away from the repository with an environment of its own."""
-
-    def __init__(self, folder: Path, versions: str) -> None:
-        self.folder, self.bin = folder, folder / "venv" / "bin"
+def main(versions: str) -> list[str]:
+    """What failed, in a folder away from the repository with an environment of its own."""
+    failed = []
+    with tempfile.TemporaryDirectory() as place:
+        folder, bin_ = Path(place), Path(place) / "venv" / "bin"
         (folder / "constraints.txt").write_text(requirements(versions))
         (folder / "setup.py").write_text(SETUP)
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        build = [self.bin / "python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
-        subprocess.run(build, check=True)
-        (self.wheel,) = folder.glob("nfd-*.whl")
+        pip = [bin_ / "python", "-m", "pip", "--disable-pip-version-check"]
+        subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
+        (wheel,) = folder.glob("nfd-*.whl")
 
-    def install(self, extra: str = "") -> None:
-        """The wheel, with an extra."""
-        named = f"{self.wheel}[{extra}]" if extra else str(self.wheel)
-        pip = [self.bin / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--constraint", self.folder / "constraints.txt", named], check=True)
-
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """A command line in the folder, with this environment first on the path."""
-        path = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(self.folder)}
-        return subprocess.run(
-            command, shell=True, cwd=self.folder, env=path, capture_output=True, text=True, check=False
-        )
-
-
-def main(versions: str) -> list[str]:
-    """What failed."""
-    failed = []
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), versions)
+        def install(extra: str) -> None:
+            constrained = ["install", "--quiet", "--constraint", folder / "constraints.txt"]
+            subprocess.run([*pip, *constrained, f"{wheel}{extra}"], check=True)
 
         def expect(command: str, *, works: bool) -> None:
-            ended = place.run(command)
+            path = {"PATH": f"{bin_}:/usr/bin:/bin", "HOME": place}
+            ended = subprocess.run(command, shell=True, cwd=folder, env=path, capture_output=True, text=True)
             good = (ended.returncode == 0) == works
             print(f"{'ok' if good else 'FAILED'}: {'' if works else 'without its extra: '}{command}", flush=True)
             if not good:
                 print(ended.stdout[-2000:], ended.stderr[-4000:])
                 failed.append(command)
 
-        place.install()
+        install("")
         for command in ALONE:
             expect(command, works=True)
         for extra, command in EXTRAS.items():
             expect(command, works=False)
-            place.install(extra)
+            install(f"[{extra}]")
             expect(command, works=True)
     return failed
 
