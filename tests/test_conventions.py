@@ -39,16 +39,13 @@ def other(factor: Callable[[int, int], float]) -> type[torch.optim.Optimizer]:
     return type("Muon", (OtherMuon,), {"factor": staticmethod(factor)})
 
 
-KELLER = other(lambda rows, columns: max(1.0, rows / columns) ** 0.5)
 SPECTRAL = other(lambda rows, columns: (rows / columns) ** 0.5)
 MOONLIGHT = other(lambda rows, columns: 0.2 * max(rows, columns) ** 0.5)
 UNIT = other(lambda rows, columns: 1.0)
 FOUND: dict[str, tuple[Any, dict[str, Any], str]] = {
     "original": (torch.optim.Muon, {}, "muon"),
     "match_rms_adamw": (torch.optim.Muon, {"adjust_lr_fn": "match_rms_adamw"}, "muon-match-rms-adamw"),
-    "keller": (KELLER, {}, "muon"),
     "spectral": (SPECTRAL, {}, "muon-spectral"),
-    "moonlight": (MOONLIGHT, {}, "muon-match-rms-adamw"),
     "unit": (UNIT, {}, "muon-unit"),
 }
 

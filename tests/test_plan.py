@@ -613,38 +613,28 @@ STEPS = 6
 Scheduler = Callable[[torch.optim.Optimizer], Callable[[], None]]
 
 
-def by_class(kind: Any, **options: Any) -> Scheduler:
-    return lambda optimizer: kind(optimizer, **options).step
-
-
-def one_cycle(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    rates = [group["lr"] for group in optimizer.param_groups]
+def one_cycle(optimizer: torch.optim.Optimizer, rates: Any) -> Callable[[], None]:
     return lr_scheduler.OneCycleLR(optimizer, max_lr=rates, total_steps=STEPS + 1, cycle_momentum=False).step
 
 
-def loop(rate: Callable[[dict[str, Any]], float]) -> Scheduler:
-    def made(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-        def step() -> None:
-            for group in optimizer.param_groups:
-                group["lr"] = rate(group)
+def loop(optimizer: torch.optim.Optimizer, rate: Callable[[dict[str, Any]], float]) -> Callable[[], None]:
+    def step() -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = rate(group)
 
-        return step
-
-    return made
+    return step
 
 
 KEPT: dict[str, Scheduler] = {
-    "a warm-up from zero": by_class(lr_scheduler.LambdaLR, lr_lambda=lambda step: step / STEPS),
-    "a cosine to zero": by_class(lr_scheduler.CosineAnnealingLR, T_max=STEPS),
-    "one cycle with a peak for each group": one_cycle,
-    "a loop that multiplies by lr_scale": loop(lambda group: 0.003 * group["lr_scale"]),
+    "a warm-up from zero": lambda o: lr_scheduler.LambdaLR(o, lr_lambda=lambda step: step / STEPS).step,
+    "a cosine to zero": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS).step,
+    "one cycle with a peak for each group": lambda o: one_cycle(o, [group["lr"] for group in o.param_groups]),
+    "a loop that multiplies by lr_scale": lambda o: loop(o, lambda group: 0.003 * group["lr_scale"]),
 }
 LOST: dict[str, Scheduler] = {
-    "one peak for all groups": by_class(
-        lr_scheduler.OneCycleLR, max_lr=0.01, total_steps=STEPS + 1, cycle_momentum=False
-    ),
-    "a cosine to a rate of its own": by_class(lr_scheduler.CosineAnnealingLR, T_max=STEPS, eta_min=1e-3),
-    "a loop that sets one rate": loop(lambda group: 0.003),
+    "one peak for all groups": lambda o: one_cycle(o, 0.01),
+    "a cosine to a rate of its own": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS, eta_min=1e-3).step,
+    "a loop that sets one rate": lambda o: loop(o, lambda group: 0.003),
 }
 
 
