@@ -265,7 +265,7 @@ class NetworkFamily(Family):
 
     @property
     def resolution(self) -> float | None:
-        return None
+        return None  # the paper's limits are of networks that drop nothing
 
     def along_one_path(self, depth: int) -> Self:
         made = self.make_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -177,7 +177,7 @@ class PaperMember(Member):
         return tuple(self.net.block_names())
 
     def time_step(self, stack: str = "") -> float:
-        return cast(float, getattr(self.net, "horizon", 1.0)) / self.net.depth
+        return self.net.horizon / self.net.depth
 
     def multiplier(self, name: str) -> float:
         if name.endswith("feedback_weight"):

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from nfd.core import activations
 from nfd.core.errors import (
-    LESS_MEMORY,
     MOST,
     WIDEST,
     Block,
@@ -31,7 +30,6 @@ from nfd.core.errors import (
     check_finite,
     check_real,
     check_seed,
-    out_of_memory,
 )
 from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
@@ -143,7 +141,9 @@ class Network(nn.Module):
 
     default_rule: str = "mup"
     default_optimizer: str = "sgd"
+    horizon: float = 1.0
     branch_exponent: float = 0.0
+    _passes: list[tuple[list[Tensor], list[Tensor]]] | None = None  # where streams are asked for
     coupled: int = 0
     """The depth at which every layer is one draw of the path whose increments the layers are; 0 without a path."""
 
@@ -177,18 +177,19 @@ class Network(nn.Module):
         self.resolution = resolution
         self.seed = check_seed(seed)
         self._factory: dict[str, Any] = {"dtype": check_dtype(dtype), "device": check_device(device)}
-        try:
-            self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
-            self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
-            self._add_layers()
-        except (MemoryError, RuntimeError) as error:
-            if out_of_memory(error):
-                error.add_note(f"A network of width {self.width:,} with {self.weights} weights. {LESS_MEMORY}")
-            raise
+        self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
+        self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
+        self._add_layers()
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [batch, out_features] of inputs [batch, in_features]; Theta(alpha) before training."""
-        return self.read(self.run(self._checked(x))[0][-1])
+        layers, inner = self.run(self._checked(x))
+        if self._passes is not None:
+            for h in layers:
+                if h.requires_grad:
+                    h.retain_grad()
+            self._passes.append((layers, inner))
+        return self.read(layers[-1])
 
     def streams(self, x: Tensor) -> Streams:
         """Run a forward pass and return its outputs with all hidden vectors, and after ``backward()`` their gradients.
@@ -204,21 +205,11 @@ class Network(nn.Module):
     @contextmanager
     def watched(self) -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
         """A context that lists (h_0 .. h_L) and (x_1 .. x_L) of its one forward pass; PyTorch keeps their gradients."""
-        run, passes = self.run, list[tuple[list[Tensor], list[Tensor]]]()
-
-        def seen(x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            layers, inner = run(x)
-            for h in layers:
-                if h.requires_grad:
-                    h.retain_grad()
-            passes.append((layers, inner))
-            return layers, inner
-
-        self.__dict__["run"] = seen
+        self._passes = passes = list[tuple[list[Tensor], list[Tensor]]]()
         try:
             yield passes
         finally:
-            del self.__dict__["run"]
+            self._passes = None
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
