@@ -215,7 +215,7 @@ def _plan_of_any(
             entries |= {name: replace(entries[name], start=start) for name, start in deep.items()}
             notes.append(f"The constructor begins {listed([*deep])} by depth; they begin as in a model of this depth.")
     made = replace(started, width=m, depth=depth, entries=entries)
-    found, unseen = _factors_over_base(made, structure, model, base, compared, constructor, blocks, sample)
+    found, unseen = _factors_over_base(made, structure, model, compared, constructor, blocks, sample)
     notes += [_UNSEEN + unseen] if unseen else []
     entries, of_own = with_own_factors(entries, found, structure.blocks)
     entries, factors, of_head = with_head(structure, entries, found)
@@ -298,7 +298,6 @@ def _factors_over_base(
     made: Plan,
     structure: Anatomy,
     model: nn.Module,
-    base: nn.Module,
     compared: nn.Module | None,
     constructor: Constructor | None,
     blocks: Where,
@@ -307,7 +306,7 @@ def _factors_over_base(
     """The model's own factors over those of its base, by tensor, and why they are not known, if they are not.
 
     ``compared``: the base, at the depth of the model under a rule that leaves factors of depth as they are; None where
-    it cannot be built. Of a model on the meta device, in which nothing can be traced, factors follow from the powers
+    nothing builds that. Of a model on the meta device, in which nothing can be traced, factors follow from the powers
     that two more models of the constructor show, twice as wide, and twice as deep.
     """
 
@@ -319,26 +318,25 @@ def _factors_over_base(
             return None
         return Seen(traced.factors, blocks_of(instance, blocks)) if traced.tensors else None
 
-    found, entries = dict[str, Own | None](), made.entries
+    entries = made.entries
     if made.width == made.depth == 1 and not any(entry.depth for entry in entries.values()):
-        return found, ""
+        return {}, ""
     if not structure.traced.tensors:
-        return found, "pass sample=, an input to trace."
-    small = look(base if compared is None or is_unbuilt(model) else compared)
-    if small is None:
-        return found, "the base does not take the sample."
+        return {}, "pass sample=, an input to trace."
     if not is_unbuilt(model):
-        found = own_factors(Seen(structure.traced.factors, structure.blocks), small)
-        if compared is None:  # in blocks, factors of depth cannot be told from those of width
-            found |= {name: None for name in found if block_of(name, structure.blocks) is not None}
-        return found, ""
+        if compared is None or (small := look(compared)) is None:
+            return {}, "the base has another depth, or does not take the sample. Pass make_model=."
+        return own_factors(Seen(structure.traced.factors, structure.blocks), small), ""
+    unknown = "the model is on the meta device. Pass make_model= that takes the sample, or build the model."
+    if constructor is None or (small := look(constructor.at())) is None:
+        return {}, unknown
+    found = dict[str, Own | None]()
     depths = {n: e.depth or made.depth for n, e in entries.items()} if rule_named(made.rule).scales_depth else {}
     for grown, larger in ((dict.fromkeys(entries, made.width), {"wider": 2}), (depths, {"deeper": 2})):
         if all(ratio == 1 for ratio in grown.values()):
             continue
-        seen = None if constructor is None else look(constructor.at(**larger))
-        if seen is None:
-            return {}, "the model is on the meta device. Pass make_model= that takes the sample, or build the model."
+        if (seen := look(constructor.at(**larger))) is None:
+            return {}, unknown
         doubled, places = own_factors(seen, small), places_of(seen.factors, seen.blocks)
         for name in structure.tensors:
             other = alike(name, structure.blocks, places)
