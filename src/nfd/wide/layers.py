@@ -313,9 +313,9 @@ class Unstored(Tensor):
     @classmethod
     def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
         raise StateError(
-            f"{function} was asked of a weight that is not stored: some code reads the weight of a layer that "
-            "nfd.defer replaced, instead of calling the layer. Call it, keep that layer dense, by where= of nfd.defer, "
-            "or use weights='dense'."
+            f"{function} was asked of a weight that is not stored: some code reads the weight of a layer, as "
+            "of one that nfd.defer replaced, instead of calling it. Call it, keep that layer dense, by where= of "
+            "nfd.defer, or use weights='dense'."
         )
 
 

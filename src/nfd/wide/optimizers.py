@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,8 +27,6 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 class FactoredOptimizer(torch.optim.Optimizer):
     """An optimizer that steps ordinary parameters and those of layers without stored weights alike."""
-
-    shared: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # settings that both parameters of a layer must share
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
         """Whether a layer's ``scale``, whose gradient is zero, changes under these settings, as by weight decay."""
@@ -107,13 +105,12 @@ class FactoredOptimizer(torch.optim.Optimizer):
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
         for p, group in guarded.items():
-            if not p.has_gradient or not self.moves_scale(group):
-                continue
             other = guarded.get(p.partner) if p.partner is not None and p.partner.has_gradient else None
-            if any(group[name] != other[name] for name in self.shared) if other else group["weight_decay"]:
+            is_moved = p.has_gradient and self.moves_scale(group)
+            if is_moved and other is not group and (other is not None or group["weight_decay"]):
                 raise StateError(
                     "update and scale of a layer without stored weights are two parts of one matrix, and this step "
-                    "would give them different rates, momentum or weight decay, or a gradient to one of them alone. "
+                    "could give them different rates, momentum or weight decay, or a gradient to one of them alone. "
                     "Put both in one group, scale too though it has no dimensions, and clear their gradients together."
                 )
 
@@ -146,7 +143,7 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     Raises:
         ValueError, TypeError: for options that ``torch.optim.SGD`` does not take.
         RuntimeError: by ``step``, before any parameter moves, if the gradient of a deferred layer was edited in another
-            way than scaling, or if D and s of one layer have different settings.
+            way than scaling, or if D and s of one layer are in different groups.
 
     Source: docs/mathematics/deferred-decisions.md.
 
@@ -155,8 +152,6 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         net = nfd.ResNet(64, 10, width=4096, depth=2, weights="deferred")
         optimizer = nfd.SGD(net.param_groups(lr=0.3), momentum=0.9)
     """
-
-    shared = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
         return bool(group["weight_decay"] or group["momentum"])
