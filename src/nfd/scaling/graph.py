@@ -280,17 +280,17 @@ Fans = tuple[tuple[int, ...], tuple[int, ...]]  # dimensions that count the inpu
 
 def fans_of(operations: Sequence[Operation]) -> dict[str, Fans]:
     """Of every parameter that products of matrices sum over, or that acts entry by entry alone."""
-    fans: dict[str, Fans | None] = {}
+    summed: dict[str, Fans | None] = {}
     entrywise: dict[str, Fans] = {}
-    for operation in (o for o in operations if not o.of_parameters):
-        for place, operand in enumerate(operation.inputs):
-            for leaf in parameters_of(operand) if operand is not None and operand in operation.weights else ():
+    for operation in operations:
+        for weight in () if operation.of_parameters else operation.weights:
+            for leaf in parameters_of(weight):
                 name, p = cast(str, leaf.tensor), leaf.node.variable
                 if operation.is_product:
-                    fans[name] = _summed_over(p, operation, place)
-                elif operand is not None and not operand.is_lookup:
+                    summed[name] = _summed_over(p, operation, operation.inputs.index(weight))
+                elif not weight.is_lookup:
                     entrywise[name] = (), tuple(range(p.dim()))
-    return {name: f for name, f in (entrywise | fans).items() if f is not None}
+    return {name: fans for name, fans in (entrywise | summed).items() if fans is not None}
 
 
 def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
@@ -405,7 +405,7 @@ def _constant(operation: Operation) -> float | None:
         number = getattr(operation.node, "_saved_self" if comes_first else "_saved_other")
     except RuntimeError:  # changed in place since
         return None
-    if not isinstance(number, Tensor) or number.is_meta:
+    if not isinstance(number, Tensor):
         return 1.0 if operation.is_linear else None
     entries = number.detach().double().abs().flatten()
     entries = entries[entries > 0]  # the others mask
