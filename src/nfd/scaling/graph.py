@@ -197,11 +197,11 @@ def _branch(starts: Mapping[Operation, Operation], start: Operation, end: Operat
 # ---- What writes a stream: the last parameters that the end of a branch is linear in, such that the branch scales with
 # them: a matrix that nothing follows but gains, sums and factors, or the gain of a norm that stands behind the matrix.
 
-Writers = frozenset[Operation] | Operation  # parameters, or the operation because of which there are none
+_NOTHING: frozenset[Operation] = frozenset()
 
 
-def writers_of(branch: Branch) -> Writers:
-    """The parameters that write the stream at the end of a branch."""
+def writers_of(branch: Branch) -> frozenset[Operation]:
+    """The parameters that write the stream at the end of a branch; none where the branch does not scale with any."""
     uses = Counter(i for operation in branch.inside for i in operation.operands)
     return _writers(branch.end, branch.inside, uses)
 
@@ -221,12 +221,11 @@ def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Any]) -
     (end,) = products[0].data
     uses[end] -= 1  # by the product
     writers = _writers(end, ran, uses)
-    if isinstance(writers, Operation) or any(uses[writer] > 1 for writer in writers):
-        return frozenset()
-    return frozenset(cast(str, writer.tensor) for writer in writers)
+    is_shared = any(uses[writer] > 1 for writer in writers)
+    return frozenset(cast(str, writer.tensor) for writer in writers if not is_shared)
 
 
-def _writers(end: Operation, operations: Sequence[Operation], uses: Counter[Operation]) -> Writers:
+def _writers(end: Operation, operations: Sequence[Operation], uses: Counter[Operation]) -> frozenset[Operation]:
     """The parameters that scale ``end``, in which it is linear by all ways from one to the other."""
     linear_uses: Counter[Operation] = Counter()
     reached = []
@@ -234,10 +233,10 @@ def _writers(end: Operation, operations: Sequence[Operation], uses: Counter[Oper
         if linear_uses[operation] == uses[operation] and (linear_uses[operation] or operation is end):
             reached.append(operation)
             linear_uses.update(_passed_on(operation))
-    written: dict[Operation, Writers] = {}
+    written: dict[Operation, frozenset[Operation]] = {}
     for operation in reached[::-1]:
-        written[operation] = _written_by(operation, [written.get(i, i) for i in _passed_on(operation)])
-    return written.get(end, end)
+        written[operation] = _written_by(operation, [written.get(i, _NOTHING) for i in _passed_on(operation)])
+    return written.get(end, _NOTHING)
 
 
 def _passed_on(operation: Operation) -> tuple[Operation, ...]:
@@ -248,21 +247,20 @@ def _passed_on(operation: Operation) -> tuple[Operation, ...]:
     return operation.data if operation.name != "Div" else tuple(i for i in operation.inputs[:1] if i in operation.data)
 
 
-def _written_by(operation: Operation, parts: Sequence[Writers]) -> Writers:
+def _written_by(operation: Operation, parts: Sequence[frozenset[Operation]]) -> frozenset[Operation]:
     """The writers of an operation's result, from those of the data that it passes on."""
-    own = frozenset(o for weight in operation.weights for o in parameters_of(weight))
-    can_scale = all(scaled_parameter(weight) is not None for weight in operation.weights)
+    can_scale = all(scaled_parameter(weight) for weight in operation.weights)  # a gain of 1 + g does not with g
+    own = frozenset(o for weight in operation.weights for o in parameters_of(weight)) if can_scale else _NOTHING
+    scaled = [part for part in parts if part]
     if operation.applies_weights:
-        return own if can_scale else operation
-    scaled = [part for part in parts if not isinstance(part, Operation)]
+        return own
     if operation.is_product or operation.name in _ENTRYWISE:
         if len(scaled) == 1:  # a factor, or LayerScale, of what is scaled
             return scaled[0]
-        is_gain = operation.name != "Div" and bool(operation.gains) and can_scale  # behind a norm
-        return own if not scaled and is_gain else operation
-    if not operation.is_linear or len(scaled) < len(parts) or not (parts or operation.weights):
-        return next((part for part in parts if isinstance(part, Operation)), operation)
-    return own.union(*scaled)
+        is_gain = operation.name != "Div" and bool(operation.gains)  # behind a norm
+        return own if not scaled and is_gain else _NOTHING
+    is_sum = operation.is_linear and can_scale and len(scaled) == len(parts)
+    return own.union(*scaled) if is_sum else _NOTHING
 
 
 # ---- Over which dimensions of a parameter a product sums.

@@ -15,7 +15,6 @@ from nfd.scaling.graph import (
     Branch,
     Factors,
     Fans,
-    Operation,
     branches_of,
     factors_of,
     fans_of,
@@ -127,35 +126,33 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     finally:
         for hook in hooks:
             hook.remove()
-    own = tensors(model)
-    ran, returned = operations(outputs, {id(t.parameter): n for n, t in own.items()}), {o.grad_fn for o in outputs}
-    branches = [(branch, writers_of(branch)) for branch in branches_of(ran)]
-    unscaled = {
-        branch.end: module
-        for branch, writers in branches
-        if isinstance(writers, Operation) and (module := _module_of(branch, ends)) is not None
-    }
-    acts, streams = dict[str, Decision](), dict[str, tuple[int, str]]()
-    reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _ in branches]
-    inside = [{o for o in b.inside if o.tensor is not None} for b, _ in branches]  # keys and values from elsewhere
-    for (branch, writers), parameters in zip(branches * 2, reading + inside, strict=True):
+    own, returned = tensors(model), {output.grad_fn for output in outputs}
+    ran = operations(outputs, {id(t.parameter): name for name, t in own.items()})
+    branches = [(branch, writers_of(branch), _module_of(branch, ends)) for branch in branches_of(ran)]
+    # What reads the stream comes first: keys and values, inside of a branch too, may be read from another stream.
+    reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _, _ in branches]
+    inside = [{o for o in b.inside if o.tensor is not None} for b, _, _ in branches]
+    acts, streams, unscaled = dict[str, Decision](), dict[str, tuple[int, str]](), set[str]()
+    for (branch, writers, module), parameters in zip(branches * 2, reading + inside, strict=True):
+        if not writers and module is not None:  # its output can be multiplied
+            unscaled.add(module)
         for operation in parameters:
             name = cast(str, operation.tensor)
             if name in acts and acts[name][0] is not None:
                 continue
             streams[name] = branch.start.order, branch.start.name
-            if not isinstance(writers, Operation) and operation in writers:
+            if not writers and module is None:
+                acts[name] = None, f"no tensor scales its branch, which ends in {branch.end.name}"
+            elif operation in writers:
                 acts[name] = "outer", "writes the residual stream"
-            elif isinstance(writers, Operation) and branch.end not in unscaled:
-                acts[name] = None, f"no tensor scales its branch, which ends in {writers.name}"
             else:
                 acts[name] = "inner", "vector in a block" if own[name].is_vector else "acts inside of a branch"
-    factors = factors_of(ran, returned | {branch.end.node for branch, _ in branches}, scaled)
+    factors = factors_of(ran, returned | {branch.end.node for branch, _, _ in branches}, scaled)
     norms = {n: norm_before(n, ran, returned) for n, own_factors in factors.items() if all(own_factors)}
     fans = fans_of(ran)
     shown = {n: Shown(acts.get(n), streams.get(n), fans.get(n), norms.get(n, frozenset()), factors[n]) for n in factors}
     attends = any(_ATTENTION.search(o.name) for o in ran)
-    return Trace(shown, frozenset(unscaled.values()), attends).of({name: name for name in own})
+    return Trace(shown, frozenset(unscaled), attends).of({name: name for name in own})
 
 
 def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
