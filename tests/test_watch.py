@@ -31,8 +31,9 @@ X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (32,), generator=torch.Generator().manual_seed(1))
 
 
-def planned(model: nn.Module, x: Any = X, seed: int = 0) -> tuple[nn.Module, nfd.Plan]:
-    plan = nfd.plan(model, rule="complete-p", make_model=type(model), base=(8, 2), sample=x)
+def planned(model: nn.Module, x: Any = X, seed: int = 0, optimizer: str = "adamw") -> tuple[nn.Module, nfd.Plan]:
+    base: dict[str, Any] = {"make_model": type(model), "base": (8, 2), "sample": x}
+    plan = nfd.plan(model, rule="complete-p", optimizer=optimizer, **base)
     return plan.apply_(model, seed), plan
 
 
@@ -297,13 +298,6 @@ class Wrapped(Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
 
-def planned_for(optimizer: str = "adamw", rule: str = "complete-p") -> tuple[nn.Module, nfd.Plan]:
-    model = Residual(WIDTH, DEPTH)
-    base = {} if rule == "standard" else {"make_model": Residual, "base": (8, 2)}
-    plan = nfd.plan(model, rule=rule, optimizer=optimizer, sample=X, **base)
-    return plan.apply_(model), plan
-
-
 def warned_of(
     model: nn.Module, optimizers: Any, watch: nfd.Watch, steps: int = 2, schedule: Callable[[int], float] | None = None
 ) -> list[str]:
@@ -342,14 +336,14 @@ SOUND: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", SOUND)
 def test_rates_of_the_plan_are_no_alert(name: str) -> None:
-    model, plan = planned_for()
+    model, plan = planned(Residual(WIDTH, DEPTH))
     optimizers, watch = SOUND[name](model, plan), nfd.Watch(model, plan, X)
     assert warned_of(model, optimizers, watch, schedule=lambda step: step / 2) == []  # the first step has no rate
     assert watch.alerts == []
 
 
 def test_what_muon_leaves_to_adamw_may_have_a_rate_of_its_own() -> None:
-    model, plan = planned_for("muon")
+    model, plan = planned(Residual(WIDTH, DEPTH), optimizer="muon")
     watch = nfd.Watch(model, plan, X)
     assert warned_of(model, plan.make_optimizer(model, lr=LR, adamw_lr=LR / 7), watch) == watch.alerts == []
 
@@ -365,7 +359,7 @@ WRONG: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_one_rate_for_all_tensors_is_told_at_the_first_step_that_has_a_rate(name: str) -> None:
-    model, plan = planned_for()
+    model, plan = planned(Residual(WIDTH, DEPTH))
     optimizer, watch = WRONG[name](model, plan), nfd.Watch(model, plan, X, every=9)
     warned = warned_of(model, optimizer, watch, 3, schedule=lambda step: max(step - 1, 0))
     (alert,) = watch.alerts
@@ -388,7 +382,7 @@ def test_an_optimizer_of_another_kind_is_named() -> None:
         ("adamw", SGD, "'embed.weight', 'embed.bias', 'blocks.0.up.weight' and 17 more"),
         ("muon", AdamW, "'blocks.0.up.weight', 'blocks.0.down.weight', 'blocks.1.up.weight' and 5 more"),
     ):
-        model, plan = planned_for(optimizer)
+        model, plan = planned(Residual(WIDTH, DEPTH), optimizer=optimizer)
         watch = nfd.Watch(model, plan, X)
         (warned,) = warned_of(model, make(plan.param_groups(model, LR)), watch)
         assert f"step 1: the plan is for {optimizer}; the optimizer of {names} is {make.__name__}." in warned
@@ -397,7 +391,7 @@ def test_an_optimizer_of_another_kind_is_named() -> None:
 def test_no_hook_stays() -> None:
     before = len(_global_optimizer_post_hooks)
     for steps in (2, 0):  # once it knows the optimizer, and with the watch
-        model, plan = planned_for()
+        model, plan = planned(Residual(WIDTH, DEPTH))
         watch = nfd.Watch(model, plan, X)
         assert len(_global_optimizer_post_hooks) == before + 1
         warned_of(model, plan.make_optimizer(model, lr=LR), watch, steps)

@@ -278,8 +278,3 @@ def test_a_terminal_gets_a_bar_unless_it_is_not_wanted() -> None:
     transferred, rest = rest.split("transferred")
     fitted, rest = rest.split("fitted")
     assert all(" runs" in screen and "left" in screen for screen in (checked, transferred, fitted, rest))
-
-
-def test_a_log_gets_nothing_by_default() -> None:
-    piped = subprocess.run([sys.executable, "-c", ASKED.format(shown=[{}])], capture_output=True, text=True, check=True)
-    assert piped.stderr.split() == SAID

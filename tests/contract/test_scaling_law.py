@@ -108,15 +108,13 @@ def test_one_seed_of_each_size_gives_intervals_that_hold_the_truth(bend: float) 
     assert sum(held) >= len(held) - 2
 
 
-@pytest.mark.parametrize(
-    ("power", "noise", "floor"), [(1.5, 0.005, 1.0), (1.5, 0.005, 0.9), (1.5, 1e-4, 1.0), (0.75, 0.005, 1.0)]
-)
-def test_another_power_of_width_widens_the_floor_or_is_refused(power: float, noise: float, floor: float) -> None:
+@pytest.mark.parametrize(("power", "noise"), [(1.5, 0.005), (1.5, 1e-4), (0.75, 0.005)])
+def test_another_power_of_width_widens_the_floor_or_is_refused(power: float, noise: float) -> None:
     """Two seeds that sizes share; with the power 1 intervals held the floor 81 of 100 times where it is 1.5.
 
     A floor that is not the true one lies outside, and without noise to hide the power the law is refused.
     """
-    random, held = np.random.default_rng(0), list[bool]()
+    random, floors = np.random.default_rng(0), []
     for _ in range(40):
         common = random.normal(size=2)
         rows = [
@@ -127,12 +125,14 @@ def test_another_power_of_width_widens_the_floor_or_is_refused(power: float, noi
             for own in [0.6 * common[s] + 0.8 * random.normal()]
         ]
         fitted = nfd.fit_scaling_law(rows)
-        held += [fitted.floor.low <= floor <= fitted.floor.high] if fitted.law.good else []
+        floors += [fitted.floor] if fitted.law.good else []
     if noise < 0.001:
-        assert len(held) <= 8
+        assert len(floors) <= 8
     else:
-        assert len(held) >= 25
-        assert np.mean(held) >= 0.85 if floor == 1.0 else np.mean(held) <= 0.15
+        assert len(floors) >= 25
+        held, off = (np.mean([floor.low <= at <= floor.high for floor in floors]) for at in (1.0, 0.9))
+        assert held >= 0.85
+        assert off <= 0.15 or power < 1  # whose floors are known less well
 
 
 def with_parameters(rows: Rows) -> Rows:
