@@ -275,18 +275,18 @@ class Network(nn.Module):
         from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of  # a network alone needs no plan
 
         self.check_rule(rule)
-        m, roles, entries = self.width / (width or self.width), self.named_roles(), dict[str, Entry]()
+        m, deeper = self.width / (width or self.width), self.depth / (depth or self.depth)
+        roles, entries = self.named_roles(), dict[str, Entry]()
         widths = {"input": 0.0, "readout": 0.5 if self.regime == "kernel" else 1.0}
         for name, t in tensors(self).items():
             role, multiplier, why = roles.get(name, "vector"), Power(), "fixed"
             if name in roles:
                 depths = -self.branch_exponent if role == "outer" else 0.0
                 multiplier, why = Power(fan_in=-widths.get(role, 0.5), depth=depths), type(self).__name__
-            grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m)
+            grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m, deeper)
             fan_in = math.prod(t.shape[1:])
             entries[name] = Entry(t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, layout_of(t))
-        deeper, blocks = self.depth / (depth or self.depth), tuple(self.block_names())
-        return Plan(cast(Any, rule), optimizer, m, deeper, entries, blocks, {}, ())
+        return Plan(cast(Any, rule), optimizer, m, deeper, entries, tuple(self.block_names()), {}, ())
 
     def scale(self, role: Role) -> float:
         """The forward multiplier of weights with this role."""

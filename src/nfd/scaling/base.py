@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self, cast
@@ -36,7 +36,7 @@ from nfd.scaling.model import (
     stacks_of,
     tensors,
 )
-from nfd.scaling.plan import Ratios, Start
+from nfd.scaling.plan import Start
 from nfd.scaling.rules import INPUT_LIKE, Role
 
 MakeModel = Callable[[int, int], nn.Module]
@@ -230,33 +230,32 @@ class Base:
 # ---- how much larger than in the base tensors are
 
 
-def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:
-    """From the shapes of a tensor and of its counterpart."""
+def grown_fans(t: TensorInfo, other: TensorInfo, role: Role) -> tuple[float, float]:
+    """Fan-in and fan-out of a tensor over those of its counterpart."""
     grown = [a / b for a, b in zip(t.shape, other.shape, strict=True)]
     outs = math.prod(grown if t.outs is None else (grown[k] for k in t.outs))
     if role in INPUT_LIKE:
-        return Ratios(1.0, outs)
+        return 1.0, outs
     if t.ins is not None and t.outs is not None:
         split = 1.0
         if isinstance(t.owner, _ConvTransposeNd) and not t.is_vector:  # its weight is [in, out / groups, ...]
             split = int(t.owner.groups) / int(cast(_ConvTransposeNd, other.owner).groups)
-        return Ratios(math.prod(grown[k] for k in t.ins) / split, outs * split)
+        return math.prod(grown[k] for k in t.ins) / split, outs * split
     if role == "readout":
-        return Ratios(math.prod(grown), 1.0)
+        return math.prod(grown), 1.0
     if len(grown) == 2:  # a bare matrix is taken to be [out, in], as everywhere in PyTorch
-        return Ratios(grown[1], grown[0])
+        return grown[1], grown[0]
     if grown[-2] != grown[-1] or math.prod(grown) != grown[-2] * grown[-1]:
         raise InputError(
             f"{t.name!r} grew from {list(other.shape)} to {list(t.shape)}: which of its dimensions are inputs? Pass "
             f"roles={{{t.name!r}: 'vector'}} if it adds up none of them, or make it an nn.Linear."
         )
-    return Ratios(grown[-2], grown[-1])
+    return grown[-2], grown[-1]
 
 
-def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:
-    """How much deeper than in the base the stack of every block is, where stacks grow by different factors; else
-    none."""
-    tuned, depths = stacks_of(base), dict[str, float]()
+def depths_of(blocks: Blocks, base: Blocks) -> dict[str, float]:
+    """How much deeper than in the base the stack of every block is; under no name, all blocks together."""
+    tuned, depths = stacks_of(base), {"": len(blocks) / len(base) if base else 1.0}
     for stack, own in stacks_of(blocks).items():
         depths |= dict.fromkeys(own, len(own) / len(tuned[stack]) if tuned.get(stack) else 1.0)
-    return depths if len(set(depths.values())) > 1 else {}
+    return depths

@@ -65,10 +65,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of fan-in and fan-out to those of the base."""
+    """Fan-in and fan-out of a tensor over those in the base; and the depth: of its stack, outside of blocks of all."""
 
     fan_in: float
     fan_out: float
+    depth: float
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,11 @@ class Entry:
     Attributes:
         shape, role, why: its shape, its role, and the reason for this role.
         fan_in: number of inputs that one of its outputs sums; None if its module does not say.
-        ratios: its fan-in and fan-out, as multiples of those in the base.
+        ratios: its fan-in, fan-out and depth, as multiples of those in the base.
         start: initial weights of the same tensor in the base.
         multiplier: powers by which the model's own forward multiplier scales.
         matrix: memory layout of a matrix between two sizes that grow: ``"out-in"`` (as ``nn.Linear``) or ``"in-out"``;
             None for any other tensor.
-        depth: blocks of its stack, as a multiple of those in the base, where stacks grow by different factors; None
-            where the depth of the plan is its own.
         own_factor: the constant by which the forward pass of the user's model multiplies it, over that of the base.
     """
 
@@ -96,7 +95,6 @@ class Entry:
     start: Start
     multiplier: Power = field(default=Power())
     matrix: Layout | None = None
-    depth: float | None = None
     own_factor: float = 1.0
 
     @property
@@ -202,9 +200,8 @@ class Plan:
 
     def factor(self, name: str, power: Power) -> float:
         """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the base."""
-        entry = self.entry(name)
-        depth = self.depth if entry.depth is None else entry.depth
-        return power.at(entry.ratios.fan_in, entry.ratios.fan_out, depth)
+        ratios = self.entry(name).ratios
+        return power.at(ratios.fan_in, ratios.fan_out, ratios.depth)
 
     def own_factor(self, name: str) -> float:
         """The factor by which the model's own forward pass multiplies a tensor, over that of the base, where the plan
@@ -458,9 +455,10 @@ class Plan:
         rows = Counter((anywhere(name), *self._row(name)) for name in self.entries)
         inserted = Counter((anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items())
         stacks = {block: stack for stack, blocks in stacks_of(self.blocks).items() for block in blocks}
-        inside = ((block_of(name, self.blocks), entry.depth) for name, entry in self.entries.items())
-        own = {stacks[block]: depth for block, depth in inside if block is not None and depth is not None}
-        depths = ", ".join(f"l = {depth:g} in {stack}" for stack, depth in own.items()) or f"l = {self.depth:g}"
+        inside = ((block_of(name, self.blocks), entry.ratios.depth) for name, entry in self.entries.items())
+        own = {stacks[block]: depth for block, depth in inside if block is not None}
+        depths = ", ".join(f"l = {depth:g} in {stack}" for stack, depth in own.items())
+        depths = depths if len(set(own.values())) > 1 else f"l = {self.depth:g}"
         columns = ("tensor", "shape", "role", "why", "std", "rate", "epsilon")
         table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in columns))
         for (name, *cells), n in rows.items():

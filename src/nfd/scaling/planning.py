@@ -19,7 +19,7 @@ from nfd.scaling.base import (
     checked_size,
     depth_of,
     depths_of,
-    ratios,
+    grown_fans,
     start_of,
 )
 from nfd.scaling.graph import Factors, Own
@@ -197,15 +197,15 @@ def _plan_of_any(
     size = None if constructor is None else (constructor.width, constructor.depth)
     started = replace(started, blocks=tuple(structure.blocks), base=size)
     if base is None or tuned is None or not rule.scales_width:  # the model's own start is that of the rule
-        entries = entries_of(structure, grows, None, {})
+        entries = entries_of(structure, grows, None, {"": 1.0})
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return replace(started, entries=entries)
     if constructor is not None:
         tuned = tuned.beside(constructor.at(seed=1))
     depths, notes = depths_of(structure.blocks, tuned.blocks), list[str]()
+    depth = depths[""]
     entries = entries_of(structure, grows, tuned, depths)
     m = max((e.ratios.fan_out for e in entries.values() if e.role != "readout"), default=1.0, key=lambda r: abs(r - 1))
-    depth = len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
     compared: nn.Module | None = base
     if depth != 1 and not rule.scales_depth:  # what depends on depth is to stay: it is compared at one depth
         compared = None if constructor is None else constructor.at(deeper=depth)
@@ -224,7 +224,7 @@ def _plan_of_any(
     if kept := dict.fromkeys(in_any_block(n, structure.blocks) for n, e in entries.items() if e.start.kept):
         notes.append(f"Kept as the constructor makes them, and not drawn anew: {listed([*kept], 4)}.")
     if rule.scales_depth:
-        own = {n: depths.get(block_of(f"{n}.", structure.blocks) or "", depth) for n in sorted(traced.unscaled)}
+        own = {n: depths[block_of(f"{n}.", structure.blocks) or ""] for n in sorted(traced.unscaled)}
         branches = {name: rule.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
         factors |= branches
         notes += [_UNSCALED] if branches else []
@@ -247,10 +247,10 @@ def entries_of(
     one_sided = {in_any_block(n, blocks) for n, grows in scaling.items() if any(grows) and not all(grows)}
     for name, t in structure.tensors.items():
         role, why = structure.roles[name]
-        grown = Ratios(1.0, 1.0) if base is None else ratios(t, base.counterpart(t, blocks), role)
-        start, depth = begun.start(t, blocks), depths.get(block_of(name, blocks) or "")
+        fans = (1.0, 1.0) if base is None else grown_fans(t, base.counterpart(t, blocks), role)
+        grown = Ratios(*fans, depths.get(block_of(name, blocks) or "", depths[""]))
         matrix = None if in_any_block(name, blocks) in one_sided else layout_of(t)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, start, matrix=matrix, depth=depth)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begun.start(t, blocks), matrix=matrix)
     return entries
 
 
@@ -319,7 +319,7 @@ def _factors_over_base(
         return Seen(traced.factors, blocks_of(instance, blocks)) if traced.tensors else None
 
     entries = made.entries
-    if made.width == made.depth == 1 and not any(entry.depth for entry in entries.values()):
+    if made.width == 1 and all(entry.ratios.depth == 1 for entry in entries.values()):
         return {}, ""
     if not structure.traced.tensors:
         return {}, "pass sample=, an input to trace."
@@ -331,7 +331,7 @@ def _factors_over_base(
     if constructor is None or (small := look(constructor.at())) is None:
         return {}, unknown
     found = dict[str, Own | None]()
-    depths = {n: e.depth or made.depth for n, e in entries.items()} if rule_named(made.rule).scales_depth else {}
+    depths = {n: e.ratios.depth for n, e in entries.items()} if rule_named(made.rule).scales_depth else {}
     for grown, larger in ((dict.fromkeys(entries, made.width), {"wider": 2}), (depths, {"deeper": 2})):
         if all(ratio == 1 for ratio in grown.values()):
             continue
