@@ -87,6 +87,7 @@ def operations(outputs: Iterable[Tensor], names: Mapping[int, str]) -> list[Oper
             nodes[node] = None
             stack.extend(source for source, _ in node.next_functions)
     made: dict[Node, Operation] = {}
+    # Autograd numbers operations as they run, so that inputs come first; parameters have the largest number of all.
     for node in sorted(nodes, key=lambda n: n._sequence_nr() if n.next_functions else -1):
         name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
         inputs = tuple(None if source is None else made[source] for source, _ in node.next_functions)
@@ -190,6 +191,7 @@ def _branch(starts: Mapping[Operation, Operation], start: Operation, end: Operat
     for operation in inside:
         if any(i in reading or starts[i] is start for i in operation.operands):
             reading.add(operation)
+    # without parameters it is a sum of rearranged data, such as a pair of shifted streams
     is_branch = end in reading and any(o.tensor is not None for o in inside)
     return Branch(start, end, tuple(inside), frozenset(reading)) if is_branch else None
 
@@ -219,7 +221,7 @@ def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Any]) -
     uses = Counter(operand for operation in ran for operand in operation.operands)
     uses.update(o for o in ran if o.node in outputs)
     (end,) = products[0].data
-    uses[end] -= 1  # by the product
+    uses[end] -= 1  # by the product; whatever else reads what the norm makes would see its factor
     writers = _writers(end, ran, uses)
     is_shared = any(uses[writer] > 1 for writer in writers)
     return frozenset(cast(str, writer.tensor) for writer in writers if not is_shared)

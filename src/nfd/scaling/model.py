@@ -153,7 +153,7 @@ def tensors(model: nn.Module) -> dict[str, TensorInfo]:
     owners makes of them."""
     places: dict[int, list[tuple[str, nn.Module, nn.Parameter]]] = {}
     for prefix, module in modules(model).items():
-        for key, p in module._parameters.items():
+        for key, p in module._parameters.items():  # named_parameters() has a shared one under its first name alone
             if p is not None:
                 places.setdefault(id(p), []).append((f"{prefix}.{key}" if prefix else key, module, p))
     named = {}
@@ -336,7 +336,7 @@ def place_of(name: str, blocks: Blocks) -> Place:
     numbers that are left without the blocks before it in one container."""
     if (block := block_of(name, blocks)) is not None:
         return container_of(block), blocks[block], name[len(block) :]
-    own = name.split(".")
+    own = name.split(".")  # such as the head behind eight blocks in one Sequential, which stands behind two in the base
     left = list(own)
     for k, part in enumerate(own):
         if part.isdigit():

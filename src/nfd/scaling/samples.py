@@ -25,12 +25,13 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
     frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
     try:
         for p in frozen:
-            p.requires_grad_(True)
+            p.requires_grad_(True)  # autograd keeps nothing of a branch whose parameters are all frozen
         with evaluating(model), torch.random.fork_rng(devices=[]), as_written(), blaming_the_sample(sample):
             made = call_with(model, mapped(sample, _followed))
     finally:
         for p in frozen:
             p.requires_grad_(False)
+    # all of them: a loss may come first, and streams that end in other outputs are streams too
     return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
 
 
