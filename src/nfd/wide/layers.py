@@ -73,11 +73,14 @@ class FactoredLinear(nn.Module):
         self.out_features = check_count("out_features", out_features, maximum=WIDEST)
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         self.std = check_real("std", std, least=0.0, below=_MOST_STD)
-        drawn = self._drawn_bias(seed) if check_flag("bias", bias) else None
         zero = torch.zeros((), dtype=check_dtype(dtype), device=check_device(device))
         self.update, self.matrix = self._begun(seed, zero)
         self.scale = Guarded(zero + self.std)
-        self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(zero)))
+        self.register_parameter("bias", None)
+        if check_flag("bias", bias):  # uniform as nn.Linear draws it, on the CPU so that it is the same on every device
+            bound, stream = 1 / math.sqrt(self.in_features), generator(seed.seed, "bias", seed.index, seed.count)
+            drawn = torch.empty(self.out_features, dtype=torch.float64, device="cpu")
+            self.bias = nn.Parameter(drawn.uniform_(-bound, bound, generator=stream).to(zero))
         for parameter in (self.update, self.scale):
             parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
             parameter.accept()
@@ -166,13 +169,6 @@ class FactoredLinear(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
             f"std={self.std:g}, feedback={self.feedback!r}{resolution}"
         )
-
-    def _drawn_bias(self, source: Increment) -> Tensor:
-        """``[out_features]``, uniform as ``nn.Linear`` draws it, on the CPU so that it is the same on every device."""
-        bound = 1 / math.sqrt(self.in_features)
-        stream = generator(source.seed, "bias", source.index, source.count)
-        empty = torch.empty(self.out_features, dtype=torch.float64, device="cpu")
-        return empty.uniform_(-bound, bound, generator=stream)
 
     # ---- how it moves to a device or a dtype, is saved and is loaded
 

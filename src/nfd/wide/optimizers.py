@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -113,11 +113,6 @@ class FactoredOptimizer(torch.optim.Optimizer):
                     "could give them different rates, momentum or weight decay, or a gradient to one of them alone. "
                     "Put both in one group, scale too though it has no dimensions, and clear their gradients together."
                 )
-
-
-def is_factored(groups: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether groups hold parameters of layers without stored weights."""
-    return any(isinstance(p, Guarded) for group in groups for p in group["params"])
 
 
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -294,7 +289,8 @@ def shape_factor(adjust: Shape | None, rows: int, columns: int) -> float:
 
 def make_muon(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
     """PyTorch's Muon, and ours where layers have no stored weights."""
-    return Muon(groups, **options) if is_factored(groups) else torch.optim.Muon(groups, **options)
+    is_factored = any(isinstance(p, Guarded) for group in groups for p in group["params"])
+    return Muon(groups, **options) if is_factored else torch.optim.Muon(groups, **options)
 
 
 def make_muon_of_adamws_size(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
