@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -89,7 +88,6 @@ def unwrapped(name: str) -> str:
 
 _ROUNDING = 1.01  # of bounds, in 16 bits
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
-_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 
 
 @dataclass(frozen=True)
@@ -180,15 +178,15 @@ def give_back(model: nn.Module) -> None:
 
 
 def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Dimensions of fan-in and fan-out; None where the module does not tell."""
+    """Dimensions of fan-in and fan-out; None where the module does not tell, and a forward pass may."""
     every = tuple(range(p.dim()))
-    if p.dim() < 2 or isinstance(owner, _NORMS):
+    if p.dim() < 2:
         return (), every
     if isinstance(owner, _ConvTransposeNd):
         return (0, *every[2:]), (1,)
     if isinstance(owner, _ConvNd | nn.Bilinear):
         return every[1:], (0,)
-    if isinstance(owner, _TABLES) or (isinstance(owner, nn.MultiheadAttention) and p.dim() == 3):  # bias_k, bias_v
+    if isinstance(owner, _TABLES):
         return (), every[-1:]
     known = isinstance(owner, nn.Linear | nn.MultiheadAttention | nn.RNNBase | nn.RNNCellBase)
     if p.dim() == 2 and (known or is_conv1d(owner) or (attribute.endswith("weight") and hasattr(owner, "in_features"))):
