@@ -61,6 +61,8 @@ def test_groups_have_the_factors_beside_those_of_the_sizes() -> None:
         assert large["betas"] == pytest.approx((0.9**4, 0.99**4))
     assert plan.param_groups(model, lr=0.01)[0]["betas"] == pytest.approx((0.9**4, 0.999**4))
     assert "betas" not in small.param_groups(small_model, lr=0.01)[0]
+    with pytest.raises(TypeError, match="betas must be two numbers"):
+        plan.param_groups(model, lr=0.01, betas=(0.9,))  # type: ignore[arg-type]
 
 
 def ends(run: RunScaling, optimizer: str, batch: int, steps: int, adapted: bool) -> float:
@@ -158,6 +160,7 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
         ({"batch": (4, 0)}, "batch must be greater than 0"),
         ({"laws": {"batch-rate": False}}, "Pass batch= or tokens="),
         ({"batch": (1, 2), "laws": {"rate-batch": False}}, "batch-rate"),
+        ({"batch": (1, 2), "laws": ["batch-rate"]}, "laws must be a dict"),
         ({"batch": (1, 2), "schedule": nfd.RateSchedule()}, "needs the steps"),
         ({**LARGER, "schedule": "cosine"}, "nfd.RateSchedule"),
         ({"tokens": (1, 2), "critical_batch": 3}, "limits the batch"),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import (
     InputError,
+    InputTypeError,
     RuleName,
     check_device,
     check_patterns,
@@ -336,6 +337,8 @@ class Plan:
         lr = check_real("lr", lr, least=0.0, below=MAX_RATE)
         weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
         law.check_decay(weight_decay)
+        if betas is not None and (not isinstance(betas, tuple | list) or len(betas) != 2):
+            raise InputTypeError(f"betas must be two numbers from 0 to below 1; got {betas!r}.")
         held, given = held_as_planned(model, self.entries), check_patterns("no_decay", no_decay) or []
         patterns = [given] if isinstance(given, str) else given
         if unfit := [p for p in patterns if p != VECTORS and not any(matches(name, p) for name in held)]:
@@ -430,7 +433,7 @@ class Plan:
             print(plan.run.factors[0].value)
         """
         law = law_of(self.optimizer)
-        return replace(self, run=run_scaling(law, batch, tokens, schedule, critical_batch, laws or {}))
+        return replace(self, run=run_scaling(law, batch, tokens, schedule, critical_batch, laws))
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.

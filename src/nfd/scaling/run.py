@@ -148,7 +148,7 @@ def run_scaling(
     tokens: Sequence[float] | None,
     schedule: RateSchedule | None,
     critical_batch: float | Interval | None,
-    laws: Mapping[str, bool],
+    laws: Mapping[str, bool] | None,
 ) -> RunScaling:
     """What ``Plan.for_run`` does; what the optimizer leaves to AdamW has rows of its own."""
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
@@ -158,6 +158,9 @@ def run_scaling(
         raise InputTypeError(f"schedule must be an nfd.RateSchedule; got {type(schedule).__name__}.")
     if schedule is not None and (batch is None or tokens is None):
         raise InputError("schedule needs the steps of the run. Pass batch= and tokens=, each (small, large).")
+    laws = {} if laws is None else laws
+    if not isinstance(laws, Mapping):
+        raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
     for name in laws:
         check_choice("a name in laws", name, NAMES)
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
