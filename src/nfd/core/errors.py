@@ -12,12 +12,13 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
     import torch
 
 
+_Choice = TypeVar("_Choice")
 MAX_SEED = 2**63 - 1
 MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
 WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
@@ -163,7 +164,7 @@ def nearest(name: object, choices: Iterable[str]) -> str:
     return f" Did you mean {by_lower_case[close[0]]!r}?" if close else ""
 
 
-def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
+def check_choice(argument: str, value: _Choice, choices: Iterable[str]) -> _Choice:
     """Return ``value`` if it is one of ``choices``; otherwise raise a ValueError with the nearest one."""
     options = list(choices)
     if isinstance(value, str) and value in options:

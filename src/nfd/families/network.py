@@ -169,9 +169,9 @@ class Network(nn.Module):
         self.width = check_count("width", width, maximum=WIDEST)
         self.depth = check_count("depth", depth, maximum=MOST)
         self.activation = activations.activation(activation)
-        self.regime = cast(Regime, check_choice("regime", regime, get_args(Regime)))
-        self.weights = cast(NetworkWeights, check_choice("weights", weights, get_args(NetworkWeights)))
-        self.feedback = cast(Feedback, check_choice("feedback", feedback, get_args(Feedback)))
+        self.regime = check_choice("regime", regime, get_args(Regime))
+        self.weights = check_choice("weights", weights, get_args(NetworkWeights))
+        self.feedback = check_choice("feedback", feedback, get_args(Feedback))
         if resolution is not None and self.weights != "structured":
             raise InputError(f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop it.")
         self.resolution = resolution
@@ -450,8 +450,8 @@ class ResNet(Network):
     ) -> None:
         super().__init__(in_features, out_features, width, depth, **settings)
         self.horizon = check_real("horizon", horizon, above=0.0)
-        self.block = cast(Block, check_choice("block", block, get_args(Block)))
-        self.order = cast(Order, check_choice("order", order, get_args(Order)))
+        self.block = check_choice("block", block, get_args(Block))
+        self.order = check_choice("order", order, get_args(Order))
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
         if abs(self.branch_exponent) * math.log(self.depth) > _FURTHEST:
             raise InputError(

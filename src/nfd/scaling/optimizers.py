@@ -193,7 +193,7 @@ def law_of(optimizer: object) -> OptimizerLaw:
     if isinstance(optimizer, OptimizerLaw):
         return register_optimizer(optimizer)
     if not hasattr(optimizer, "param_groups"):
-        return LAWS[check_choice("optimizer", optimizer, LAWS)]
+        return LAWS[str(check_choice("optimizer", optimizer, LAWS))]
     named = ([law for law in LAWS.values() if kind.__name__ in law.classes] for kind in type(optimizer).__mro__)
     fitting = next(filter(None, named), [])
     if len(fitting) != 1:

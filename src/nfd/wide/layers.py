@@ -71,7 +71,7 @@ class FactoredLinear(nn.Module):
             seed = Increment(ambient_seed() if seed is None else check_seed(seed))
         self.in_features = check_count("in_features", in_features, maximum=WIDEST)
         self.out_features = check_count("out_features", out_features, maximum=WIDEST)
-        self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
+        self.feedback = check_choice("feedback", feedback, FEEDBACKS)
         self.std = check_real("std", std, least=0.0, below=_MOST_STD)
         zero = torch.zeros((), dtype=check_dtype(dtype), device=check_device(device))
         self.update, self.matrix = self._begun(seed, zero)
