@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from nfd.core.activations import ACTIVATIONS, activation, gaussian_mean
 from nfd.core.errors import check_choice, check_count, check_depth, check_finite, check_flag, check_real
-from nfd.core.estimates import Interval, combined, mean, satterthwaite, student
+from nfd.core.estimates import Interval, combined, mean, satterthwaite, squared_distances, student
 from nfd.core.random import Increment, derive, generator
 from nfd.core.tables import as_text, table_of
 from nfd.runs.losses import cross_entropy, loss_of
@@ -170,6 +170,8 @@ def test_variances_add_with_the_degrees_of_freedom_of_satterthwaite() -> None:
     assert satterthwaite([(1.0, 4), (1.0, 4)]) == (2.0, 8.0)  # equal parts: all of them
     assert satterthwaite([(0.0, 3)]) == (0.0, math.inf)
     assert combined(1.0, [(0.0, 3)]) == Interval(1.0, 0.0, 1.0, 1.0)
+    limit = torch.tensor([1.0, 3.0])[:, None, None]  # 2, and an error of 1
+    assert squared_distances(torch.full((1, 1, 1), 5.0), limit).item() == 3**2 - 1
     samples = torch.tensor([1.0, 2.0, 4.0, 7.0], dtype=torch.float64)
     assert mean(samples).low == pytest.approx(stats.ttest_1samp(samples, 0).confidence_interval(0.95).low, rel=1e-12)
 

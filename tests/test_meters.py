@@ -236,6 +236,8 @@ def test_few_or_unequal_gradients_are_no_estimate() -> None:
         GradientNoise(1, group=1)
     for above, below in (([-1.0, 1.0, 0.0], [1.0, -1.0, 0.1]), ([1.0, 1.1, 1.2], [-1.0, -1.1, -1.0])):
         assert math.isnan(ratio_of_means(torch.tensor(above), torch.tensor(below)).value)
+    small = ratio_of_means(torch.tensor([-1.0, 1.0, 0.1]), torch.tensor([1.0, 1.1, 1.05]))
+    assert small.low == 0 < small.high < math.inf
 
 
 def test_a_group_with_a_step_that_a_gradient_scaler_skips_is_left_out() -> None:

@@ -219,6 +219,14 @@ def test_a_grid_with_seeds_has_the_law_of_size_with_its_floor() -> None:
         capacity.best(flops="1T")
 
 
+def test_another_power_is_seen_without_seeds_and_not_extrapolated() -> None:
+    capacity = nfd.fit_scaling_law(sizes(1, noise=1e-4, power=0.5))
+    assert not capacity.law.good
+    with pytest.raises(ValueError, match="may not be extrapolated"):
+        capacity.at(4096, 64)
+    assert nfd.fit_scaling_law(sizes(1, noise=1e-4)).law.good
+
+
 def test_lengths_have_a_power_of_their_own() -> None:
     capacity = nfd.fit_scaling_law(sizes(1, noise=0.003, lengths=(100, 200, 400, 800)))
     assert capacity.law.variables == ("width", "depth", "tokens")
