@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_700, 80, 6_000, 15_900, 7_500  # wanted: 20,000
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_700, 80, 6_000, 15_750, 7_500  # wanted: 20,000
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_790, 8),

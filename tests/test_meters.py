@@ -104,6 +104,7 @@ def test_stable_says_how_much() -> None:
     assert slow["verdict"] == "STABLE"
     assert re.fullmatch(r"depends little on width: falls by 2\d % \[\d+, \d+\] from width 64 to 512\.", slow["cause"])
     assert change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == ("falls by 19 % [15, 22] from depth 4 to 32")
+    assert change(Interval(0.1, 0.01, 0.08, 0.12), "depth", [4, 32]) == "rises by 23 % [18, 28] from depth 4 to 32"
     assert change(Interval(1.0, 0.1, 0.9, 1.1), "width", [4, 32]) == "rises by 700 % [550, 885] from width 4 to 32"
 
 
