@@ -210,6 +210,26 @@ def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
         nfd.check(mixed, [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], [8, 16], [1], rule="mup")
 
 
+class Routed(nn.Module):
+    """Two experts, of which the sample reaches one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.experts = nn.Linear(width, width), nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + torch.as_tensor(self.experts[0](torch.relu(self.up(h))))
+
+
+def test_an_expert_that_did_not_run_has_the_role_of_another() -> None:
+    def make(width: int, depth: int) -> nn.Module:
+        ends = nn.LayerNorm(width), nn.Linear(width, 3)
+        return nn.Sequential(nn.Linear(5, width), *(Routed(width) for _ in range(depth)), *ends)
+
+    roles = nfd.plan(make(32, 4), make_model=make, base=(16, 2), sample=VECTORS).roles
+    assert [roles[f"2.experts.{k}.weight"] for k in range(2)] == ["outer", "outer"]
+
+
 # ---- using a plan ------------------------------------------------------------------------------------------------
 
 
@@ -426,6 +446,13 @@ class TwoHeads(Tied):
         return self.head(x) + self.value(x)
 
 
+class NormTwice(Tied):
+    """The norm acts on embeddings, too."""
+
+    def features(self, ids: Tensor) -> Tensor:
+        return nn.Sequential(self.norm, *self.layers)(self.tokens(ids))  # type: ignore[no-any-return]
+
+
 class Shown(Tied):
     """The normalised stream is an output, too."""
 
@@ -455,7 +482,7 @@ def test_a_norm_that_feeds_the_head_alone_takes_its_factor(make: Any, norm: set[
     assert all((plan.rate(name), plan.weight_decay(name), plan.epsilon(name)) == (0.25, 4, 1) for name in norm)
 
 
-@pytest.mark.parametrize("make", [GEMMA, WITHOUT_GAIN, TwoHeads, Shown, FROZEN])
+@pytest.mark.parametrize("make", [GEMMA, WITHOUT_GAIN, TwoHeads, NormTwice, Shown, FROZEN])
 def test_a_head_is_wrapped_where_no_norm_can_take_its_factor(make: Any) -> None:
     _, plan = tied(make)
     assert plan.multipliers == {"head": 0.25}

@@ -100,6 +100,13 @@ class Positive(nn.Module):
         return functional.softplus(x)
 
 
+class PositiveShift(nn.Linear):
+    """Its bias is positive, and added in its own code."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight) + functional.softplus(self.bias)
+
+
 def low_rank(module: nn.Module) -> nn.Module:
     parametrize.register_parametrization(module, "weight", LowRank(module.in_features))
     return module
@@ -149,7 +156,8 @@ def test_what_stands_beside_or_is_only_masked_is_planned_as_before() -> None:
         start = plan.entries[f"blocks.1.down.{name}"].start.std
         assert plan.std(f"blocks.1.down.{name}") == pytest.approx(start / 4 / 2)  # by depth and width
         assert torch.isfinite(plan.apply_(model)(X)).all()
-    assert planned(residual(branch=positive))[1].multipliers["blocks.1.down"] == 1 / 4  # no tensor scales that bias
+    for make in (residual(branch=positive), residual(kind=PositiveShift)):  # no tensor scales that bias
+        assert planned(make)[1].multipliers["blocks.1.down"] == 1 / 4
     assert planned(residual(branch=frozen))[1].roles["blocks.1.up.weight"] == "inner"
 
 
