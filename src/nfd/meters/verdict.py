@@ -224,7 +224,8 @@ def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds:
         for meter in ("inner_update", BOUND)
     )
     # where the bound stands, rates are right, and what falls is how directions fit
-    direction = min(inner.value - bound.value, 0.0) if verdict_of(bound) == "STABLE" else 0.0
+    fall = inner.value - bound.value
+    direction = fall if verdict_of(bound) == "STABLE" and fall < -_SMALL else 0.0
     for meter in METERS if len(sizes[axis]) > 1 else ():
         if _OF_ONE_AXIS.get(meter, axis) != axis:
             continue
