@@ -30,7 +30,7 @@ from nfd.core.estimates import rms
 from nfd.core.files import expanded
 from nfd.meters.check import Check
 from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
-from nfd.scaling.optimizers import ALIKE, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
+from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
 from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow
@@ -187,8 +187,7 @@ CAUSES: dict[Cause, _Known] = {
         "meant to start from other weights, as from a checkpoint, pass own_start=True to nfd.Watch."),
     Cause.RATE: _Known(
         lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
-        "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates. If it "
-        "was in its band before, look for what changed then."),
+        f"Give it the group that plan.param_groups makes. {REMEDY}"),
     Cause.MULTIPLIER: _Known(
         _Snapshot.multiplied, "the output of the block has another scale than in the small networks",
         "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks."),
