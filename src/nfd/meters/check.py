@@ -254,7 +254,8 @@ class Check:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """All readings: one dict for each network and step (``matrix`` is empty), and one for each of its matrices,
-        with its ``role`` and the meters of a matrix (``nfd.meters.updates.Baseline.look``)."""
+        with its ``role`` and the meters of a matrix (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what
+        ``inner_update`` would be at perfect alignment."""
         return [row for run in self.runs for row in run["rows"]]
 
     @property

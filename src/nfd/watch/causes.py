@@ -408,7 +408,18 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
     if not isinstance(expected, Check | str | Path):
         kinds = "an nfd.Check, or the path where one was stored"
         raise InputTypeError(f"expected must be {kinds}; got {type(expected).__name__}.")
-    ladder = Ladder.of(expected.ladder if isinstance(expected, Check) else _stored(expanded(expected)))
+    if isinstance(expected, Check):
+        ladder = Ladder.of(expected.ladder)
+    else:
+        path = expanded(expected)
+        try:
+            stored = json.loads((path / _FILE if path.is_dir() else path).read_text(encoding="utf-8"))["ladder"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(
+                f"expected={str(expected)!r} holds no check ({type(error).__name__}: {error}). Give a Check, a file of "
+                "Check.save, or the folder of nfd check."
+            ) from None
+        ladder = Ladder.of(stored)
     for setting, own, planned in (("rule", ladder.rule, plan.rule), ("optimizer", ladder.optimizer, plan.optimizer)):
         if own != planned:
             raise InputError(f"expected has {setting}={own!r}; the plan has {planned!r}. Check with the plan's.")
@@ -432,14 +443,3 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
             "model's own kind, with the same options."
         )
     return Alarm(bands)
-
-
-def _stored(path: Path) -> object:
-    file = path / _FILE if path.is_dir() else path
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))["ladder"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"expected={str(path)!r} holds no check ({type(error).__name__}: {error}). Give a Check, a file of "
-            "Check.save, or the folder of nfd check."
-        ) from None

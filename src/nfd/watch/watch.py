@@ -211,7 +211,23 @@ class Watch:
         return ", ".join([f"step {step}: {meters[0]}", *meters[1:], *alerts, *unjudged])
 
     def __str__(self) -> str:
-        return _table_of(self)
+        said = [*(f"! {alert}" for alert in self.alerts), *remarks_of(self)]
+        left_out = [f"{meter} is left out: {reason}" for meter, reason in self.left_out.items()]
+        if not self.rows:
+            none = f"No look yet: the first one follows step {self.every}." if self.steps < self.every else "No look."
+            return "\n".join([none, *said, *left_out])
+        steps, table = steps_of(self.rows), []
+        for series, rows in in_series(at_steps(self.rows, {steps[0], steps[-1]})).items():
+            first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
+            if latest:
+                beyond = sum(outside(self, row) for row in latest)
+                judged = [band for row in latest if (band := self.band(row)) is not None]
+                bands = f"{beyond} of {len(judged)} outside" if beyond else "all within"
+                looks = {"first look": _spread(first), "latest look": _spread(latest)}
+                of = {"meter": series.meter, "of": name_of(series, latest)}
+                table.append({**of, **looks, "expected": bands if judged else ""})
+        head = f"Step {steps[-1]}: {len(steps)} looks, one every {self.every} steps."
+        return "\n".join([f"{head} Of several layers the median and range.", *said, rows_as_text(table), *left_out])
 
     def band(self, row: WatchRow) -> Band | None:
         """The expected value of a row and its interval; None without ``expected`` or if that lacks the meter."""
@@ -326,28 +342,6 @@ def apart(model: nn.Module) -> Iterator[None]:
 
 
 # ---- A watch as text
-
-
-def _table_of(watch: Watch) -> str:
-    """A row for every meter of the network and of every kind of layers, under what the watch says against the run."""
-    said = [*(f"! {alert}" for alert in watch.alerts), *remarks_of(watch)]
-    left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
-    if not watch.rows:
-        none = f"No look yet: the first one follows step {watch.every}." if watch.steps < watch.every else "No look."
-        return "\n".join([none, *said, *left_out])
-    steps, table = steps_of(watch.rows), []
-    for series, rows in in_series(at_steps(watch.rows, {steps[0], steps[-1]})).items():
-        first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
-        if latest:
-            beyond = sum(outside(watch, row) for row in latest)
-            judged = [band for row in latest if (band := watch.band(row)) is not None]
-            bands = f"{beyond} of {len(judged)} outside" if beyond else "all within"
-            looks = {"first look": _spread(first), "latest look": _spread(latest), "expected": bands if judged else ""}
-            table.append({"meter": series.meter, "of": name_of(series, latest), **looks})
-    head = (
-        f"Step {steps[-1]}: {len(steps)} looks, one every {watch.every} steps. Of several layers the median and range."
-    )
-    return "\n".join([head, *said, rows_as_text(table), *left_out])
 
 
 def _spread(rows: Sequence[WatchRow]) -> str:
