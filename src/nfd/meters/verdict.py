@@ -294,9 +294,8 @@ def _positive(points: Iterable[tuple[int, int, float]]) -> list[tuple[int, int, 
 
 def _slope(points: Iterable[tuple[int, int, float]]) -> Interval:
     """The exponent of points (size, size of the other axis, value)."""
-    kept = torch.tensor(_positive(points), dtype=torch.float64).view(-1, 3)
-    size, group, value = kept.T
-    return pooled_slope(size.log(), value.log(), group) if len(kept) else UNKNOWN
+    size, group, value = torch.tensor(_positive(points), dtype=torch.float64).view(-1, 3).T
+    return pooled_slope(size.log(), value.log(), group) if len(value) else UNKNOWN
 
 
 def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) -> str:
