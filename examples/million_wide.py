@@ -15,7 +15,7 @@ import time
 import nfd
 from nfd.core.files import Axes, prepare_directory, write_bytes, write_csv
 from nfd.data import digits
-from nfd.report.charts import curves, still, styled
+from nfd.report.charts import drawn, still
 from nfd.runs.loop import train
 from nfd.runs.losses import cross_entropy
 
@@ -51,7 +51,7 @@ for width in WIDTHS:
 
 # %%
 axes = Axes("step", "loss", "step", "training loss before the step (nats), one network each", "curves")
-chart = curves(rows, styled(rows, axes), axes)
+chart = drawn(rows, axes)
 out = prepare_directory(OUT)
 write_csv(out / "million.csv", rows)
 print(write_bytes(out / "million.png", still(chart)[1]))

@@ -22,7 +22,7 @@ import nfd
 from nfd.core.estimates import interval, mean
 from nfd.core.files import Axes, prepare_directory, write_bytes, write_csv
 from nfd.data import digits
-from nfd.report.charts import beside, points, styled
+from nfd.report.charts import beside, drawn
 
 
 class Block(nn.Module):
@@ -98,7 +98,7 @@ for rule, name in NAMES.items():
 # %%
 axes = Axes("rate", "value", "learning rate", "training loss, last 10 steps (nats)", "semilogarithmic", top=2.5)
 panels = {name: [row for row in rows if row["scaling"] == name] for name in NAMES.values()}
-charts = {name: points(own, styled(own, axes), axes) for name, own in panels.items()}
+charts = {name: drawn(own, axes) for name, own in panels.items()}
 out = prepare_directory(OUT)
 write_csv(out / "transfer.csv", rows)
 print(write_bytes(out / "transfer.png", beside(charts)[1]))

@@ -44,7 +44,7 @@ from nfd.core.options import option, read_dataclass
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
-    from nfd.report.report import Report
+    from nfd.report.page import Report
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import Task
 
@@ -351,8 +351,7 @@ class Check(Sized):
     def _report(self, model: str, answer: Any, command: str) -> Report:
         from nfd.meters.check import check_findings
         from nfd.meters.verdict import METERS
-        from nfd.report.page import Section
-        from nfd.report.report import Report, made_by
+        from nfd.report.page import Report, Section, made_by
 
         failures = [str(failure) for failure in answer.failures]
         meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in METERS.items()]
@@ -428,7 +427,7 @@ class Transfer(Logged):
 
     def _report(self, answer: Any, command: str) -> Report:
         from nfd.rates.findings import result, transfer_findings
-        from nfd.report.report import Report, made_by
+        from nfd.report.page import Report, made_by
 
         return Report(
             "Is the best learning rate of a small network that of a large one?",
@@ -476,7 +475,7 @@ class ScalingLaw(Logged):
         """Answer; returns the exit code."""
         from nfd.forecasts.findings import answers_of, ceiling
         from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
-        from nfd.report.report import Report, made_by
+        from nfd.report.page import Report, made_by
 
         budgets = pairs("--best", self.best)
         size = {name: _whole(name, number) for name, number in pairs("--at", self.at).items()}

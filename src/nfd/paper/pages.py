@@ -44,7 +44,8 @@ def write_figure(
     said = Section("What the paper says of this figure", [f"Statements: {', '.join(statements)}.", judge])
     with staged(directory) as folder:
         number = figure.name.replace("figure-", "Figure ")
-        section = figure_section(f"{number}: {figure.title}", "", findings, write_charts(findings, folder))
+        write_charts(findings, folder)
+        section = figure_section(f"{number}: {figure.title}", findings)
         sections = [*_warning(config.warnings), section, *([said] if statements else [])]
         write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", sections)
     return section

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -30,6 +28,7 @@ _LONGEST = 100  # characters of a name of files
 _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
 _CHARACTER = 6.5  # pixels of a title, on average
+_CURVES = ("curves", "logcurves")
 _LOG_X = ("logarithmic", "semilogarithmic")
 _LOG_Y = ("logarithmic", "logcurves")
 _MARGIN = 1.15  # of logarithmic axes, as a factor
@@ -43,102 +42,83 @@ MOST_ROWS, MOST_SERIES = 5000, 100  # a chart of a hundred thousand points takes
 
 def chart_of(finding: Finding) -> Chart:
     """The chart of a finding, its references behind its series."""
-    rows, compared = (thinned(part, finding.axes) for part in (finding.rows, finding.references))
-    draw = curves if finding.axes.kind in ("curves", "logcurves") else points
-    drawn = draw(rows, styled(rows, finding.axes), finding.axes, compared)
-    return drawn.properties(description=visible(f"{finding.title} {finding.headline}".strip()))
+    rows, compared = thinned(finding.rows), thinned(finding.references)
+    return drawn(rows, finding.axes, compared).properties(
+        description=visible(f"{finding.title} {finding.headline}".strip())
+    )
 
 
-def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
-    """Lines in bands from ``low`` to ``high``."""
-    drawing = _Drawing(rows, series, axes, compared)
-    band = drawing.bars(drawing.base.mark_area(fillOpacity=0.16, clip=drawing.cut))
-    band.encoding.strokeDash = alt.Undefined  # areas have none
-    return drawing.finished([band, drawing.line()])
+def drawn(rows: Sequence[Row], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
+    """Lines in bands from ``low`` to ``high``, or points with bars joined by lines, as ``axes.kind`` says.
 
+    ``compared`` are the rows of grey lines behind them.
+    """
+    points, behind = tidy(rows, axes), tidy(compared, axes)
+    names = {point["series"] for point in points}
+    others = dict.fromkeys(point["series"] for point in behind if point["series"] not in names)
+    grey = [Series(name, REFERENCE, _GREY_DASHES[k % 3]) for k, name in enumerate(others)]
+    series = [*(one for one in styled(rows, axes) if one.name in names), *grey]
+    log, top = axes.kind in _LOG_Y, math.inf if axes.top is None else axes.top
+    span = _up([*points, *behind], axes, top)
+    for point in points:
+        if log and "low" in point:
+            point["low"] = max(point["low"], span[0])
+    beyond = any(max(p["y"], p.get("high", p["y"])) > top for p in [*points, *behind])  # what to cut off
 
-def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
-    """Points with bars from ``low`` to ``high``, joined by lines, on the axes that ``axes.kind`` says."""
-    drawing = _Drawing(rows, series, axes, compared)
-    bars = drawing.bars(drawing.base.mark_rule(strokeWidth=1.5, clip=drawing.cut))
-    dots = drawing.base.mark_point(filled=True, size=55, opacity=1, clip=drawing.cut).encode(y=drawing.up())
-    return drawing.finished([drawing.line(), bars.encode(strokeDash=alt.value([1, 0])), dots])
-
-
-class _Drawing:
-    """What the layers of one chart share: points, colours, and the ranges of the axes."""
-
-    def __init__(self, rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row]) -> None:
-        self.axes = axes
-        self.points, self.compared = tidy(rows, axes), tidy(compared, axes)
-        counts = Counter(point["series"] for point in self.points)
-        own = [one for one in series if one.name in counts]
-        others = dict.fromkeys(point["series"] for point in self.compared if point["series"] not in counts)
-        self.series = [*own, *references([*others])]
-        self.log = axes.kind in _LOG_Y
-        self.span = self._span()
-        for point in self.points:
-            if self.log and "low" in point:
-                point["low"] = max(point["low"], self.span[0])
-        top = math.inf if axes.top is None else axes.top
-        self.cut = any(max(p["y"], p.get("high", p["y"])) > top for p in [*self.points, *self.compared])
-        self.base = self._layer(self.points)
-
-    def _span(self) -> Span:
-        """The range of the y axis."""
-        top = math.inf if self.axes.top is None else self.axes.top
-        everything = [*self.points, *self.compared]
-        shown = [point for point in everything if point["y"] <= top] or everything
-        zero = self.axes.zero and self.axes.kind in ("named", "semilogarithmic", "linear")
-        low, high = log_span(shown) if self.log else linear_span(shown, zero=zero)
-        return (low, min(high, top)) if low < top else (low, high)
-
-    def _layer(self, rows: Sequence[Point]) -> alt.Chart:
+    def layer(rows: Sequence[Point]) -> alt.Chart:
         """Series on their colours and dashes across the x axis."""
-        names = [one.name for one in self.series]
-        colours = alt.Scale(domain=names, range=[one.colour for one in self.series])
-        dashes = alt.Scale(domain=names, range=[list(one.dash) for one in self.series])
-        legend = None if len(names) < 2 else alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
+        domain = [one.name for one in series]
+        colours = alt.Scale(domain=domain, range=[one.colour for one in series])
+        dashes = alt.Scale(domain=domain, range=[list(one.dash) for one in series])
+        legend = None if len(series) < 2 else alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
         return alt.Chart(alt.InlineData(values=list(rows))).encode(
-            x=self.across(),
+            x=_across(points or behind, [p["x"] for p in [*points, *behind]], axes),
             color=alt.Color("series:N", scale=colours, legend=legend),
             strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=legend),
         )
 
-    def across(self) -> alt.X:
-        """The x axis: named places, or numbers with a tick at every value, or at a few round ones of many."""
-        title, kind = _wrapped(self.axes.x_title), self.axes.kind
-        if kind == "named":
-            places = list(dict.fromkeys(p["x"] for p in [*self.points, *self.compared]))
-            return alt.X("x:N", title=title, sort=places, axis=alt.Axis(labelAngle=0))
-        log, tight = kind in _LOG_X, kind in ("curves", "logcurves")
-        values = sorted({p["x"] for p in self.points or self.compared})
-        span = across_span(self.points or self.compared, log=log, tight=tight)
-        scale = alt.Scale(type="log" if log else "linear", nice=False, domain=list(span))
-        few = log and not tight and len(values) <= _TICKS
-        axis = alt.Axis(values=values, grid=False) if few else alt.Axis(grid=False, tickCount=_TICKS)
-        return alt.X("x:Q", title=title, scale=scale, axis=axis)
-
-    def up(self, column: str = "y") -> alt.Y:
+    def up(column: str = "y") -> alt.Y:
         """The y axis; its title ends with what bands and bars reach over, if there are any."""
-        banded = self.axes.interval and any("low" in point for point in self.points)
-        title = [*_wrapped(self.axes.y_title), *([f"({self.axes.interval})"] if banded else [])]
-        scale = alt.Scale(type="log" if self.log else "linear", domain=list(self.span), nice=False)
+        banded = axes.interval and any("low" in point for point in points)
+        title = [*_wrapped(axes.y_title), *([f"({axes.interval})"] if banded else [])]
+        scale = alt.Scale(type="log" if log else "linear", domain=list(span), nice=False)
         return alt.Y(f"{column}:Q", title=title, scale=scale)
 
-    def line(self) -> alt.Chart:
-        """The points joined."""
-        return cast(alt.Chart, self.base.mark_line(strokeWidth=2, clip=self.cut).encode(y=self.up()))
+    base = layer(points)
+    known = base.transform_filter("isValid(datum.low)").encode(y=up("low"), y2="high:Q")
+    line = base.mark_line(strokeWidth=2, clip=beyond).encode(y=up())
+    if axes.kind in _CURVES:
+        band = known.mark_area(fillOpacity=0.16, clip=beyond)
+        band.encoding.strokeDash = alt.Undefined  # areas have none
+        layers = [band, line]
+    else:
+        bars = known.mark_rule(strokeWidth=1.5, clip=beyond).encode(strokeDash=alt.value([1, 0]))
+        layers = [line, bars, base.mark_point(filled=True, size=55, opacity=1, clip=beyond).encode(y=up())]
+    if behind:
+        layers = [layer(behind).mark_line(strokeWidth=1.2, clip=beyond).encode(y=up()), *layers]
+    return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT))
 
-    def bars(self, chart: alt.Chart) -> alt.Chart:
-        """What reaches from ``low`` to ``high``, of the rows that have them."""
-        return chart.transform_filter("isValid(datum.low)").encode(y=self.up("low"), y2="high:Q")
 
-    def finished(self, layers: Sequence[alt.Chart]) -> Chart:
-        """The layers over the references."""
-        behind = [self._layer(self.compared).mark_line(strokeWidth=1.2, clip=self.cut).encode(y=self.up())]
-        chart = alt.layer(*(behind if self.compared else []), *layers)
-        return cast(Chart, chart.properties(width=WIDE, height=_HEIGHT))
+def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
+    """The range of the y axis."""
+    shown = [point for point in points if point["y"] <= top] or points
+    zero = axes.zero and axes.kind in ("named", "semilogarithmic", "linear")
+    low, high = log_span(shown) if axes.kind in _LOG_Y else linear_span(shown, zero=zero)
+    return (low, min(high, top)) if low < top else (low, high)
+
+
+def _across(points: Sequence[Point], places: Sequence[Any], axes: Axes) -> alt.X:
+    """The x axis: named places, or numbers with a tick at every value, or at a few round ones of many."""
+    title, tight, log = _wrapped(axes.x_title), axes.kind in _CURVES, axes.kind in _LOG_X
+    if axes.kind == "named":
+        return alt.X("x:N", title=title, sort=list(dict.fromkeys(places)), axis=alt.Axis(labelAngle=0))
+    values = sorted({point["x"] for point in points})
+    scale = alt.Scale(
+        type="log" if log else "linear", nice=False, domain=list(across_span(points, log=log, tight=tight))
+    )
+    few = log and len(values) <= _TICKS
+    axis = alt.Axis(values=values, grid=False) if few else alt.Axis(grid=False, tickCount=_TICKS)
+    return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
 
 def _wrapped(title: str) -> list[str]:
@@ -151,14 +131,14 @@ def _wrapped(title: str) -> list[str]:
 Pictures = tuple[bytes, bytes]  # PDF and PNG
 
 
-def svg_of(chart: Chart, width: int = WIDE, title: str = "") -> str:
+def svg_of(chart: Chart, width: int) -> str:
     """The chart as SVG, so many pixels wide."""
-    return vl_convert.vegalite_to_svg(_text(_spec(chart, title, width)))
+    return vl_convert.vegalite_to_svg(_text(_spec(chart, "", width)))
 
 
 def still(chart: Chart, title: str = "") -> Pictures:
     """The chart as PDF and PNG, under its title."""
-    return _drawn(_spec(chart, title, WIDE))
+    return _pictures(_spec(chart, title, WIDE))
 
 
 def beside(charts: Mapping[str, Chart]) -> Pictures:
@@ -168,29 +148,19 @@ def beside(charts: Mapping[str, Chart]) -> Pictures:
     kept = [{name: value for name, value in panel.items() if name not in (*shared, "datasets")} for panel in panels]
     data = {name: values for panel in panels for name, values in panel.get("datasets", {}).items()}
     own = dict.fromkeys(("color", "strokeDash"), "independent")
-    return _drawn(shared | {"datasets": data, "hconcat": kept, "spacing": 30, "resolve": {"scale": own, "legend": own}})
+    return _pictures(
+        shared | {"datasets": data, "hconcat": kept, "spacing": 30, "resolve": {"scale": own, "legend": own}}
+    )
 
 
-def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
-    """Every finding's chart as PDF and PNG and its rows as CSV in ``folder``; returns the charts by name."""
-    charts = {finding.name: chart_of(finding) for finding in findings}
-    taken = set[str]()
+def write_charts(findings: Sequence[Finding], folder: Path) -> None:
+    """Write every finding's chart as PDF and PNG and its rows as CSV to ``folder``."""
     for finding in findings:
-        pdf, png = still(charts[finding.name], finding.title)
-        stem = _file_name(finding.name, taken)
+        pdf, png = still(chart_of(finding), finding.title)
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]  # names of rules are those of a user's log
         write_csv(folder / f"{stem}.csv", finding.rows)
         (folder / f"{stem}.pdf").write_bytes(pdf)
         (folder / f"{stem}.png").write_bytes(png)
-    return charts
-
-
-def _file_name(name: str, taken: set[str]) -> str:
-    """A name that every file system takes, and no other finding has: names of rules are those of a user's log."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST]
-    numbers = (f"{plain}-{number}" for number in itertools.count(2))
-    chosen = next(free for free in itertools.chain([plain], numbers) if free.lower() not in taken)
-    taken.add(chosen.lower())
-    return chosen
 
 
 def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
@@ -221,7 +191,7 @@ def _text(spec: Mapping[str, Any]) -> str:
     return json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
 
 
-def _drawn(spec: Mapping[str, Any]) -> Pictures:
+def _pictures(spec: Mapping[str, Any]) -> Pictures:
     drawn = vl_convert.vegalite_to_svg(_text(spec))
     return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2)
 
@@ -231,6 +201,7 @@ def _drawn(spec: Mapping[str, Any]) -> Pictures:
 _SOLID = (1, 0)
 _BROKEN = ((6, 4), (2, 3), (12, 3))
 _DASHES = (_SOLID, *_BROKEN[:2])
+_GREY_DASHES = ((4, 3), (2, 2), (8, 3))  # of lines to compare with
 
 # Okabe & Ito's colours, told apart by colour-blind readers too; then purple and brown, and dashes from there on.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7b5cc4", "#8c6239")
@@ -277,23 +248,13 @@ def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
         role: [name for name, row in firsts.items() if row.get("role") == role] for role in SeriesRole
     }
     equals = {name: row for name, row in firsts.items() if not any(name in own for own in names.values())}
-    predictions = names[SeriesRole.PREDICTION]
+    older, latest = names[SeriesRole.PREDICTION][:-1], names[SeriesRole.PREDICTION][-1:]
     return [
-        *_greys(predictions[:-1]),
-        *(Series(name, INK) for name in predictions[-1:]),
+        *(Series(name, SHADES[k * len(SHADES) // len(older)]) for k, name in enumerate(older)),
+        *(Series(name, INK) for name in latest),
         *map(Series, names[SeriesRole.REAL], cycle(COLOURS), cycle(_BROKEN)),
         *_equals(equals, axes),
     ]
-
-
-def references(names: Sequence[str]) -> list[Series]:
-    """Lines to compare with: grey, their dashes shorter from one to the next."""
-    dashes = ((4, 3), (2, 2), (8, 3))
-    return [Series(name, REFERENCE, dashes[k % len(dashes)]) for k, name in enumerate(names)]
-
-
-def _greys(names: Sequence[str]) -> list[Series]:
-    return [Series(name, SHADES[k * len(SHADES) // len(names)]) for k, name in enumerate(names)]
 
 
 def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
@@ -383,45 +344,27 @@ def log_span(points: Sequence[Point]) -> Span:
 
 
 def across_span(points: Sequence[Point], *, log: bool, tight: bool) -> Span:
-    """From the first to the last x; ``tight`` if lines may touch the sides."""
+    """From the first to the last x; ``tight`` if lines may touch the sides of an axis that is not logarithmic."""
     low, high = (f((p["x"] for p in points), default=1.0) for f in (min, max))
     if log:
-        return (low, high) if tight and low < high else (low / _MARGIN, high * _MARGIN)
+        return low / _MARGIN, high * _MARGIN
     pad = (0 if tight else _PAD * (high - low)) if low < high else 0.5
     return low - pad, high + pad
 
 
-def thinned(rows: Sequence[Row], axes: Axes) -> list[Row]:
-    """The rows themselves if they are few; else the outline of each of the first hundred series."""
+def thinned(rows: Sequence[Row]) -> list[Row]:
+    """The rows themselves if they are few; else of each of the first hundred series every so many, and its last."""
     series: dict[str, list[Row]] = {}
     for row in rows:
         series.setdefault(series_of(row), []).append(row)
     if len(rows) <= MOST_ROWS and len(series) <= MOST_SERIES:
         return list(rows)
     kept = list(series.values())[:MOST_SERIES]
-    return [row for own_rows in kept for row in _outline(own_rows, axes.y, MOST_ROWS // len(kept))]
+    stride = math.ceil(sum(map(len, kept)) / MOST_ROWS)
+    return [row for own in kept for k, row in enumerate(own) if k % stride == 0 or k == len(own) - 1]
 
 
 def left_out(finding: Finding) -> str:
     """What a chart of the finding does not draw, in words; empty if it draws everything."""
-    drawn, total = len(thinned(finding.rows, finding.axes)), len(finding.rows)
-    if drawn == total:
-        return ""
-    names = len(set(map(series_of, finding.rows)))
-    few = f" of the first {MOST_SERIES} of {names:,} series" if names > MOST_SERIES else ""
-    along = "the lowest and the highest of equal stretches of each series"
-    return f"Drawn are {drawn:,} of {total:,} rows{few}, {along}; result.json and the CSV hold all."
-
-
-def _outline(rows: Sequence[Row], y: str, most: int) -> list[Row]:
-    """Both ends, and the lowest and the highest of each of equal stretches between them: no spike is left out."""
-    if len(rows) <= most:
-        return list(rows)
-    stretches, last = most // 2 - 1, len(rows) - 1
-    kept = {0, last}
-    for k in range(stretches):
-        stretch = range(1 + k * (last - 1) // stretches, 1 + (k + 1) * (last - 1) // stretches)
-        heights = {i: value for i in stretch if drawable(value := rows[i].get(y))}
-        kept |= {min(heights, key=heights.__getitem__, default=stretch[0])}
-        kept |= {max(reversed(heights), key=heights.__getitem__, default=stretch[0])}
-    return [rows[i] for i in sorted(kept)]
+    some, total = len(thinned(finding.rows)), len(finding.rows)
+    return "" if some == total else f"Drawn are {some:,} of {total:,} rows; result.json and the CSV hold all."

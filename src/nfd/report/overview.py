@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from nfd.report.page import Section, finding_section, page
 
 FILE = "result.json"
 REPORT = "report_of"  # the key by which the result of a report is known: a report shows no other
-_DEEPEST = 3  # levels of a result whose values are listed
-_LONGEST = 12  # of a list that is shown as a value
 _MOST = 500  # rows of a table
 _ABOUT = ("title", "command", "repeat", "config", "findings", "answers")  # what a part says elsewhere, or not
 
@@ -53,16 +50,24 @@ Drawer = Callable[[Result], list[Section]]  # the sections of results that anoth
 
 
 def read_results(directory: Path) -> tuple[list[Result], list[str]]:
-    """The results in and below ``directory``, and a sentence on each file that is none."""
+    """The results in and below ``directory``, and a sentence on each file that is none.
+
+    Those of a directory come before those of its folders. Hidden folders, such as unfinished ones, are left out.
+    """
+    if not directory.is_dir():
+        raise InputError(f"report needs a directory that exists; got {str(directory)!r}. Give one that holds results.")
     results, problems = list[Result](), list[str]()
-    for path in _files(directory):
+    for path in sorted(directory.rglob(FILE), key=lambda path: path.parent):
+        place = path.parent.relative_to(directory)
+        if any(name.startswith(".") for name in place.parts):
+            continue
         try:
             content = _content(path)
         except InputError as error:
             problems.append(f"{path}: {error}")
             continue
         if REPORT not in content:
-            results.append(_result(str(path.parent.relative_to(directory)), content))
+            results.append(_result(str(place), content))
     return results, problems
 
 
@@ -73,16 +78,6 @@ def replaceable(out: Path) -> bool:
         return not path.exists() or REPORT in _content(path)
     except InputError:
         return False
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    """Those of a directory before those of its folders; hidden folders, such as unfinished ones, are left out."""
-    if not directory.is_dir():
-        raise InputError(f"report needs a directory that exists; got {str(directory)!r}. Give one that holds results.")
-    for folder, below, names in os.walk(directory):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        if FILE in names:
-            yield Path(folder) / FILE
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -98,16 +93,13 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _result(folder: str, content: dict[str, Any]) -> Result:
-    stored = content.get("findings") or {}
-    if not isinstance(stored, dict):
-        return Result(folder, content, [], ["its findings are not an object with a finding under each name."])
-    findings, problems = list[Finding](), list[str]()
-    for name, plain in stored.items():
+    found, stored = Result(folder, content), content.get("findings")
+    for name, plain in stored.items() if isinstance(stored, dict) else ():
         try:
-            findings.append(Finding.of(plain))
+            found.findings.append(Finding.of(plain))
         except InputError as error:
-            problems.append(f"{name} {error}")
-    return Result(folder, content, findings, problems)
+            found.problems.append(f"{name} {error}")
+    return found
 
 
 # ---- drawing
@@ -138,37 +130,17 @@ def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
     drawn = [section for drawer in drawers for section in drawer(result)]
     drawn += [finding_section(finding, level=3) for finding in result.findings]
     values = {} if drawn else {name: value for name, value in result.content.items() if name not in _ABOUT}
+    answers = result.content.get("answers")
+    if not isinstance(answers, list) or not answers:
+        answers = [f"{f.title} {f.headline}" for f in result.findings] if len(result.findings) > 1 else []
     partial = ["It was interrupted: a part is missing."] if result.content.get("complete") is False else []
     opening = Section(
         result.title,
         [f"In {result.folder}, made by: {result.command}", *partial],
-        points=[*_answers(result), *(f"Not drawn: {problem}" for problem in result.problems)],
-        table=[{"": name, "value": value} for name, value in _flat(values)],
+        points=[*map(str, answers), *(f"Not drawn: {problem}" for problem in result.problems)],
+        table=[{"": name, "value": v} for name, v in values.items() if isinstance(v, int | float | str) and v != ""],
     )
-    tables = [_table(name, rows) for name, rows in values.items() if _is_table(rows)]
-    return [opening, *drawn, *tables]
-
-
-def _answers(result: Result) -> list[str]:
-    """Its answers in short: those that it holds, or what its findings say."""
-    answers = result.content.get("answers")
-    if isinstance(answers, list) and answers:
-        return [str(answer) for answer in answers]
-    return [f"{f.title} {f.headline}" for f in result.findings if len(result.findings) > 1]
-
-
-def _flat(values: Mapping[str, Any], before: str = "", depth: int = 1) -> list[tuple[str, Any]]:
-    """Numbers and words by name, those of nested objects by ``outer inner``."""
-    flat = list[tuple[str, Any]]()
-    for key, value in values.items():
-        name = f"{before} {key}".strip().replace("_", " ")
-        if isinstance(value, dict) and depth < _DEEPEST:
-            flat += _flat(value, name, depth + 1)
-        elif isinstance(value, list) and len(value) <= _LONGEST and not any(isinstance(v, list | dict) for v in value):
-            flat.append((name, ", ".join(map(short, value))))
-        elif isinstance(value, int | float) or (isinstance(value, str) and value):
-            flat.append((name, value))
-    return flat
+    return [opening, *drawn, *(_table(name, rows) for name, rows in values.items() if _is_table(rows))]
 
 
 def _is_table(rows: Any) -> bool:

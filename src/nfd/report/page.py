@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +11,9 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from nfd.core.files import Finding
+from nfd.core.files import Finding, plain, staged, write_csv, write_json, write_text
 from nfd.core.tables import visible
-from nfd.report.charts import DARK, NARROW, WIDE, Chart, chart_of, left_out, svg_of
+from nfd.report.charts import DARK, NARROW, WIDE, Chart, chart_of, left_out, svg_of, write_charts
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,17 @@ class Section:
     cards: bool = False
 
 
-def finding_section(finding: Finding, chart: Chart | None = None, *, level: Literal[2, 3] = 2) -> Section:
-    """A finding under its question: its sentences, its chart (drawn here unless given), caption and table."""
-    drawn = chart_of(finding) if chart is None else chart
-    text = [finding.headline, *finding.details]
+def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
+    """A finding under its question: its sentences, its chart, caption and table."""
+    text, caption = [finding.headline, *finding.details], f"{finding.caption} {left_out(finding)}".strip()
     wide = any(len(row) > 3 for row in finding.table)
-    return Section(finding.title, text, drawn, finding.table, _below(finding.caption, finding), level=level, cards=wide)
+    return Section(finding.title, text, chart_of(finding), finding.table, caption, level=level, cards=wide)
 
 
-def figure_section(
-    title: str, caption: str, findings: Sequence[Finding], charts: Mapping[str, Chart] | None = None
-) -> Section:
-    """Findings as the panels of one figure, each with what it shows below; the caption of all below.
-
-    ``charts`` are theirs by name, if they are drawn already.
-    """
-    drawn = {f.name: chart_of(f) for f in findings} if charts is None else charts
-    panels = [Panel(drawn[f.name], _below(f"{f.reading} {f.caption}", f), f.title) for f in findings]
-    return Section(title, [], caption=caption, panels=panels)
-
-
-def _below(caption: str, finding: Finding) -> str:
-    """A caption, and which rows the chart does not draw."""
-    return f"{caption} {left_out(finding)}".strip()
+def figure_section(title: str, findings: Sequence[Finding]) -> Section:
+    """Findings as the panels of one figure, each with what it shows below."""
+    captions = [f"{finding.reading} {finding.caption} {left_out(finding)}".strip() for finding in findings]
+    return Section(title, [], panels=list(map(Panel, map(chart_of, findings), captions, [f.title for f in findings])))
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
@@ -124,3 +112,61 @@ def _shown(value: object) -> object:
         return value
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return visible(text).encode("utf-8", "replace").decode()
+
+
+# ---- What a command writes: one page, its charts as files, and everything on it as numbers
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answer of one command.
+
+    Attributes:
+        title: heading of the page. command: what the user typed.
+        settings: what decided the numbers, as plain data.
+        findings: each becomes a section with a chart.
+        answers: sentences that open the page, with the rows of ``lines`` below them.
+        opening, closing: sections before the answers, and after all others.
+        content: what ``result.json`` holds beside title, settings, command and findings.
+        tables: rows of CSV files, texts: content of other files; by file name.
+    """
+
+    title: str
+    command: str
+    settings: Mapping[str, Any]
+    findings: Sequence[Finding]
+    answers: Sequence[str] = ()
+    lines: Sequence[Mapping[str, Any]] = ()
+    opening: Sequence[Section] = ()
+    closing: Sequence[Section] = ()
+    content: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, directory: Path) -> Path:
+        """Write page, ``result.json``, tables and charts, all or nothing; returns the page's path."""
+        with staged(directory) as folder:
+            write_charts(self.findings, folder)
+            for name, rows in self.tables.items():
+                write_csv(folder / name, rows)
+            for name, text in self.texts.items():
+                write_text(folder / name, text)
+            write_text(folder / "report.html", page(self.title, self._sections()))
+            head = {"title": self.title, "config": dict(self.settings), "command": self.command}
+            numbers = {"answers": list(self.answers), "findings": plain(self.findings), **self.content}
+            write_json(folder / "result.json", head | numbers)
+        return directory / "report.html"
+
+    def _sections(self) -> list[Section]:
+        answers = [Section("In short", [], points=self.answers, table=self.lines)] if self.answers else []
+        return [*self.opening, *answers, *map(finding_section, self.findings), *self.closing]
+
+
+def made_by(command: str, *more: str) -> Section:
+    """The section that ends a page: how it was made."""
+    return Section("What was run", [f"Made by: {command}", *more])
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
+    """Write a page of these sections, in HTML."""
+    write_text(path, page(title, sections))
