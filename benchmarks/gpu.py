@@ -21,7 +21,6 @@ from benchmarks.show import terminal
 from nfd.core.errors import check_device
 from nfd.core.machine import peak_memory
 from nfd.data import digits
-from nfd.wide.defer import numbers_held
 
 WIDTH, DEPTH, STEPS, BATCH = 262_144, 4, 12, 8
 ETA_C = 0.1
@@ -45,7 +44,7 @@ def phases(device: str, width: int) -> list[Row]:
     peak = _peak(device) - before
     speed = _bandwidth(device, wait)
     moved = _bytes_moved(width)
-    layers = DEPTH * _FLOAT * numbers_held("deferred", width, width, STEPS * BATCH)
+    layers = DEPTH * _FLOAT * 4 * width * STEPS * BATCH  # four vectors for every sample
     return [
         {
             "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",

@@ -220,7 +220,7 @@ def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: s
     with torch.device("meta"):
         model: nn.Module = Transformer(48, 3)
     plan = nfd.plan(model, rule="depth-mup", optimizer=optimizer, **sizes)
-    model = nfd.defer(model, plan, samples=24, seed=1)
+    model = nfd.defer(model, plan, seed=1)
     dense = plan.apply_(Transformer(48, 3), seed=1)
     for name, p in model.named_parameters():
         if not name.endswith(("update", "scale")):
@@ -325,7 +325,7 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
         frozen = Residual(16, 2)
     frozen.embed.weight.requires_grad_(False)
     options: dict[str, Any] = {"make_model": Residual, "base": (8, None), "sample": torch.zeros(2, 5)}
-    with pytest.raises(ValueError, match=r"'embed\.weight', whose initial values.* no plan restores"):
+    with pytest.raises(ValueError, match=r"'embed\.weight' are on the meta device"):
         nfd.defer(frozen, nfd.plan(frozen, rule="mup", optimizer="sgd", **options))
     plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base=(8, None), sample=torch.zeros(2, 5))
     with pytest.raises(ValueError, match=r"its optimizer acts on every entry.*'muon'"):
@@ -342,14 +342,14 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     """The same decisions as those of ``nfd.defer``, before and after it."""
     model = Residual(24, 3)
     model.blocks[1].down.weight.requires_grad_(False)
-    told = nfd.deferral(model, where="**.down", samples=20)
+    told = nfd.deferral(model, where="**.down")
     reasons = {own.name: own.reason for own in told.replacements}
     assert reasons["blocks.0.down.weight"] is None
     assert reasons["blocks.1.down.weight"] is Reason.FROZEN
     assert reasons["blocks.0.up.weight"] is Reason.UNNAMED
     assert reasons["embed.weight"] is reasons["head.weight"] is Reason.NARROW
     assert not any(p.is_meta for p in model.parameters())
-    deferred = nfd.defer(model, where="**.down", samples=20)
+    deferred = nfd.defer(model, where="**.down")
     assert deferred.deferral == told
     assert set(unstored(deferred)) == {own.name for own in told.replaced}
     again = nfd.deferral(deferred, where="**")
@@ -357,16 +357,4 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     assert not hasattr(nfd.store_weights(deferred), "deferral")
     line = next(line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line)
     assert "2 x" in line
-    assert "at most 20" in line
-    assert {"name", "kind", "shape", "reason", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
-
-
-def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:
-    with torch.device("meta"):
-        model = Residual(2**17, 2)
-    options: dict[str, Any] = {"make_model": Residual, "base": (8, None), "sample": torch.zeros(2, 5)}
-    plan = nfd.plan(model, rule="mup", optimizer="muon", **options)
-    with pytest.raises(
-        ValueError, match=r"After samples=1000000000 the layers could need .* are available.*Lower samples"
-    ):
-        nfd.defer(model, plan, samples=10**9)
+    assert {"name", "kind", "shape", "reason"} == told.table[0].keys()

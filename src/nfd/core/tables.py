@@ -72,13 +72,6 @@ def short(value: object) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def in_bytes(size: float) -> str:
-    """A number of bytes, with three digits in its own unit: ``"1.25 GiB"``."""
-    names = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-    power = min(max(math.frexp(size)[1] - 1, 0) // 10, len(names) - 1)
-    return f"{size / 1024**power:.3g} {names[power]}"
-
-
 def visible(text: str) -> str:
     """The text with invisible characters, and those that reorder text, replaced by their code points."""
     if text.isascii() and text.isprintable():

@@ -617,14 +617,14 @@ def fill_(p: Tensor, whole: Tensor) -> None:
 
 def _materialise(plan: Plan, model: nn.Module, device: torch.device) -> None:
     """Give every parameter that is on the meta device memory, of a sharded one its part alone; tied ones stay tied.
-    ValueError naming tensors whose numbers no plan knows: buffers, and parameters that it leaves as they are."""
+    ValueError naming tensors whose numbers, or hooks, no plan knows: buffers, and parameters that it leaves."""
     empty = {name: t.parameter for name, t in tensors(model).items() if t.parameter.is_meta}
-    unknown = [name for name, p in empty.items() if not p.requires_grad or plan.entries[name].start.kept]
+    unknown = [n for n, p in empty.items() if not p.requires_grad or p._backward_hooks or plan.entries[n].start.kept]
     unknown += [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if unknown:
         raise InputError(
-            f"{listed(unknown)} are on the meta device, and the plan does not know their numbers. Build the model "
-            "under nfd.meta_matrices(), where buffers and vectors have numbers, or under no such context."
+            f"{listed(unknown)} are on the meta device, and the plan does not know their numbers, or hooks. Build "
+            "the model under nfd.meta_matrices(), where buffers and vectors have numbers, or under no such context."
         )
     made: dict[int, nn.Parameter] = {}
     for p in empty.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,21 +14,18 @@ from rich.table import Column
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.errors import BasisName, InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
-from nfd.core.machine import gradients, memory_of
+from nfd.core.errors import BasisName, InputError, InputTypeError, check_choice, check_patterns, check_seed
+from nfd.core.machine import gradients
 from nfd.core.random import derive
-from nfd.core.tables import as_text, in_bytes, table_of
+from nfd.core.tables import as_text, table_of
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
 from nfd.scaling.plan import Plan, held_by
 from nfd.scaling.rules import SPECTRAL
-from nfd.wide.basis import LEAST_ROOM
 from nfd.wide.layers import DeferredLinear, FactoredLinear, StructuredLinear
-from nfd.wide.rotated import padded_size
 from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed
 
 UnstoredWeights = Literal["structured", "deferred"]
 _WIDTH = 150  # of the printed table, at most
-_MOMENTUM = 1  # numbers that an optimizer keeps for each weight, where no plan names it
 
 
 @gradients()
@@ -39,7 +35,6 @@ def defer(
     *,
     weights: UnstoredWeights = "structured",
     where: str | Sequence[str] = "**",
-    samples: int | None = None,
     resolution: float | None = None,
     seed: int = 0,
 ) -> nn.Module:
@@ -59,8 +54,6 @@ def defer(
             law of Gaussian weights.
         where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
             first or last ``**`` any number.
-        samples: number of rows that pass through a layer in training (inputs times positions), to reserve memory at
-            once; refused where the layers could need more than the machine has.
         resolution: of structured layers, below which they leave out directions; None for none.
         seed: of all random numbers.
 
@@ -86,8 +79,9 @@ def defer(
     """
     if resolution is not None and weights == "deferred":
         raise InputError(f"resolution is for weights='structured'; got {resolution!r} for 'deferred'. Drop it.")
+    check_choice("weights", weights, get_args(UnstoredWeights))
     seed = check_seed(seed)
-    told, maps = _examined(model, plan, weights, where, samples)
+    told, maps = _examined(model, plan, where)
     lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if lost:
         raise InputError(
@@ -104,16 +98,6 @@ def defer(
         raise InputError(
             "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
         )
-    if samples is not None:
-        device = maps[told.replaced[0].name].weight.device
-        most = memory_of(torch.device("cpu") if device.type == "meta" else device)
-        needed = sum(own.bytes for own in told.replaced)
-        if needed > most:
-            raise InputError(
-                f"After samples={samples} the layers could need {in_bytes(needed)}, with gradients and states of the "
-                f"optimizer; {in_bytes(most)} are available. Structured layers mostly need far fewer directions than "
-                "samples. Lower samples, or leave layers out by where=."
-            )
     places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
     for own in told.replaced:
         name, linear = own.name, maps[own.name]
@@ -130,30 +114,11 @@ def defer(
             inner = plan is not None and plan.entries[name].role == "inner"
             basis: BasisName = "inputs" if inner else "auto"
             layer = StructuredLinear(*linear.features, basis=basis, resolution=resolution, **options)
-        if samples is not None:
-            layer.reserve(samples)
         model = placed(model, places[id(linear.module)], linear.stand_in(layer))
     if plan is not None:
-        _make_the_rest(model, plan)
         plan.apply_(model, seed)
     model.__dict__["deferral"] = told
     return model
-
-
-def _make_the_rest(model: nn.Module, plan: Plan) -> None:
-    """Give tensors on the meta device memory on the CPU, where a plan can begin them."""
-    made: dict[int, nn.Parameter] = {}
-    for prefix, module in model.named_modules():
-        for key, p in module._parameters.items():
-            if p is None or not p.is_meta:
-                continue
-            name = f"{prefix}.{key}".lstrip(".")
-            if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept) or _is_hooked(p):
-                raise InputError(
-                    f"model has {name!r}, whose initial values, or hooks, no plan restores. Make it on the CPU."
-                )
-            own = nn.Parameter(torch.empty_like(p, device="cpu"), p.requires_grad)
-            module._parameters[key] = made.setdefault(id(p), own)
 
 
 def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -217,7 +182,7 @@ def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
     )
 
 
-# ---- what is replaced, what is left and why, and what both take
+# ---- what is replaced, and what is left and why
 
 
 @dataclass(frozen=True)
@@ -227,53 +192,33 @@ class Replacement:
     Attributes:
         name: of the tensor. kind: of its module. shape: as it is stored.
         reason: why it stays; None if it is replaced.
-        rank: the largest possible number of directions of its update after ``samples``; None without, and if it stays.
-        bytes: memory after the training, with gradient and optimizer states. stored_bytes: with stored weights.
     """
 
     name: str
     kind: str
     shape: tuple[int, ...]
     reason: Reason | None
-    rank: int | None
-    bytes: int
-    stored_bytes: int
 
 
 @dataclass(frozen=True, repr=False)
 class Deferral:
     """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model. Print it to see the table.
 
-    Bytes count matrices only, not vectors and not the activations stored for gradients. For structured weights they are
-    an upper bound, usually far too high: it assumes one direction per row in training.
-
     Attributes:
-        weights: ``"structured"`` or ``"deferred"``. replacements: one for every tensor of two or more dimensions.
+        replacements: one for every tensor of two or more dimensions.
 
     Example::
 
-        deferral = nfd.deferral(make_model(64, 2), samples=6400)
-        print(deferral.bytes, deferral.stored_bytes)  # with and without the replacement
+        deferral = nfd.deferral(make_model(64, 2))
         [row for row in deferral.table if row["reason"]]  # the matrices that stay, and why
     """
 
-    weights: str
     replacements: tuple[Replacement, ...]
 
     @property
     def replaced(self) -> tuple[Replacement, ...]:
         """The matrices that layers without stored weights replace."""
         return tuple(own for own in self.replacements if own.reason is None)
-
-    @property
-    def bytes(self) -> int:
-        """Memory of all matrices after the replacement, those that stay included."""
-        return sum(own.bytes for own in self.replacements)
-
-    @property
-    def stored_bytes(self) -> int:
-        """Memory of all matrices with stored weights."""
-        return sum(own.stored_bytes for own in self.replacements)
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -284,42 +229,26 @@ class Deferral:
         ]
 
     def __str__(self) -> str:
-        names = ("module", "shape", "replaced", "rank", "memory", "stored")
-        table = table_of(Column("matrix", no_wrap=True, overflow="fold"), *names)
+        table = table_of(Column("matrix", no_wrap=True, overflow="fold"), "module", "shape", "replaced")
         alike = Counter(dataclasses.replace(own, name=numberless(own.name)) for own in self.replacements)
         for own, count in alike.items():
             times = f"{count} x " if count > 1 else ""
             size = " x ".join(map(str, own.shape))
             done = "yes" if own.reason is None else own.reason.value
-            rank = "" if own.rank is None else f"at most {own.rank:,}"
-            held = [in_bytes(count * size) for size in (own.bytes, own.stored_bytes)]
-            table.add_row(f"{times}{own.name}", own.kind, size, done, rank, *held)
-        total = (
-            f"{len(self.replaced)} of {len(self.replacements)} matrices replaced by {self.weights} weights: "
-            f"{in_bytes(self.bytes)} for {in_bytes(self.stored_bytes)} with stored ones, gradients and states of the "
-            "optimizer included."
-        )
-        return f"{as_text(table, _WIDTH)}\n{total}"
+            table.add_row(f"{times}{own.name}", own.kind, size, done)
+        return f"{as_text(table, _WIDTH)}\n{len(self.replaced)} of {len(self.replacements)} matrices replaced."
 
     __repr__ = __str__
 
 
 @gradients()
-def deferral(
-    model: nn.Module,
-    plan: Plan | None = None,
-    *,
-    weights: UnstoredWeights = "structured",
-    where: str | Sequence[str] = "**",
-    samples: int | None = None,
-) -> Deferral:
-    """List the matrices that ``nfd.defer`` would replace in a model, and why not the others, with their memory.
+def deferral(model: nn.Module, plan: Plan | None = None, *, where: str | Sequence[str] = "**") -> Deferral:
+    """List the matrices that ``nfd.defer`` would replace in a model, and why not the others.
 
     The model does not change.
 
     Args:
-        model, plan, weights, where: as in ``nfd.defer``; the model may be on the meta device.
-        samples: rows that pass through every layer in training: inputs, times positions or patches.
+        model, plan, where: as in ``nfd.defer``; the model may be on the meta device.
 
     Raises:
         TypeError, ValueError: naming the argument.
@@ -328,25 +257,9 @@ def deferral(
 
     Example::
 
-        print(nfd.deferral(make_model(64, 2), samples=6400))
+        print(nfd.deferral(make_model(64, 2)))
     """
-    return _examined(model, plan, weights, where, samples)[0]
-
-
-def numbers_held(weights: UnstoredWeights, n_in: int, n_out: int, samples: int) -> int:
-    """Numbers that a layer holds after so many samples, with momentum, where each adds a direction; at most.
-
-    Structured: vectors of samples or of the basis, of the update and of its momentum, with an eighth of room; a Gram
-    matrix; and signs, orders and singular values of a transform. Deferred: two vectors for each direction of each side;
-    small matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as they grow.
-    """
-    longest, rank = max(n_in, n_out), min(samples, n_in, n_out)
-    if weights == "structured":
-        room = min(max(rank + rank // 8, LEAST_ROOM), longest) if rank else 0
-        return 4 * room * longest + 6 * padded_size(longest) + rank**2
-    r, s = min(samples, n_in), min(samples, n_out)
-    wide, high = max(2 * r, LEAST_ROOM), max(2 * s, LEAST_ROOM)
-    return (r + s) * (n_in + n_out + longest // 256 + 2) + 5 * wide * high + wide**2 + high**2 + 3
+    return _examined(model, plan, where)[0]
 
 
 # ---- the matrices of a model that layers can replace, and why the others stay
@@ -371,16 +284,12 @@ class Reason(StrEnum):
         return self not in (Reason.NARROW, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
 
 
-def _examined(
-    model: nn.Module, plan: Plan | None, weights: UnstoredWeights, where: str | Sequence[str], samples: int | None
-) -> tuple[Deferral, dict[str, LinearMap]]:
+def _examined(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -> tuple[Deferral, dict[str, LinearMap]]:
     """What becomes of every tensor of two or more dimensions, and the linear maps among them, by canonical names.
 
     Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks where there is
     none. Those that ``where`` names and that train are replaced, unless there is an obstacle.
     """
-    check_choice("weights", weights, get_args(UnstoredWeights))
-    seen = 0 if samples is None else check_count("samples", samples, minimum=0)
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     if plan is not None and not isinstance(plan, Plan):
@@ -410,15 +319,8 @@ def _examined(
                 reason = Reason.ELEMENTWISE
             elif reason is None and plan is not None and plan.entries[name].start.kept:
                 reason = Reason.KEPT
-        n_in, n_out = (1, math.prod(own.shape)) if linear is None else linear.features
-        itemsize = torch.float32.itemsize if linear is None else linear.weight.element_size()
-        states = plan.law_for(name).states if plan is not None and name in plan.entries else _MOMENTUM
-        stored = itemsize * (2 + states) * n_in * n_out  # weights, gradients and what the optimizer keeps
-        taken = itemsize * numbers_held(weights, n_in, n_out, seen) if reason is None else stored
-        rank = min(seen, n_in, n_out) if reason is None and samples is not None else None
-        kind = "" if owner is None else type(owner).__name__
-        made.append(Replacement(name, kind, own.shape, reason, rank, taken, stored))
-    return Deferral(weights, tuple(made)), maps
+        made.append(Replacement(name, "" if owner is None else type(owner).__name__, own.shape, reason))
+    return Deferral(tuple(made)), maps
 
 
 def _wide_in_blocks(model: nn.Module, maps: Mapping[str, LinearMap]) -> set[str]:
