@@ -155,9 +155,13 @@ def beside(charts: Mapping[str, Chart]) -> Pictures:
 
 def write_charts(findings: Sequence[Finding], folder: Path) -> None:
     """Write every finding's chart as PDF and PNG and its rows as CSV to ``folder``."""
+    taken = set[str]()
     for finding in findings:
         pdf, png = still(chart_of(finding), finding.title)
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]  # names of rules are those of a user's log
+        while stem.lower() in taken:
+            stem += "-"
+        taken.add(stem.lower())
         write_csv(folder / f"{stem}.csv", finding.rows)
         (folder / f"{stem}.pdf").write_bytes(pdf)
         (folder / f"{stem}.png").write_bytes(png)
