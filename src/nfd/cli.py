@@ -134,7 +134,7 @@ def _flushed(stream: TextIO | None) -> int:
 _NOUNS = ("family", "make_model", "task", "batches")
 _FAMILY = ("blocks", "roles", "version")  # what a file may define beside make_model
 _TASK = (  # and beside batches
-    "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr", "warmup", "init_scale",
+    "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr", "init_scale",
 )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ class Setup:
     """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what belongs to them.
 
     The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``, ``weight_decay``,
-    ``adamw_lr``, ``warmup``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it
+    ``adamw_lr``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it
     runs, so that it can import what lies beside it.
 
     Raises:
@@ -399,7 +399,7 @@ class Transfer(Logged):
     rules: tuple[str, ...] | None = option(None, "rules to compare; by default standard beside that of the family")
     axes: tuple[str, ...] = option(
         (),
-        "settings against which to find the best rate too, such as batch_size=16,32,64; also steps, warmup, "
+        "settings against which to find the best rate too, such as batch_size=16,32,64; also steps, "
         "weight_decay, init_scale",
     )
     halving: bool = option(False, "choose rates by short trainings first")

@@ -87,7 +87,6 @@ FILES = {  # what stands at the end of the user's file, and what the answer must
     "roles = {'haed.*': 'readout'}": "roles 'haed.*'",
     "blocks = 'layers.*'": "blocks 'layers.*'",
     "weight_decay = 'no'": "weight_decay 'no'",
-    "warmup = 2": "warmup 2",
     "init_scale = 'no'": "init_scale 'no'",
 }
 RAISING = {  # the same, where the user's own code raises: with its line and words

@@ -31,7 +31,7 @@ from nfd.rates.optimum import LEARNT, Regret, Scores, Size, rounded
 from nfd.rates.transfer import TOLERANCE, RateAgainst, RuleTransfer, Transfer
 from nfd.runs.losses import classes_last
 from nfd.runs.sweep import Sweep, upset_in
-from nfd.runs.task import Batch, Task, as_task, knows_steps, warmed
+from nfd.runs.task import Batch, Task, as_task, knows_steps
 from nfd.runs.trial import Trial
 from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
@@ -90,8 +90,8 @@ def transfer(
         rules: to compare; by default that of the family and ``"standard"``, your model as it is.
         optimizer: in place of that of the family.
         seeds: of every network, at least 2; a verdict needs 3.
-        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"warmup"``,
-            ``"init_scale"``, and under Muon ``"adamw_lr"``.
+        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"init_scale"``, and
+            under Muon ``"adamw_lr"``.
         halving: choose rates by short trainings first.
         sweep: where networks are trained and kept.
 
@@ -167,7 +167,7 @@ def _axes(axes: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]]:
         raise InputTypeError(f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}.")
     checked = {}
     for name, given in (axes or {}).items():
-        check_choice("axes", name, ("weight_decay", "batch_size", "steps", "warmup", "init_scale", "adamw_lr"))
+        check_choice("axes", name, ("weight_decay", "batch_size", "steps", "init_scale", "adamw_lr"))
         values = check_several(f"axes[{name!r}]", given, "values of the setting")
         numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
         if not numbers or numbers != sorted(set(numbers)):
@@ -190,8 +190,6 @@ def _varied(task: Task, setting: str, value: Any, family: Family) -> Task:
             return task.first(check_count("steps", value, maximum=task.steps))
         if setting == "weight_decay":
             check_optimizer(family.optimizer, rule=family.rule, weight_decay=check_real(setting, value, below=MAX_RATE))
-        elif setting == "warmup":
-            warmed(None, task.steps, check_real(setting, value, below=1.0))
         elif setting == "init_scale":
             check_real(setting, value, above=0.0, below=MAX_RATE)
         else:

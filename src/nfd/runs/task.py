@@ -28,7 +28,6 @@ from nfd.core.errors import (
 from nfd.core.machine import plain
 from nfd.runs.losses import IGNORED, LOSSES, MODELS_OWN, loss_of
 from nfd.scaling.rules import MAX_RATE
-from nfd.scaling.run import ramp
 from nfd.scaling.samples import batch_size, check_sample, mapped, on_device, shape_of, tensors_in
 
 # ---- Schedules of the learning rate as plain factors, one per step
@@ -70,24 +69,6 @@ def knows_steps(schedule: Schedule) -> bool:
     except (TypeError, ValueError):  # some that are written in C do not tell
         return False
     return "steps" in taken and taken["steps"].default is inspect.Parameter.empty
-
-
-def warmed(factors: Sequence[float] | None, steps: int, warmup: float) -> tuple[float, ...] | None:
-    """The factors with a linear warm-up: of its ``w = warmup * steps`` steps, step t has a share ``(t + 1) / (w + 1)``.
-
-    Args:
-        factors: of a schedule, None for ones. warmup: share of the steps.
-
-    Raises:
-        ValueError: where there is a warm-up and it is shorter than a step.
-    """
-    rising = round(warmup * steps)
-    if warmup and not rising:
-        raise InputError(f"warmup must be at least one step; got {warmup:g} of {steps} steps. Take more, or 0.")
-    if not rising:
-        return None if factors is None else tuple(factors)
-    given = [1.0] * steps if factors is None else factors
-    return tuple(factor * ramp(t, rising) for t, factor in enumerate(given))
 
 
 def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
@@ -151,7 +132,6 @@ class Task:
         make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's.
         weight_decay: of the base.
         adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if None.
-        warmup: share of the steps over which rates rise linearly, on top of the schedule.
         init_scale: factor on the initial weights of every matrix that begins at random.
 
     Raises:
@@ -170,7 +150,6 @@ class Task:
     make_optimizer: MakeOptimizer | None = None
     weight_decay: float = 0.0
     adamw_lr: float | None = None
-    warmup: float = 0.0
     init_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -192,11 +171,9 @@ class Task:
             check_callable("schedule", self.schedule, "a function of the step, or from an optimizer to a scheduler")
         checked = {
             "weight_decay": check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE),
-            "warmup": check_real("warmup", self.warmup, least=0.0, below=1.0),
             "init_scale": check_real("init_scale", self.init_scale, above=0.0, below=MAX_RATE),
         }
         self.__dict__.update(batches=pairs, eval_batches=judged, loss=loss, **checked)
-        warmed(None, self.steps, self.warmup)
 
     def having(self, **changes: Any) -> Self:
         """The same with other values of some fields, which are not checked again."""
@@ -263,9 +240,8 @@ class Task:
         return loss_of(self.loss)
 
     def factors(self, lr: float) -> tuple[float, ...] | None:
-        """The schedule and the warm-up as factors on the rates, one per step; None where there is neither."""
-        scheduled = None if self.schedule is None else factors_of(self.schedule, self.steps, lr)
-        return warmed(scheduled, self.steps, self.warmup)
+        """The schedule as factors on the rates, one per step; None where there is none."""
+        return None if self.schedule is None else factors_of(self.schedule, self.steps, lr)
 
     def first(self, steps: int) -> Self:
         """The same with its first batches alone."""

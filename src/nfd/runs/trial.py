@@ -115,7 +115,7 @@ class Trial:
 
     @cached_property
     def factors(self) -> tuple[float, ...] | None:
-        """Its schedule and warm-up as factors on its rates, one per step; None where there is neither."""
+        """Its schedule as factors on its rates, one per step; None where there is none."""
         return self.task.factors(self.lr)
 
     @property
