@@ -14,7 +14,7 @@ import nfd
 from nfd.core.random import derive
 from nfd.data import digits
 from nfd.families.family import NetworkFamily
-from nfd.families.member import PaperMember
+from nfd.families.member import Member
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ def predicted(width: int, replicates: int, seed: int) -> nfd.Prediction:
 class _Drawn(NetworkFamily):
     """The paper's networks, of draws that its version names."""
 
-    def member(self, width: int, depth: int, seed: int = 0, *more: Any, **named: Any) -> PaperMember:
+    def member(self, width: int, depth: int, seed: int = 0, *more: Any, **named: Any) -> Member:
         return super().member(width, depth, derive(seed, str(self.version)), *more, **named)
 
 

@@ -25,14 +25,14 @@ from nfd.core.errors import (
     check_seed,
 )
 from nfd.core.random import derive, global_streams
-from nfd.families.member import Member, PaperMember, member_of
+from nfd.families.member import Member
 from nfd.families.network import Network, ResNet
 from nfd.scaling.base import MakeModel, check_constructor, instance
 from nfd.scaling.model import blocks_of, tensors
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, defaults_of, plan, told_by
-from nfd.scaling.rules import RULES
+from nfd.scaling.rules import RULES, rule_named
 from nfd.scaling.samples import on_device
 
 _UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
@@ -181,8 +181,9 @@ class Family:
         module = instance(self.make_model, width, depth, seed)
         if device is not None:
             module.to(device)
-        member = member_of(module, self._planned(module, width, depth, device))
-        member.begin_(seed)
+        member = Member(module, self._planned(module, width, depth, device))
+        if member.net is not None or rule_named(self.rule).scales_width:  # others leave a module's own start
+            member.plan.apply_(module, seed)
         return member
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
@@ -273,6 +274,9 @@ class NetworkFamily(Family):
             return self
         return replace(self, make_model=partial(made, coupled=depth))
 
+    def plan(self, width: int, depth: int) -> Plan:
+        return plan(self.build(width, depth), rule=self.rule, optimizer=self.optimizer)
+
     def member(
         self,
         width: int,
@@ -281,12 +285,13 @@ class NetworkFamily(Family):
         weights: NetworkWeights = "dense",
         device: torch.device | str | None = None,
         resolution: float | None = None,
-    ) -> PaperMember:
+    ) -> Member:
         kind = cast(type[Network], self.make_model.func)
         more: dict[str, Any] = {"weights": weights, "seed": seed}
         more |= {"device": device or "cpu"} | ({} if resolution is None else {"resolution": resolution})
         net = self.make_model(width, depth, **kind.settings_of(self.rule) | self.make_model.keywords | more)
-        return PaperMember(net, net, self.rule, self.optimizer)
+        base = 1 if net.regime == "feature" else None  # kernel: rates of the base at every width
+        return Member(net, net.own_plan(self.rule, self.optimizer, base, 1))
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
         member = self.member(width, depth, seed)

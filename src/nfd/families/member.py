@@ -12,14 +12,14 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nfd.core.errors import InputError, RuleName
+from nfd.core.errors import InputError
 from nfd.core.random import global_streams
 from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
 from nfd.scaling.model import block_of, modules, stacks_of
 from nfd.scaling.plan import Plan
-from nfd.scaling.planning import plan, told_by
-from nfd.scaling.rules import Role, rule_named
+from nfd.scaling.planning import told_by
+from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, batch_size, call_with, evaluating, outputs_of
 
 
@@ -27,12 +27,17 @@ class Member:
     """One network of a family: a module and the plan that scales its training.
 
     Args:
-        module: the network.
+        module: the network, which PyTorch may have wrapped.
         plan: of this module.
+
+    Attributes:
+        net: the network of the paper that the module is; None for others.
     """
 
     def __init__(self, module: nn.Module, plan: Plan) -> None:
         self.module, self.plan = module, plan
+        told = told_by(module)
+        self.net = told if isinstance(told, Network) else None
 
     def __call__(self, sample: Any) -> Any:
         """The output of the module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
@@ -41,38 +46,22 @@ class Member:
     # ---- how it is scaled ------------------------------------------------------------------------------------
 
     @property
-    def optimizer(self) -> str:
-        """The name of the optimizer that trains it."""
-        return self.plan.optimizer
-
-    @property
-    def roles(self) -> dict[str, Role]:
-        """The role of every tensor, by name."""
-        return self.plan.roles
-
-    @property
-    def hidden(self) -> list[str]:
-        """The names of what is inside of blocks and trains at a rate of its own there: matrices, and their biases."""
-        return [name for name, role in self.roles.items() if role in ("hidden", "inner", "outer")]
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        """The names of the residual blocks."""
-        return self.plan.blocks
-
-    @property
     def stacks(self) -> dict[str, tuple[str, ...]]:
         """The blocks of every stack by its name; of one stack alone, or none, under no name."""
-        return stacks_of(self.blocks)
+        return stacks_of(self.plan.blocks)
 
     def time_step(self, stack: str = "") -> float:
         """The step tau of one block along the depth of a stack, ``T / L``."""
+        if self.net is not None:
+            return self.net.horizon / self.net.depth
         return 1 / max(len(self.stacks.get(stack, ())), 1)
 
     def multiplier(self, name: str) -> float:
         """The factor by which the forward pass multiplies a stored matrix, over that of the base where the model has
         such factors of its own; 0 if only gradients pass through it."""
-        return self.plan.own_factor(name)
+        if self.net is None:
+            return self.plan.own_factor(name)
+        return 0.0 if name.endswith("feedback_weight") else self.net.scale(self.plan.roles[name])
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
         """Parameter groups for the plan's optimizer.
@@ -81,22 +70,22 @@ class Member:
             lr, weight_decay: of the base, at least 0; the plan scales them.
             adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; ``lr`` if None.
         """
-        return self.plan.param_groups(self.module, lr=lr, weight_decay=weight_decay, adamw_lr=adamw_lr)
-
-    def begin_(self, seed: int) -> None:
-        """Draw the initial weights of the rule in place, and insert its forward multipliers.
-
-        Rules that do not scale width, such as ``"standard"``, leave the module's own weights.
-        """
-        if rule_named(self.plan.rule).scales_width:
-            self.plan.apply_(self.module, seed)
+        net = self.net
+        if net is None or (net.weights == "dense" and rule_named(self.plan.rule).regime != "kernel"):
+            return self.plan.param_groups(self.module, lr=lr, weight_decay=weight_decay, adamw_lr=adamw_lr)
+        if weight_decay or adamw_lr is not None:
+            raise InputError(
+                "weight_decay and adamw_lr are for plans: weights that are not stored, and rule='ntk', have none. "
+                "Leave them out."
+            )
+        return net.param_groups(lr, self.plan.rule, self.plan.optimizer)
 
     # ---- what it costs ---------------------------------------------------------------------------------------
 
     @cached_property
     def parameters(self) -> int:
-        """The number of stored parameters; a shared tensor counts once."""
-        return sum(p.numel() for p in self.module.parameters())
+        """The number of stored parameters; a shared tensor counts once, and copies that carry gradients back do not."""
+        return sum(p.numel() for name, p in self.module.named_parameters() if not name.endswith("feedback_weight"))
 
     def operations(self, sample: Any) -> float:
         """Floating-point operations of a forward and a backward pass, per input of ``sample``, as PyTorch counts them.
@@ -115,6 +104,12 @@ class Member:
     def stream(self) -> Iterator[StreamEnds]:
         """A context that records the residual streams of one forward pass, and their gradients in the backward pass."""
         ends, parts = StreamEnds(), modules(self.module)
+        if self.net is not None:
+            with self.net.watched() as passes:
+                yield ends
+            ((layers, _),) = passes
+            ends.show(layers, self.plan.blocks)
+            return
 
         def meet(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ends.meet((*args, *kwargs.values()))
@@ -130,7 +125,7 @@ class Member:
 
         with as_written(), ExitStack() as hooks:
             for name, part in parts.items():
-                if block_of(name, self.blocks) is None or name in self.blocks:
+                if block_of(name, self.plan.blocks) is None or name in self.plan.blocks:
                     hooks.enter_context(part.register_forward_pre_hook(meet, with_kwargs=True))
             for stack, blocks in self.stacks.items():
                 for block in blocks:
@@ -140,85 +135,5 @@ class Member:
 
     def reserve(self, samples: int) -> None:
         """Reserve memory for a training of this many samples; only layers without stored weights need it."""
-
-
-# ---- A network of the paper under its plan: it has its scales in its forward pass, and streams that can be read
-
-
-class PaperMember(Member):
-    """A network of the paper: its base is the network of width 1 and depth 1.
-
-    Args:
-        module: the network, or what PyTorch wrapped it in. net: the network itself.
-        rule, optimizer: which it is trained by. planned: its plan, where it is made already.
-    """
-
-    def __init__(
-        self, module: nn.Module, net: Network, rule: RuleName, optimizer: str, planned: Plan | None = None
-    ) -> None:
-        self.module, self.net, self.rule, self._optimizer = module, net, rule, optimizer
-        if planned is not None:
-            self.plan = planned
-
-    @cached_property
-    def plan(self) -> Plan:  # type: ignore[override]
-        return plan(self.module, rule=self.rule, optimizer=self.optimizer)
-
-    @property
-    def optimizer(self) -> str:
-        return self._optimizer
-
-    @property
-    def roles(self) -> dict[str, Role]:
-        return super().roles if self.net.weights == "dense" else self.net.named_roles()
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        return tuple(self.net.block_names())
-
-    def time_step(self, stack: str = "") -> float:
-        return self.net.horizon / self.net.depth
-
-    def multiplier(self, name: str) -> float:
-        if name.endswith("feedback_weight"):
-            return 0.0
-        return self.net.scale(self.roles[name])
-
-    def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
-        if self.net.weights != "dense" or rule_named(self.rule).regime == "kernel":  # which no plan is for
-            if weight_decay or adamw_lr is not None:
-                raise InputError(
-                    "weight_decay and adamw_lr are for plans: weights that are not stored, and rule='ntk', have none. "
-                    "Leave them out."
-                )
-            return self.net.param_groups(lr, self.rule, self.optimizer)
-        return super().groups(lr, weight_decay, adamw_lr)
-
-    def begin_(self, seed: int) -> None:
-        self.plan.apply_(self.module, seed)  # its own start is that of its own seed, whatever the rule
-
-    @cached_property
-    def parameters(self) -> int:
-        return sum(p.numel() for name, p in self.net.named_parameters() if not name.endswith("feedback_weight"))
-
-    @contextmanager
-    def stream(self) -> Iterator[StreamEnds]:
-        ends = StreamEnds()
-        with self.net.watched() as passes:
-            yield ends
-        ((layers, _),) = passes
-        ends.first[""], ends.last[""] = layers[:1], layers[-1:]
-        hidden = [h.detach() for h in layers]
-        ends.before |= dict(zip(self.blocks, hidden, strict=False))
-        ends.behind |= dict(zip(self.blocks, hidden[1:], strict=False))
-
-    def reserve(self, samples: int) -> None:
-        self.net.reserve(samples)
-
-
-def member_of(module: nn.Module, planned: Plan) -> Member:
-    """The member that a planned module is: the one place that looks at which kind it is."""
-    net = told_by(module)
-    if isinstance(net, Network):
-        return PaperMember(module, net, planned.rule, planned.optimizer, planned)
-    return Member(module, planned)
+        if self.net is not None:
+            self.net.reserve(samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -66,6 +67,13 @@ class StreamEnds:
         if h.requires_grad:
             h.retain_grad()
         end.append(h)
+
+    def show(self, layers: list[Tensor], blocks: Sequence[str]) -> None:
+        """Note the one stream of a network that returns it: before its first block, and behind each."""
+        self.first[""], self.last[""] = layers[:1], layers[-1:]
+        hidden = [h.detach() for h in layers]
+        self.before |= dict(zip(blocks, hidden, strict=False))
+        self.behind |= dict(zip(blocks, hidden[1:], strict=False))
 
     def meet(self, value: Any) -> None:
         """Note what a block, or a module outside of blocks, is given: it may be the stream behind the latest block."""

@@ -559,8 +559,9 @@ class Ensembles:
         """
         n, rows = max(self.family.base[0], 16), self.task.rows
         small = self.family.member(n, self.family.base[1])
-        blocks = max(len(small.blocks), 1)
-        shapes = [small.module.get_parameter(name).shape for name in small.hidden]
+        blocks = max(len(small.plan.blocks), 1)
+        hidden = [name for name, role in small.plan.roles.items() if role in ("hidden", "inner", "outer")]
+        shapes = [small.module.get_parameter(name).shape for name in hidden]
         area = sum(math.prod(shape) for shape in shapes) / n**2 / blocks * width**2 * depth
         sides = sum(shape[0] + math.prod(shape[1:]) for shape in shapes) / n / blocks * width * depth
         dense = (2 + self.family.law.states) * area

@@ -481,7 +481,7 @@ class _Measurement(Observation):
         meters = self._note(step, {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()})
         self.readings += [(step, *reading) for reading in readings(self.member, look)]
         for name, of_matrix in look.matrices.items():
-            self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | of_matrix)
+            self.rows.append({"step": step, "matrix": name, "role": self.member.plan.roles[name]} | of_matrix)
         return meters
 
     def _note(self, step: int, meters: _Meters) -> _Meters:
@@ -510,6 +510,6 @@ class _Measurement(Observation):
                 self.events += gradient_events(sizes, stack, step)
                 unread.pop("gradient", None)
             elif sizes is None:
-                unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
+                unread["gradient"] = HIDDEN if self.member.plan.blocks else NO_BLOCKS
             else:
                 unread["gradient"] = "the readout starts at zero, so that no gradient flows back."

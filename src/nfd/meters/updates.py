@@ -231,7 +231,7 @@ class Baseline:
                 own = [n for n in names if self.stack_of[n] == stack]
                 if own and not any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own):
                     unread[meter] = "none of these matrices stands in a module that does nothing but apply it."
-        if not self.member.blocks:
+        if not self.member.plan.blocks:
             inside = {"inner_update": self.inner, "stream_update": self.outer, "function_update_inner": self.inner}
             stacks[""] |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
         return stacks

@@ -164,7 +164,7 @@ class Trial:
             if 0 in looks:
                 found[0] = judged(member, task)
             groups = member.groups(self.lr, task.weight_decay, task.adamw_lr)
-            optimizer = optimizer_of(task, member.optimizer, groups)
+            optimizer = optimizer_of(task, member.plan.optimizer, groups)
             steps = train(member, optimizer, task.batches, task.value, rates=self.factors, around=_around(seen))
             for row in steps:
                 losses.append(row.losses)

@@ -19,7 +19,7 @@ from nfd.core.errors import InputError, InputTypeError, check_count, check_flag,
 from nfd.core.machine import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text
-from nfd.families.member import member_of
+from nfd.families.member import Member
 from nfd.meters.check import Check
 from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
@@ -111,7 +111,7 @@ class Watch:
         self.failed: str | None = None
         self._told, self._judged_last = False, 0
         self._previous: dict[str, Tensor] | None = None  # matrices before the step that a look follows
-        self._plan, self._member = plan, member_of(modules(model)[""], plan)
+        self._plan, self._member = plan, Member(modules(model)[""], plan)
         with apart(self._member.module), blaming_the_sample(sample):
             self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
         unread = self._baseline.unread.items()
