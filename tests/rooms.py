@@ -21,7 +21,7 @@ ROOMS = {  # lines and files, without __init__.py
     "meters": (1_610, 4),
     "rates": (1_385, 4),
     "forecasts": (1_343, 3),
-    "limits": (1_480, 4),
+    "limits": (1_435, 4),
     "watch": (1_550, 4),
     "report": (705, 3),
 }

@@ -14,7 +14,6 @@ backward, at l = L, and left out there. At a finite step this is the decoupled n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +29,6 @@ from nfd.core.activations import Activation
 from nfd.core.errors import (
     MOST,
     InputError,
-    check_choice,
     check_count,
     check_device,
     check_finite,
@@ -47,12 +45,6 @@ from nfd.scaling.rules import MAX_ETA_C
 # ---- ``nfd.solve_nfd``: Definition 1 literally, by the particles of ``nfd.limits.particles``
 
 
-_LOSSES: dict[str, Slope] = {
-    "mse": lambda f, y: f - y,
-    "logistic": lambda f, y: -y / (1 + math.exp(min(y * f, 700.0))),
-}
-
-
 @dataclass(frozen=True)
 class Solution:
     """The result of ``nfd.solve_nfd``, a mean over replicates.
@@ -60,9 +52,6 @@ class Solution:
     Attributes:
         outputs, outputs_stderr: f^(k) before the update of step k, [K].
         Sigma, Theta: ``E[phi(h_t) phi(h_t)']`` and ``E[g_t g_t']`` at every grid time, [L+1, K, K].
-        min_eigenvalues: the smallest eigenvalues of Sigma and Theta, [2, L+1] (Assumption 1), mean over replicates;
-            not-a-number if a replicate diverged.
-        dropped: how many directions the growing factors dropped, [2, L], summed over replicates: forward, backward.
         diverged_at: the first step at which an output of a replicate diverged, or None. Numbers are not-a-number from
             there on.
 
@@ -76,8 +65,6 @@ class Solution:
     outputs_stderr: Tensor
     Sigma: Tensor = field(repr=False)
     Theta: Tensor = field(repr=False)
-    min_eigenvalues: Tensor = field(repr=False)
-    dropped: Tensor = field(repr=False)
     diverged_at: int | None
 
 
@@ -90,22 +77,20 @@ def solve_nfd(
     horizon: float = 1.0,
     activation: str = "tanh",
     eta_c: float = 0.1,
-    loss: str = "mse",
     particles: int = 4096,
     replicates: int = 4,
     seed: int = 0,
     eq5_term: bool = False,
     device: torch.device | str = "cpu",
 ) -> Solution:
-    """Solve Neural Feature Dynamics (Definition 1) for online SGD, one sample per step, one output.
+    """Solve Neural Feature Dynamics (Definition 1) for online SGD on ``(f - y)^2 / 2``, one sample per step.
 
     Args:
-        inputs: ``[K, d]``; targets: ``[K]``, real for ``loss="mse"``, +1 or -1 for ``"logistic"``.
+        inputs: ``[K, d]``; targets: ``[K]``.
         grid: L, steps of size tau = T / L.
         horizon: T > 0.
         activation: as in ``nfd.ResNet``.
         eta_c: learning rate.
-        loss: ``"mse"``, (f - y)^2 / 2, or ``"logistic"``, log(1 + exp(-y f)).
         particles: M, more than K.
         replicates: independent solutions, for the standard errors.
         seed: of everything random.
@@ -124,15 +109,12 @@ def solve_nfd(
         print(s.outputs, s.outputs_stderr)
     """
     place = check_device(device)
-    check_choice("loss", loss, _LOSSES)
     x, y = (
         check_finite(name, check_numbers(name, value).double()).to(place)
         for name, value in (("inputs", inputs), ("targets", targets))
     )
     if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
         raise InputError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
-    if loss == "logistic" and not bool((y.abs() == 1).all()):
-        raise InputError("targets for loss='logistic' must be +1 or -1.")
     if x.shape[1] >= qmc.Sobol.MAXDIM:
         raise InputError(f"inputs may have up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Project them.")
     eq5_term = check_flag("eq5_term", eq5_term)
@@ -162,24 +144,15 @@ def solve_nfd(
             T=check_real("horizon", horizon, above=0.0),
             act=activations.activation(activation),
             eta_c=check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C),
-            slope=_LOSSES[loss],
             M=particles,
             seed=derive(seed, "particles", index),
             eq5=eq5_term,
         )
         replicate.run()
         finished.append(replicate.summary())
-    outputs, Sigma, Theta, smallest, dropped = (torch.stack(column) for column in zip(*finished, strict=True))
+    outputs, Sigma, Theta = (torch.stack(column) for column in zip(*finished, strict=True))
     ends = outputs.isnan().any(0).nonzero()
-    return Solution(
-        outputs.mean(0),
-        stderr(outputs),
-        Sigma.mean(0),
-        Theta.mean(0),
-        smallest.mean(0),
-        dropped.sum(0),
-        int(ends[0]) if len(ends) else None,
-    )
+    return Solution(outputs.mean(0), stderr(outputs), Sigma.mean(0), Theta.mean(0), int(ends[0]) if len(ends) else None)
 
 
 # ---- The scheme of Definition 1: one replicate of the coupled forward-backward SDE, by interacting particles
@@ -187,18 +160,15 @@ def solve_nfd(
 
 _DIVERGED = 1e12  # an output beyond this ends a solution
 
-Slope = Callable[[float, float], float]
-
 
 class Particles:
     """One replicate."""
 
     def __init__(
-        self, x: Tensor, y: Tensor, *, L: int, T: float, act: Activation, eta_c: float, slope: Slope,
-        M: int, seed: int, eq5: bool,
+        self, x: Tensor, y: Tensor, *, L: int, T: float, act: Activation, eta_c: float, M: int, seed: int, eq5: bool,
     ) -> None:  # fmt: skip
         self.x, self.y, self.L, self.tau = x, y, L, T / L
-        self.act, self.eta_c, self.slope, self.M, self.seed, self.eq5 = act, eta_c, slope, M, seed, eq5
+        self.act, self.eta_c, self.M, self.seed, self.eq5 = act, eta_c, M, seed, eq5
         K = len(x)
         self.gram = x @ x.T / x.shape[1]
         self.h = x.new_zeros(L + 1, M)  # of the present sample
@@ -213,20 +183,14 @@ class Particles:
         self.outputs = x.new_zeros(K)
         self.u, self.v = self._ends(x.shape[1])
 
-    def summary(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Outputs, Sigma, Theta, their smallest eigenvalues and what was dropped; not-a-number from a divergence on."""
+    def summary(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs, Sigma and Theta; not-a-number from a divergence on."""
         Sigma, Theta = (values @ values.transpose(1, 2) / self.M for values in (self.phi, self.g))
         if self.diverged_at is not None:
             for C in (Sigma, Theta):
                 C[:, self.diverged_at :] = torch.nan
                 C[:, :, self.diverged_at :] = torch.nan
-            smallest = Sigma.new_full((2, self.L + 1), torch.nan)
-        else:
-            smallest = torch.stack([torch.linalg.eigvalsh(C)[..., 0] for C in (Sigma, Theta)])
-        dropped = torch.tensor(
-            [[f.dropped for f in side] for side in (self.forward, self.backward)], device=Sigma.device
-        )
-        return self.outputs, Sigma, Theta, smallest, dropped
+        return self.outputs, Sigma, Theta
 
     def run(self) -> None:
         """Train on every sample, or until an output leaves all bounds."""
@@ -239,7 +203,7 @@ class Particles:
                 self.diverged_at = k
                 return
             self.h_T[k] = self.h[self.L]
-            self.Lp[k] = self.slope(float(self.outputs[k]), float(self.y[k]))
+            self.Lp[k] = self.outputs[k] - self.y[k]
             self._backward(k)
 
     def _forward(self, k: int) -> None:
@@ -304,12 +268,11 @@ _DROPPED = 1e-8  # a direction that adds less than this share of its variance is
 
 
 class GrowingCholesky:
-    """Cholesky factor of a growing covariance; directions that add nothing are dropped, and counted."""
+    """Cholesky factor of a growing covariance; directions that add nothing are dropped."""
 
     def __init__(self, K: int) -> None:
         self.rows = np.zeros((K, K))
         self.kept: list[int] = []
-        self.dropped = 0
 
     def extend(self, row: NDArray[np.float64]) -> Tensor:
         """Coefficients in all directions of a new variable; ``row``: covariances with the others, then its variance."""
@@ -320,6 +283,4 @@ class GrowingCholesky:
         if rest > _DROPPED * row[k]:
             self.rows[k, r] = math.sqrt(rest)
             self.kept.append(k)
-        else:
-            self.dropped += 1
         return torch.from_numpy(self.rows[k, : len(self.kept)].copy())
