@@ -437,7 +437,7 @@ class Transfer(Logged):
             [*answer.sentences, answer.about],
             answer.levels,
             closing=[made_by(command)],
-            content={"rules": result(answer.rules), "table": answer.table, "warnings": answer.warnings},
+            content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes},
             tables={"transfer.csv": answer.table},
         )
 

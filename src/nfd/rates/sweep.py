@@ -28,7 +28,7 @@ from nfd.core.errors import (
 from nfd.core.machine import undisturbed
 from nfd.families.family import Family, as_family
 from nfd.rates.optimum import LEARNT, Regret, Scores, Size, rounded
-from nfd.rates.transfer import TOLERANCE, RateAgainst, RuleTransfer, Transfer
+from nfd.rates.transfer import TOLERANCE, RateAgainst, RuleTransfer, Transfer, compared
 from nfd.runs.losses import classes_last
 from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.task import Batch, Task, as_task, knows_steps
@@ -45,6 +45,7 @@ from nfd.store import Record
 
 _OCTAVES = 3  # doublings that the first grid reaches to either side of the optimizer's usual rate
 _CLOSEST = 1.05  # factor between two rates of a grid
+_FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
 
 
 @undisturbed()
@@ -66,7 +67,7 @@ def transfer(
 
     Every network is trained at every rate from every seed. If the best rate lies at an end of the grid, rates are
     added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest network's best rate and at
-    its own. The difference is the regret. ``Transfer.warnings`` says where another rule is better at the largest size,
+    its own. The difference is the regret. ``Transfer.notes`` say where another rule is better at the largest size,
     where growing does not help, and where initial weights are far from fan-in scaling.
 
     Example::
@@ -97,7 +98,7 @@ def transfer(
 
     Returns:
         A ``Transfer``: ``best(rule, width, depth)``, ``loss(rule, width, depth)``, ``drift(rule, axis)``,
-        ``regret(rule)``, ``verdict(rule)`` and ``warnings``.
+        ``regret(rule)``, ``verdict(rule)`` and ``notes``.
 
     Raises:
         ValueError, TypeError, RuntimeError: naming the argument, or the line of your code that fails.
@@ -125,7 +126,8 @@ def transfer(
         f"counts as {'log C' if asked.classes else 'an untrained one'}. A regret under {TOLERANCE:.0%} of the progress "
         "counts as none."
     )
-    return Transfer(tuple(answers), about, score, task.notes, _initial_scale(given))
+    scale = [] if "init_scale" in varying else _scale_note(given)
+    return Transfer(tuple(answers), about, score, (*task.notes, *scale, *compared(answers)))
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -146,16 +148,20 @@ def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
     return rates
 
 
-def _initial_scale(family: Family) -> float:
-    """``Transfer.initial_scale``, as a geometric mean; unknown of networks with scales in their forward pass, and where
-    no inner matrix begins at random."""
+def _scale_note(family: Family) -> list[str]:
+    """A warning of inner matrices that begin far from fan_in^-1/2, by the geometric mean of their standard deviations.
+    Networks with scales in their forward pass have none."""
     member = family.member(*family.base)
-    if told_by(member.module) is not None:
-        return math.nan
-    entries = member.plan.entries.values()
+    entries = [] if told_by(member.module) is not None else member.plan.entries.values()
     drawn = [e for e in entries if e.role in ("inner", "hidden") and not e.is_vector and e.fan_in and e.start.std]
-    ratios = [e.start.std * math.sqrt(e.fan_in or 1) for e in drawn]
-    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+    scale = math.exp(math.fsum(math.log(e.start.std * math.sqrt(e.fan_in or 1)) for e in drawn) / max(1, len(drawn)))
+    if max(scale, 1 / scale) <= _FAR:
+        return []
+    word, tried = ("small", "1, 2, 4, 8") if scale < 1 else ("large", "0.125, 0.25, 0.5, 1")
+    return [
+        f"Initial weights are {word}: inner matrices of the smallest network begin at {scale:.2g} times fan_in^-1/2, "
+        f"and a rule keeps this at every size. Try axes={{'init_scale': ({tried})}}."
+    ]
 
 
 # ---- further settings ------------------------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_w
 
 # ---- The answer of a sweep or of a log, for all rules
 
-_FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
-
 
 @dataclass(frozen=True)
 class Transfer:
@@ -28,16 +26,13 @@ class Transfer:
 
     Attributes:
         rules: the answer for each rule. about: a description of the runs. score: the loss that best rates minimise.
-        notes: which runs were left out, and why.
-        initial_scale: standard deviation of the initial inner matrices of the smallest network over fan_in^-1/2;
-            not-a-number if it is not known.
+        notes: which runs were left out, what a small regret does not show, and last what to do.
     """
 
     rules: tuple[RuleTransfer, ...]
     about: str
     score: str
     notes: tuple[str, ...] = ()
-    initial_scale: float = math.nan
 
     def __iter__(self) -> Iterator[RuleTransfer]:
         return iter(self.rules)
@@ -106,56 +101,6 @@ class Transfer:
         return [*sizes, *(row for answer in self.rules for own in answer.against.values() for row in own.table)]
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a small regret does not show: another rule whose loss is lower, a larger network that is not known to be
-        better than the smallest, initial weights far from fan-in scaling. Empty if there is nothing of the kind."""
-        said = []
-        if advised := self._advised:
-            small, *_, large = advised.cells
-            if better := self._better(advised):
-                other, lower = better
-                said.append(
-                    f"At {in_words(large)} {other} is better than {advised.rule}: the loss at its own best lr is lower "
-                    f"by {lower.unsigned} nats."
-                )
-            grown = advised.loss(large).minus(advised.loss(small))
-            if not grown.high < 0:
-                word = "worse" if grown.low > 0 else "not known to be better"
-                said.append(
-                    f"Under {advised.rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} "
-                    f"the best loss changes by {grown} nats."
-                )
-        scale = self.initial_scale
-        if max(scale, 1 / scale) > _FAR and not any("init_scale" in answer.against for answer in self.rules):
-            word, tried = ("small", "1, 2, 4, 8") if scale < 1 else ("large", "0.125, 0.25, 0.5, 1")
-            said.append(
-                f"Initial weights are {word}: inner matrices of the smallest network begin at {scale:.2g} times "
-                f"fan_in^-1/2, and a rule keeps this at every size. Try axes={{'init_scale': ({tried})}}."
-            )
-        return tuple(said)
-
-    @property
-    def advice(self) -> str:
-        """What to do; empty unless every rule has a regret."""
-        if (best := self._advised) is None or best.regret is None:
-            return ""
-        small, *_, large = best.cells
-        if best.verdict != "TRANSFERS":
-            return (
-                f"No rule is known to transfer: tune at the size that you train. At {in_words(large)} the loss is "
-                f"lowest under {best.rule} at lr = {rate_in_words(best.cells[large].rate())}."
-            )
-        if better := self._better(best):
-            return (
-                f"{best.rule} transfers, but {better[0]} is better at {in_words(large)}: find out why, or tune "
-                f"{better[0]} at the size that you train."
-            )
-        return (
-            f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at {in_words(small)} it costs "
-            f"{best.regret.in_percent} of the progress at {in_words(large)}."
-        )
-
-    @property
     def levels(self) -> list[Row]:
         """The best rates and losses of all rules at all sizes, in words."""
         return [
@@ -168,11 +113,9 @@ class Transfer:
 
     @property
     def sentences(self) -> list[str]:
-        """The answer of every rule along sizes and further axes, notes and warnings, and what to do."""
+        """The answer of every rule along sizes and further axes, and the notes."""
         against = [own.sentence for answer in self.rules for own in answer.against.values()]
-        warnings = [f"Warning: {warning}" for warning in self.warnings]
-        advice = [self.advice] if self.advice else []
-        return [*map(str, self.rules), *against, *self.notes, *warnings, *advice]
+        return [*map(str, self.rules), *against, *self.notes]
 
     def __str__(self) -> str:
         return "\n".join([rows_as_text(self.levels), *self.sentences])
@@ -184,32 +127,6 @@ class Transfer:
             sizes = "; ".join(map(in_words, answer.cells))
             raise InputError(f"there are no runs of {in_words((width, depth))}. There are some of {sizes}.")
         return answer
-
-    @cached_property
-    def _advised(self) -> RuleTransfer | None:
-        """The rule with the lowest loss of the largest network: of those that transfer at the smallest one's rate, else
-        of all at their own. None unless every rule has a regret."""
-        regrets = {answer.rule: answer.regret for answer in self.rules if answer.regret is not None}
-        if len(regrets) < len(self.rules):
-            return None
-        transferring = [answer for answer in self.rules if answer.verdict == "TRANSFERS"]
-        place = 0 if transferring else 1
-        return min(transferring or self.rules, key=lambda own: float(regrets[own.rule].new.scores[:, place].mean()))
-
-    def _better(self, own: RuleTransfer) -> tuple[str, Interval] | None:
-        """Another rule whose loss at the largest size is significantly lower, each at its own best rate, and how much.
-
-        It is chosen by the grid and judged by new starts, so that chance counts once. Rules share their seeds, so the
-        test is one of pairs. What is less than learning anything at all is left out.
-        """
-        large = [*own.cells][-1]
-        others = [answer for answer in self.rules if answer is not own and answer.cells[large].learns]
-        if not others:
-            return None
-        other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
-        a, b = own.reached(large), other.reached(large)
-        lower = mean(a - b) if len(a) == len(b) else mean(a).minus(mean(b))
-        return (other.rule, lower) if lower.low > 0 and lower.value > own.cells[large].least else None
 
 
 # ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift
@@ -282,7 +199,7 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
                 notes.append(f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds lack some rates.")
     if given is None:
         notes.append("A regret and a verdict need guess= (in the shell --guess), such as log C of C classes.")
-    return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
+    return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], (*notes, *compared(rules)))
 
 
 def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:
@@ -446,6 +363,51 @@ def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
     if len({size[k] for size in cells}) < 2:
         return None
     return fitted_exponent(list(cells.values()), [[math.log2(n), math.log2(L)] for n, L in cells], k)
+
+
+def compared(rules: Sequence[RuleTransfer]) -> list[str]:
+    """What the rules say together, and last what to do; nothing unless every rule has a regret.
+
+    Advised is the rule with the lowest loss of the largest network: of those that transfer at the smallest one's rate,
+    else of all at their own. Another rule may be better there at its own rate. It is chosen by the grid and judged by
+    new starts, so that chance counts once. Rules share their seeds, so the test is one of pairs.
+    """
+    regrets = {answer.rule: answer.regret for answer in rules if answer.regret is not None}
+    if len(regrets) < len(rules):
+        return []
+    transferring = [answer for answer in rules if answer.verdict == "TRANSFERS"]
+    place = 0 if transferring else 1
+    best = min(transferring or rules, key=lambda own: float(regrets[own.rule].new.scores[:, place].mean()))
+    (small, *_, large), notes = best.cells, list[str]()
+    grown = best.loss(large).minus(best.loss(small))
+    if not grown.high < 0:
+        word = "worse" if grown.low > 0 else "not known to be better"
+        notes.append(
+            f"Under {best.rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best "
+            f"loss changes by {grown} nats."
+        )
+    if not transferring:
+        rate = rate_in_words(best.cells[large].rate())
+        return [
+            *notes,
+            f"No rule is known to transfer: tune at the size that you train. At {in_words(large)} the loss is lowest "
+            f"under {best.rule} at lr = {rate}.",
+        ]
+    if others := [answer for answer in rules if answer is not best and answer.cells[large].learns]:
+        other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
+        a, b = best.reached(large), other.reached(large)
+        lower = mean(a - b) if len(a) == len(b) else mean(a).minus(mean(b))
+        if lower.low > 0 and lower.value > best.cells[large].least:  # less is not learning anything at all
+            return [
+                *notes,
+                f"{best.rule} transfers, but at {in_words(large)} {other.rule} is better: the loss at its own best lr "
+                f"is lower by {lower.unsigned} nats. Find out why, or tune {other.rule} at the size that you train.",
+            ]
+    return [
+        *notes,
+        f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at {in_words(small)} it costs "
+        f"{regrets[best.rule].in_percent} of the progress at {in_words(large)}.",
+    ]
 
 
 # ---- The best rate against a setting other than width and depth, under one rule
