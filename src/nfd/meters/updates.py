@@ -41,6 +41,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -117,9 +118,29 @@ class Baseline:
         self.before = replace(before, inputs={})
         self._start_sizes.clear()
 
+    @torch.no_grad()
     def seen(self) -> Pass:
         """A forward pass over the sample."""
-        return pass_of(self.member, self.sample, self.summing, self.readers)
+        module, inputs = self.member.module, dict[str, Tensor]()
+        infos, parts = tensors(module), modules(module)
+
+        def keep(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
+            if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+                inputs.setdefault(name, args[0].detach())
+
+        with ExitStack() as hooks:
+            for name in {*self.summing, *self.readers}:
+                for owner in (parts[full.rpartition(".")[0]] for full in infos[name].names):
+                    if owner is not module and not isinstance(owner, nn.Embedding):
+                        hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
+            hooks.enter_context(quiet(module))
+            stream = hooks.enter_context(self.member.stream())
+            outputs = outputs_of(self.member(self.sample)).detach()
+        features = [inputs[n] for n in self.readers if n in inputs] or [outputs]
+        ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
+        added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
+        entering = {stack: taken[-1].detach() for stack, taken in stream.first.items() if taken}
+        return Pass(outputs, features[-1], added, stream.behind, inputs, entering)
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of the matrices that read the stream, to compute the next update by difference."""
@@ -140,12 +161,13 @@ class Baseline:
         """
         now, infos, before = self.seen(), tensors(self.member.module), previous or {}
         matrices, responses = dict[str, dict[str, float]](), dict[str, _Squares | None]()
-        with _resetting(infos) as reset:
+        with ExitStack() as trained:  # inner matrices go to their start, and back behind it
             for name in self.matrices:
-                start = self.start[name]
+                start, weight = self.start[name], infos[name].parameter
                 matrices[name], responses[name] = self._of_matrix(infos[name], start, now, before.get(name))
                 if name in self.inner:
-                    reset(name, start)
+                    trained.callback(weight.copy_, weight.detach().clone())
+                    fill_(weight, start)
             stacks = self._of_stacks(now, matrices, responses)
         bounds = {stack: _pooled(own, 1) for stack in stacks if (own := self._of_stack(stack, self.inner, responses))}
         network = stacks.pop("")
@@ -237,22 +259,6 @@ class Baseline:
         return stacks
 
 
-@contextmanager
-def _resetting(infos: Mapping[str, TensorInfo]) -> Iterator[Callable[[str, Tensor], None]]:
-    """Within it the function that it yields puts a tensor to its start; behind it tensors are as they were."""
-    trained: dict[str, Tensor] = {}
-
-    def reset(name: str, start: Tensor) -> None:
-        trained[name] = infos[name].parameter.detach().clone()
-        fill_(infos[name].parameter, start)
-
-    try:
-        yield reset
-    finally:
-        for name, weight in trained.items():
-            infos[name].parameter.copy_(weight)
-
-
 def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
     """A copy of tensors as they are now, by name."""
     return {name: t.parameter.detach().clone() for name, t in infos.items()}
@@ -334,42 +340,6 @@ class Pass:
     behind: dict[str, Tensor]
     inputs: dict[str, Tensor]
     entering: dict[str, Tensor]
-
-
-@torch.no_grad()
-def pass_of(member: Member, sample: Any, matrices: Iterable[str], readers: Iterable[str]) -> Pass:
-    """One pass that keeps the inputs of these matrices; ``readers`` are those that read the stream at its end."""
-    module, readers = member.module, list(readers)
-    with _inputs(module, (*matrices, *readers)) as inputs, quiet(module), member.stream() as stream:
-        outputs = outputs_of(member(sample)).detach()
-    read = [inputs[n] for n in readers if n in inputs]
-    features = (read or [outputs])[-1].detach()
-    ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
-    added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
-    entering = {stack: taken[-1].detach() for stack, taken in stream.first.items() if taken}
-    return Pass(outputs, features, added, stream.behind, inputs, entering)
-
-
-@contextmanager
-def _inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
-    """Collects, over a pass, what the owners of these matrices are applied to, by the matrix's name."""
-    infos, parts = tensors(model), modules(model)
-    inputs: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
-            if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-                inputs.setdefault(name, args[0].detach())
-
-        return hook
-
-    with ExitStack() as hooks:
-        for name in infos.keys() & set(names):
-            for full in infos[name].names:
-                owner = parts[full.rpartition(".")[0]]
-                if owner is not model and not isinstance(owner, nn.Embedding):
-                    hooks.enter_context(owner.register_forward_pre_hook(keep(name)))
-        yield inputs
 
 
 @contextmanager
