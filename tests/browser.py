@@ -31,23 +31,6 @@ addEventListener("load", () => {
 </script></body>"""
 
 
-# Said by a page whose charts are there when it loads: how many have a line, and what of their text is cut off.
-STILL = """
-<script>
-addEventListener("load", () => {
-  const root = document.documentElement, charts = [...document.querySelectorAll("svg")];
-  const cut = (chart) => [...chart.querySelectorAll("text")].filter((text) => {
-    const own = text.getBoundingClientRect(), all = chart.getBoundingClientRect();
-    return own.left < all.left - 1 || own.right > all.right + 1 || own.top < all.top - 1 || own.bottom > all.bottom + 1;
-  });
-  parent.postMessage({ mode: location.hash.slice(1), width: innerWidth,
-    overflow: Math.max(root.scrollWidth, document.body.scrollWidth) - innerWidth,
-    lines: charts.map((chart) => Math.max(...[...chart.querySelectorAll(".line")].map((l) => l.getTotalLength()))),
-    cut: charts.flatMap(cut).map((text) => text.textContent) }, "*");
-});
-</script></body>"""
-
-
 @dataclass(frozen=True)
 class Seen:
     """What Chromium wrote to its console, what the pages said, by mode, and the picture of all frames."""
@@ -62,14 +45,14 @@ def browser() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-def seen(page: str, frames: dict[str, tuple[int, int, int]], folder: Path, probe: str = _PROBE) -> Seen:
+def seen(page: str, frames: dict[str, tuple[int, int, int]], folder: Path) -> Seen:
     """``page`` in a frame of each mode (light, dark, phone), at a place from the top and of a width and height.
 
-    ``probe`` ends the page in the place of ``</body>``: it posts what it sees to the parent, under the ``mode`` that is
+    A script ends the page in the place of ``</body>``: it posts what it sees to the parent, under the ``mode`` that is
     the page's fragment.
     """
     allowed = page.replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'", 1)
-    (folder / "page.html").write_text(probe.join(allowed.rsplit("</body>", 1)))
+    (folder / "page.html").write_text(_PROBE.join(allowed.rsplit("</body>", 1)))
     placed = "".join(
         f'<iframe src="page.html#{mode}" style="position:absolute;border:0;left:0;top:{top}px;width:{width}px;'
         f'height:{height}px"></iframe>'

@@ -22,7 +22,7 @@ ROOMS = {  # lines and files, without __init__.py
     "rates": (1_385, 4),
     "forecasts": (1_343, 3),
     "limits": (1_435, 4),
-    "watch": (1_550, 4),
+    "watch": (1_410, 4),
     "report": (705, 3),
 }
 

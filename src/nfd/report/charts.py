@@ -86,7 +86,8 @@ def drawn(rows: Sequence[Row], axes: Axes, compared: Sequence[Row] = ()) -> Char
 
     base = layer(points)
     known = base.transform_filter("isValid(datum.low)").encode(y=up("low"), y2="high:Q")
-    line = base.mark_line(strokeWidth=2, clip=beyond).encode(y=up())
+    alone = len({point["x"] for point in points}) == 1  # a line through one point is not seen
+    line = base.mark_line(strokeWidth=2, clip=beyond, point=alone).encode(y=up())
     if axes.kind in _CURVES:
         band = known.mark_area(fillOpacity=0.16, clip=beyond)
         band.encoding.strokeDash = alt.Undefined  # areas have none

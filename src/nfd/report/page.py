@@ -67,12 +67,12 @@ def figure_section(title: str, findings: Sequence[Finding]) -> Section:
     return Section(title, [], panels=list(map(Panel, map(chart_of, findings), captions, [f.title for f in findings])))
 
 
-def page(title: str, sections: Sequence[Section]) -> str:
-    """The page as HTML; every string from outside is escaped."""
+def page(title: str, sections: Sequence[Section], head: str = "") -> str:
+    """The page as HTML, with more elements in its ``head``; every other string from outside is escaped."""
     parts = [(section, f"part{k}") for k, section in enumerate(sections)]
     contents = [part for part in parts if not part[0].folded]
     template = templates().get_template("page.html")
-    return template.render(title=title, parts=parts, contents=contents, drawn=_drawn, dark=DARK)
+    return template.render(title=title, head=Markup(head), parts=parts, contents=contents, drawn=_drawn, dark=DARK)
 
 
 def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]]:

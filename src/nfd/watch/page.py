@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
+from dataclasses import replace
 from pathlib import Path
 
 from nfd.core.errors import InputTypeError
-from nfd.core.files import expanded, replace_file
+from nfd.core.files import Axes, Finding, expanded, replace_file
 from nfd.core.tables import Row, short
 from nfd.meters.verdict import METERS
-from nfd.report.charts import across_span, drawable, log_span
-from nfd.report.page import Label, templates
+from nfd.report.page import Label, Section, figure_section, page
 from nfd.watch.bands import Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
-# ---- The page of a training that is under way: what ``nfd.Watch`` read so far, in one file that follows the run
-
-
 MARK = '<meta name="generator" content="nfd run page">'
 _HEAD = 1024  # bytes of a file within which its mark stands
-_LONGEST = 3600.0  # seconds between two looks
-_LOOKS, _EARLIER = 60, 4  # of the past, in a chart over steps and in one over blocks
+_RELOAD = 30  # seconds after which a browser reads the file again
+_LOOKS = 60  # of the past, in a chart over steps
 _OF_MATRICES = {
     "update": "RMS of what training a matrix changed in its output",
     "change": "size of the change of a matrix over the size of its start",
@@ -37,8 +30,8 @@ _OF_MATRICES = {
 def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
     """Write the page of a run: all readings of a watch so far, on one page that opens offline and follows the run.
 
-    Call it after every look. The file is replaced as a whole. A browser that shows the page reloads it until no look
-    has come for a while.
+    Call it after every look; drawing takes some 60 milliseconds a chart. The file is replaced as a whole, and a browser
+    that shows it reads it again every half a minute.
 
     Args:
         watch: of the training.
@@ -68,37 +61,9 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
         raise FileExistsError(
             f"{path} is not a page of a run and would be replaced. Nothing was changed. Choose another path."
         )
-    now = time.time()
-    pause = min(now - place.stat().st_mtime, _LONGEST) if place.exists() else 0.0
-    replace_file(place, page_of(watch, title, now, pause).encode())
+    head = f'{MARK}<meta http-equiv="refresh" content="{_RELOAD}">'
+    replace_file(place, page(title, list(sections_of(watch)), head).encode())
     return place
-
-
-def page_of(watch: Watch, title: str, now: float, pause: float) -> str:
-    """The page as HTML, written at the time ``now``, ``pause`` seconds after the one before."""
-    steps = steps_of(watch.rows)
-    shown = at_steps(watch.rows, _spaced(steps, _LOOKS))
-    series, latest = in_series(shown), steps[-1] if steps else 0
-    template = templates().get_template("run.html")
-    return template.render(
-        title=title,
-        mark=MARK,
-        step=latest,
-        looks=len(steps),
-        every=watch.every,
-        written=now,
-        pause=pause,
-        judged=watch.expected is not None,
-        not_judged=not_judged(watch),
-        remarks=remarks_of(watch),
-        alerts=[str(alert) for alert in watch.alerts],
-        network=[_over_steps(watch, s, rows) for s, rows in series.items() if s.kind is None],
-        layers=list(_layers(watch, series, shown)),
-        latest=[_numbers(watch, row) for row in at_steps(shown, [latest])],
-        left_out=watch.left_out,
-        plot={"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LEFT": LEFT, "RIGHT": RIGHT, "TOP": TOP, "BOTTOM": BOTTOM},
-        dark={},
-    )
 
 
 def _is_ours(path: Path) -> bool:
@@ -109,6 +74,37 @@ def _is_ours(path: Path) -> bool:
     return not head or MARK.encode() in head
 
 
+def sections_of(watch: Watch) -> Iterator[Section]:
+    """What the page says: alerts, the network, its layers by meter, and every number of the latest look."""
+    steps = steps_of(watch.rows)
+    shown = at_steps(watch.rows, _spaced(steps))
+    looks = f"{len(steps)} look{'' if len(steps) == 1 else 's'}, one every {watch.every} steps"
+    written = f"Step {steps[-1] if steps else 0}: {looks}. Written at {time.strftime('%Y-%m-%d %H:%M:%S')}."
+    left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
+    yield Section("Alerts", [written, *remarks_of(watch)], points=left_out, table=list(_verdicts(watch)))
+    if not steps:
+        return
+    series = in_series(shown)
+    network = [_over_steps(watch, s, rows) for s, rows in series.items() if s.kind is None]
+    yield figure_section("The network, over the steps", network)
+    yield from _layers(watch, series, shown)
+    latest = [_numbers(watch, row) for row in at_steps(shown, steps[-1:])]
+    yield Section("Every number of the latest look", [], table=latest, folded=True)
+
+
+def _verdicts(watch: Watch) -> Iterator[Row]:
+    unjudged = not_judged(watch)
+    for alert in watch.alerts:
+        yield {"": Label("alert", "bad"), "what was seen": str(alert)}
+    if unjudged:
+        yield {"": Label(unjudged, "open"), "what was seen": "There is nothing to compare the latest look with."}
+    elif watch.expected is None:
+        nothing = "Nothing is judged: the watch was given no expected."
+        yield {"": Label("not judged", "open"), "what was seen": nothing}
+    elif not watch.alerts:
+        yield {"": Label("no alert", "good"), "what was seen": "No meter stays outside of its band."}
+
+
 def _numbers(watch: Watch, row: WatchRow) -> Row:
     """A row of the latest look as the page's table shows it."""
     band = watch.band(row)
@@ -117,208 +113,64 @@ def _numbers(watch: Watch, row: WatchRow) -> Row:
     return {"meter": row.meter, "of": row.layer or "the network", "value": value, "expected": expected}
 
 
-def _layers(
-    watch: Watch, series: dict[Series, list[WatchRow]], shown: Sequence[WatchRow]
-) -> Iterator[tuple[str, str, list[Plot]]]:
+def _layers(watch: Watch, series: dict[Series, list[WatchRow]], shown: Sequence[WatchRow]) -> Iterator[Section]:
     """Every meter of layers with its meaning and its charts, one for each kind of layers; first those of the stream."""
     depths = sorted({row.depth for row in shown if row.depth is not None})
     stacks = [stack_at(depth) for depth in depths]
     blocks = {depth: stacks[: k + 1].count(stacks[k]) for k, depth in enumerate(depths)}
     several = len(set(stacks)) > 1  # then kinds begin with the name of the stack
-    stream = {s: rows for s, rows in series.items() if s.kind == "" or (several and f"{s.kind}".endswith(".*"))}
-    of_matrices = {s: rows for s, rows in series.items() if s.kind and s not in stream}
-    if stream:
-        charts = [_over_blocks(watch, s, rows, blocks, f"{s.meter} {s.kind}".strip()) for s, rows in stream.items()]
-        yield "the stream behind every block", "", charts
-    for meter in dict.fromkeys(s.meter for s in of_matrices):
-        own = {s: rows for s, rows in of_matrices.items() if s.meter == meter}
-        charts = [
-            _over_blocks(watch, s, rows, blocks, f"{s.kind}") if s.stack is not None else _over_steps(watch, s, rows)
-            for s, rows in own.items()
-        ]
-        yield meter, _OF_MATRICES.get(meter, ""), charts
+    stream = {s for s in series if s.kind == "" or (several and f"{s.kind}".endswith(".*"))}
+    figures: dict[str, list[Finding]] = {"The stream behind every block": []} if stream else {}
+    for s, rows in series.items():
+        if s in stream:
+            figures["The stream behind every block"].append(_over_blocks(watch, s, rows, blocks))
+        elif s.kind:
+            chart = _over_steps(watch, s, rows) if s.stack is None else _over_blocks(watch, s, rows, blocks)
+            figures.setdefault(s.meter, []).append(chart)
+    for title, charts in figures.items():
+        meaning = [f"{_OF_MATRICES[title]}."] if title in _OF_MATRICES else []
+        yield replace(figure_section(title, charts), paragraphs=meaning)
 
 
-def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Plot:
+def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Finding:
     """A meter of the network or of one layer over the steps."""
-    places = [_place(watch, row, row.step) for row in rows]
-    name = series.meter if series.kind is None else series.kind
-    description = f"{series.meter} of {name_of(series, rows)} over the steps: {_in_words(places)}"
-    return Plot(name, "step", description, places)
+    # a logarithm has no place for zero, such as the change of a layer that does not train
+    above_zero = all(row.value > 0 for row in rows)
+    axes = Axes("x", "y", "step", "", "logcurves" if above_zero else "curves", interval="shaded: expected")
+    title = f"{series.meter} of {name_of(series, rows)}"
+    return Finding("", title, "", _drawn(watch, rows, "", {}), axes, _outside(watch, rows))
 
 
-def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int], name: str) -> Plot:
-    """A meter of the layers of one kind along the blocks, at the latest look and at earlier ones."""
-    looks = steps_of(rows)
-    *earlier, latest = _spaced(looks, _EARLIER + 1)
-    lines = [
-        [Place(blocks[row.depth], row.value) for row in rows if row.step == step and row.depth] for step in earlier
+def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int]) -> Finding:
+    """A meter of the layers of one kind along the blocks, at the latest look and at the first."""
+    first, latest = rows[0].step, rows[-1].step
+    now, then = ([row for row in rows if row.step == step] for step in (latest, first))
+    axes = Axes("x", "y", "block", "", "named", zero=False, interval="bars: expected")
+    before = _drawn(watch, then, f"step {first}", blocks) if first < latest else []
+    points = _drawn(watch, now, f"step {latest}", blocks)
+    title = f"{series.meter} of {name_of(series, now)}"
+    return Finding("", title, "", points, axes, _outside(watch, now), references=before)
+
+
+def _drawn(watch: Watch, rows: Sequence[WatchRow], name: str, blocks: dict[float, int]) -> list[Row]:
+    """Rows as a chart draws them, at their step or at their block."""
+    bands = [watch.band(row) for row in rows]
+    return [
+        {"series": name, "x": row.step if row.depth is None else blocks[row.depth], "y": row.value}
+        | ({} if band is None else {"low": band.low, "high": band.high})
+        for row, band in zip(rows, bands, strict=True)
     ]
-    current = [row for row in rows if row.step == latest]
-    places = [_place(watch, row, blocks[row.depth]) for row in current if row.depth]
-    description = (
-        f"{series.meter} of {name_of(series, current)} along the blocks after step {latest}: {_in_words(places)}"
-    )
-    return Plot(name, "block", description, places, lines)
 
 
-def _place(watch: Watch, row: WatchRow, x: float) -> Place:
-    band = watch.band(row)
-    return Place(x, row.value, None if band is None else (band.low, band.high), row.layer or "")
+def _outside(watch: Watch, rows: Sequence[WatchRow]) -> str:
+    """The values outside of their bands, in words."""
+    beyond = [f"{row.layer or 'the network'} at step {row.step}: {short(row.value)}, expected {watch.band(row)}"
+              for row in rows if outside(watch, row)]  # fmt: skip
+    return f"Outside of the band: {'; '.join(beyond)}." if beyond else ""
 
 
-def _in_words(places: Sequence[Place]) -> str:
-    """The ends of a line, and which values lie outside of their bands."""
-    beyond = [place.text for place in places if place.outside]
-    ends = f"from {places[0].text} to {places[-1].text}"
-    return f"{ends}; outside of the band: {'; '.join(beyond)}" if beyond else ends
-
-
-def _spaced(steps: Sequence[int], most: int) -> list[int]:
-    """At most so many of these steps, evenly spaced, the first and the last among them."""
-    if len(steps) <= most:
+def _spaced(steps: Sequence[int]) -> list[int]:
+    """At most ``_LOOKS`` of these steps, evenly spaced, the first and the last among them."""
+    if len(steps) <= _LOOKS:
         return list(steps)
-    return [steps[round(k * (len(steps) - 1) / (most - 1))] for k in range(most)]
-
-
-# ---- Small line charts as SVG, drawn in milliseconds and without a script, for pages that are written at every look
-
-
-WIDTH, HEIGHT = 320, 190
-LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
-_NICE = (1, 2, 5)
-_FOR_ZERO = 0.25  # of the axis above it: the room for zero, which a logarithm has no place for
-_MOST = 5  # ticks of an axis that is not logarithmic
-
-
-@dataclass(frozen=True)
-class Place:
-    """A value and where it belongs.
-
-    Attributes:
-        x, y: the value y at x; not-a-number breaks a line.
-        expected: the ends of its band, where one is known.
-        name: of the layer, where it is one.
-    """
-
-    x: float
-    y: float
-    expected: tuple[float, float] | None = None
-    name: str = ""
-
-    @property
-    def text(self) -> str:
-        """The value with its name and what is expected of it."""
-        band = "" if self.expected is None else f", expected [{', '.join(map(short, self.expected))}]"
-        return f"{self.name or f'at {self.x:g}'}: {short(self.y)}{band}"
-
-    @property
-    def outside(self) -> bool:
-        """Whether it lies outside of what is expected."""
-        return self.expected is not None and not self.expected[0] <= self.y <= self.expected[1]
-
-
-@dataclass(frozen=True)
-class Plot:
-    """Lines over one axis, on a logarithmic axis up; zero stands at its bottom.
-
-    Args:
-        title: above it. x_title: below it.
-        description: what it shows, for those who do not see it.
-        places: the line in the foreground, with its band.
-        earlier: lines behind it, from the oldest to the newest.
-    """
-
-    title: str
-    x_title: str
-    description: str
-    places: Sequence[Place]
-    earlier: Sequence[Sequence[Place]] = ()
-
-    @cached_property
-    def _all(self) -> list[Place]:
-        return [place for line in (self.places, *self.earlier) for place in line if drawable(place.y)]
-
-    @cached_property
-    def _up(self) -> tuple[float, float]:
-        bands = ((place, place.expected or (place.y, place.y)) for place in self._all if place.y > 0)
-        low, high = log_span([{"y": place.y, "low": low, "high": high} for place, (low, high) in bands])
-        return (low * (low / high) ** _FOR_ZERO if self._has_zero else low), high
-
-    @cached_property
-    def _has_zero(self) -> bool:
-        return any(place.y == 0 for place in self._all)
-
-    @cached_property
-    def _across(self) -> tuple[float, float]:
-        return across_span([{"x": p.x} for p in self._all], log=False, tight=True)
-
-    @property
-    def line(self) -> str:
-        """The path of the foreground."""
-        return self._path(self.places)
-
-    @property
-    def earlier_lines(self) -> list[tuple[str, float]]:
-        """Paths of the lines behind, each with its opacity: the older, the fainter."""
-        return [(self._path(line), (k + 1) / (len(self.earlier) + 1)) for k, line in enumerate(self.earlier)]
-
-    @property
-    def dots(self) -> list[tuple[float, float, Place]]:
-        """Where the values of the foreground stand, each with its place."""
-        return [(self._x(p.x), self._y(p.y), p) for p in self.places if drawable(p.y)]
-
-    @property
-    def band(self) -> str:
-        """The path around what is expected."""
-        known = [(place.x, *place.expected) for place in self.places if place.expected is not None]
-        ends = [(x, high) for x, _, high in known] + [(x, low) for x, low, _ in reversed(known)]
-        return f"M{'L'.join(self._at(*end) for end in ends)}Z" if len(known) > 1 else ""
-
-    @property
-    def x_ticks(self) -> list[tuple[float, str]]:
-        """Where the x axis is named, and how."""
-        return [(self._x(x), f"{x:g}") for x in _round(*self._across) if x == int(x)]
-
-    @property
-    def y_ticks(self) -> list[tuple[float, str]]:
-        """Where the y axis is named, and how; zero, which has no place on it, at its bottom."""
-        low, high = self._up
-        if not self._has_zero:
-            return [(self._y(y), f"{y:g}") for y in _logarithmic(low, high)]
-        least = low * (high / low) ** (_FOR_ZERO / (1 + _FOR_ZERO))  # above the room for zero
-        return [(self._y(0), "0"), *((self._y(y), f"{y:g}") for y in _logarithmic(least, high))]
-
-    def _path(self, line: Sequence[Place]) -> str:
-        parts = (list(part) for known, part in groupby(line, lambda p: drawable(p.y)) if known)
-        return "".join(f"M{'L'.join(self._at(p.x, p.y) for p in part)}" for part in parts)
-
-    def _at(self, x: float, y: float) -> str:
-        return f"{self._x(x):.1f},{self._y(y):.1f}"
-
-    def _x(self, x: float) -> float:
-        low, high = self._across
-        return LEFT + (WIDTH - LEFT - RIGHT) * (x - low) / (high - low)
-
-    def _y(self, y: float) -> float:
-        """A value from the bottom of the axis to its top; those beyond stand at its ends."""
-        low, high = self._up
-        share = math.log(min(max(y, low), high) / low) / math.log(high / low)
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
-
-
-def _logarithmic(low: float, high: float) -> list[float]:
-    """Round numbers of a logarithmic axis: 1, 2 and 5 times powers of ten; powers alone where they are many."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = _NICE if len(powers) < 4 else (1,)
-    ticks = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
-    return ticks if len(ticks) > 1 else list(_round(low, high))
-
-
-def _round(low: float, high: float) -> Iterator[float]:
-    """A few round numbers from low to high."""
-    rough = (high - low) / _MOST
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (*_NICE, 10) if factor * power >= rough)
-    for k in range(math.ceil(low / step), math.floor(high / step) + 1):
-        yield float(f"{k * step:.12g}")
+    return [steps[round(k * (len(steps) - 1) / (_LOOKS - 1))] for k in range(_LOOKS)]
