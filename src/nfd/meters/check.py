@@ -401,7 +401,7 @@ class Meters(Observer):
 
     It returns one row of plain data: the meters after the last step, ``events``, ``unread``, ``rows``, the meters of
     the network and of its matrices after every step that is looked at, ``readings``, the same with those of its blocks,
-    as (step, *``nfd.meters.updates.Reading``), ``noise``, that of its gradients, if asked for, ``draws``, whether it
+    as rows of ``nfd.watch.WatchRow``, ``noise``, that of its gradients, if asked for, ``draws``, whether it
     drew random numbers, and ``print``, a hash of its initial weights.
     """
 
@@ -463,8 +463,9 @@ class _Measurement(Observation):
         meters = self._measure(len(losses)) if finite else self._note(self.looks[-1], self.meters)
         if finite and self.asked.noise:
             found = noise_of(module, self.member, self.task.value, self.task.batches)
-            parts = {"signal": found.signal.value, "variance": found.variance.value}
-            noise = [found.estimate().limits | parts]
+            parts = {"signal": found.signals, "variance": found.variances}  # none where no gradient was finite
+            means = {name: float(torch.tensor(own, dtype=torch.float64).mean()) for name, own in parts.items()}
+            noise = [found.estimate().limits | means]
         read = {"rows": self.rows, "readings": self.readings, "noise": noise}
         stacks = {stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()}
         network = stacks.pop("")

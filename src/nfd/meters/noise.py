@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.estimates import UNKNOWN, Interval, mean, ratio_of_means
+from nfd.core.estimates import UNKNOWN, Interval, ratio_of_means
 from nfd.runs.task import Pair, check_labels, cut
 from nfd.scaling.samples import batch_size
 
@@ -45,7 +45,7 @@ class GradientNoise:
         group: micro-batches in a group, at least 2.
 
     Attributes:
-        signals, variances: estimates of every complete group.
+        signals, variances: unbiased estimates of ``|G|^2`` and ``tr Sigma``, of every complete group.
 
     Raises:
         ValueError: naming the argument.
@@ -101,16 +101,6 @@ class GradientNoise:
             return Interval(above / below if below > 0 else math.inf, math.nan, 0.0, math.inf)
         largest = float(variances.max() - above) / len(variances)
         return replace(found, high=found.high * (1 + _UNSEEN * largest / above))
-
-    @property
-    def signal(self) -> Interval:
-        """The estimate of ``|G|^2`` with its interval over groups; it is unbiased and may be negative."""
-        return mean(self.signals) if self.signals else UNKNOWN
-
-    @property
-    def variance(self) -> Interval:
-        """The estimate of ``tr Sigma``, the variance of one sample's gradient, with its interval over groups."""
-        return mean(self.variances) if self.variances else UNKNOWN
 
 
 def _square(gradients: Sequence[Tensor | None]) -> float:

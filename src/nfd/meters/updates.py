@@ -42,7 +42,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -281,20 +281,13 @@ def _pooled(parts: list[_Squares], which: int = 0) -> float:
 # ---- a look as single numbers ----------------------------------------------------------------------------------------
 
 
-class Reading(NamedTuple):
-    """One number of a look; ``nfd.watch.WatchRow`` says what the fields are."""
-
-    meter: str
-    layer: str | None
-    depth: float | None
-    value: float
-    kind: str | None
+Reading = tuple[str, str | None, float | None, float, str | None]  # the fields of ``nfd.watch.WatchRow`` after its step
 
 
 def readings(member: Member, look: Look) -> Iterator[Reading]:
     """The numbers of a look: those of the network, of its stacks, blocks and matrices."""
     for stack, meters in {"": look.network, **look.stacks}.items():
-        yield from (Reading(meter_of(meter, stack), None, None, value, None) for meter, value in meters.items())
+        yield from ((meter_of(meter, stack), None, None, value, None) for meter, value in meters.items())
     for name, layer in ({block: block for block in look.blocks} | layers_of(look.matrices)).items():
         depth, kind = None, layer
         for before, (stack, blocks) in enumerate(member.stacks.items()):
@@ -303,7 +296,7 @@ def readings(member: Member, look: Look) -> Iterator[Reading]:
                 depth, own = before + (blocks.index(block) + 1) / len(blocks), layer[len(block) :].lstrip(".")
                 kind = f"{stack}.*.{own}".rstrip(".") if stack else own
         for meter, value in (look.blocks.get(name) or look.matrices[name]).items():
-            yield Reading(meter, layer, depth, value, kind)
+            yield meter, layer, depth, value, kind
 
 
 def meter_of(meter: str, stack: str) -> str:
