@@ -120,22 +120,19 @@ def ensembles(means: Callable[[int], float], noise: float = 1e-6) -> Callable[[i
 
 
 @pytest.mark.parametrize(
-    ("means", "noise", "converged", "growth", "note"),
+    ("means", "noise", "converged", "note"),
     [
-        (lambda L: 2 + 1 / L, 1e-6, True, -1.0, ""),
-        (lambda L: 2 + L**0.5, 1e-6, False, 0.5, "No limit in depth was found.*8, 16, 32"),
-        (lambda L: 2 + 1 / L, 1.0, False, None, "Noise hides|still changed"),
-        (lambda L: 2 + L**-0.5, 1e-6, False, -0.5, "still changed"),
+        (lambda L: 2 + 1 / L, 1e-6, True, ""),
+        (lambda L: 2 + L**0.5, 1e-6, False, "No limit in depth was found.*8, 16, 32"),
+        (lambda L: 2 + 1 / L, 1.0, False, "Noise hides|still changed"),
+        (lambda L: 2 + L**-0.5, 1e-6, False, "still changed"),
     ],
     ids=["a limit", "growth", "noise", "slow"],
 )
-def test_a_limit_in_depth_is_found_where_there_is_one(
-    means: Any, noise: float, converged: bool, growth: float | None, note: str
-) -> None:
+def test_a_limit_in_depth_is_found_where_there_is_one(means: Any, noise: float, converged: bool, note: str) -> None:
     """Changes that halve with every doubling of the depth go as L^-1; ones that grow by sqrt(2) as L^(1/2)."""
     found = to_infinity(ensembles(means, noise), [8 * 2**k for k in range(7)], 1e-3)
     assert found.converged == converged
-    assert growth is None or found.growth == pytest.approx(growth, abs=0.01)
     assert re.search(note, found.note)
     assert converged == (not found.note)
     if converged:

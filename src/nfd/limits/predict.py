@@ -142,7 +142,7 @@ def predict(
                 limit = to_infinity(wide_at, depths, wanted or _RTOL)
             else:
                 here = wide_at(int(depth))
-                limit = Limit((here.depth,), False, here.diverged_at is None, note=_divergence(here))
+                limit = Limit((here.depth,), False, here.diverged_at is None, _divergence(here))
             losses = limit.of(wide_at)
             error = rms(stderr(losses)) / rms(losses.mean(0))
             if wanted is None or not error > wanted or count >= _MOST_REPLICATES:
@@ -174,7 +174,6 @@ def predict(
             narrow_width=narrow,
             replicates=count,
             converged=limit.converged,
-            growth=limit.growth,
             weights=weights,
             seconds=time.perf_counter() - start,
             note=" ".join(filter(None, (*task.notes, limit.note, noise))),
@@ -221,8 +220,6 @@ class Prediction:
         converged: at infinite depth, whether the last doubling of the depth moved the extrapolated losses by less than
             ``rtol``, and noise is small enough to see it. At a finite depth it is True
             unless training diverged. It says nothing of the convergence in width, which the intervals include.
-        growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
-            doubling; None before there are two.
         weights: "structured", "deferred" or "dense".
         seconds: time of the prediction.
         note: limitations of the answer, in words; empty if there are none.
@@ -252,7 +249,6 @@ class Prediction:
     narrow_width: int
     replicates: int
     converged: bool
-    growth: float | None
     weights: str
     seconds: float
     note: str
@@ -327,13 +323,12 @@ class Limit:
 
     Attributes:
         depths: ascending; the last is the deepest. extrapolated: whether values are ``2 f_2L - f_L``.
-        converged: whether the limit was reached. growth: exponent g of the change from L to 2L. note: what to say.
+        converged: whether the limit was reached. note: what to say.
     """
 
     depths: tuple[int, ...]
     extrapolated: bool
     converged: bool
-    growth: float | None = None
     note: str = ""
 
     def of(self, ensemble_at: Callable[[int], Ensemble], name: str = "losses") -> Tensor:
@@ -360,10 +355,7 @@ def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], r
     ensembles, changes = list[Ensemble](), list[Magnitude]()
 
     def ended(extrapolates: bool, converged: bool, note: str) -> Limit:
-        growth = None  # between the first and the last doubling
-        if len(changes) > 1 and min(changes[0].value, changes[-1].value) > 0:
-            growth = math.log2(changes[-1].value / changes[0].value) / (len(changes) - 1)
-        return Limit(tuple(e.depth for e in ensembles), extrapolates, converged, growth, note)
+        return Limit(tuple(e.depth for e in ensembles), extrapolates, converged, note)
 
     for depth in depths:
         ensembles.append(ensemble_at(depth))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -96,15 +96,6 @@ class Guarded(nn.Parameter):
             raise StateError(f"A {self.owner} moves or converts no gradient. Call zero_grad() before .to().")
         self.data = fn(self.data)
         self.accept()
-
-    def register_hook(self, hook: Any) -> NoReturn:
-        """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
-        raise StateError(
-            f"A {self.owner} adds up the gradient of its parameters by itself, so a hook on them is never called. "
-            "Change the gradient as a whole after backward(), as torch.nn.utils.clip_grad_norm_ does."
-        )
-
-    register_post_accumulate_grad_hook = register_hook
 
     def accept(self) -> None:
         """Declare the present value legitimate."""
