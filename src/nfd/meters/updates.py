@@ -200,8 +200,9 @@ class Baseline:
         response, bound = multiplier * applied(t, changed, z), multiplier * reach(t, changed, z, law)
         meters["update"] = rms(response)
         if before is not None:
-            aligned = alignment(t, weight - whole(before), z, law)
-            meters |= {} if aligned is None else {"alignment": aligned}
+            last = weight - whole(before)
+            if most := reach(t, last, z, law):
+                meters["alignment"] = norm(applied(t, last, z)) / most
         return meters, (norm(response) ** 2, bound**2, response.numel())
 
     def _of_stack(self, stack: str, names: Iterable[str], responses: Mapping[str, _Squares | None]) -> list[_Squares]:
@@ -376,15 +377,6 @@ def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
     if isinstance(bias, Tensor):
         swapped["bias"] = weight.new_zeros(bias.shape)
     return cast(Tensor, torch.func.functional_call(t.owner, swapped, (z,)))
-
-
-def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> float | None:
-    """The alignment ``|dW z| / (|dW| |z|)`` of an update dW of a matrix with its inputs z; None if one of them is zero.
-
-    It is at most 1. ``|dW|`` is the Frobenius norm, and the spectral one for optimizers such as Muon.
-    """
-    most = reach(t, update, z, law)
-    return None if most == 0 else norm(applied(t, update, z)) / most
 
 
 def reach(t: TensorInfo, change: Tensor, z: Tensor, law: OptimizerLaw) -> float:
