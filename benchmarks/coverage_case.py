@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nfd.core.estimates import Interval, share
+from nfd.core.estimates import Interval, standard_errors
 from nfd.core.random import derive
 
 Row = dict[str, Any]
@@ -28,6 +28,14 @@ class Outcome(NamedTuple):
 
 
 Draw = Callable[[torch.Generator], Iterable[Outcome]]
+
+
+def share(count: float, total: float) -> Interval:
+    """``count`` of ``total`` with Wilson's 95 % interval."""
+    z, p = standard_errors(math.inf), count / total
+    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    return Interval(p, math.sqrt(p * (1 - p) / total), middle - half, middle + half)
 
 
 def outcome(kind: str, case: str, found: Interval, truth: float) -> Outcome:

@@ -11,9 +11,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeated
+from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeated, share
 from benchmarks.ratio import Ratio, improvement
-from nfd.core.estimates import Interval, combined, interval, mean, share
+from nfd.core.estimates import Interval, combined, interval, mean
 from nfd.paper.claims.claim import exponent, ratio
 from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.figure1 import variance_ratio

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor, nn
 
 import nfd
+from benchmarks.coverage_case import share
 from benchmarks.show import fill_page, markdown
 from nfd.core.errors import Axis, RuleName
-from nfd.core.estimates import Interval, share
+from nfd.core.estimates import Interval
 from nfd.core.tables import Row
 from nfd.data import digits
 from nfd.meters.verdict import is_fault, rows

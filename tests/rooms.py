@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_700, 80, 6_000, 15_750, 7_500  # wanted: 20,000
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 20_000, 80, 6_000, 15_750, 7_500
 
 ROOMS = {  # lines and files, without __init__.py
-    "core": (1_790, 8),
+    "core": (1_600, 8),
     "scaling": (3_510, 10),
     "wide": (2_765, 9),
     "families": (1_172, 4),
-    "runs": (1_360, 6),
+    "runs": (1_365, 6),
     "meters": (1_556, 4),
     "rates": (1_351, 4),
     "forecasts": (1_343, 3),

@@ -183,7 +183,7 @@ def test_every_infinity_is_an_infinite_depth(infinity: object) -> None:
     assert check_depth(infinity) == math.inf
 
 
-@pytest.mark.parametrize("wrong", [-math.inf, math.nan, 2.0, np.float32(2), torch.tensor([math.inf]), "inf", None])
+@pytest.mark.parametrize("wrong", [-math.inf, math.nan, 2.0, np.float32(2), "inf", None])
 def test_what_is_no_number_of_blocks_is_refused(wrong: object) -> None:
     with pytest.raises(TypeError, match="depth must be a whole number"):
         check_depth(wrong)

@@ -13,13 +13,13 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import fill
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import cloudpickle
 
@@ -31,7 +31,6 @@ from nfd.core.errors import (
     InputError,
     StateError,
     UsageError,
-    check_callable,
     check_count,
     described,
     is_ours,
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
     from nfd.report.page import Report
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import Task
+
+V = TypeVar("V")
 
 # ---- the entry point, and how a command ends
 
@@ -166,7 +167,6 @@ class Setup:
         given = self._either("family", "make_model")
         more = dict[str, Any]()
         if not isinstance(given, Family):
-            check_callable("make_model", given, "a function of (width, depth)")
             more = {name: self.names[name] for name in _FAMILY if name in self.names}
             more["name"] = f"{Path(self.path).name}:{getattr(given, '__name__', 'make_model')}"
         return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None, **more)
@@ -243,9 +243,7 @@ or code; 70 a bug in nfd, with its traceback; 130 interrupted by Ctrl-C or SIGTE
 class Command:
     """What the commands that read a Python file share."""
 
-    setup: str = option(
-        "", "a Python file with make_model(width, depth) and batches, or with family and task", place="SETUP.py"
-    )
+    setup: str = option("", "Python file with make_model and batches, or with family and task", place="SETUP.py")
     rule: str | None = option(None, "scaling rule, such as mup or standard; complete-p by default")
     optimizer: str | None = option(None, "adamw by default; sgd, adam, muon or another registered one")
     seed: int = option(0, "seed of what the file draws while it is read, such as the order of a loader")
@@ -277,9 +275,7 @@ class Trained(Command):
     """What the commands that train share."""
 
     workers: int | None = option(None, "number of processes; by default one for each core")
-    executor: str = option(
-        "processes", "where networks are trained: processes, inline (this process) or ray (a cluster)"
-    )
+    executor: str = option("processes", "where networks are trained: processes, inline (in this one) or ray")
     device: str | None = option(None, "where it computes: cpu, cuda; by default where the batches lie")
 
     def sweep(self, directory: Path | None) -> Sweep:
@@ -303,9 +299,7 @@ class Trained(Command):
 class Sized(Trained):
     """What the commands over several sizes share."""
 
-    widths: tuple[int, ...] = option(
-        (32, 64, 128), "widths of the networks; the smallest is the base of a plain make_model"
-    )
+    widths: tuple[int, ...] = option((32, 64, 128), "widths of the networks; the smallest is that of the base")
     depths: tuple[int, ...] = option((2, 4, 8), "depths of the networks")
     seeds: int = option(3, "initialisations of each network")
 
@@ -375,13 +369,11 @@ class Logged(Sized):
     """What the commands share that also answer from a table of runs."""
 
     log: str = option("", "CSV of runs, of any framework, to answer from; nothing is trained", name="from")
-    columns: tuple[str, ...] = option(
-        (), "with --from: which column holds what, such as lr=config/learning_rate; seed= ignores one"
-    )
+    columns: tuple[str, ...] = option((), "with --from, such as lr=config/learning_rate; seed= ignores a column")
 
     def named_columns(self) -> dict[str, str | None]:
         """The columns by field."""
-        return {name: column or None for name, column in pairs("--columns", self.columns).items()}
+        return named("--columns", "such as lr=config/learning_rate", self.columns, lambda column: column or None)
 
 
 @dataclass
@@ -393,43 +385,38 @@ class Transfer(Logged):
     stop. With --from it answers from a table of runs.
     """
 
-    lr: tuple[float, ...] | None = option(
-        None, "rates of the base to begin with, in any order; extended where the best one lies at an end"
-    )
+    lr: tuple[float, ...] | None = option(None, "rates to begin with; extended where the best one lies at an end")
     rules: tuple[str, ...] | None = option(None, "rules to compare; by default standard beside that of the family")
     axes: tuple[str, ...] = option(
-        (),
-        "settings against which to find the best rate too, such as batch_size=16,32,64; also steps, "
-        "weight_decay, init_scale",
+        (), "settings to vary too, such as batch_size=16,32,64; also steps, weight_decay, init_scale"
     )
     halving: bool = option(False, "choose rates by short trainings first")
-    guess: float | None = option(
-        None, "with --from: the loss that a run that diverged counts as, such as the logarithm of the vocabulary"
-    )
+    guess: float | None = option(None, "with --from: the loss before training, such as the logarithm of the vocabulary")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        if self.log:
-            return self._from_log(command)
-        from nfd.rates.sweep import transfer
-
-        setup, directory = self.read_setup(), self.directory()
-        family = setup.family(self.base, self.rule, self.optimizer)
-        axes = {name: _numbers(name, values) for name, values in pairs("--axes", self.axes).items()}
-        with self.sweep(directory) as sweep:
-            answer = transfer(
-                family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
-                axes=axes or None, halving=self.halving, sweep=sweep,
-            )  # fmt: skip
-        page = self._report(answer, command).write(directory)
-        print(answer, *self.stored(sweep), f"Report: {page}", sep="\n")
-        return 0
-
-    def _report(self, answer: Any, command: str) -> Report:
         from nfd.rates.findings import result, transfer_findings
         from nfd.report.page import Report, made_by
 
-        return Report(
+        if self.log:
+            from nfd.rates.transfer import fit_transfer
+
+            directory = self.directory()
+            answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
+            more = [answer.about]
+        else:
+            from nfd.rates.sweep import transfer
+
+            setup, directory = self.read_setup(), self.directory()
+            family = setup.family(self.base, self.rule, self.optimizer)
+            axes = named("--axes", "numbers such as batch_size=16,32", self.axes, _numbers)
+            with self.sweep(directory) as sweep:
+                answer = transfer(
+                    family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
+                    axes=axes or None, halving=self.halving, sweep=sweep,
+                )  # fmt: skip
+            more = self.stored(sweep)
+        page = Report(
             "Is the best learning rate of a small network that of a large one?",
             command,
             self.settings,
@@ -439,15 +426,8 @@ class Transfer(Logged):
             closing=[made_by(command)],
             content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes},
             tables={"transfer.csv": answer.table},
-        )
-
-    def _from_log(self, command: str) -> int:
-        from nfd.rates.transfer import fit_transfer
-
-        directory = self.directory()
-        answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
-        page = self._report(answer, command).write(directory)
-        print(answer, answer.about, f"Report: {page}", sep="\n")
+        ).write(directory)
+        print(answer, *more, f"Report: {page}", sep="\n")
         return 0
 
 
@@ -462,13 +442,9 @@ class ScalingLaw(Logged):
 
     seeds: int = option(4, "initialisations of each network")
     lr: float | None = option(None, "learning rate of the base")
-    lengths: tuple[int, ...] | None = option(
-        None, "numbers of steps over each of which every size is trained, for a law in tokens too"
-    )
-    at: tuple[str, ...] = option(
-        (), "the network that is asked about, such as width=512 depth=16; by default the largest of the fit"
-    )
-    best: tuple[str, ...] = option((), "budgets of which the best size is asked for, such as parameters=1M flops=1e15")
+    lengths: tuple[int, ...] | None = option(None, "steps that every size is trained for, for a law in tokens too")
+    at: tuple[str, ...] = option((), "network that is asked about, such as width=512 depth=16; by default the largest")
+    best: tuple[str, ...] = option((), "budgets whose best size is asked for, such as parameters=1M flops=1e15")
     rate: str | None = option(None, "with --from: the learning rate whose runs count, or best")
 
     def run(self, command: str) -> int:
@@ -477,8 +453,8 @@ class ScalingLaw(Logged):
         from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
         from nfd.report.page import Report, made_by
 
-        budgets = pairs("--best", self.best)
-        size = {name: _whole(name, number) for name, number in pairs("--at", self.at).items()}
+        budgets = named("--best", "such as parameters=1M", self.best, str)
+        size = named("--at", "whole numbers such as width=512", self.at, int)
         for resource, budget in budgets.items():
             amount(resource, budget)  # can be read, before anything is trained
         stored = list[str]()
@@ -522,9 +498,7 @@ class Predict(Trained):
     width: int | None = option(None, "width of the networks that stand for the infinitely wide one; by default 1,024")
     replicates: int = option(8, "how many of them are averaged")
     weights: Literal["structured", "deferred", "dense"] | None = option(None, "structured, deferred or dense")
-    rtol: float | None = option(
-        None, "wanted standard error, relative to the losses; replicates are doubled until it is met"
-    )
+    rtol: float | None = option(None, "wanted relative standard error; replicates are doubled until it is met")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -647,19 +621,16 @@ def parsed(given: Sequence[str]) -> Any:
     """The command that a line asks for, with its options."""
     name, *rest = given
     if name == "paper":
-        return _of_the_paper(rest)
-    if name not in COMMANDS:
+        part, *rest = rest or [""]
+        if part not in PAPER:
+            raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {part!r}.{nearest(part, PAPER)}")
+        kind, name = getattr(importlib.import_module("nfd.paper.commands"), PAPER[part]), f"paper {part}"
+    elif name in COMMANDS:
+        kind = COMMANDS[name]
+    else:
         near = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, [*COMMANDS, "paper"])
         raise InputError(f"there is no command {name!r}.{near} See nfd --help.")
-    return read_dataclass(COMMANDS[name], f"nfd {name}", rest)
-
-
-def _of_the_paper(given: Sequence[str]) -> Any:
-    name, *rest = given or [""]
-    if name not in PAPER:
-        raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
-    kind = getattr(importlib.import_module("nfd.paper.commands"), PAPER[name])
-    return read_dataclass(kind, f"nfd paper {name}", rest)
+    return read_dataclass(kind, f"nfd {name}", rest)
 
 
 def overview() -> str:
@@ -672,22 +643,19 @@ def overview() -> str:
     return "\n".join([*lines, _CODES])
 
 
-def _whole(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise InputError(f"--at takes whole numbers, such as width=512; got {name}={text!r}.")
-    return int(text)
+def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], V]) -> dict[str, V]:
+    """``name=value`` texts as a dict of what ``read`` makes of the values; InputError where it raises ValueError."""
+    found = dict[str, V]()
+    for text in texts:
+        name, sign, value = text.partition("=")
+        try:
+            if not sign:
+                raise ValueError
+            found[name] = read(value)
+        except ValueError:
+            raise InputError(f"{argument} takes name=value, {what}; got {name}={value!r}.") from None
+    return found
 
 
-def _numbers(name: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(int(part) if part.strip().isdecimal() else float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--axes takes numbers, such as {name}=16,32,64; got {text!r}.") from None
-
-
-def pairs(argument: str, texts: Sequence[str]) -> dict[str, str]:
-    """``name=value`` texts as a dict; InputError where one is not."""
-    split = [text.partition("=") for text in texts]
-    if wrong := [name for name, sign, _ in split if not sign]:
-        raise InputError(f"{argument} takes name=value; got {', '.join(wrong)}.")
-    return {name: value for name, _, value in split}
+def _numbers(values: str) -> tuple[float, ...]:
+    return tuple(int(part) if part.strip().isdecimal() else float(part) for part in values.split(","))

@@ -7,10 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,8 +51,6 @@ class Dataset:
         train, test: bytes and labels.
         source: where it came from, and whether it is the official file.
         official: True when a checksum says so, False when it says otherwise, None when there is none to compare.
-        notes: files that were left out, and problems while loading, in words.
-        split_by: the seed that chose the test part; None where the data bring one.
     """
 
     name: str
@@ -64,8 +59,6 @@ class Dataset:
     test: Images
     source: str = ""
     official: bool | None = None
-    notes: tuple[str, ...] = ()
-    split_by: int | None = None
 
     @property
     def title(self) -> str:
@@ -160,25 +153,10 @@ def digits(seed: int = 0) -> Dataset:
 
         x, y = digits().batches(size=32, steps=20, seed=0)  # [20, 32, 64] and [20, 32]
     """
-    pixels, labels = _shipped()
-    train, test = Images(pixels.to(torch.uint8).view(-1, 1, 8, 8), labels.long()).split(seed)
+    from sklearn.datasets import load_digits  # takes a second
+
+    raw = load_digits()
+    pixels = torch.from_numpy(raw.images).to(torch.uint8)[:, None]
+    train, test = Images(pixels, torch.from_numpy(raw.target).long()).split(seed)
     names = tuple(map(str, range(10)))
-    return Dataset(
-        "digits", names, train, test, "scikit-learn's copy of the UCI handwritten digits", True, split_by=seed
-    )
-
-
-def _shipped() -> tuple[torch.Tensor, torch.Tensor]:
-    """Pixels and labels, from the file of scikit-learn's ``load_digits``, whose import takes a second."""
-    package = find_spec("sklearn")
-    try:
-        table = np.loadtxt(
-            Path(str(package and package.origin)).parent / "datasets" / "data" / "digits.csv.gz", delimiter=","
-        )
-    except OSError:  # another version of it keeps the file elsewhere
-        from sklearn.datasets import load_digits
-
-        raw = load_digits()
-        table = np.column_stack([raw.data, raw.target])
-    pixels, labels = torch.from_numpy(table).tensor_split([64], 1)
-    return pixels, labels[:, 0]
+    return Dataset("digits", names, train, test, "scikit-learn's copy of the UCI handwritten digits", True)

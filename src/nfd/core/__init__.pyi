@@ -19,7 +19,6 @@ from .estimates import UNKNOWN as UNKNOWN
 from .estimates import Interval as Interval
 from .estimates import interval as interval
 from .estimates import intervals as intervals
-from .estimates import jackknife as jackknife
 from .estimates import log_slope as log_slope
 from .estimates import margin as margin
 from .estimates import mean as mean
@@ -50,6 +49,5 @@ from .options import option as option
 from .random import derive as derive
 from .random import generator as generator
 from .tables import Row as Row
-from .tables import bar as bar
 from .tables import rows_as_text as rows_as_text
 from .tables import visible as visible

@@ -53,7 +53,7 @@ class Interval:
 
     @property
     def limits(self) -> dict[str, float]:
-        """A dict with ``value``, ``stderr``, ``low`` and ``high``, for a table."""
+        """A dict with ``value``, ``low`` and ``high``, for a table."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
     def minus(self, other: Interval) -> Interval:
@@ -122,14 +122,6 @@ def mean(samples: ArrayLike) -> Interval:
     return student(float(own.mean()), float(own.std(ddof=1)) / math.sqrt(len(own)), len(own) - 1)
 
 
-def share(count: float, total: float) -> Interval:
-    """``count`` of ``total`` with Wilson's 95 % interval."""
-    z, p = standard_errors(math.inf), count / total
-    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
-    return Interval(p, math.sqrt(p * (1 - p) / total), middle - half, middle + half)
-
-
 # ---- Estimates from replicates
 
 
@@ -176,30 +168,6 @@ def systematic_squares(differences: Tensor) -> Tensor:
     return (differences.mean(0).square() - stderr(differences).square()).flatten(1).mean(1)
 
 
-def jackknife(f: Callable[..., Tensor], *samples: Tensor) -> tuple[Tensor, Tensor]:
-    """``f(*samples)`` and its standard error from leaving out one replicate after another.
-
-    Groups of samples are independent of each other; their variances add.
-    """
-    variances = [_variance(f, samples, group) for group in range(len(samples))]
-    return f(*samples), sum(variances[1:], variances[0]).sqrt()
-
-
-def _variance(f: Callable[..., Tensor], samples: Sequence[Tensor], group: int) -> Tensor:
-    import torch
-
-    R = len(samples[group])
-    left_out = []
-    for r in range(R):
-        rest = torch.cat([samples[group][:r], samples[group][r + 1 :]])
-        left_out.append(f(*samples[:group], rest, *samples[group + 1 :]))
-    together = torch.stack(left_out)
-    return (together - together.mean(0)).square().sum(0) * (R - 1) / R
-
-
-_NOTHING = 1e-9  # of a leverage or a weight: rounding
-
-
 def margin(samples: Tensor) -> Tensor:
     """Half the length of the 95 % interval of the mean over replicates [R, ...], for every entry."""
     return standard_errors(len(samples) - 1) * stderr(samples)
@@ -216,10 +184,23 @@ def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
 
 def intervals(f: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
     """The same for every entry of a vector ``f``."""
+    variances = zip(*(_jackknifed(f, samples, group).tolist() for group in range(len(samples))), strict=True)
     freedoms = [len(s) - 1 for s in samples]
-    variances = zip(*(_variance(f, samples, group).tolist() for group in range(len(samples))), strict=True)
     values = f(*samples).tolist()
     return [combined(value, zip(own, freedoms, strict=True)) for value, own in zip(values, variances, strict=True)]
+
+
+def _jackknifed(f: Callable[..., Tensor], samples: Sequence[Tensor], group: int) -> Tensor:
+    """The variance of ``f`` by leaving out one replicate of a group after another."""
+    import torch
+
+    R = len(samples[group])
+    left_out = []
+    for r in range(R):
+        rest = torch.cat([samples[group][:r], samples[group][r + 1 :]])
+        left_out.append(f(*samples[:group], rest, *samples[group + 1 :]))
+    together = torch.stack(left_out)
+    return (together - together.mean(0)).square().sum(0) * (R - 1) / R
 
 
 def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
@@ -251,6 +232,9 @@ def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
     value = float(means[0] / means[1])
     variance = float(spread[0, 0] - 2 * value * spread[0, 1] + value**2 * spread[1, 1])
     return Interval(value, math.sqrt(max(0.0, variance)) / float(means[1]), max(low, 0.0), high)
+
+
+_NOTHING = 1e-9  # of a leverage or a weight: rounding
 
 
 def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:

@@ -222,18 +222,8 @@ def staged(directory: Path) -> Iterator[Path]:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file whole: beside its place, then into it. Readers see the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write bytes."""
-    path.write_bytes(content)
-    return path
+    with staged(path.parent) as folder:
+        (folder / path.name).write_bytes(content)
 
 
 def write_text(path: Path, content: str) -> Path:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,10 +113,10 @@ def threads(count: int) -> Iterator[None]:
     Where it is not loaded yet nothing happens: the environment of a worker has the number for when it is.
     """
     torch = sys.modules.get("torch")
-    if torch is None:
+    before = count if torch is None else torch.get_num_threads()
+    if torch is None or before == count:
         yield
         return
-    before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
@@ -124,20 +124,10 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def threads_for(multiplications: float) -> Iterator[None]:
+def threads_for(multiplications: float) -> AbstractContextManager[None]:
     """One thread for a block of so few multiplications; those that there are for more.
 
     A second thread saves a fraction of a millisecond of a small block where cores are idle. Where they are busy each
     operation waits, spinning, until the second thread has its turn: that took 50 ms a block.
     """
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch is not None and multiplications < _SMALL else 1
-    if torch is None or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return threads(1) if multiplications < _SMALL else nullcontext()

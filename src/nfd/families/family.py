@@ -18,11 +18,11 @@ from nfd.core.errors import (
     InputTypeError,
     NetworkWeights,
     RuleName,
-    check_callable,
     check_choice,
     check_count,
     check_patterns,
     check_seed,
+    check_takes,
 )
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
@@ -76,7 +76,7 @@ class Family:
     _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_callable("make_model", self.make_model, "a function of (width, depth)")
+        check_takes("make_model", self.make_model, "width", "depth")
         if not isinstance(self.base, tuple) or len(self.base) != 2:
             raise InputTypeError(f"base must be a pair (width, depth); got {self.base!r}.")
         for size, most in zip(self.base, (WIDEST, MOST), strict=True):
@@ -244,7 +244,6 @@ def as_family(
             raise InputTypeError(
                 f"make_model must be a function of (width, depth), not a model; got {type(family).__name__}."
             )
-        check_callable("family", family, "a function of (width, depth), or an nfd.Family")
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
             family = replace(family, base=(1, 1))  # the rate of such networks is that of width and depth 1

@@ -36,7 +36,6 @@ from nfd.core.errors import (
     InputError,
     KernelKind,
     check_choice,
-    check_dense,
     check_depth,
     check_device,
     check_finite,
@@ -171,7 +170,7 @@ def checked_inputs(name: str, value: Any, device: torch.device | str | None = No
     x = check_numbers(name, value)
     if x.dim() != 2 or not x.shape[1]:
         raise InputError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
-    return check_finite(name, check_dense(name, x).to(place, torch.float64))
+    return check_finite(name, x).to(place, torch.float64)
 
 
 def _norms(X: Tensor) -> Tensor:

@@ -24,14 +24,11 @@ from nfd.core import (
     depth_name,
     interval,
     intervals,
-    jackknife,
     listed,
     log_slope,
     mean,
     squared_distances,
-    standard_errors,
     stderr,
-    student,
     systematic_squares,
 )
 from nfd.limits import extrapolated
@@ -73,8 +70,8 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
     rows = [row for depth, outputs in limits.items() for row in _wide_rows(study, depth, outputs)]
     rows += [row for width, outputs in _all_real(study).items() for row in _real_rows(study, width, outputs)]
     deepest = max(limits)
-    loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), limits[deepest])
-    first, last = (student(float(loss[k]), float(error[k]), len(limits[deepest]) - 1).unsigned for k in (0, -1))
+    loss = intervals(lambda r: study.mean_loss(r.mean(0)), limits[deepest])
+    first, last = loss[0].unsigned, loss[-1].unsigned
     headline = (
         f"At {depth_name(deepest)}, {_WHO[feedback]} goes from loss {first} to {last} nats with {len(loss) - 1} "
         f"updates of {study.config.batch} samples."
@@ -112,11 +109,10 @@ def _all_real(study: Study) -> dict[int, Tensor]:
 
 
 def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
-    loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), outputs)
-    half = standard_errors(len(outputs) - 1) * error
     series = "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
-    for step, numbers in enumerate(zip(loss.tolist(), error.tolist(), half.tolist(), strict=True)):
-        yield _loss_row(series, SeriesRole.PREDICTION, depth, INFINITE, step, *numbers)
+    for step, loss in enumerate(intervals(lambda r: study.mean_loss(r.mean(0)), outputs)):
+        half = loss.high - loss.value
+        yield _loss_row(series, SeriesRole.PREDICTION, depth, INFINITE, step, loss.value, loss.stderr, half)
 
 
 def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, StateError, check_count, check_device, check_flag
 from nfd.core.machine import undisturbed
-from nfd.core.tables import Bar, bar
+from nfd.core.tables import bar
 from nfd.runs.executors import Executor, Inline, executor_named
 from nfd.runs.trial import Trial
 from nfd.store import Record, Store
@@ -37,8 +37,7 @@ class Sweep:
         workers: number of processes; by default trials are trained in this one.
         executor: ``"processes"``, ``"ray"``, ``"inline"`` or an executor; it changes no number.
         device: where trials are trained; by default where the first batch lies.
-        progress: a bar when stderr is a terminal, by default. True also prints a line every half minute where it is
-            none; False shows nothing.
+        progress: whether to show a bar where stderr is a terminal.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -56,7 +55,7 @@ class Sweep:
         workers: int | None = None,
         executor: str | Executor | None = None,
         device: torch.device | str | None = None,
-        progress: bool | None = None,
+        progress: bool = True,
     ) -> None:
         self.out = out
         if isinstance(executor, str) or workers is not None:
@@ -64,7 +63,7 @@ class Sweep:
             executor = executor_named(executor if isinstance(executor, str) else "processes", workers=count)
         self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
-        self.progress = None if progress is None else check_flag("progress", progress)
+        self.progress = check_flag("progress", progress)
         self.held = set[str]()  # keys of the runs that were stored when it was opened
         self.reused = set[str]()  # those of them that were asked for
         self.differing = list[str]()  # while there are none, what they have otherwise, such as "task" or "version"
@@ -115,9 +114,7 @@ class Sweep:
         done = self.store.keys()
         missing = {trial.key: trial for trial in trials if trial.key not in done}
         if missing:
-            with bar(label, enabled=self.progress) as shown:
-                costliest_first = sorted(missing.values(), key=lambda trial: -trial.cost)
-                self._train(costliest_first, len(keys), label, shown)
+            self._train(sorted(missing.values(), key=lambda trial: -trial.cost), len(keys), label)  # costliest first
         records = {key: self.store.record(key) for key in keys}
         return [records[trial.key] for trial in trials]
 
@@ -144,10 +141,13 @@ class Sweep:
         """All curves of a trial, by name."""
         return self.store.curves(trial.key)
 
-    def _train(self, missing: Sequence[Trial], total: int, label: str, shown: Bar) -> None:
+    def _train(self, missing: Sequence[Trial], total: int, label: str) -> None:
         done, diverged = total - len(missing), 0
-        shown.plan(sum(trial.cost for trial in missing), f"{label}: {done} of {total} runs")
-        with closing(self.executor.run([partial(trial.train, self.device) for trial in missing])) as ended:
+        tasks, work = [partial(trial.train, self.device) for trial in missing], sum(trial.cost for trial in missing)
+        with (
+            bar(work, f"{label}: {done} of {total} runs", self.progress) as advance,
+            closing(self.executor.run(tasks)) as ended,
+        ):
             for index, trained, error in ended:
                 record: Record = trained if error is None else missing[index].failed(error)
                 if record.status == "failed":
@@ -156,8 +156,7 @@ class Sweep:
                 done += 1
                 diverged += record.status == "diverged"
                 also = f", {diverged} diverged" if diverged else ""
-                shown.plan(0.0, f"{label}: {done} of {total} runs{also}")
-                shown.advance(missing[index].cost)
+                advance(missing[index].cost, f"{label}: {done} of {total} runs{also}")
 
 
 def failure(broken: Record) -> Exception:

@@ -19,7 +19,6 @@ from nfd.core.errors import (
     InputError,
     InputTypeError,
     blaming,
-    check_callable,
     check_choice,
     check_real,
     check_several,
@@ -50,9 +49,7 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     Raises:
         ValueError, TypeError: where it is neither, or schedules more than rates.
     """
-    if knows_steps(schedule):
-        schedule = partial(schedule, steps=steps)
-    check_takes("schedule", schedule, "step_or_optimizer")
+    schedule = _fitted(schedule, steps)
     try:
         factor: Any = schedule(0)
     except Exception:  # whatever a scheduler's constructor raises where an optimizer should be
@@ -60,6 +57,13 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     if isinstance(factor, int | float):
         return tuple(check_real(f"schedule({step})", schedule(step), least=0.0) for step in range(steps))
     return tuple(rate / lr for rate in _rates(schedule, steps, lr))
+
+
+def _fitted(schedule: Schedule, steps: int) -> Schedule:
+    """The schedule of a run of so many steps, as a function of the step or the optimizer alone."""
+    fitted = partial(schedule, steps=steps) if knows_steps(schedule) else schedule
+    check_takes("schedule", fitted, "step_or_optimizer")
+    return fitted
 
 
 def knows_steps(schedule: Schedule) -> bool:
@@ -154,7 +158,6 @@ class Task:
 
     def __post_init__(self) -> None:
         if not isinstance(self.loss, str):
-            check_callable("loss", self.loss, "a name or a function of what the model returns and the targets")
             check_takes("loss", self.loss, "outputs", "targets")
         elif self.loss != MODELS_OWN:
             check_choice("loss", self.loss, LOSSES)
@@ -165,10 +168,9 @@ class Task:
             check_labels("batches", pairs)
             check_labels("eval_batches", judged)
         if self.make_optimizer is not None:
-            check_callable("make_optimizer", self.make_optimizer, "a function of parameter groups")
             check_takes("make_optimizer", self.make_optimizer, "groups")
         if self.schedule is not None:
-            check_callable("schedule", self.schedule, "a function of the step, or from an optimizer to a scheduler")
+            _fitted(self.schedule, len(pairs))
         checked = {
             "weight_decay": check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE),
             "init_scale": check_real("init_scale", self.init_scale, above=0.0, below=MAX_RATE),

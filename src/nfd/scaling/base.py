@@ -12,15 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from nfd.core.errors import (
-    MOST,
-    WIDEST,
-    InputError,
-    InputTypeError,
-    check_callable,
-    check_count,
-    check_takes,
-)
+from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_count, check_takes
 from nfd.core.random import global_streams
 from nfd.scaling.model import (
     Blocks,
@@ -148,10 +140,8 @@ def checked_size(base: Any, make_model: MakeModel | None) -> tuple[int | None, i
         None if size is None else check_count(f"the {axis} of base", size, maximum=most)
         for size, axis, most in zip(base or (None, None), ("width", "depth"), (WIDEST, MOST), strict=True)
     )
-    if make_model is not None:
-        check_callable("make_model", make_model, "a function of (width, depth)")
-        if width is None:
-            raise InputError("make_model needs base=(width, depth), the size at which you tuned.")
+    if make_model is not None and width is None:
+        raise InputError("make_model needs base=(width, depth), the size at which you tuned.")
     return width, depth
 
 
