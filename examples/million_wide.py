@@ -13,7 +13,7 @@ OUT = "out/million"
 import time
 
 import nfd
-from nfd.core.files import Axes, prepare_directory, write_bytes, write_csv
+from nfd.core.files import Axes, prepare_directory, write_csv
 from nfd.data import digits
 from nfd.report.charts import drawn, still
 from nfd.runs.loop import train
@@ -54,5 +54,5 @@ axes = Axes("step", "loss", "step", "training loss before the step (nats), one n
 chart = drawn(rows, axes)
 out = prepare_directory(OUT)
 write_csv(out / "million.csv", rows)
-print(write_bytes(out / "million.png", still(chart)[1]))
+(out / "million.png").write_bytes(still(chart)[1])
 chart

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.estimates import interval, mean
-from nfd.core.files import Axes, prepare_directory, write_bytes, write_csv
+from nfd.core.files import Axes, prepare_directory, write_csv
 from nfd.data import digits
 from nfd.report.charts import beside, drawn
 
@@ -101,5 +101,5 @@ panels = {name: [row for row in rows if row["scaling"] == name] for name in NAME
 charts = {name: drawn(own, axes) for name, own in panels.items()}
 out = prepare_directory(OUT)
 write_csv(out / "transfer.csv", rows)
-print(write_bytes(out / "transfer.png", beside(charts)[1]))
+(out / "transfer.png").write_bytes(beside(charts)[1])
 charts[NAMES["complete-p"]]

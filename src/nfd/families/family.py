@@ -240,9 +240,10 @@ def as_family(
     ``rule`` and ``optimizer`` replace those of the family where they are given. ``more``: fields of that of a function.
     """
     if not isinstance(family, Family):
-        if isinstance(family, nn.Module):
+        if isinstance(family, nn.Module) or not callable(family):
             raise InputTypeError(
-                f"make_model must be a function of (width, depth), not a model; got {type(family).__name__}."
+                "family must be an nfd.Family or a function make_model(width, depth), not a model; got "
+                f"{type(family).__name__}."
             )
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
