@@ -133,6 +133,7 @@ def _laws(random: Random) -> Iterator[Hit]:
                     nfd.fit_scaling_law(sizes.rows(grid, seeds, truth, random)),
                     (4 * widths[-1], 4 * depths[-1]),
                 )
+                assert isinstance(fitted, nfd.ScalingLaw)
                 if fitted.law.good:
                     yield "law of size: floor", case, inside(fitted.floor, FLOOR)
                     yield "law of size: larger networks", case, inside(fitted.at(*far), truth(*far))

@@ -3,6 +3,7 @@ from .families.family import Family as Family
 from .families.family import resnets as resnets
 from .families.network import MLP as MLP
 from .families.network import ResNet as ResNet
+from .forecasts.ladder import LadderLaw as LadderLaw
 from .forecasts.scaling_law import ScalingLaw as ScalingLaw
 from .forecasts.scaling_law import fit_scaling_law as fit_scaling_law
 from .forecasts.scaling_law import scaling_law as scaling_law

@@ -443,24 +443,28 @@ class ScalingLaw(Logged):
     seeds: int = option(4, "initialisations of each network")
     lr: float | None = option(None, "learning rate of the base")
     lengths: tuple[int, ...] | None = option(None, "steps that every size is trained for, for a law in tokens too")
-    at: tuple[str, ...] = option((), "network that is asked about, such as width=512 depth=16; by default the largest")
+    at: tuple[str, ...] = option(
+        (), "what is asked about: width=512 depth=16, by default the largest, or parameters=7e9 tokens=4e12"
+    )
     best: tuple[str, ...] = option((), "budgets whose best size is asked for, such as parameters=1M flops=1e15")
     rate: str | None = option(None, "with --from: the learning rate whose runs count, or best")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.findings import answers_of, ceiling
+        from nfd.forecasts.findings import Answers, LadderAnswers, answers_of, answers_of_ladder, ceiling
+        from nfd.forecasts.ladder import LadderLaw
+        from nfd.forecasts.scaling_law import ScalingLaw as Law
         from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
-        size = named("--at", "whole numbers such as width=512", self.at, int)
+        asked = named("--at", "such as width=512 or parameters=7e9", self.at, _number)
         for resource, budget in budgets.items():
             amount(resource, budget)  # can be read, before anything is trained
         stored = list[str]()
         if self.log:
             directory = self.directory()
-            law = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
+            law: Law | LadderLaw = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
         else:
             setup, directory = self.read_setup(), self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)
@@ -470,7 +474,11 @@ class ScalingLaw(Logged):
                     sweep=sweep,
                 )  # fmt: skip
             stored = self.stored(sweep)
-        answers = answers_of(law, size, budgets)
+        answers: Answers | LadderAnswers
+        if isinstance(law, LadderLaw):
+            answers, refused = answers_of_ladder(law, asked, budgets), law.refused(**asked) if asked else law.refusal
+        else:
+            answers, refused = answers_of(law, {name: check_int("--at", number) for name, number in asked.items()}, budgets), None if law.law.good else law.law.note
         page = Report(
             "How big should it be?",
             command,
@@ -481,7 +489,7 @@ class ScalingLaw(Logged):
             content=answers.result,
         ).write(directory)
         print(*answers.sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
-        return 0 if law.law.good else VERDICT
+        return VERDICT if refused else 0
 
 
 @dataclass
@@ -658,4 +666,8 @@ def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], 
 
 
 def _numbers(values: str) -> tuple[float, ...]:
-    return tuple(int(part) if part.strip().isdecimal() else float(part) for part in values.split(","))
+    return tuple(map(_number, values.split(",")))
+
+
+def _number(value: str) -> float:
+    return int(value) if value.strip().isdecimal() else float(value)

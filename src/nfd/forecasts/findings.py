@@ -11,7 +11,8 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import Axes, Finding, columns
 from nfd.core.tables import Row
-from nfd.forecasts.scaling_law import BestSize, BestSplit, ScalingLaw
+from nfd.forecasts.ladder import BestSplit, LadderLaw
+from nfd.forecasts.scaling_law import BestSize, ScalingLaw, amount
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Answers:
 
     fitted: ScalingLaw
     size: tuple[int, int] | None
-    best: Mapping[str, tuple[str | int, BestSize | BestSplit | InputError]]
+    best: Mapping[str, tuple[str | int, BestSize | InputError]]
 
     @property
     def sentences(self) -> list[str]:
@@ -91,7 +92,7 @@ def answers_of(fitted: ScalingLaw, size: Mapping[str, int], budgets: Mapping[str
         shape = size.get("width", width), size.get("depth", depth)
         if not asked and "parameters" in fitted.costs:
             asked["parameters"] = fitted.costs["parameters"].at(width, depth)
-    best = dict[str, tuple[str | int, BestSize | BestSplit | InputError]]()
+    best = dict[str, tuple[str | int, BestSize | InputError]]()
     for resource, budget in asked.items():
         try:
             best[resource] = budget, fitted.best(**{resource: budget})
@@ -100,17 +101,72 @@ def answers_of(fitted: ScalingLaw, size: Mapping[str, int], budgets: Mapping[str
     return Answers(fitted, shape, best)
 
 
-def ceiling(answers: Answers) -> Finding:
+@dataclass(frozen=True)
+class LadderAnswers:
+    """The answers of a law over parameters and tokens: the loss of a new run, and the best size for budgets."""
+
+    fitted: LadderLaw
+    size: dict[str, float]
+    best: Mapping[str, BestSplit]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answers in a sentence each, the forecast first."""
+        fitted, asked = self.fitted, list[str]()
+        if self.size:
+            said = fitted.at(**self.size)
+            place = " and ".join(f"{name} {x:.4g}" for name, x in self.size.items())
+            asked.append(
+                f"A new run of {place} has the loss {said.unsigned}. {fitted.refused(**self.size) or ''}".strip()
+            )
+        asked += [f"For {budget} flops the best size is {split}" for budget, split in self.best.items()]
+        return [*asked, *fitted.sentences]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The answers as ``result.json`` holds them."""
+        fitted = self.fitted
+        content: dict[str, Any] = {
+            "fit": {name: term.limits for name, term in fitted.terms.items()},
+            "additive": vars(fitted.additive),
+            "prior": fitted.prior,
+            "residual": fitted.residual,
+            "warning": fitted.warning,
+            "refusal": fitted.refused(**self.size) if self.size else fitted.refusal,
+        }
+        if self.size:
+            content["at"] = self.size | {"loss": fitted.at(**self.size).limits}
+        for budget, split in self.best.items():
+            limits = {name: getattr(split, name).limits for name in ("parameters", "tokens", "predicted")}
+            content.setdefault("best", {})[budget] = limits
+        return content
+
+
+def answers_of_ladder(fitted: LadderLaw, size: dict[str, float], budgets: Mapping[str, str]) -> LadderAnswers:
+    """The answers about a new run of a size, and about budgets in operations.
+
+    Raises:
+        ValueError: for a budget in anything else.
+    """
+    if others := [resource for resource in budgets if resource != "flops"]:
+        raise InputError(f"a law in parameters and tokens takes budgets in flops; got {', '.join(others)}.")
+    best = {budget: fitted.best(flops=amount("flops", budget)) for budget in budgets.values()}
+    return LadderAnswers(fitted, size, best)
+
+
+def ceiling(answers: Answers | LadderAnswers) -> Finding:
     """The chart of measured losses against the last variable, a line per size of the others, over the floor."""
     fitted, rows = answers.fitted, list[Row]()
-    *others, last = fitted.law.variables
+    variables = fitted.variables if isinstance(fitted, LadderLaw) else fitted.law.variables
+    good = isinstance(fitted, LadderLaw) or fitted.law.good
+    *others, last = variables
     for size, losses in sorted(fitted.losses.items()):
         if all(math.isfinite(loss) for loss in losses):
-            sizes = dict(zip(fitted.law.variables, size, strict=True))
+            sizes = dict(zip(variables, size, strict=True))
             series = ", ".join(f"{name} {sizes[name]:g}" for name in others) or "runs"
             rows.append({"series": series} | sizes | columns("loss", mean(losses)))
     floor = {"series": "floor of the law"} | dict.fromkeys(others, math.inf) | columns("loss", fitted.floor)
-    places = sorted({size[-1] for size in fitted.losses}) if fitted.law.good else []
+    places = sorted({size[-1] for size in fitted.losses}) if good else []
     rows += [floor | {last: place} for place in places]
     colour = others[0] if others else "series"
     return Finding(

@@ -1,16 +1,16 @@
 """The law of the loss: what trained networks lose against the infinite one, its fit to runs, and its intervals.
 
-With ``s = x0 / x`` for every variable x of a run (width n, depth L, parameters, tokens), x0 its smallest fitted value,
+With ``s = x0 / x`` for every variable x of a run (width n, depth L, tokens), x0 its smallest fitted value,
 
     loss = floor + sum_k A_k s_k^p_k + C_n s_n^2 + C_L s_L^2 + C_nL s_n s_L.
 
 The floor is the loss of the infinite network after the same training. Width and depth have the power 1 of the first
-correction to their limits, and terms of second order, as networks that can be trained are of moderate size. Parameters
-and tokens have powers that only the losses tell. Every number has a prior: a power is what theory or earlier laws say,
+correction to their limits, and terms of second order, as networks that can be trained are of moderate size. Tokens
+have a power that only the losses tell. Every number has a prior: a power is what theory or earlier laws say,
 within a factor; a term of second order is 0, within the term of first order. So the fit learns from the losses what it
 can, and what it cannot learn widens the intervals.
 
-Source: Hoffmann et al. 2022, "Training compute-optimal large language models" (the form in parameters and tokens).
+Source: Hoffmann et al. 2022, "Training compute-optimal large language models" (the term of tokens).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ GOOD = 0.05  # the p-value below which the law does not hold
 
 
 _LIMITED = ("width", "depth")  # variables with a limit: their power is 1 there, and they have terms of second order
-_LETTERS = {"width": ("a", ""), "depth": ("b", ""), "parameters": ("a", "alpha"), "tokens": ("c", "beta")}
+_LETTERS = {"width": ("a", ""), "depth": ("b", ""), "tokens": ("c", "beta")}
 
 # Median and standard error of a power's logarithm. At sizes that can be trained, powers of width and depth between 0.75
 # and 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90 times in 100.
-_POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"parameters": (0.4, 1.0), "tokens": (0.4, 1.0)}
+_POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
 
 _SLOPES = {"width": -0.5}  # of the logarithm of a run's variance in that of a variable; of other variables 0
 _SLOPE_SURE = 4.0  # over the variance of these slopes
@@ -131,7 +131,7 @@ class Law:
     1.5 (one standard error). If the truth is further away, and the noise hides it, the floor is biased.
 
     Attributes:
-        form: its variables (width, depth, parameters, tokens) and the smallest size of each.
+        form: its variables (width, depth, tokens) and the smallest size of each.
         largest: the largest size of each that was fitted.
         terms: the floor and the numbers of the law, by their letters in ``formula``. For width and depth it is the
             slope at the smallest size: ``a / n`` is the term of width n there.
@@ -228,6 +228,21 @@ class Law:
                 )
         place = np.array([sizes], dtype=float)
         return float(self.form.losses(self.fit[None], place)[0, 0]), self.form.losses(self.draws, place)[:, 0]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A size outside the fit: what the law said of the mean of so many runs, and what they did."""
+
+    size: Sizes
+    networks: int
+    predicted: Interval
+    measured: Interval
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured mean lies in the prediction's 95 % interval."""
+        return self.predicted.low <= self.measured.value <= self.predicted.high
 
 
 def interval_of(value: float, draws: Array) -> Interval:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,29 +16,15 @@ from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_cho
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.machine import undisturbed
 from nfd.core.tables import rows_as_text
-from nfd.forecasts.law import GOOD, Law, Losses, Sizes, check_sizes, fit_law, interval_of
+from nfd.forecasts.law import GOOD, HeldOut, Law, Losses, Sizes, check_sizes, fit_law
 from nfd.logs import Field, Log, LoggedRun, at_rate, read_log
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
+    from nfd.forecasts.ladder import LadderLaw
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import Batch, Task
     from nfd.scaling.base import MakeModel
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """A size outside the fit: what the law said of the mean of so many runs, and what they did."""
-
-    size: Sizes
-    networks: int
-    predicted: Interval
-    measured: Interval
-
-    @property
-    def inside(self) -> bool:
-        """Whether the measured mean lies in the prediction's 95 % interval."""
-        return self.predicted.low <= self.measured.value <= self.predicted.high
 
 
 @dataclass(frozen=True)
@@ -90,20 +77,19 @@ class ScalingLaw:
         width: float | None = None,
         depth: float | None = None,
         *,
-        parameters: float | None = None,
         tokens: float | None = None,
     ) -> Interval:
         """The mean loss of runs of a size by the law, with its 95 % interval.
 
         Args:
-            width, depth, parameters, tokens: the variables of the law; each may be ``math.inf``. ``tokens`` is by
+            width, depth, tokens: the variables of the law; each may be ``math.inf``. ``tokens`` is by
                 default the largest number that was fitted.
 
         Raises:
             ValueError: for other variables than those of the law, and outside of the fitted sizes if the law may not be
                 extrapolated.
         """
-        named = {"width": width, "depth": depth, "parameters": parameters, "tokens": tokens}
+        named = {"width": width, "depth": depth, "tokens": tokens}
         given = {name: size for name, size in named.items() if size is not None}
         if others := [name for name in given if name not in self.law.variables]:
             raise InputError(f"the law is in {' and '.join(self.law.variables)}; got {', '.join(others)}. Drop it.")
@@ -117,15 +103,14 @@ class ScalingLaw:
         *,
         parameters: float | str | None = None,
         flops: float | str | None = None,
-    ) -> BestSize | BestSplit:
+    ) -> BestSize:
         """The size of the lowest loss within one budget, such as ``parameters="2M"`` or ``flops=1e18``.
 
         Args:
             parameters: numbers that the network stores. flops: operations of one whole training.
 
         Returns:
-            The best width and depth, or numbers of parameters and tokens for a law in these, with cost and predicted
-            loss; ``inside`` says whether that was fitted.
+            The best width and depth, with cost and predicted loss; ``inside`` says whether that was fitted.
 
         Raises:
             ValueError: without exactly one budget, for one that cannot be read or buys no size, if the costs are not
@@ -135,13 +120,8 @@ class ScalingLaw:
             raise InputError(f"best needs one budget; got parameters={parameters}, flops={flops}.")
         resource = "flops" if parameters is None else "parameters"
         variables, most = self.law.variables, amount(resource, budget)
-        if variables == ("parameters", "tokens") and resource == "flops":
-            return best_split(self.law, most)
         if variables[:2] != ("width", "depth"):
-            raise InputError(
-                "best needs a law in width and depth, or for flops one in parameters and tokens; this law is in "
-                f"{' and '.join(variables)}, and the budget in {resource}."
-            )
+            raise InputError(f"best needs a law in width and depth; this law is in {' and '.join(variables)}.")
         if resource not in self.costs:
             known = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
             raise InputError(f"what these networks cost in {resource} is not known: {known}. Give another budget.")
@@ -176,13 +156,18 @@ _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
 
 
 def fit_scaling_law(
-    rows: Any, *, columns: Mapping[str, str | None] | None = None, rate: float | str | None = None
-) -> ScalingLaw:
+    rows: Any,
+    *,
+    columns: Mapping[str, str | None] | None = None,
+    rate: float | str | None = None,
+    prior: str | os.PathLike[str] | None = "ladders",
+) -> ScalingLaw | LadderLaw:
     """Fit a law of size to the final losses of your logged runs, from any framework.
 
-    The law has the variables that vary among width n, depth L, parameters N and tokens D: ``floor + a / n + b / L``
-    with terms of second order, ``floor + a / N^alpha + c / D^beta``, or another mixture (``nfd.forecasts.law``). As a
-    test, a second fit without the largest size predicts its loss. Small sizes are left out until the law holds.
+    Over parameters N, tokens D, or both: ``floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)`` with priors from other people's
+    ladders and calibrated intervals (``nfd.forecasts.posterior``). Over width n and depth L: ``floor + a / n + b / L``
+    with terms of second order, and ``c / D^beta`` where tokens vary too; small sizes are left out until it holds.
+    ``held_out`` is the largest size, predicted by a fit without it.
 
     Example::
 
@@ -200,10 +185,13 @@ def fit_scaling_law(
             depth, parameters, tokens (or steps), seed, lr, rule, run, step and state. None ignores a column.
         rate: if runs of one size differ in their learning rate, the rate whose runs count; or ``"best"``, at each size
             the rate with the lowest mean loss over seeds. That choice makes losses too low, by less than their noise.
+        prior: of a law over parameters and tokens: ``"ladders"``, that of the package; a file of ``python -m
+            benchmarks.ladders --prior``; None for wide priors and intervals that are not calibrated.
 
     Returns:
-        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table`` and ``.held_out``. Print it to
-        see the table. ``about`` lists the recognised columns.
+        A ``LadderLaw`` over parameters and tokens: ``.at(...)``, ``.best(flops=...)``, ``.next_run(budget=...)``,
+        ``.refusal``. Else a ``ScalingLaw``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``. Both have ``.table``
+        and ``.held_out``; print them to see the table. ``about`` lists the recognised columns.
 
     Raises:
         ValueError, TypeError, OSError: naming the columns, if rows cannot be read; with too few sizes for a law.
@@ -215,6 +203,11 @@ def fit_scaling_law(
     runs, of_rates = at_rate(runs, variables, rate)
     rungs = _rungs(runs, variables)
     losses = {size: [run.loss for run in rung if run.loss is not None] for size, rung in rungs.items()}
+    notes = (*log.notes, *of_rates, *([f"{lacking} rows that lack a size were left out."] if lacking else []))
+    if {*variables} <= {"parameters", "tokens"}:
+        from nfd.forecasts.ladder import fit_ladder  # loaded where it is asked for
+
+        return fit_ladder(variables, losses, f"A log of {log.recognised}", log.columns["loss"], notes, prior)
     seeds = {tuple(run.seed for run in rung) for rung in rungs.values()}
     shared = len(seeds) == 1 and None not in next(iter(seeds))  # by all sizes
     counts = {(run.width, run.depth): run.parameters for run in runs if run.width and run.depth and run.parameters}
@@ -227,7 +220,7 @@ def fit_scaling_law(
         score=log.columns["loss"],
         costs={} if cost is None else {"parameters": cost},
         held_out=held_out,
-        notes=(*log.notes, *of_rates, *([f"{lacking} rows that lack a size were left out."] if lacking else [])),
+        notes=notes,
     )
 
 
@@ -507,26 +500,6 @@ class BestSize:
         return f"width {self.width:,} and depth {self.depth:,}: loss {self.predicted.unsigned}. {self.note}".strip()
 
 
-@dataclass(frozen=True)
-class BestSplit:
-    """The best numbers of parameters and tokens for a budget of operations, the loss the law predicts there, whether
-    both lie inside of what was fitted, and what else to know."""
-
-    parameters: Interval
-    tokens: Interval
-    cost: int
-    predicted: Interval
-    inside: bool
-    note: str
-
-    def __str__(self) -> str:
-        both = " and ".join(
-            f"{number.value:.3g} [{number.low:.3g}, {number.high:.3g}] {name}"
-            for name, number in (("parameters", self.parameters), ("tokens", self.tokens))
-        )
-        return f"{both}: loss {self.predicted.unsigned}. {self.note}".strip()
-
-
 def best_size(law: Law, cost: Cost, most: int) -> BestSize:
     """The width and depth of least ``a / n + b / L`` that cost no more than ``most``; widths are multiples of
     ``cost.multiple``.
@@ -571,27 +544,6 @@ def best_size(law: Law, cost: Cost, most: int) -> BestSize:
     beyond = _beyond(law, n, L)
     note = " ".join([*_about(law), *beyond])
     return BestSize(n, L, cost.at(n, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
-
-
-def best_split(law: Law, most: int) -> BestSplit:
-    """The parameters N and tokens D of least ``a / N^alpha + c / D^beta`` within a budget of floating-point operations.
-
-    Training costs ``6 N D``, the usual count for dense Transformers. The best N is where both terms fall alike:
-    ``alpha a / N^alpha = beta c / D^beta``. Intervals hold the doubt of the law.
-    """
-    both = np.vstack([law.fit, law.draws])
-    powers = np.exp(both[:, law.form.powers])
-    (A, c), (alpha, beta) = (both[:, law.form.first] * np.array(law.smallest) ** powers).T, powers.T
-    with np.errstate(invalid="ignore"):  # of draws in which a term is negative, and no size is best
-        N = (alpha * A / (beta * c)) ** (1 / (alpha + beta)) * (most / 6) ** (beta / (alpha + beta))
-    if not N[0] > 0:
-        raise InputError(
-            f"more parameters or more tokens raise the loss in this law, so that no size is best: {law.formula}"
-        )
-    parameters, tokens = (interval_of(float(x[0]), x[1:][np.isfinite(x[1:])]) for x in (N, most / 6 / N))
-    beyond = _beyond(law, parameters.value, tokens.value)
-    note = " ".join([*([] if law.good else [law.note]), *beyond])
-    return BestSplit(parameters, tokens, most, law.loss(parameters.value, tokens.value), not beyond, note)
 
 
 def pays(term: Interval) -> bool:

@@ -1,0 +1,169 @@
+"""The law over parameters and tokens: intervals hold new runs, poor ladders are refused, the usual fit is shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.common import run
+
+import nfd
+
+SIZES = [(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 8e9, 32e9)]
+FAR = {"parameters": 7e9, "tokens": 2e11}
+
+Rows = list[dict[str, Any]]
+
+
+def true_loss(N: float, D: float, p: float = 2.0) -> float:
+    """A law like those of published ladders."""
+    return float(1.7 + ((110 / N**0.27) ** p + (370 / D**0.28) ** p) ** (1 / p))
+
+
+def ladder(error: float, seed: int = 0, p: float = 2.0, sizes: list[tuple[float, float]] = SIZES) -> Rows:
+    """Runs of a ladder, with an error relative to their loss."""
+    random = np.random.default_rng(seed)
+    return [
+        {"params": N, "tokens": D, "loss": true_loss(N, D, p) * math.exp(error * random.normal())} for N, D in sizes
+    ]
+
+
+@cache
+def fitted(error: float) -> nfd.LadderLaw:
+    law = nfd.fit_scaling_law(ladder(error))
+    assert isinstance(law, nfd.LadderLaw)
+    return law
+
+
+def test_intervals_hold_new_runs_at_many_times_the_compute() -> None:
+    random, held = np.random.default_rng(1), list[bool]()
+    for seed in range(12):
+        p, error = random.choice([1.0, 2.0, 3.0]), random.choice([0.001, 0.003, 0.01])
+        law = nfd.fit_scaling_law(ladder(error, seed, p))
+        for N, D in ((2e9, 8e10), (7e9, 2e11)):
+            said = law.at(parameters=N, tokens=D)
+            new = true_loss(N, D, p) * math.exp(error * random.normal())
+            assert said.low < said.value < said.high
+            held.append(said.low <= new <= said.high)
+    assert sum(held) >= 22
+
+
+def test_a_wide_forecast_is_refused_with_the_run_that_helps_and_a_narrow_one_is_not() -> None:
+    assert fitted(0.002).refusal is None
+    assert fitted(0.002).refused(**FAR) is None
+    refusal = fitted(0.05).refused(**FAR)
+    assert refusal is not None
+    assert "parameters 7e+09" in refusal
+    assert "would narrow it most" in refusal
+    assert fitted(0.05).refusal is not None
+
+
+def test_runs_that_are_not_tuned_alike_are_warned_of() -> None:
+    assert fitted(0.002).warning is None
+    warning = fitted(0.05).warning
+    assert warning is not None
+    assert "not tuned alike" in warning
+    assert warning in str(fitted(0.05))
+
+
+def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:
+    flops = 6 * 2e9 * 6e10
+    best = fitted(0.002).best(flops=flops)
+    tried = np.geomspace(1e8, 1e11, 10_001)
+    N = tried[np.argmin([true_loss(N, flops / 6 / N) for N in tried])]
+    assert best.parameters.low < N < best.parameters.high
+    assert 6 * best.parameters.value * best.tokens.value == pytest.approx(flops, rel=1e-9)
+    assert best.predicted.low < true_loss(N, flops / 6 / N) < best.predicted.high
+    assert not best.inside
+
+
+def test_the_next_run_is_paid_for_and_narrows_the_forecast_more_than_the_smallest_again() -> None:
+    law, budget = fitted(0.01), 6 * 8e8 * 32e9
+    chosen = law.next_run(budget=budget, target=FAR)
+    assert 6 * chosen.size["parameters"] * chosen.size["tokens"] <= budget * 1.001
+    assert chosen.cost <= budget * 1.001
+    assert chosen.after < chosen.before
+
+    def width(size: tuple[float, float]) -> float:
+        rows = [*ladder(0.01), {"params": size[0], "tokens": size[1], "loss": true_loss(*size)}]
+        said = nfd.fit_scaling_law(rows).at(**FAR)
+        return said.high - said.low
+
+    assert width((chosen.size["parameters"], chosen.size["tokens"])) < width((1.1e8, 2.1e9))
+    with pytest.raises(ValueError, match="budget must pay for the smallest run"):
+        law.next_run(budget=1.0, target=FAR)
+
+
+def test_the_prior_is_named_can_be_another_and_can_be_turned_off(tmp_path: Path) -> None:
+    law = fitted(0.01)
+    assert law.prior in str(law)
+    stored = Path(nfd.__file__).parent / "forecasts" / "prior.json"
+    shutil.copy(stored, tmp_path / "own.json")
+    (tmp_path / "own.json").write_text(json.dumps(json.loads(stored.read_text()) | {"name": "our ladders"}))
+    own, wide = (nfd.fit_scaling_law(ladder(0.01), prior=prior) for prior in (tmp_path / "own.json", None))
+    assert own.prior == "our ladders"
+    assert own.at(**FAR) == law.at(**FAR)
+    assert wide.prior == "wide priors"
+    assert wide.at(**FAR).low < true_loss(7e9, 2e11) < wide.at(**FAR).high
+    with pytest.raises(ValueError, match="prior must be"):
+        nfd.fit_scaling_law(ladder(0.01), prior=tmp_path / "none.json")
+
+
+def test_the_usual_fit_stands_beside_it_in_the_answer() -> None:
+    law = nfd.fit_scaling_law(ladder(0.0001, p=1.0))
+    assert abs(law.additive.E - 1.7) < 0.01
+    assert law.additive.powers == pytest.approx((0.27, 0.28), abs=0.01)
+    assert law.floor.low < 1.7 < law.floor.high
+    assert {"floor", "p", "floor, additive fit"} <= {row["quantity"] for row in law.table}
+    assert "additive fit" in str(law)
+
+
+@pytest.mark.parametrize("name", ["parameters", "tokens"])
+def test_one_variable_alone_has_its_law(name: str) -> None:
+    random, held = np.random.default_rng(0), list[bool]()
+    for _ in range(8):
+        sizes = 1e9 * 2.0 ** np.arange(6)
+        losses = (1.7 + 300 * sizes**-0.28) * np.exp(0.003 * random.normal(size=6))
+        law = nfd.fit_scaling_law([{name: x, "loss": loss} for x, loss in zip(sizes, losses, strict=True)])
+        said = law.at(**{name: 3e11})
+        held.append(said.low < 1.7 + 300 * 3e11**-0.28 < said.high)
+    assert law.variables == (name,)
+    assert law.held_out is not None
+    assert sum(held) >= 7
+    with pytest.raises(ValueError, match="best needs a law in parameters and tokens"):
+        law.best(flops=1e20)
+
+
+def test_sizes_outside_of_the_ladders_have_wide_priors() -> None:
+    law = nfd.fit_scaling_law([{"params": N, "loss": 2 + 8 * N**-0.4} for N in 2.0 ** np.arange(6, 14)])
+    assert law.prior == "wide priors"
+    assert "Wide priors were used" in str(law)
+    assert law.at(parameters=2.0**16).value == pytest.approx(2 + 8 * 2**-6.4, rel=0.01)
+
+
+def test_what_cannot_be_answered_says_why() -> None:
+    law = fitted(0.01)
+    with pytest.raises(ValueError, match="parameters and tokens; got parameters"):
+        law.at(parameters=7e9)
+    with pytest.raises(ValueError, match="tokens must be finite"):
+        law.at(parameters=7e9, tokens=math.inf)
+    with pytest.raises(ValueError, match="needs more sizes"):
+        nfd.fit_scaling_law(ladder(0.01)[:3])
+    with pytest.raises(ValueError, match="above 0"):
+        nfd.fit_scaling_law([row | {"loss": row["loss"] - 3} for row in ladder(0.01)])
+
+
+def test_the_shell_answers_about_a_run(tmp_path: Path) -> None:
+    lines = ["params,tokens,loss", *(",".join(map(str, row.values())) for row in ladder(0.002))]
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+    at = ("--at", "parameters=7e9", "tokens=2e11", "--best", "flops=1e22")
+    done = run("scaling-law", "--from", "runs.csv", *at, "--out", "answer", folder=tmp_path)
+    said = json.loads((tmp_path / "answer/result.json").read_text())["at"]["loss"]
+    assert said["low"] < true_loss(7e9, 2e11) < said["high"]
+    assert "A new run of parameters 7e+09 and tokens 2e+11" in done.stdout
