@@ -478,7 +478,8 @@ class ScalingLaw(Logged):
         if isinstance(law, LadderLaw):
             answers, refused = answers_of_ladder(law, asked, budgets), law.refused(**asked) if asked else law.refusal
         else:
-            answers, refused = answers_of(law, {name: check_int("--at", number) for name, number in asked.items()}, budgets), None if law.law.good else law.law.note
+            size = {name: round(number) for name, number in asked.items()}
+            answers, refused = answers_of(law, size, budgets), None if law.law.good else law.law.note
         page = Report(
             "How big should it be?",
             command,
