@@ -458,7 +458,7 @@ class ScalingLaw(Logged):
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
-        asked = named("--at", "such as width=512 or parameters=7e9", self.at, _number)
+        asked: dict[str, Any] = named("--at", "whole numbers such as width=512, or parameters=7e9", self.at, _number)
         for resource, budget in budgets.items():
             amount(resource, budget)  # can be read, before anything is trained
         stored = list[str]()
@@ -478,7 +478,7 @@ class ScalingLaw(Logged):
         if isinstance(law, LadderLaw):
             answers, refused = answers_of_ladder(law, asked, budgets), law.refused(**asked) if asked else law.refusal
         else:
-            size = {name: round(number) for name, number in asked.items()}
+            size = {name: check_count("--at", number) for name, number in asked.items()}
             answers, refused = answers_of(law, size, budgets), None if law.law.good else law.law.note
         page = Report(
             "How big should it be?",
