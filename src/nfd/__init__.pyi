@@ -15,6 +15,7 @@ from .limits.predict import predict as predict
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import Check as Check
 from .meters.check import check as check
+from .rates.law import RateLaw as RateLaw
 from .rates.sweep import transfer as transfer
 from .rates.transfer import Transfer as Transfer
 from .rates.transfer import fit_transfer as fit_transfer

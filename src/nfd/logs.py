@@ -19,13 +19,17 @@ from typing import Any, Literal
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_several, nearest
 
-Field = Literal["width", "depth", "parameters", "tokens", "lr", "rule", "seed", "loss", "step", "run", "state"]
+Field = Literal[
+    "width", "depth", "parameters", "tokens", "batch", "decay", "lr", "rule", "seed", "loss", "step", "run", "state"
+]
 
 NAMES: dict[Field, tuple[str, ...]] = {
     "width": ("width", "d_model", "n_embd", "embed_dim", "hidden_size", "hidden_dim", "model_dim"),
     "depth": ("depth", "n_layer", "n_layers", "num_layers", "num_hidden_layers", "num_blocks"),
     "parameters": ("parameters", "params", "n_params", "num_params", "n_parameters", "num_parameters"),
     "tokens": ("tokens", "n_tokens", "num_tokens", "train_tokens", "samples", "steps", "num_steps", "max_steps"),
+    "batch": ("batch", "batch_tokens", "tokens_per_batch", "batch_size_tokens", "global_batch_tokens"),
+    "decay": ("decay", "weight_decay", "wd"),
     "lr": ("lr", "learning_rate", "max_lr", "peak_lr", "base_lr", "eta_c"),
     "rule": ("rule", "parametrization", "parameterization"),
     "seed": ("seed", "random_seed"),
@@ -50,6 +54,8 @@ class LoggedRun:
     depth: int | None = None
     parameters: float | None = None
     tokens: float | None = None
+    batch: float | None = None
+    decay: str | None = None
     lr: float | None = None
     rule: str | None = None
     seed: str | None = None
@@ -198,7 +204,7 @@ def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         # pandas has not-a-number for none; as a loss it is divergence, or a gap
         if value is None or str(value).strip() in _NONE or (field != "loss" and value != value):
             continue
-        if field in ("rule", "seed", "run", "state"):
+        if field in ("rule", "seed", "run", "state", "decay"):
             whole = isinstance(value, float) and value.is_integer()  # pandas makes numbers real in a column with gaps
             fields[field] = str(int(value) if whole else value).strip()
             continue

@@ -22,7 +22,7 @@ def transfer_findings(transfer: Transfer) -> list[Finding]:
         name, title = f"loss-{answer.rule}", f"{answer.rule}: loss against the learning rate"
         held = _held(answer, axis)
         findings.append(_losses(name, title, axis, answer.along(axis), held, transfer, str(answer)))
-    for name in transfer.rules[0].against:
+    for name in transfer.rules[0].against if transfer.rules else ():
         findings.append(_against([answer.against[name] for answer in transfer], transfer))
     return findings
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row, rows_as_text
 from nfd.logs import Field, LoggedRun, read_log
+from nfd.rates.law import REFERENCE, BestRate, Cell, Prior, RateLaw, fit_rate_law
 from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words
 
 # ---- The answer of a sweep or of a log, for all rules
@@ -27,12 +29,14 @@ class Transfer:
     Attributes:
         rules: the answer for each rule. about: a description of the runs. score: the loss that best rates minimise.
         notes: which runs were left out, what a small regret does not show, and last what to do.
+        law: the law of the best rate over parameters, tokens and batch, in place of ``rules``, where a table has them.
     """
 
     rules: tuple[RuleTransfer, ...]
     about: str
     score: str
     notes: tuple[str, ...] = ()
+    law: RateLaw | None = None
 
     def __iter__(self) -> Iterator[RuleTransfer]:
         return iter(self.rules)
@@ -60,6 +64,35 @@ class Transfer:
             known = [f"{name} {', '.join(f'{v:g}' for v in own.values)}" for name, own in against.items()]
             raise InputError(f"there are runs of {'; '.join(known) or 'no further setting: use axes='}; got {setting}.")
         return against[name].cells[(width, depth), value].rate()
+
+    def at(self, parameters: float | None = None, tokens: float | None = None, batch: float | None = None) -> BestRate:
+        """The rate of one new training by ``law``, with a 95 % interval and what missing the best one costs.
+
+        Args:
+            parameters, tokens, batch: of the training, the batch in tokens. What did not vary may be left out.
+
+        Raises:
+            ValueError: where the table has none of them, or one that varied is left out.
+        """
+        return self._law.at(parameters, tokens, batch)
+
+    @property
+    def exponents(self) -> dict[str, Interval]:
+        """Powers of the best rate by ``law`` (``RateLaw.exponents``); ValueError where the table has none."""
+        return self._law.exponents
+
+    def critical_batch(self, tokens: float) -> Interval:
+        """The batch, in tokens, beyond which the best rate hardly grows, in a training of so many tokens."""
+        return self._law.critical_batch(tokens)
+
+    @property
+    def _law(self) -> RateLaw:
+        if self.law is None:
+            raise InputError(
+                "a law over parameters, tokens and batch needs a table in which tokens or batch vary, or in which "
+                f"parameters stand in place of width and depth. {self.about}"
+            )
+        return self.law
 
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
@@ -97,6 +130,8 @@ class Transfer:
     @property
     def table(self) -> list[Row]:
         """One dict per rule and quantity (best rates, drifts, regret), followed by those of further axes."""
+        if self.law is not None:
+            return self.law.table
         sizes = [row for answer in self.rules for row in answer.table]
         return [*sizes, *(row for answer in self.rules for own in answer.against.values() for row in own.table)]
 
@@ -115,10 +150,11 @@ class Transfer:
     def sentences(self) -> list[str]:
         """The answer of every rule along sizes and further axes, and the notes."""
         against = [own.sentence for answer in self.rules for own in answer.against.values()]
-        return [*map(str, self.rules), *against, *self.notes]
+        law = [] if self.law is None else [str(self.law)]
+        return [*law, *map(str, self.rules), *against, *self.notes]
 
     def __str__(self) -> str:
-        return "\n".join([rows_as_text(self.levels), *self.sentences])
+        return "\n".join([*([rows_as_text(self.levels)] if self.rules else []), *self.sentences])
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule, of which there are runs of this size."""
@@ -138,15 +174,23 @@ _SHARE = 0.2  # of the progress that a rate of a fit may have lost, where no gue
 _SAME_RATE = 0.25  # doublings within which a rate that was trained counts as the best one
 
 
-def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, guess: float | None = None) -> Transfer:
-    """Find the best learning rate of every size, and its drift, in your logged runs, from any framework.
+def fit_transfer(
+    rows: Any,
+    *,
+    columns: Mapping[str, str | None] | None = None,
+    guess: float | None = None,
+    prior: str | Path | None = "sweeps",
+) -> Transfer:
+    """Find the best learning rate of every size, and its drift, in your logged runs.
 
-    Best rates are fitted as by ``nfd.transfer``. One at an end of the trained rates is reported, and left out of the
+    Where tokens or batch vary, or parameters stand in place of width and depth, the answer is a law (``nfd.RateLaw``).
+
+    Best rates are fitted as by ``nfd.transfer``. One at an end of the rates is left out of the
     drift. With several seeds the intervals include their noise. With one seed a best rate has no interval, and that of
     a drift comes from the distances of sizes to a power law.
 
     The regret needs a ``guess``, and runs of the largest network at both best rates (or within a quarter of a
-    doubling), from two seeds or more that were not trained at the other rates, as in the runs of ``nfd.transfer``.
+    doubling), from two seeds or more that were not trained at the other rates.
 
     Example::
 
@@ -159,23 +203,27 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
         print(nfd.fit_transfer(rows).best("logged", 128, 1))
 
     Args:
-        rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
+        rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step of one, of which the
             last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
-            lr, width, depth, rule, seed, run, step and state. None ignores a column.
+            lr, width, depth, parameters, tokens, batch (in tokens), decay, rule, seed, run, step and state. None
+            ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
-            the vocabulary. By default a diverged run counts as a loss five times as far above that of the best rate as
-            the loss of the fifth best rate is, or of the third on a coarse grid.
+            the vocabulary. By default it counts as a loss five times as far above that of the best rate as the loss of
+            the fifth best rate is, or of the third on a coarse grid.
+        prior: of the law's exponents: ``"sweeps"``, those of public sweeps; None; or the path of a file.
 
     Returns:
         A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)`` and ``.table``.
-        ``about`` lists the recognised columns. Runs without a rule have the rule ``"logged"``.
+        Runs without a rule have the rule ``"logged"``.
 
     Raises:
         ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if runs of one size, rate and
             seed differ in another column.
     """
     given = None if guess is None else check_real("guess", guess, above=0.0)
+    if (fitted := _fitted_law(rows, columns, prior)) is not None:
+        return fitted
     log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed"))
     if "width" not in log.columns and "depth" not in log.columns:
         raise InputError(f"the log must say the width or the depth of its runs: name it by columns=. {log.recognised}")
@@ -200,6 +248,40 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     if given is None:
         notes.append("A regret and a verdict need guess= (in the shell --guess), such as log C of C classes.")
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], (*notes, *compared(rules)))
+
+
+def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str | Path | None) -> Transfer | None:
+    """The answer by the law over parameters, tokens and batch; None where the table is about width and depth alone."""
+    more: tuple[Field, ...] = ("parameters", "tokens", "batch", "decay", "width", "depth", "seed")
+    log = read_log(rows, columns, ("lr", "loss"), more)
+    in_steps = log.columns.get("tokens", "").rpartition(".")[2].rpartition("/")[2].endswith("steps")
+    cells, notes = dict[tuple[object, ...], dict[float, list[float]]](), list(log.notes)
+    for run in log.runs:
+        parameters = run.parameters or 12.0 * (run.width or 1) ** 2 * (run.depth or 1)
+        tokens = run.tokens if not in_steps else run.tokens * run.batch if run.tokens and run.batch else None
+        place = (parameters, tokens or REFERENCE["tokens"], run.batch or REFERENCE["batch"])
+        loss = math.inf if run.loss is None else run.loss
+        if loss <= 0:
+            raise InputError(f"losses must be above 0, as rises are shares of the lowest; got {loss:g}.")
+        cells.setdefault((place, run.width, run.depth, run.decay), {}).setdefault(run.lr or 0.0, []).append(loss)
+    places = np.array([place for place, *_ in cells], dtype=np.float64)
+    sized = "width" in log.columns or "depth" in log.columns
+    if not ("parameters" in log.columns and not sized) and not np.any(np.ptp(places[:, 1:], axis=0) > 0):
+        return None
+    told = list[Cell]()
+    for place, runs in zip(places, cells.values(), strict=True):
+        rates = sorted(runs)
+        losses = np.array([float(np.mean(runs[rate])) for rate in rates])
+        if len(rates) > 1 and np.isfinite(losses).any():
+            told.append(Cell(np.log2(place / [*REFERENCE.values()]), np.log2(rates), losses))
+    if not told:
+        raise InputError("a law needs runs that differ in the rate alone; no two rows agree in all but lr and seed.")
+    if len(told) < len(cells):
+        notes.append(f"{len(cells) - len(told)} of {len(cells)} cells have one rate, or diverged at all: left out.")
+    if sized and "parameters" not in log.columns:
+        notes.append("Parameters are counted as 12 width^2 depth.")
+    law = fit_rate_law(told, Prior.read(prior))
+    return Transfer((), f"A log of {log.recognised}", log.columns["loss"], tuple(notes), law=law)
 
 
 def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:

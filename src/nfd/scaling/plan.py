@@ -46,7 +46,7 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
-from nfd.scaling.run import RateSchedule, RunScaling, run_scaling
+from nfd.scaling.run import FollowsRuns, RateSchedule, RunScaling, run_scaling
 
 ADAM_BETAS = (0.9, 0.999)  # PyTorch's
 VECTORS = "vectors"  # a word of no_decay
@@ -411,6 +411,7 @@ class Plan:
         schedule: RateSchedule | None = None,
         critical_batch: float | Interval | None = None,
         laws: Mapping[str, bool] | None = None,
+        law: FollowsRuns | None = None,
     ) -> Plan:
         """The same plan for a run of another batch size and length than the one that the rate was tuned with.
 
@@ -423,6 +424,9 @@ class Plan:
             critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
                 growing beyond it. ``nfd.check(noise=True)`` estimates it.
             laws: law to False, to switch it off: ``{"tokens-rate": False}``.
+            law: in place of the powers of the rate under Adam, a law of the best rate over batch and tokens, both in
+                tokens: that of your runs (``nfd.fit_transfer(table).law``), or ``nfd.RateLaw.of_sweeps()``. Its row has
+                the factor's 95 % interval, and what missing the best rate is expected to cost.
 
         Raises:
             ValueError, TypeError: naming the argument.
@@ -432,8 +436,8 @@ class Plan:
             plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x).for_run((32, 256), (1e6, 1e8))
             print(plan.run.factors[0].value)
         """
-        law = law_of(self.optimizer)
-        return replace(self, run=run_scaling(law, batch, tokens, schedule, critical_batch, laws))
+        own = law_of(self.optimizer)
+        return replace(self, run=run_scaling(own, batch, tokens, schedule, critical_batch, laws, law))
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from rich.table import Column
 
@@ -80,6 +80,8 @@ class Factor:
         quantity, optimizer: the setting that it scales, and the optimizer that has this setting.
         value: the setting of the large run as a multiple of that of the small one.
         label, formula, source: how far it can be trusted, and where it comes from.
+        interval, excess: of a fitted law of the best rate: the 95 % interval of the factor, and the share of the loss
+            that missing it is expected to cost.
     """
 
     law: str
@@ -89,6 +91,30 @@ class Factor:
     label: Label
     formula: str
     source: str
+    interval: tuple[float, float] | None = None
+    excess: float | None = None
+
+
+class FactorOfRate(Protocol):
+    """The best rate of a large run over that of a small one (``nfd.rates.law.BestRate``)."""
+
+    @property
+    def rate(self) -> Interval: ...
+    @property
+    def advised(self) -> float: ...
+    @property
+    def excess(self) -> Interval: ...
+
+
+@runtime_checkable
+class FollowsRuns(Protocol):
+    """A law of the best rate (``nfd.RateLaw``)."""
+
+    def factor(self, **sizes: tuple[float, float] | None) -> FactorOfRate:
+        """The factor from the small to the large run, by ``(small, large)`` of batch and tokens."""
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -149,6 +175,7 @@ def run_scaling(
     schedule: RateSchedule | None,
     critical_batch: float | Interval | None,
     laws: Mapping[str, bool] | None,
+    fitted: FollowsRuns | None = None,
 ) -> RunScaling:
     """What ``Plan.for_run`` does; what the optimizer leaves to AdamW has rows of its own."""
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
@@ -163,6 +190,8 @@ def run_scaling(
         raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
     for name in laws:
         check_choice("a name in laws", name, NAMES)
+    if fitted is not None and not isinstance(fitted, FollowsRuns):
+        raise InputTypeError(f"law must be an nfd.RateLaw, such as nfd.RateLaw.of_sweeps(); got {fitted!r}.")
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
     s, critical = 1.0, None
     used = [law for law in RUN_LAWS if laws.get(law.name, True)]
@@ -184,6 +213,8 @@ def run_scaling(
     for law in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
         kind: Kind = "sgd" if law.is_linear else "adam" if law.epsilon else "other"
         own = [row(known, law.name) for known in used if kind in known.kinds and (critical or not known.critical)]
+        if fitted is not None and kind == "adam":  # sweeps were those of Adam
+            own = [_fitted(fitted, law.name, batch, tokens, own), *(f for f in own if f.quantity != "rate")]
         rate = _product(f for f in own if f.quantity == "rate")  # 1/(rate decay) stays a share of the steps
         for f in own:
             of_decay = f.quantity == "weight decay"
@@ -194,6 +225,28 @@ def run_scaling(
     if critical is not None:
         rows += [row(law) for law in used if law.quantity == "batch limit"]
     return RunScaling(batch, tokens, tuple(rows), critical, schedule)
+
+
+# Mean excess loss of the assumed powers in percent, where they were tried (python -m benchmarks.rate_law).
+_ASSUMED = "0.2 % over tokens, 0.8 % at large batches"
+
+
+def _fitted(
+    law: FollowsRuns,
+    optimizer: str,
+    batch: tuple[float, float] | None,
+    tokens: tuple[float, float] | None,
+    assumed: Sequence[Factor],
+) -> Factor:
+    """The factor of the rate by a law that was fitted, in place of the assumed powers, which stand in its source."""
+    found = law.factor(batch=batch, tokens=tokens)
+    low, high, cost = found.rate.low, found.rate.high, found.excess.value
+    formula = f"{found.rate.value:.3g} [{low:.3g}, {high:.3g}]; missing it costs {100 * cost:.2g} % of the loss"
+    powers = " ".join(f.formula for f in assumed if f.quantity == "rate")
+    plain = _product(f for f in assumed if f.quantity == "rate")
+    source = f"{powers} gives {plain:.3g}, and cost {_ASSUMED}; {'; '.join(law.sources) or 'your runs'}"
+    label: Label = "empirical law"
+    return Factor("fitted-rate", "rate", optimizer, found.advised, label, formula, source, (low, high), cost)
 
 
 def _product(factors: Iterable[Factor]) -> float:

@@ -1,0 +1,262 @@
+"""The law of the best rate on public sweeps: ``python -m benchmarks.rate_law --data FOLDER``, and its package prior.
+
+Every case holds out part of one source; priors come from other sources alone. ``--prior`` writes the file that the
+package reads, from all sources. FOLDER holds ``rates.csv``, one row per run: source, cell, N, D, batch_tokens, lr,
+loss. Its rows are other people's and stay there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nfd.rates.law import REFERENCE, Array, Cell, Prior, RateLaw, fit_rate_law
+
+TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch")
+# What papers say, before any sweep: normal distributions of the mean over sources.
+PUBLISHED = Prior(
+    terms={
+        "level": (-9.0, 4.0),
+        "parameters": (-0.5, 0.2),  # 1/width: -1/2 at fixed depth, -1/3 where depth grows as width
+        # above the critical batch: the -0.32 of small batches + 0.75 x 0.47 = 0.03; DeepSeek's rate follows C^-0.125 at
+        # a batch of C^0.33, with N and D of C^0.5 each, which is 0.25 beside -1/2 of N
+        "tokens": (0.12, 0.15),
+        "batch": (0.75, 0.2),  # between 1/2 (Adam, noise alone) and 1 (as for SGD)
+        "critical_level": (1.5, 1.5),
+        "critical_batch": (0.47, 0.2),
+    },
+    bowl={
+        "curvature": (math.log(0.003), 2.0),
+        "spread": (math.log(0.5), 1.0),
+        "noise": (math.log(0.001), 1.5),
+        "form": (math.log(0.3), 0.7),
+        "asymmetry": (math.log(2.0), 0.5),
+    },
+    departure={"near": (math.log(0.3), 0.3), "cell": (math.log(0.12), 0.4), "length": (math.log(3.0), 0.3)},
+    curvature={"parameters": (-0.2, 0.15), "tokens": (-0.3, 0.2), "batch": (0.25, 0.15)},
+    sources=(
+        "Yang et al. 2022 (2203.03466)",
+        "Bjorck et al. 2025 (2409.19913)",
+        "DeepSeek-AI 2024 (2401.02954)",
+        "Malladi et al. 2022 (2205.10287)",
+        "Zhang et al. 2024 (2410.21676)",
+        "Bergsma et al. 2025 (2505.13738)",
+    ),
+)
+APART = np.array([1e3, 0.1, 0.1, 0.1, 1.0, 0.1])  # deviation of terms between sources; the level is each one's own
+CITED = {
+    "steplaw": "Li et al. 2025 (2503.04715)",
+    "fantastic": "Wen et al. 2025 (2509.02046)",
+    "epfl": "Haegele et al. 2024 (2405.18392)",
+}
+# Sources of the prior: dense networks under AdamW and what steps alike. Best rates of Muon, Lion, Kron follow N by
+# -0.25 to -0.39, those of mixtures of experts by -0.15: these share a width.
+STEPS_ALIKE = ("steplaw", "fantastic_adamw", "fantastic_nadamw", "epfl_cos", "epfl_wsd")
+Place = tuple[float, float, float]  # parameters, tokens, tokens per batch
+Side = Callable[[Place], bool | None]  # whether a cell is fitted (True), held out (False), or neither
+
+
+def read(folder: Path) -> dict[str, list[tuple[Place, Cell]]]:
+    """Cells with two rates or more, by source."""
+    rows = dict[tuple[str, str], list[dict[str, str]]]()
+    with (folder / "rates.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            rows.setdefault((row["source"], row["cell"]), []).append(row)
+    found = dict[str, list[tuple[Place, Cell]]]()
+    for (source, _), runs in rows.items():
+        runs.sort(key=lambda row: float(row["lr"]))
+        if len({row["lr"] for row in runs}) < max(2, len(runs)):
+            continue
+        place = (float(runs[0]["N"]), float(runs[0]["D"]), float(runs[0]["batch_tokens"]))
+        rates = np.log2([float(row["lr"]) for row in runs])
+        losses = np.array([float(row["loss"]) for row in runs])
+        cell = Cell(np.log2(np.array(place) / np.array([*REFERENCE.values()])), rates, losses)
+        found.setdefault(source, []).append((place, cell))
+    return found
+
+
+# ---- Priors
+
+
+def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | None = None) -> Prior:
+    """What a new source is expected to have, from papers and from sources other than those that begin with ``but``.
+
+    Sources scatter about a common law with deviations ``APART``. Those of one group (the same authors) count as one.
+    """
+    used = {name: sources[name] for name in STEPS_ALIKE if name in sources and not (but and name.startswith(but))}
+    groups = [name.split("_")[0] for name in used]
+    mean, deviation = PUBLISHED.arrays("terms", TERMS)
+    start = np.diag(deviation**-2)
+    precision, push, apart = start.copy(), start @ mean, np.diag(APART**2)
+    shapes = dict[str, list[tuple[Array, Array, Array]]]()
+    for name, cells in used.items():
+        law = fit_rate_law([cell for _, cell in cells], PUBLISHED)
+        own, share = np.linalg.inv(law.spread), 1 / groups.count(name.split("_")[0])
+        told, pushed = own - start, own @ law.terms - start @ mean
+        widened = np.linalg.inv(np.eye(6) + told @ apart)
+        precision, push = precision + share * widened @ told, push + share * widened @ pushed
+        shapes.setdefault(name.split("_")[0], []).append((law.bowl, law.departure, law.curvature[1:4]))
+        print(f"  {name:18s} {len(cells):4d} cells; terms {law.terms.round(2)}; told {np.diag(told).round(1)}")
+    spread = np.linalg.inv(precision)
+    terms, scatter = spread @ push, np.sqrt(np.diag(spread) + APART**2 * (APART < 10) + (APART > 10) * 4.0**2)
+    scatter[0] = 4.0
+
+    def shape(place: int, usual: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        means = [np.mean([own[place] for own in group], 0) for group in shapes.values()]
+        return {
+            name: (
+                float(np.mean([m, *(own[k] for own in means)])),
+                float(math.hypot(np.std([m, *(own[k] for own in means)]), width / 2)),
+            )
+            for k, (name, (m, width)) in enumerate(usual.items())
+        }
+
+    return Prior(
+        {name: (float(m), float(s)) for name, m, s in zip(TERMS, [-9.0, *terms[1:]], scatter, strict=True)},
+        shape(0, PUBLISHED.bowl),
+        shape(1, PUBLISHED.departure),
+        shape(2, PUBLISHED.curvature),
+        (*PUBLISHED.sources, *(CITED[group] for group in dict.fromkeys(groups))),
+    )
+
+
+def written(prior: Prior, path: Path) -> None:
+    """The prior as the package reads it, in three digits."""
+    groups = {
+        group: {name: [round(m, 3), round(s, 3)] for name, (m, s) in getattr(prior, group).items()}
+        for group in ("terms", "bowl", "departure", "curvature")
+    }
+    path.write_text(json.dumps(groups | {"sources": prior.sources}, indent=1) + "\n", encoding="utf-8")
+
+
+# ---- Cases held out
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean absolute error and half width in doublings; share of cells whose best rate lies in its interval; mean excess
+    loss in percent at the advised rate, at the nearest fitted cell's best rate, and at what ``plan`` assumed of it."""
+
+    cells: int
+    error: float
+    half: float
+    covered: float
+    excess: float
+    same: float
+    plan: float
+
+    def __str__(self) -> str:
+        numbers = (self.error, self.half, self.covered, self.excess, self.same, self.plan)
+        return f"{self.cells:4d} {' '.join(f'{v:7.3f}' for v in numbers)}"
+
+
+def excess(cell: Cell, log2_rate: float) -> float:
+    """Share of the lowest loss that a rate loses, by the straight line between runs; beyond them as at their end."""
+    return float(np.interp(log2_rate, cell.log2_rates, cell.losses) / cell.losses.min() - 1)
+
+
+def scored(law: RateLaw, fitted: Sequence[Cell], held: Sequence[Cell]) -> Score:
+    """The law at cells that it has not seen.
+
+    A best rate is known with an error of its own: it lies inside where it is nearer than 1.96 of both deviations.
+    """
+    places = np.array([cell.place for cell in held])
+    means, deviations = law.predicted(places)
+    truth = np.array([cell.moments(law.bowl)[:2] for cell in held])
+    error = np.abs(means - truth[:, 0])
+    costs = list[tuple[float, float, float]]()
+    for cell, mean, deviation in zip(held, means, deviations, strict=True):
+        advised = math.log2(law.missed(float(mean), float(deviation), cell.place).advised)
+        near = min(fitted, key=lambda other: float(np.square(other.place - cell.place).sum()))
+        n, d, b = cell.place - near.place
+        assumed = near.best - 0.5 * n - 0.32 * d + 0.5 * b
+        costs.append((excess(cell, advised), excess(cell, near.best), excess(cell, assumed)))
+    inside = float(np.mean(error < 1.96 * np.sqrt(deviations**2 + truth[:, 1])))
+    half = float(np.median(1.96 * deviations))
+    return Score(len(held), float(error.mean()), half, inside, *(100 * np.mean(costs, 0)).tolist())
+
+
+def split(low: float, high: float, axis: int, largest: bool = True) -> Side:
+    """Fit up to ``low`` and hold out from ``high`` on, or the other way round."""
+
+    def side(place: Place) -> bool | None:
+        if largest:
+            return True if place[axis] <= low else False if place[axis] >= high else None
+        return True if place[axis] >= high else False if place[axis] <= low else None
+
+    return side
+
+
+def four_batches(size: Place) -> Side:
+    """Fit .13M, .26M, .52M and 2.1M of one size and number of tokens, hold out all others."""
+
+    def side(place: Place) -> bool | None:
+        if place[:2] != size[:2]:
+            return False
+        return True if any(abs(place[2] / batch - 1) < 0.05 for batch in (1.31e5, 2.62e5, 5.24e5, 2.1e6)) else None
+
+    return side
+
+
+DENSE: dict[str, Side] = {
+    "N = 1.07B": split(9e8, 1e9, 0),
+    "N = 1.07B from .27B": split(2.8e8, 1e9, 0),
+    "D >= 50B from 14B": split(14.3e9, 5e10, 1),
+    "B <= .2M from .39M": split(2e5, 3.9e5, 2, largest=False),
+    "B >= 1.4M from .74M": split(7.4e5, 1.4e6, 2),
+}
+MOE: dict[str, Side] = {
+    "largest N": split(6e8, 1e9, 0),
+    "largest D": split(8e9, 2e10, 1),
+    "largest B": split(5.3e5, 1e6, 2),
+}
+OTHERS: dict[str, Side] = {"largest N": split(3.1e8, 5e8, 0), "largest D / N": lambda place: place[1] / place[0] < 50}
+
+
+def evaluated(cells: Sequence[tuple[Place, Cell]], side: Side, prior: Prior) -> Score | None:
+    """The score of one case; None where nothing is fitted or held out."""
+    fitted = [cell for place, cell in cells if side(place)]
+    held = [cell for place, cell in cells if side(place) is not None and not side(place)]
+    return scored(fit_rate_law(fitted, prior), fitted, held) if fitted and held else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of rates.csv")
+    parser.add_argument("--prior", action="store_true", help="write the package's prior instead")
+    arguments = parser.parse_args()
+    sources = read(arguments.data)
+    if arguments.prior:
+        written(prior_from(sources), Path(__file__).parents[1] / "src" / "nfd" / "rates" / "prior.json")
+        return
+    print("cells; error and half width in doublings; coverage; excess loss in %: law, same rate, assumed powers")
+    prior = prior_from(sources, but="steplaw")
+    print(prior.terms)
+    for name, side in DENSE.items():
+        print(f"dense {name:22s} {evaluated(sources['steplaw'], side, prior)}", flush=True)
+    sizes = sorted({(place[0], place[1], 0.0) for place, _ in sources["steplaw"]})
+    scores = [evaluated(sources["steplaw"], four_batches(size), prior) for size in sizes]
+    for size, score in zip(sizes, scores, strict=True):
+        print(f"dense four batches of {size[0] / 1e9:.2f}B, {size[1] / 1e9:5.1f}B  {score}", flush=True)
+    costs = [score.excess for score in scores if score]
+    print(f"excess from four batches: mean {np.mean(costs):.3f}, median {np.median(costs):.3f} %")
+    dense = prior_from({name: cells for name, cells in sources.items() if name != "steplaw_moe"})
+    for name, side in MOE.items():
+        print(f"MoE {name:24s} {evaluated(sources['steplaw_moe'], side, dense)}", flush=True)
+    for group in ("fantastic", "epfl"):
+        prior = prior_from(sources, but=group)
+        for source in sorted(source for source in sources if source.startswith(group)):
+            for name, side in OTHERS.items():
+                if score := evaluated(sources[source], side, prior):
+                    print(f"{source:18s} {name:15s} {score}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

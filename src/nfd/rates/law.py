@@ -1,0 +1,452 @@
+"""The law of the best learning rate over parameters, tokens and batch, from losses and not from picked optima.
+
+A *cell* is a set of runs that differ in the rate alone. Over log2 of the rate its losses rise from the best one as
+
+    ``loss / lowest - 1 = level + h (x - mu)^2``,    with ``asymmetry`` times that to the right of ``mu``,
+
+with any level, a lognormal curvature ``h``, noise, and an error of the form in proportion to the rise. A run that lost
+more than ``_CAP``, or diverged, is a wall: the best rate lies on the near side of it. The cells have the law
+
+    ``log2 lr* = c + a_N n + d t - g log2(1 + Bc / B)``,    ``log2(Bc / B0) = c_B + delta t``,
+
+with n, t the doublings of parameters and tokens over a reference, and a Gaussian process of what the law misses: a
+power of the batch below the critical batch Bc, none above it. Where two sweeps disagree on powers of batch and tokens,
+they look at different sides of Bc. Exponents have priors from other people's sweeps (``prior.json``).
+
+Source: universal kriging (Cressie 1993, section 3.4); McCandlish et al. 2018, the critical batch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp, ndtri
+
+from nfd.core.errors import InputError, InputTypeError, check_real
+from nfd.core.estimates import Interval, student
+from nfd.core.tables import Row, rows_as_text
+
+Array = NDArray[np.float64]
+
+REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}  # of doublings; the middle of published sweeps
+_TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch")
+_BOWL = ("curvature", "spread", "noise", "form", "asymmetry")
+_DEPARTURE = ("near", "cell", "length")
+
+_CAP = 0.05  # of the loss: runs that lose more are known to be worse, and no more
+# The chance that a run beyond the cap is no wall: as certain walls, spoilt runs made the error at small batches .26
+# doublings in place of .16.
+_WALL = math.log(0.1)
+_STEP, _REACH = 0.05, 3.0  # doublings: grid of best rates, and how far beyond the rates of a cell they may lie
+_FLAT = 1.2  # doublings: a cell that tells nothing has its best rate so near to its best run
+_CURVATURES = 11  # nodes of the integral over the curvature
+_MOST = 50  # cells that the bowl is fitted to
+_FAR, _FAR_LENGTH = 0.35, 5.0  # doublings: slow departures from the law, and the distance over which they change
+_SIZE, _SIZE_LENGTH = 0.2, 0.5  # departures that all cells of one size share
+_SPOILT = 3.0  # deviations: as noise of all cells, those of a few jagged ones would widen every interval
+_ROUNDS = 6  # of Gauss and Newton
+
+
+# ---- What other sweeps say ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Normal priors of a law: ``(mean, standard deviation)`` by name.
+
+    Attributes:
+        terms: of the law. bowl: of the logarithms of the bowl's shape. departure: of the logarithms of the Gaussian
+            process: deviation of near departures, that of single cells, and the length of the former.
+        curvature: of the powers of N, D and B by which the bowl's curvature changes.
+        sources: where the numbers come from.
+    """
+
+    terms: Mapping[str, tuple[float, float]]
+    bowl: Mapping[str, tuple[float, float]]
+    departure: Mapping[str, tuple[float, float]]
+    curvature: Mapping[str, tuple[float, float]]
+    sources: tuple[str, ...]
+
+    @staticmethod
+    def read(prior: str | Path | None) -> Prior:
+        """``"sweeps"`` (the package's), the path of another file, or None: exponents that may have any usual value."""
+        if not isinstance(prior, str | Path | None):
+            raise InputTypeError(f'prior must be "sweeps", a path or None; got {type(prior).__name__}.')
+        own = Path(__file__).with_name("prior.json")
+        path = own if prior in ("sweeps", None) else Path(str(prior)).expanduser()
+        try:
+            stored = json.loads(path.read_text("utf-8"))
+            terms, bowl, departure, curvature = (
+                {name: (float(mean), float(deviation)) for name, (mean, deviation) in stored[group].items()}
+                for group in ("terms", "bowl", "departure", "curvature")
+            )
+        except OSError as error:
+            raise OSError(f'prior must be "sweeps", a file or None; {str(path)!r}: {error.strerror}.') from None
+        except (KeyError, TypeError, ValueError) as error:
+            made = "python -m benchmarks.rate_law --prior"
+            raise InputError(f"prior must be a file that {made} wrote; got {str(path)!r}: {error}.") from None
+        if prior is None:
+            return Prior(_ANY, bowl, departure, curvature, ())
+        return Prior(terms, bowl, departure, curvature, tuple(stored["sources"]))
+
+    def arrays(self, group: str, names: Sequence[str]) -> tuple[Array, Array]:
+        """Means and standard deviations in the order of these names."""
+        table = np.array([getattr(self, group)[name] for name in names])
+        return table[:, 0], table[:, 1]
+
+
+_ANY = {  # without a prior: what no sweep contradicts
+    "level": (-9.0, 10.0),
+    "parameters": (0.0, 1.0),
+    "tokens": (0.0, 1.0),
+    "batch": (0.5, 0.5),
+    "critical_level": (0.0, 4.0),
+    "critical_batch": (0.5, 0.5),
+}
+
+
+# ---- One cell -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Losses ``[E]`` of runs that differ in the rate alone, by log2 of their rates, ascending; infinite: diverged.
+
+    Attributes:
+        place: ``[3]``, doublings of parameters, tokens and batch over ``REFERENCE``.
+    """
+
+    place: Array
+    log2_rates: Array
+    losses: Array
+
+    @property
+    def best(self) -> float:
+        """log2 of the rate of the best run."""
+        return float(self.log2_rates[self.losses.argmin()])
+
+    def likelihood(self, bowl: Array, places: Array) -> tuple[Array, Array]:
+        """Log-likelihood ``[places, curvatures]`` of the best rate and of the log curvatures ``[curvatures]``."""
+        mean_log, spread, noise, form, asymmetry = bowl[0], *np.exp(bowl[1:])
+        x, rise = self.log2_rates, self.losses / self.losses.min() - 1
+        near = rise <= _CAP
+        z = np.linspace(-2.5, 2.5, _CURVATURES)
+        log_h = mean_log + spread * z
+        away = x[near] - places[:, None]
+        risen = np.exp(log_h)[None, :, None] * (away**2 * np.where(away > 0, asymmetry, 1.0))[:, None, :]
+        weight = 1 / (noise**2 + (form * risen) ** 2)
+        left = rise[near] - risen
+        total = weight.sum(2)  # the level has a flat prior: it is integrated out
+        level = (weight * left).sum(2) / total
+        log = 0.5 * (np.log(weight).sum(2) - np.log(total) - (weight * (left - level[..., None]) ** 2).sum(2))
+        log += -0.5 * z**2 - logsumexp(-0.5 * z**2)
+        beyond = (places < max(x[~near & (x < self.best)], default=-math.inf)) | (
+            places > min(x[~near & (x > self.best)], default=math.inf)
+        )
+        return log + np.where(beyond, _WALL, 0.0)[:, None], log_h
+
+    def grid(self, step: float = _STEP) -> Array:
+        """Best rates that are tried."""
+        return np.arange(self.log2_rates[0] - _REACH, self.log2_rates[-1] + _REACH, step)
+
+    def moments(self, bowl: Array) -> tuple[float, float, float, float]:
+        """Mean and variance of log2 of the best rate, and of the log curvature."""
+        places = self.grid()
+        log, log_h = self.likelihood(bowl, places)
+        log = log - 0.5 * ((places - self.best) / _FLAT)[:, None] ** 2
+        p = np.exp(log - log.max())
+        of_place, of_h = p.sum(1) / p.sum(), p.sum(0) / p.sum()
+        mean, h = float(of_place @ places), float(of_h @ log_h)
+        return mean, float(of_place @ places**2) - mean**2 + _STEP**2 / 12, h, float(of_h @ log_h**2) - h**2
+
+
+def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
+    """The shape of the bowl that cells share, by its largest posterior density: any best rate is as likely."""
+    mean, deviation = prior.arrays("bowl", _BOWL)
+    telling = [cell for cell in cells if len(cell.losses) > 3]  # three losses fit any bowl
+    if len(telling) > _MOST:
+        telling = [telling[k] for k in np.random.default_rng(0).choice(len(telling), _MOST, replace=False)]
+
+    def cost(bowl: Array) -> float:
+        logs = [logsumexp(cell.likelihood(bowl, cell.grid(0.2))[0]) for cell in telling]
+        return float(0.5 * np.sum(((bowl - mean) / deviation) ** 2) - np.sum(logs))
+
+    found = minimize(cost, mean, method="Nelder-Mead", options={"maxiter": 200, "xatol": 0.02, "fatol": 0.05})
+    return np.asarray(found.x)
+
+
+# ---- The law --------------------------------------------------------------------------------------------------------
+
+
+def mean_of(terms: Array, places: Array) -> Array:
+    """log2 of the best rate ``[cells]`` by the law alone, at places ``[cells, 3]``."""
+    level, parameters, tokens, batch, critical_level, critical_batch = terms
+    n, t, b = places.T
+    above = critical_level + critical_batch * t - b  # log2 of Bc / B
+    return np.asarray(level + parameters * n + tokens * t - batch * np.logaddexp2(0, above))
+
+
+def slopes_of(terms: Array, places: Array) -> Array:
+    """Derivatives ``[cells, terms]`` of ``mean_of`` by the terms."""
+    n, t, b = places.T
+    above = terms[4] + terms[5] * t - b
+    share = -terms[3] * expit(above * math.log(2))
+    return np.stack([np.ones_like(n), n, t, -np.logaddexp2(0, above), share, share * t], 1)
+
+
+def covariance(departure: Array, one: Array, other: Array) -> Array:
+    """Covariance of departures from the law between places ``[cells, 3]``, without that of single cells."""
+    near, length = np.exp(departure[[0, 2]])
+    squares = (one[:, None] - other[None]) ** 2
+    apart = squares.sum(2)
+    far = _FAR**2 * np.exp(-0.5 * apart / _FAR_LENGTH**2)
+    size = _SIZE**2 * np.exp(-0.5 * squares[..., 0] / _SIZE_LENGTH**2)
+    return np.asarray(near**2 * np.exp(-0.5 * apart / length**2) + far + size)
+
+
+@dataclass(frozen=True)
+class BestRate:
+    """The rate to train with, and what is known of the best one. Print it.
+
+    Attributes:
+        rate: the best rate with its 95 % interval. advised: the rate whose expected loss is lowest: slightly below the
+            best one, as losses rise faster above it.
+        excess: the share of the loss that missing the best rate costs at ``advised``: mean, and 95 % interval.
+    """
+
+    rate: Interval
+    advised: float
+    excess: Interval
+
+    def __str__(self) -> str:
+        r, cost = self.rate, self.excess.scaled(100)
+        return (
+            f"lr {self.advised:.3g}; the best is {r.value:.3g} [{r.low:.3g}, {r.high:.3g}], and missing it costs "
+            f"{cost.value:.2g} % of the loss on average, at most {cost.high:.2g} %."
+        )
+
+
+@dataclass(frozen=True)
+class RateLaw:
+    """The law of the best rate over parameters, tokens and batch, with what it misses. Print it for its exponents.
+
+    ``log2 lr* = c + a_N n + d t - g log2(1 + Bc / B)`` with ``Bc ~ tokens^delta``, and a Gaussian process beside it.
+    ``nfd.fit_transfer`` fits it to the losses of runs that differ in the rate; ``nfd.RateLaw.of_sweeps`` is what public
+    sweeps have in common. Intervals are those of one new training, and were measured on held-out parts of those sweeps.
+
+    Example::
+
+        rows = [
+            {"parameters": N, "tokens": 1e9, "batch": 2.5e5, "lr": 2.0**k}
+            | {"loss": 3 * (1 + 0.003 * (k + 9 + 0.5 * math.log2(N / 1e8)) ** 2)}
+            for N in (1e8, 2e8, 4e8)
+            for k in range(-13, -6)
+        ]
+        law = nfd.fit_transfer(rows)
+        print(law.at(parameters=1e9, tokens=1e9, batch=2.5e5))
+        print(law.exponents["parameters"])
+
+    Attributes:
+        terms, spread: means ``[6]`` and covariance of the terms (``mean_of``). departure: logarithms ``[3]`` of the
+            Gaussian process. bowl: of the cells (``Cell``). curvature: level and powers ``[4]`` of the log curvature,
+            and its standard deviation over cells.
+        places, found, noise: of the cells ``[cells, 3]``, ``[cells]``: their log2 best rates and variances.
+        sources: of the prior; empty without one. varied: names of ``REFERENCE`` that differ between cells.
+    """
+
+    terms: Array
+    spread: Array
+    departure: Array
+    bowl: Array
+    curvature: Array
+    places: Array
+    found: Array
+    noise: Array
+    sources: tuple[str, ...]
+    varied: tuple[str, ...]
+
+    @staticmethod
+    def of_sweeps(prior: str | Path = "sweeps") -> RateLaw:
+        """The law that public sweeps have in common, or a file like that: for factors, as its level is nobody's.
+
+        Example::
+
+            law = nfd.RateLaw.of_sweeps()
+            print(law.factor(tokens=(1e9, 1e11), batch=(2.5e5, 2e6)))
+        """
+        return fit_rate_law([], Prior.read(prior))
+
+    @cached_property
+    def _solved(self) -> tuple[Any, Array]:
+        """The factor of the cells' covariance, and their derivatives."""
+        own = covariance(self.departure, self.places, self.places)
+        factor = cho_factor(own + np.diag(self.noise + math.exp(2 * self.departure[1])))
+        return factor, slopes_of(self.terms, self.places)
+
+    def predicted(self, places: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of log2 of the best rate of new cells at places ``[cells, 3]``."""
+        mean, slopes = mean_of(self.terms, places), slopes_of(self.terms, places)
+        own = _FAR**2 + _SIZE**2 + np.exp(2 * self.departure[0]) + np.exp(2 * self.departure[1])
+        variance = np.full(len(places), own)
+        if len(self.places):
+            factor, seen = self._solved
+            shared = covariance(self.departure, places, self.places)
+            weights = cho_solve(factor, shared.T).T
+            mean = mean + weights @ (self.found - mean_of(self.terms, self.places))
+            variance -= (weights * shared).sum(1)
+            slopes = slopes - weights @ seen
+        variance += np.einsum("ij,jk,ik->i", slopes, self.spread, slopes)
+        return mean, np.sqrt(np.maximum(variance, 1e-6))
+
+    def at(self, parameters: float | None = None, tokens: float | None = None, batch: float | None = None) -> BestRate:
+        """The rate of one new training, with a 95 % interval, and what missing the best one is expected to cost.
+
+        Args:
+            parameters, tokens, batch: of the new training, the batch in tokens. What did not vary may be left out.
+
+        Raises:
+            ValueError: where one that varied is missing, or is not above 0.
+        """
+        given = {"parameters": parameters, "tokens": tokens, "batch": batch}
+        if missing := [name for name in self.varied if given[name] is None]:
+            raise InputError(f"the law follows {', '.join(self.varied)}: say {'=, '.join(missing)}= of the training.")
+        place = self._doublings({name: value for name, value in given.items() if value is not None})
+        means, deviations = self.predicted(place[None])
+        return self.missed(float(means[0]), float(deviations[0]), place)
+
+    def missed(self, mean: float, deviation: float, place: Array) -> BestRate:
+        """The rate at a normal distribution of log2 of the best one, and its cost by the bowl of a place."""
+        level, *powers, scatter = self.curvature
+        h, steeper = level + float(np.dot(powers, place)), math.exp(self.bowl[4])
+        quantiles = ndtri((np.arange(200) + 0.5) / 200)
+        best = mean + deviation * quantiles
+        tried = mean - deviation * np.linspace(0, 1, 41)
+        away = tried[:, None] - best
+        risen = away**2 * np.where(away > 0, steeper, 1.0)
+        chosen = int(risen.mean(1).argmin())
+        cost = np.multiply.outer(np.exp(h + scatter * quantiles[::5]), risen[chosen]).ravel()
+        low, high = (float(v) for v in np.quantile(cost, [0.025, 0.975]))
+        half = -float(ndtri(0.025)) * deviation
+        value, bottom, top = (math.pow(2, v) for v in (mean, mean - half, mean + half))
+        rate = Interval(value, value * deviation * math.log(2), bottom, top)
+        return BestRate(rate, math.pow(2, tried[chosen]), Interval(float(cost.mean()), float(cost.std()), low, high))
+
+    def factor(self, **sizes: tuple[float, float] | None) -> BestRate:
+        """The best rate of a large training over that of a small one, which was tuned; as ``at``, but relative to it.
+
+        Args:
+            sizes: ``parameters``, ``tokens`` or ``batch``, ``(small, large)``; what is left out is equal in both.
+        """
+        given = {name: pair for name, pair in sizes.items() if pair is not None}
+        small, large = (self._doublings({name: pair[k] for name, pair in given.items()}) for k in (0, 1))
+        pair = np.stack([small, large])
+        slopes = np.diff(slopes_of(self.terms, pair), axis=0)[0]
+        apart = covariance(self.departure, pair, pair)
+        single = 2 * math.exp(2 * self.departure[1]) * bool(np.any(small != large))
+        variance = slopes @ self.spread @ slopes + apart[0, 0] + apart[1, 1] - 2 * apart[0, 1] + single
+        return self.missed(float(np.diff(mean_of(self.terms, pair))[0]), math.sqrt(variance), large)
+
+    @property
+    def exponents(self) -> dict[str, Interval]:
+        """Powers of the best rate, with 95 % intervals.
+
+        Of parameters; of tokens at batches far above the critical one, and far below it (``small-batch tokens``); of
+        the batch far below it; and the power of tokens by which the critical batch grows (``critical_batch``).
+        """
+        own = {name: self._term(np.eye(6)[_TERMS.index(name)]) for name in _TERMS if "level" not in name}
+        slope = np.array([0, 0, 1, -self.terms[5], 0, -self.terms[3]])
+        value = float(self.terms[2] - self.terms[3] * self.terms[5])
+        return own | {"small-batch tokens": student(value, math.sqrt(slope @ self.spread @ slope), math.inf)}
+
+    def critical_batch(self, tokens: float) -> Interval:
+        """The batch, in tokens, beyond which the best rate hardly grows, in a training of so many tokens."""
+        t = math.log2(check_real("tokens", tokens, above=0.0) / REFERENCE["tokens"])
+        doublings = self._term(np.array([0, 0, 0, 0, 1, t]))
+        return doublings.scaled(math.log(2)).exp().scaled(REFERENCE["batch"])
+
+    @property
+    def table(self) -> list[Row]:
+        """A row per exponent."""
+        return [{"exponent of": name} | own.limits for name, own in self.exponents.items()]
+
+    def __str__(self) -> str:
+        prior = f"Priors: {'; '.join(self.sources)}." if self.sources else "Without priors of other sweeps."
+        return "\n".join([rows_as_text(self.table), f"{len(self.found)} cells. {prior}"])
+
+    def _term(self, slope: Array) -> Interval:
+        return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)
+
+    def _doublings(self, given: Mapping[str, float]) -> Array:
+        """Doublings over the reference, 0 of what is not given."""
+        values = [check_real(name, given.get(name, usual), above=0.0) for name, usual in REFERENCE.items()]
+        return np.asarray(np.log2(np.array(values) / np.array([*REFERENCE.values()])))
+
+
+def fit_rate_law(cells: Sequence[Cell], prior: Prior) -> RateLaw:
+    """The law of some cells: the largest posterior density of its terms, in turn with that of the departures.
+
+    A cell that lies far from what the others say of it was spoilt by a bad run, and counts as little as that.
+    """
+    bowl = fitted_bowl(cells, prior)
+    moments = np.array([cell.moments(bowl) for cell in cells]).reshape(-1, 4)
+    places = np.array([cell.place for cell in cells]).reshape(-1, 3)
+    found, noise = moments[:, 0], moments[:, 1]
+    mean, deviation = prior.arrays("terms", _TERMS)
+    usual, width = prior.arrays("departure", _DEPARTURE)
+    terms, departure, information, weighed = mean.copy(), usual.copy(), np.diag(deviation**-2), np.diag(noise)
+    if len(cells):
+        terms[0] += np.average(found - mean_of(mean, places), weights=1 / noise)
+
+    def total(departure: Array, fixed: Array) -> Array:
+        single = math.exp(2 * departure[1]) * np.eye(len(places))
+        return np.asarray(covariance(departure, places, places) + single + fixed)
+
+    for _ in range(_ROUNDS if len(cells) else 0):
+        slopes = slopes_of(terms, places)
+        left = found - mean_of(terms, places) + slopes @ terms
+        explained = (slopes * deviation**2) @ slopes.T
+
+        def cost(departure: Array, left: Array = left - slopes @ mean, fixed: Array = explained + weighed) -> float:
+            factor = cho_factor(total(departure, fixed), lower=True)
+            fit = 0.5 * left @ cho_solve(factor, left) + np.log(np.diag(factor[0])).sum()
+            return float(fit + 0.5 * np.sum(((departure - usual) / width) ** 2))
+
+        options = {"maxiter": 60, "xatol": 0.05, "fatol": 0.05}
+        departure = np.asarray(minimize(cost, departure, method="Nelder-Mead", options=options).x)
+        factor = cho_factor(total(departure, weighed))
+        precision = slopes.T @ cho_solve(factor, slopes) + information
+        newton = np.linalg.solve(precision, slopes.T @ cho_solve(factor, left) + information @ mean)
+        terms = terms + np.clip(newton - terms, -1.5 * deviation, 1.5 * deviation)
+        precision = np.linalg.inv(total(departure, explained + np.diag(noise)))
+        from_others = precision @ (found - mean_of(terms, places)) / np.diag(precision)
+        spoilt = from_others**2 * np.diag(precision) > _SPOILT**2
+        weighed = np.diag(np.where(spoilt, noise + from_others**2, noise))
+    if len(cells):
+        slopes = slopes_of(terms, places)
+        information = information + slopes.T @ cho_solve(cho_factor(total(departure, weighed)), slopes)
+    varied = tuple(name for name, along in zip(REFERENCE, places.T, strict=True) if len({*along}) > 1)
+    curvature = _curvature(moments[:, 2], moments[:, 3], places, bowl, prior)
+    spread: Array = np.asarray(np.linalg.inv(information), np.float64)
+    return RateLaw(terms, spread, departure, bowl, curvature, places, found, np.diag(weighed), prior.sources, varied)
+
+
+def _curvature(logs: Array, noise: Array, places: Array, bowl: Array, prior: Prior) -> Array:
+    """Level, powers and scatter of the log curvature by ridge regression over cells, each power with its prior."""
+    mean, deviation = prior.arrays("curvature", [*REFERENCE])
+    scatter = math.exp(bowl[1])
+    rows = np.column_stack([np.ones(len(places)), places])
+    weights = 1 / (noise + scatter**2)
+    middle, precision = np.array([bowl[0], *mean]), np.diag([0.25, *deviation**-2])
+    told = rows.T * weights
+    solved = np.linalg.solve(told @ rows + precision, told @ logs + precision @ middle)
+    return np.array([*solved, scatter])
