@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nfd.rates.law import REFERENCE, Array, Cell, Prior, RateLaw, fit_rate_law
+from nfd.scaling.rate_law import REFERENCE, Array, Cell, Prior, RateLaw, fit_rate_law
 
 TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch")
 # What papers say, before any sweep: normal distributions of the mean over sources.
@@ -234,7 +234,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sources = read(arguments.data)
     if arguments.prior:
-        written(prior_from(sources), Path(__file__).parents[1] / "src" / "nfd" / "rates" / "prior.json")
+        written(prior_from(sources), Path(__file__).parents[1] / "src" / "nfd" / "scaling" / "prior.json")
         return
     print("cells; error and half width in doublings; coverage; excess loss in %: law, same rate, assumed powers")
     prior = prior_from(sources, but="steplaw")

@@ -15,7 +15,6 @@ from .limits.predict import predict as predict
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import Check as Check
 from .meters.check import check as check
-from .rates.law import RateLaw as RateLaw
 from .rates.sweep import transfer as transfer
 from .rates.transfer import Transfer as Transfer
 from .rates.transfer import fit_transfer as fit_transfer
@@ -29,6 +28,7 @@ from .scaling.optimizers import OptimizerLaw as OptimizerLaw
 from .scaling.optimizers import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan
 from .scaling.planning import plan as plan
+from .scaling.rate_law import RateLaw as RateLaw
 from .scaling.run import RateSchedule as RateSchedule
 from .scaling.run import RunScaling as RunScaling
 from .watch.page import run_page as run_page

@@ -1,4 +1,3 @@
-from .law import RateLaw as RateLaw
 from .optimum import Scores as Scores
 from .transfer import Transfer as Transfer
 from .transfer import drift as drift

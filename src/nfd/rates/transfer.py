@@ -16,8 +16,8 @@ from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row, rows_as_text
 from nfd.logs import Field, LoggedRun, read_log
-from nfd.rates.law import REFERENCE, BestRate, Cell, Prior, RateLaw, fit_rate_law
 from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words
+from nfd.scaling.rate_law import REFERENCE, BestRate, Cell, Prior, RateLaw, fit_rate_law
 
 # ---- The answer of a sweep or of a log, for all rules
 

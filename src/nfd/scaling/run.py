@@ -96,7 +96,7 @@ class Factor:
 
 
 class FactorOfRate(Protocol):
-    """The best rate of a large run over that of a small one (``nfd.rates.law.BestRate``)."""
+    """The best rate of a large run over that of a small one (``nfd.scaling.rate_law.BestRate``)."""
 
     @property
     def rate(self) -> Interval: ...
