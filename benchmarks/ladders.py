@@ -29,6 +29,7 @@ REFERENCE = 3e8, 6e9
 FEWEST = 6  # runs of a ladder
 TOP = 0.5  # of a ladder without targets: the share of its largest compute from which runs are targets
 REFUSED = 0.10  # width of an interval
+SHOWN = (33, 202, 1000)  # times less compute than OLMo's 13B-5T: all runs, those of its authors (to 1.3B), and fewer
 SOURCES = {
     "chinchilla": "Open-Athena/scaling-law-analysis, from arXiv 2203.15556 and 2404.10102",
     "epfl": "fabian-sp/lr-scheduling, arXiv 2501.18965 and 2405.18392",
@@ -296,6 +297,18 @@ def row_of(one: Said, calibration: Calibration) -> dict[str, Any]:
         "plain": 100 * float(np.median(np.abs(plain - one.truth))),
         "covered": float(np.mean(one.error <= half)),
         "accepted": bool(2 * np.median(half) <= REFUSED),
+        "why": None if 2 * np.median(half) <= REFUSED else f"its interval is wider than {REFUSED:.0%}",
+        "fit": np.stack([case.ladder.flops, losses], -1)[case.fitted].tolist(),
+        "targets": [
+            dict(zip(("parameters", "tokens", "flops", "loss", "forecast", "low", "high", "plain"), row, strict=True))
+            for row in np.column_stack(
+                [
+                    sizes[case.ladder.target],
+                    case.ladder.flops[case.ladder.target],
+                    np.exp(np.column_stack([one.truth, one.middle, one.middle - half, one.middle + half, plain])),
+                ]
+            ).tolist()
+        ],
     }
 
 
@@ -352,21 +365,25 @@ def main() -> None:
         for name in {row["ladder"] for row in rows}
     }
     values = [*ladder_means.values()]
-    print(f"over ladders {np.mean(values):.3f}; at least .9 in {np.mean(np.array(values) >= 0.9):.3f} of them")
+    over_ladders = {"coverage": float(np.mean(values)), "at least .9": float(np.mean(np.array(values) >= 0.9))}
+    print(f"over ladders: {over_ladders}")
     for fold in found:
         print(fold.group, fold.form, vars(fold.calibration))
-    olmo = next((ladder for ladder in ladders if ladder.name == "olmo"), None)
+    olmo, shown = next((ladder for ladder in ladders if ladder.name == "olmo"), None), []
     if olmo is not None:
         own = next(fold for fold in found if fold.group == olmo.group)
-        for factor in (33, 1000):
+        for factor in SHOWN:
             case = Case(olmo, ~olmo.target & (olmo.flops <= olmo.flops.max() / factor * 1.01))
             one = forecast(case, own.prior)
             half, error = 100 * half_widths(one, own.calibration), 100 * (one.middle - one.truth)
             print(f"OLMo from {factor} times less: {error.round(2)} +- {half.round(2)} %, {case.fitted.sum()} runs")
+            shown.append(row_of(one, own.calibration))
     if options.prior:
         write_prior(ladders, found, [one for one, _ in judged])
     if options.out:
-        options.out.write_text(json.dumps({"cases": rows, "summary": totals}, indent=1) + "\n")
+        options.out.write_text(
+            json.dumps({"cases": rows, "summary": totals, "olmo": shown, "over ladders": over_ladders}, indent=1) + "\n"
+        )
 
 
 def write_prior(ladders: Sequence[Ladder], found: Sequence[Fold], said: Sequence[Said]) -> None:
