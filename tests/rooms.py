@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_300, 80, 6_000, 16_100, 8_300
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_300, 80, 6_000, 16_250, 8_300
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_600, 8),
@@ -20,7 +20,7 @@ ROOMS = {  # lines and files, without __init__.py
     "runs": (1_365, 6),
     "meters": (1_556, 4),
     "rates": (1_480, 4),
-    "forecasts": (2_001, 5),
+    "forecasts": (2_003, 5),
     "limits": (1_428, 4),
     "watch": (1_402, 4),
     "report": (709, 3),

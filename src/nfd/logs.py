@@ -1,8 +1,9 @@
 """Runs from a log: which column holds what, and which rows are runs.
 
-Columns are known by their usual names (``NAMES``), also below a prefix such as ``config.`` or ``summary/``, as Weights
-& Biases and TensorBoard export them; where two columns may be meant, the caller says which. Of histories, many rows of
-one run, the last step counts. A loss that is not a number diverged, or is a gap of a DataFrame (``_last_steps``).
+Columns are known by their usual names (``NAMES``), below a prefix such as ``config.`` or ``summary/`` too, in words
+("Number of parameters"), and with a unit ("Tokens (B)"); where two columns may be meant, the caller says which. Tokens
+that no column holds are steps times the batch. Of histories, many rows of one run, the last step counts. A loss that is
+not a number diverged, or is a gap of a DataFrame (``_last_steps``).
 """
 
 from __future__ import annotations
@@ -12,32 +13,65 @@ import math
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean
 from typing import Any, Literal
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_several, nearest
 
 Field = Literal[
-    "width", "depth", "parameters", "tokens", "batch", "decay", "lr", "rule", "seed", "loss", "step", "run", "state"
-]
+    "width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length",
+    "decay", "lr", "rule", "seed", "loss", "step", "run", "state",
+]  # fmt: skip
 
-NAMES: dict[Field, tuple[str, ...]] = {
-    "width": ("width", "d_model", "n_embd", "embed_dim", "hidden_size", "hidden_dim", "model_dim"),
-    "depth": ("depth", "n_layer", "n_layers", "num_layers", "num_hidden_layers", "num_blocks"),
-    "parameters": ("parameters", "params", "n_params", "num_params", "n_parameters", "num_parameters"),
-    "tokens": ("tokens", "n_tokens", "num_tokens", "train_tokens", "samples", "steps", "num_steps", "max_steps"),
-    "batch": ("batch", "batch_tokens", "tokens_per_batch", "batch_size_tokens", "global_batch_tokens"),
+NAMES: dict[Field, tuple[str, ...]] = {  # in the words of ``_key``
+    "width": ("width", "d_model", "embd", "embed_dim", "hidden_size", "hidden_dim", "model_dim", "model_width"),
+    "depth": ("depth", "layer", "layers", "hidden_layers", "blocks"),
+    "parameters": ("parameters", "N", "model_parameters", "trainable_parameters", "active_parameters"),
+    "tokens": ("tokens", "D", "train_tokens", "tokens_seen", "samples"),
+    "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
+    "steps": ("steps", "max_steps", "train_steps"),
+    "sequences": ("batch_size", "batch_size_sequences", "sequences_per_batch"),
+    "length": ("seq_len", "max_seq_len", "context_len", "context_size", "context", "ctx", "block_size"),
     "decay": ("decay", "weight_decay", "wd"),
-    "lr": ("lr", "learning_rate", "max_lr", "peak_lr", "base_lr", "eta_c"),
+    "lr": ("lr", "learning_rate", "max_lr", "max_learning_rate", "peak_lr", "peak_learning_rate", "base_lr", "eta_c"),
     "rule": ("rule", "parametrization", "parameterization"),
     "seed": ("seed", "random_seed"),
-    "loss": ("loss", "final_loss", "train_loss", "val_loss", "valid_loss", "validation_loss", "eval_loss", "test_loss"),
-    "step": ("_step", "step", "global_step"),
+    "loss": ("loss", "train_loss", "val_loss", "eval_loss", "test_loss"),
+    "step": ("step",),
     "run": ("run_id", "id", "key", "run", "run_name", "name"),
     "state": ("state", "status"),
 }
+_SILENT = {
+    "",
+    "n",
+    "num",
+    "number",
+    "of",
+    "the",
+    "total",
+    "final",
+    "global",
+    "in",
+    "nats",
+}  # words that names are known without
+_SAME = {"params": "parameters", "param": "parameters", "validation": "val", "valid": "val", "training": "train"}
+_SAME |= {"iters": "steps", "iterations": "steps", "updates": "steps", "sequence": "seq", "length": "len"}
+_EMBEDDINGS = re.compile("_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE)
+_NATS = re.compile(r"[(\[]\s*nats?\b[^)\]]*[)\]]", re.IGNORECASE)
+_UNIT = re.compile(  # of a size, at the end of the name of its column
+    r"[(\[_ ](?:in[_ ])?((?i:thousand|million|billion|trillion)|(?<=[(\[])[kmbt]|[KMBT])s?[)\]]?\s*$"
+)
+_SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length")
+_PARTS: tuple[Field, ...] = ("steps", "sequences", "length")  # of tokens and batch, where no column has them
+_DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")  # a batch size may be that of one
+_ONE = {"1", "1.0", "", "nan", "None"}  # of devices
+_LARGEST = 2.0**27  # tokens of a batch: above those of any training, so that one factor was not what it seemed
+_SHOWN = 30  # columns in a message
 _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")  # which rows are runs that ended
 _ENDED = ("", "finished", "done", "completed", "success", "diverged")  # states of runs whose last loss is their result
 
@@ -55,6 +89,9 @@ class LoggedRun:
     parameters: float | None = None
     tokens: float | None = None
     batch: float | None = None
+    steps: float | None = None
+    sequences: float | None = None
+    length: float | None = None
     decay: str | None = None
     lr: float | None = None
     rule: str | None = None
@@ -67,17 +104,21 @@ class LoggedRun:
 
 @dataclass(frozen=True)
 class Log:
-    """The runs of a log that ended, the column of each of their fields, and what was left out and why."""
+    """The runs of a log that ended, the column of each of their fields, what was left out and why, how parameters are
+    counted, and whether their tokens are steps."""
 
     runs: tuple[LoggedRun, ...]
     columns: dict[Field, str]
     notes: tuple[str, ...]
+    count: str = ""
+    in_steps: bool = False
 
     @property
     def recognised(self) -> str:
         """Which column was taken for what."""
-        pairs = [f"{field} from {name!r}" for field, name in self.columns.items() if field not in _ABOUT_RUNS]
-        return f"{len(self.runs)} runs: {', '.join(pairs)}."
+        silent = (*_ABOUT_RUNS, *_PARTS)
+        pairs = [f"{field} from {name!r}" for field, name in self.columns.items() if field not in silent]
+        return f"{len(self.runs)} runs: {', '.join(pairs)}. {self.count}".rstrip()
 
 
 def read_log(
@@ -88,7 +129,7 @@ def read_log(
     Args:
         rows, columns: as of ``nfd.fit_transfer``.
         needed: fields that every run must have, of which no two columns may be meant.
-        others: fields that are read where they are there, from the first column of ``NAMES``.
+        others: fields that are read where they are there; of sizes no two columns may be meant either.
 
     Raises:
         ValueError, TypeError, OSError: naming the columns, where one is missing or two may be meant, and the row of
@@ -98,69 +139,140 @@ def read_log(
     for field in given:
         check_choice("columns", field, NAMES)
     table = _table(rows)
-    names = list(dict.fromkeys(name for line in table for name in line))
-    chosen = {field: _needed(field, table, names, given) for field in needed}
-    more = {field: _column(field, names, given) for field in (*others, *_ABOUT_RUNS)}
-    chosen |= {field: candidates[0] for field, candidates in more.items() if candidates}
-    lengths = () if "tokens" in chosen or "tokens" in given else NAMES["tokens"]
-    settings = [name for name in names if _SETTINGS.fullmatch(_last(name)) or _last(name) in lengths]
-    notes = [
+    every = dict.fromkeys(name for line in table for name in line)
+    names = [
+        name for name in every if any(not _is_none(line.get(name)) for line in table) or _key(name) in NAMES["loss"]
+    ]
+    chosen = {field: _chosen(field, table, names, given, needed=True) for field in needed}
+    chosen |= {field: _chosen(field, table, names, given) for field in (*others, *_ABOUT_RUNS)}
+    notes = list[str]()
+    if "tokens" in others and not chosen["tokens"] and given.get("tokens", "") is not None:
+        chosen |= {field: _chosen(field, table, names, given) for field in ("steps", "batch")}
+    if not chosen.get("batch", "batch"):
+        chosen |= _of_a_batch(table, names, given, notes)
+    chosen = {field: name for field, name in chosen.items() if name}
+    unread = [] if "tokens" in chosen or "steps" in chosen else [*NAMES["tokens"], *NAMES["steps"]]
+    notes += [
         f"Column {name!r} varies but is not read: runs that differ in it count as equal. Give the rows of one setting."
-        for name in settings
-        if name not in chosen.values() and len({repr(line.get(name)) for line in table}) > 1
+        for name in names
+        if (_SETTINGS.fullmatch(_key(name)) or ("tokens" not in given and _key(name) in unread))
+        and name not in chosen.values()
+        and len({repr(line.get(name)) for line in table}) > 1
     ]
     logged = [_run(line, number, chosen) for number, line in enumerate(table, 1)]
+    in_steps = "steps" in chosen and not {"batch", "sequences"} & {*chosen}
+    if "sequences" in chosen:
+        chosen["batch"] = f"{chosen['sequences']} x {chosen['length']}"
+    if "steps" in chosen:
+        chosen["tokens"] = chosen["steps"] if in_steps else f"{chosen['steps']} x {chosen['batch']}"
+        if in_steps and "parameters" in chosen:
+            notes.append("Steps stand for tokens, as the log does not say the tokens of a batch: ask about steps, too.")
     runs = _last_steps(_ended(logged, notes), notes)
     whole = [run for run in runs if all(getattr(run, field) is not None for field in needed)]
     if len(whole) < len(runs):
         notes.append(f"{len(runs) - len(whole)} rows that lack one of {', '.join(needed)} were left out.")
     if not whole:
         raise InputError(f"no row of the log has all of {', '.join(needed)}. {' '.join(notes)}".rstrip())
-    return Log(tuple(whole), chosen, tuple(notes))
+    return Log(tuple(whole), chosen, tuple(notes), _count(chosen.get("parameters"), names), in_steps)
 
 
 # ---- columns -------------------------------------------------------------------------------------------------
 
 
-def _needed(field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]) -> str:
-    """The column of a field; ValueError where there is none, or where several hold different values."""
-    candidates = _column(field, names, given)
-    name = candidates[0] if candidates else "..."
-    shell = shlex.quote(f"{field}={name}")
-    name_it = f"columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are {_listed(names)}."
-    if not candidates:
-        raise InputError(f"no column of the log is known to be the {field}. Name it: {name_it}")
-    if any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):
-        raise InputError(f"{_listed(candidates)} may all be the {field}. Choose one: {name_it}")
+def _chosen(
+    field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None], *, needed: bool = False
+) -> str:
+    """The column of a field, empty for none; ValueError where one is needed, or where several hold different values."""
+    candidates = _column(field, table, names, given)
+    name = candidates[0] if candidates else ""
+    if needed and not candidates:
+        raise InputError(f"no column of the log is known to be the {field}. {_name_it(field, '...', names)}")
+    if (needed or field in _SIZES) and any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):
+        several = f"{_listed(candidates)} may all be the {field}, and differ."
+        raise InputError(f"{several} {_name_it(field, name, names)}")
     return name
 
 
-def _column(field: Field, names: Sequence[str], given: Mapping[str, str | None]) -> list[str]:
+def _name_it(field: str, name: str, names: Sequence[str]) -> str:
+    shell = shlex.quote(f"{field}={name}")
+    return (
+        f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are {_listed(names)}."
+    )
+
+
+def _column(field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]) -> list[str]:
     """The columns that may hold a field, the likeliest first; that which was named, where one was: ``config/lr`` is
-    ``config.lr`` too."""
+    ``config.lr`` too.
+
+    Of parameters those with embeddings are meant, and of settings those of the configuration, where it has any.
+    """
     if field not in given:
-        usual = {name: NAMES[field].index(_last(name)) for name in names if _last(name) in NAMES[field]}
+        usual = {name: NAMES[field].index(_key(name)) for name in names if _key(name) in NAMES[field]}
         if field == "step":  # in a summary, the length of a run that ended
             usual = {name: place for name, place in usual.items() if not re.search(r"[./]", name)}
-        return sorted((name for name in usual if name not in given.values()), key=lambda name: (usual[name], name))
+        found = [name for name in usual if name not in given.values()]
+        ranks = {
+            name: (_lacks_embeddings(name), field != "loss" and not re.match(r"config[./]", name)) for name in found
+        }
+        best = [name for name in found if ranks[name] == min(ranks.values())]
+        return sorted(best, key=lambda name: (usual[name], name))
     if (wanted := given[field]) is None:
         return []
     for column in names:
         if column.replace("/", ".") == wanted.replace("/", "."):
             return [column]
     raise InputError(
-        f"columns names {wanted!r} for the {field}, but the log has no such column.{nearest(wanted, names)} "
-        f"The columns are {_listed(names)}."
+        f"columns names {wanted!r} for the {field}, but the log has no such column with values."
+        f"{nearest(wanted, names)} The columns are {_listed(names)}."
     )
 
 
-def _last(name: str) -> str:
+def _of_a_batch(
+    table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None], notes: list[str]
+) -> dict[Field, str]:
+    """The columns of the sequences of a batch and of their length; empty where they do not say its tokens."""
+    found = {field: _chosen(field, table, names, given) for field in _PARTS[1:]}
+    if not all(found.values()):
+        return {}
+    devices = [
+        name for name in names if _DEVICES.fullmatch(_key(name)) and {str(row.get(name)) for row in table} - _ONE
+    ]
+    if devices and "sequences" not in given and "global" not in found["sequences"].lower():
+        notes.append(
+            f"{found['sequences']!r} may be the batch of one device, as there is {_listed(devices)}, and was not read. "
+            f"Name the column of the tokens of a batch, or of its sequences: columns={{'sequences': ...}}."
+        )
+        return {}
+    return found
+
+
+def _count(name: str | None, names: Sequence[str]) -> str:
+    """How the column of parameters counts, where the log says it."""
+    others = [other for other in names if _key(other) in NAMES["parameters"] and _lacks_embeddings(other)]
+    if name is None or not (others or _EMBEDDINGS.search(name)):
+        return ""
+    how = f"counted without embeddings ({name!r})" if name in others else f"those of {name!r}"
+    not_read = "" if name in others or not others else f", not {_listed(others)}"
+    return f"Parameters are {how}{not_read}: ask for forecasts in the same count."
+
+
+def _lacks_embeddings(name: str) -> bool:
+    return bool((said := _EMBEDDINGS.search(name)) and said[1])
+
+
+@cache
+def _key(name: str) -> str:
     """The name of a column below its prefix, as ``NAMES`` are written."""
-    return re.split(r"[./]", name.strip().lower())[-1].replace("-", "_").replace(" ", "_")
+    last = re.split(r"[./]", _UNIT.sub("", _NATS.sub("", name)))[-1]
+    text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
+    if text in ("N", "D"):  # n is a width, or a number of runs
+        return text
+    return "_".join(_SAME.get(word, word) for word in text.lower().split("_") if word not in _SILENT)
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------
@@ -197,18 +309,19 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
 
 
 def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
-    """The fields of a row: width and depth whole, the loss infinite where it is no number."""
+    """The fields of a row: width and depth whole, the loss infinite where it is no number; its batch and tokens also
+    where they are products of others."""
     fields: dict[str, Any] = {}
     for field, name in chosen.items():
-        value = line.get(name)
+        value: Any = line.get(name)
         # pandas has not-a-number for none; as a loss it is divergence, or a gap
-        if value is None or str(value).strip() in _NONE or (field != "loss" and value != value):
+        if _is_none(value) and (field != "loss" or value is None or str(value).strip().lower() != "nan"):
             continue
         if field in ("rule", "seed", "run", "state", "decay"):
             whole = isinstance(value, float) and value.is_integer()  # pandas makes numbers real in a column with gaps
             fields[field] = str(int(value) if whole else value).strip()
             continue
-        size = _number_of(value, name, number)
+        size = _number_of(value, name, number, field in _SIZES)
         if field == "loss":
             size = size if math.isfinite(size) else math.inf
         elif field != "step" and not 0 < size < math.inf:
@@ -219,6 +332,16 @@ def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
             size = int(size)
         # 0.1 in single precision is no other rate than 0.1
         fields[field] = float(f"{size:.6g}") if field == "lr" else size
+    if {"sequences", "length"} <= {*fields}:
+        fields["batch"] = fields["sequences"] * fields["length"]
+        if fields["batch"] > _LARGEST:
+            raise InputError(
+                f"row {number} would have {fields['batch']:.3g} tokens in a batch, {chosen['sequences']!r} times "
+                f"{chosen['length']!r}. If the first counts tokens, name it: columns={{'batch': "
+                f"{chosen['sequences']!r}}}, in the shell --columns {shlex.quote('batch=' + chosen['sequences'])}."
+            )
+    if "steps" in fields and ("batch" in fields or not {"batch", "sequences"} & {*chosen}):
+        fields["tokens"] = fields["steps"] * fields.get("batch", 1)
     return LoggedRun(**fields)
 
 
@@ -227,9 +350,15 @@ def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
 
 Line = dict[str, Any]
 
-_NONE = ("", "<NA>", "NaT")  # as texts: nothing, and what pandas has for it beside not-a-number
+
+def _is_none(value: Any) -> bool:
+    """Whether a cell holds nothing, or not-a-number, as pandas writes it."""
+    return value is None or value != value or str(value).strip() in (*_NONE, "nan", "NaN")
+
+
+_NONE = ("", "<NA>", "NaT", "NA", "N/A", "None", "null", "-")  # as texts: nothing, also what pandas has for it
 _SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, beside the wall time
-_SETTING = re.compile(r"([A-Za-z_][\w.]*)=([^,;/\s]+)")  # in the name of a run
+_SETTING = re.compile(r"([A-Za-z][\w.]*)=([^,;/\s]+?)(?=$|[,;/\s]|_[A-Za-z_.]+=)")  # in the name of a run
 
 
 def _table(rows: Any) -> list[Line]:
@@ -237,15 +366,36 @@ def _table(rows: Any) -> list[Line]:
     table = [_flat(line) for line in _lines(rows)]
     if not table:
         raise InputError("the log has no rows. Give one row for each run.")
-    return _pivoted(table) if set(_SCALARS) <= {name.lower() for name in table[0]} else table
+    scalars = _scalars(table) or table
+    return _pivoted(scalars) if set(_SCALARS) <= {name.lower() for name in scalars[0]} else table
 
 
-def _number_of(value: Any, name: str, number: int) -> float:
-    """The number in a column of this name, in the row of this number."""
+def _number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
+    """The number in a column of this name, in the row of this number, in the unit of the name."""
+    unit = _UNIT.search(name) if whole else None
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.") from None
+        return as_number(value, whole and not unit) * (_SCALES[unit[1][0].lower()] if unit else 1.0)
+    except (TypeError, ValueError) as error:
+        hint = f" {error}" if isinstance(error, InputError) else ""
+        raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.{hint}") from None
+
+
+def as_number(value: Any, whole: bool = False) -> float:
+    """A number as people write it: 1.3B, 4e12, 2^-8, 3 x 10^-4, 3,25; of whole numbers also 1,000,000.
+
+    Raises:
+        ValueError, TypeError: for anything else, and for a whole number of which a mark may be a decimal.
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if whole and re.fullmatch(r"[1-9]\d{0,2}(\.\d{3}|,\d{3}\s*[kmbt])", text, re.IGNORECASE):
+        raise InputError("It may be read in two ways. Write it without a mark of thousands.")
+    if whole and re.fullmatch(r"[1-9]\d{0,2}((,\d{3})+|(\.\d{3})+|([ ']\d{3})+)", text):
+        return float(re.sub(r"\D", "", text))
+    if power := re.fullmatch(r"(?:([\d.]+)\s*[x*]\s*)?(\d+)\s*(?:\^|\*\*)\s*([+-]?\d+)", text):
+        return float(power[1] or 1) * float(power[2]) ** int(power[3])
+    if short := re.fullmatch(r"([+-]?\d*[.,]?\d+(?:e[+-]?\d+)?)\s*([kmbt]?)", text, re.IGNORECASE):
+        return float(short[1].replace(",", ".")) * (_SCALES[short[2].lower()] if short[2] else 1.0)
+    return float(value)
 
 
 def _lines(rows: Any) -> list[Mapping[str, Any]]:
@@ -263,13 +413,21 @@ def _lines(rows: Any) -> list[Mapping[str, Any]]:
 
 
 def _csv(path: str) -> list[Mapping[str, Any]]:
+    """The rows of a file, whose fields end with what the header has most of: tabs, semicolons or commas."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.DictReader(file, strict=True))
+        with open(path, "rb") as raw:
+            encoding = "utf-16" if raw.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # of Excel's texts
+        with open(path, newline="", encoding=encoding) as file:
+            header = re.sub('"[^"]*"', "", file.readline())
+            file.seek(0)
+            reader = csv.DictReader(file, strict=True, delimiter=max(",;\t", key=header.count))
+            lines = list(reader)
     except OSError as error:
         raise OSError(f"the log must be a CSV file; there is none at {path!r}: {error.strerror}.") from None
     except (csv.Error, ValueError) as error:
         raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
+    if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if name and count > 1]:
+        raise InputError(f"the log {path!r} has several columns {_listed(twice)}. Give each a name of its own.")
     for number, line in enumerate(lines, 2):
         if None in line or None in line.values():
             raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")
@@ -282,6 +440,20 @@ def _flat(line: Mapping[Any, Any], prefix: str = "") -> Line:
     for name, value in line.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return flat
+
+
+def _scalars(table: Sequence[Line]) -> list[Line]:
+    """The rows of W&B's chart, a column per run and metric such as "width=64 - loss" beside its least and most, as
+    TensorBoard's scalars; empty for other tables."""
+    axis, *names = table[0]
+    return [
+        dict(zip(_SCALARS, (run, tag, line[axis], line[name]), strict=True))
+        for name in names
+        if f"{name}__MIN" in names
+        for run, _, tag in [name.rpartition(" - ")]
+        for line in table
+        if str(line[name]).strip() not in _NONE
+    ]
 
 
 def _pivoted(table: Sequence[Line]) -> list[Line]:
@@ -315,7 +487,7 @@ def at_rate(
         return list(runs), []
     tried = sorted({run.lr for run in runs if run.lr is not None})
     shown = ", ".join(f"{known:g}" for known in tried) or "not in the log"
-    if rate != BEST:
+    if rate != BEST or not tried:
         try:
             wanted = float(rate)  # the shell gives a text
         except ValueError:

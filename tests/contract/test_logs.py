@@ -134,6 +134,165 @@ def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
     assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(PLAIN).notes
 
 
+# ---- tables as people have them --------------------------------------------------------------------------------------
+
+BATCH, LENGTH = 2**19, 2048
+SWEPT: Rows = [
+    {"parameters": N, "tokens": steps * BATCH, "batch": BATCH, "lr": k * 1e-3, "loss": 3 + math.log(k / best) ** 2 / 50}
+    for N, best in ((125_000_000, 4), (350_000_000, 3))
+    for steps in (4000, 16000)
+    for k in (1, 2, 4, 8)
+]
+
+
+def german(x: float) -> str:
+    return str(x).replace(".", ",")
+
+
+TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {  # what is between fields, and a row
+    "W&B's runs": (
+        ",",
+        lambda r: (
+            {"Name": f"run {r}", "State": "finished", "config.model.n_params": r["parameters"], "Tags": ""}
+            | {"config.data.train_tokens": r["tokens"], "config.batch_tokens": BATCH, "config.lr": r["lr"]}
+            | {"summary.lr": 0, "summary.val/loss": r["loss"]}
+        ),
+    ),
+    "words, semicolons and decimal commas": (
+        ";",
+        lambda r: (
+            {"Number of parameters": f"{german(r['parameters'] / 1e9)} B", "Training tokens": f"{r['tokens']:,}"}
+            | {"Batch size (tokens)": "2^19", "Peak learning rate": german(r["lr"])}
+            | {"final val loss (nats/token)": german(r["loss"])}
+        ),
+    ),
+    "tabs, a mark of order and thousands": (
+        "\t",
+        lambda r: (
+            {"\ufeffparams": f"{r['parameters'] // 10**6}M", "D": f"{r['tokens']:,}".replace(",", " ")}
+            | {"batch": f"{BATCH:,}", "max_lr": f"{r['lr'] * 1e3:g} x 10^-3", "Validation loss": r["loss"]}
+        ),
+    ),
+    "units in names": (
+        ",",
+        lambda r: (
+            {"Parameters (M)": r["parameters"] / 1e6, "tokens_B": r["tokens"] / 1e9, "lr": r["lr"]}
+            | {"tokens per batch [K]": BATCH / 1e3, "loss": r["loss"]}
+        ),
+    ),
+    "letters, with and without embeddings": (
+        ",",
+        lambda r: (
+            {"N": r["parameters"], "N_noemb": r["parameters"] // 2, "D": r["tokens"], "batch_tokens": BATCH}
+            | {"lr": r["lr"], "width": "", "loss": r["loss"]}
+        ),
+    ),
+    "without embeddings": (
+        ",",
+        lambda r: (
+            {"non_embedding_params": r["parameters"], "tokens": r["tokens"], "batch": BATCH, "lr": r["lr"]}
+            | {"loss": r["loss"]}
+        ),
+    ),
+    "steps of a batch": (
+        ",",
+        lambda r: (
+            {"n_params": r["parameters"], "max_steps": r["tokens"] // BATCH, "batch_tokens": BATCH}
+            | {"lr": r["lr"], "loss": r["loss"]}
+        ),
+    ),
+    "steps of sequences": (
+        ",",
+        lambda r: (
+            {"n_params": r["parameters"], "max_iters": r["tokens"] // BATCH, "lr": r["lr"], "loss": r["loss"]}
+            | {"seq_len": LENGTH, "global_batch_size": BATCH // LENGTH, "gradient_accumulation_steps": 4}
+        ),
+    ),
+}
+COUNTED = {
+    "letters, with and without embeddings": "those of 'N', not 'N_noemb': ask",
+    "without embeddings": "counted without embeddings ('non_embedding_params'): ask",
+}
+
+
+def read_as(kind: str, path: Path, encoding: str = "utf-8") -> nfd.Transfer:
+    between, dress = TABLES[kind]
+    rows = [dress(row) for row in SWEPT]
+    with path.open("w", newline="", encoding=encoding) as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=between)
+        writer.writeheader()
+        writer.writerows(rows)
+    return nfd.fit_transfer(path)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_is_read_as_it_was_exported(kind: str, tmp_path: Path) -> None:
+    read, size = read_as(kind, tmp_path / "runs.csv"), {"parameters": 7e9, "tokens": 1e11, "batch": 1e6}
+    meant = nfd.fit_transfer(SWEPT).at(**size)
+    assert read.at(**size).rate.value == pytest.approx(meant.rate.value, rel=1e-6)
+    assert read.at(**size).rate.high == pytest.approx(meant.rate.high, rel=1e-6)
+    assert ("embeddings" in read.about or "noemb" in read.about) == (kind in COUNTED)
+    assert COUNTED.get(kind, "") in read.about
+    assert not read.notes
+
+
+def test_a_table_of_excel_in_utf_16_and_a_chart_of_wandb_are_read(tmp_path: Path) -> None:
+    """The chart has a column for each run, whose name says its settings, beside its least and most."""
+    meant = nfd.fit_transfer(SWEPT).law
+    assert str(read_as("units in names", tmp_path / "runs.csv", "utf-16").law) == str(meant)
+    runs = {f"N={r['parameters']}_D={r['tokens']},batch=2^19,lr={r['lr']:g} - val/loss": r["loss"] for r in SWEPT}
+    chart: Rows = [
+        {"Step": step} | {name + end: text for name, loss in runs.items() for end in ("", "__MIN", "__MAX")
+        for text in ["" if step > 300 else loss + (300 - step)]}
+        for step in (100, 300, 200, 400)
+    ]  # fmt: skip
+    assert str(nfd.fit_transfer(written(tmp_path / "chart.csv", chart)).law) == str(meant)
+
+
+QUESTIONS = [  # where a guess may be wrong
+    ("params,n_parameters,loss\n7,8,1", r"'n_parameters', 'params' may all be the parameters.*--columns parameters="),
+    ("total_params,active_params,loss\n7,8,1", "may all be the parameters, and differ"),
+    ("params,tokens,train_loss,eval/loss\n7,8,1,2", "may all be the loss, and differ"),
+    ("params,tokens,loss,loss\n7,8,1,2", "several columns 'loss'"),
+    ("width,tokens,loss\n65.536,8,1", "'65.536'. It may be read in two ways"),
+    ('params,tokens,loss\n"1,300B",8,1', "'1,300B'. It may be read in two ways"),
+    ("params,tokens,loss\n7 or 8,8,1", "column 'params' must hold numbers; row 1 has '7 or 8'"),
+    ("params,steps,global_batch_size,seq_len,loss\n7,8,4194304,1024,1", r"4.29e\+09 tokens in a batch.*columns batch="),
+    ("model,perplexity\nbig,8", r"no column of the log is known to be the loss. Name it: columns=\{'loss'"),
+    ("params;tokens;loss\n7;8", "another number of fields"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), QUESTIONS)
+def test_a_table_that_may_be_read_in_two_ways_is_a_question(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text(text + "\n")
+    with pytest.raises(ValueError, match=message):
+        nfd.fit_scaling_law(tmp_path / "runs.csv")
+
+
+def test_steps_stand_for_tokens_only_where_a_batch_is_unknown_and_this_is_said() -> None:
+    def law(**more: int) -> nfd.LadderLaw:
+        rows = [
+            {"params": N, "max_iters": steps, "loss": 1.7 + 110 / N**0.27 + 50 / steps**0.28} | more
+            for N in (1e8, 2e8, 4e8)
+            for steps in (1000, 4000, 16000)
+        ]
+        fitted = nfd.fit_scaling_law(rows)
+        assert isinstance(fitted, nfd.LadderLaw)
+        return fitted
+
+    def longest(law: nfd.LadderLaw) -> float:
+        return max(tokens for _, tokens in law.losses)
+
+    whole = law(batch_size=12, block_size=1024)
+    part = law(batch_size=12, block_size=1024, gradient_accumulation_steps=40)
+    alone = law(batch_size=12)
+    assert [longest(read) for read in (whole, part, alone)] == [16000 * 12 * 1024, 16000, 16000]
+    assert not any("Steps stand for tokens" in note for note in whole.notes)
+    assert "batch of one device, as there is 'gradient_accumulation_steps'" in part.notes[0]
+    assert all("Steps stand for tokens" in " ".join(law.notes) for law in (part, alone))
+
+
 # ---- transfer --------------------------------------------------------------------------------------------------------
 
 
@@ -195,8 +354,8 @@ def sizes(seeds: int, noise: float = 0.01, power: float = 1.0, lengths: Sequence
     """Losses ``0.7 + 8 / n^power + 0.5 / L``, with ``3 / sqrt(D)`` more where runs have lengths."""
     random = np.random.default_rng(1)
     return [
-        {"width": n, "depth": L, "seed": 10_000 * n + 100 * L + s, "params": 12 * n * n * L + 100 * n}
-        | ({"tokens": D} if lengths else {})
+        {"width": n, "depth": L, "seed": 10_000 * n + 100 * L + s}
+        | ({"tokens": D} if lengths else {"params": 12 * n * n * L + 100 * n})
         | {"loss": 0.7 + 8 / n**power + 0.5 / L + (3 / math.sqrt(D) if lengths else 0.0) + noise * random.normal()}
         for n in (64, 128, 256, 512)
         for L in (4, 8, 16, 32)

@@ -164,9 +164,9 @@ def fit_scaling_law(
 ) -> ScalingLaw | LadderLaw:
     """Fit a law of size to the final losses of your logged runs, from any framework.
 
-    Over parameters N, tokens D, or both: ``floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)`` with priors from other people's
-    ladders and calibrated intervals (``nfd.forecasts.posterior``). Over width n and depth L: ``floor + a / n + b / L``
-    with terms of second order, and ``c / D^beta`` where tokens vary too; small sizes are left out until it holds.
+    Over parameters N, tokens D, or both (then shapes may vary, too): ``floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)``,
+    with priors from other people's ladders and calibrated intervals. Over width n and depth L: ``floor + a / n + b /
+    L`` with terms of second order, and ``c / D^beta`` where tokens vary; small sizes are left out until it holds.
     ``held_out`` is the largest size, predicted by a fit without it.
 
     Example::
@@ -182,7 +182,8 @@ def fit_scaling_law(
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
             last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``. Keys: loss, width,
-            depth, parameters, tokens (or steps), seed, lr, rule, run, step and state. None ignores a column.
+            depth, parameters, tokens (or steps and batch in tokens, or sequences of a batch and their length), seed,
+            lr, rule, run, step and state. None ignores a column.
         rate: if runs of one size differ in their learning rate, the rate whose runs count; or ``"best"``, at each size
             the rate with the lowest mean loss over seeds. That choice makes losses too low, by less than their noise.
         prior: of a law over parameters and tokens: ``"ladders"``, that of the package; a file of ``python -m
@@ -225,13 +226,14 @@ def fit_scaling_law(
 
 
 def _variables(log: Log) -> tuple[str, ...]:
-    """The sizes that vary, of which parameters stand for a width and depth that grow together."""
+    """The sizes that vary, of which parameters stand for width and depth where tokens vary, too, or where both grow
+    together."""
     values = {name: {size for run in log.runs if (size := getattr(run, name)) is not None} for name in _SIZES}
     varying = [name for name in _SIZES if len(values[name]) > 1]
     shape: list[str] = [name for name in ("width", "depth") if name in varying]
     inverse = np.array([[1.0, 1 / run.width, 1 / run.depth] for run in log.runs if run.width and run.depth])
     together = len(shape) == 2 and np.linalg.matrix_rank(inverse, tol=1e-6) < 3
-    if "parameters" in varying and (not shape or together):
+    if "parameters" in varying and (not shape or together or ("tokens" in varying and not log.in_steps)):
         shape = ["parameters"]
     if not varying:
         raise InputError(

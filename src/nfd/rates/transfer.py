@@ -206,8 +206,8 @@ def fit_transfer(
         rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step of one, of which the
             last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
-            lr, width, depth, parameters, tokens, batch (in tokens), decay, rule, seed, run, step and state. None
-            ignores a column.
+            lr, width, depth, parameters, tokens, batch (in tokens; or steps, sequences of a batch and their length),
+            decay, rule, seed, run, step and state. None ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
             the vocabulary. By default it counts as a loss five times as far above that of the best rate as the loss of
             the fifth best rate is, or of the third on a coarse grid.
@@ -254,11 +254,10 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
     """The answer by the law over parameters, tokens and batch; None where the table is about width and depth alone."""
     more: tuple[Field, ...] = ("parameters", "tokens", "batch", "decay", "width", "depth", "seed")
     log = read_log(rows, columns, ("lr", "loss"), more)
-    in_steps = log.columns.get("tokens", "").rpartition(".")[2].rpartition("/")[2].endswith("steps")
     cells, notes = dict[tuple[object, ...], dict[float, list[float]]](), list(log.notes)
     for run in log.runs:
         parameters = run.parameters or 12.0 * (run.width or 1) ** 2 * (run.depth or 1)
-        tokens = run.tokens if not in_steps else run.tokens * run.batch if run.tokens and run.batch else None
+        tokens = None if log.in_steps else run.tokens
         place = (parameters, tokens or REFERENCE["tokens"], run.batch or REFERENCE["batch"])
         loss = math.inf if run.loss is None else run.loss
         if loss <= 0:
