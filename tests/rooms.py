@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_300, 80, 6_000, 16_250, 8_300
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_300, 80, 6_000, 16_250, 8_600
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_600, 8),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmarks import check
+from benchmarks import check, real_ladders_page
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
@@ -130,3 +133,40 @@ def test_parts_alternate_and_what_is_missing_says_why(tmp_path: Path, monkeypatc
 
 def test_the_page_is_made_from_the_baseline() -> None:
     assert page(Result.read(BASELINE)) == PAGE.read_text()
+
+
+# ---- the page of real ladders -----------------------------------------------------------------------------------
+
+
+def test_the_page_of_real_ladders_is_made_from_its_numbers() -> None:
+    known = json.loads(real_ladders_page.NUMBERS.read_text())
+    text = real_ladders_page.page(known)
+    assert text == real_ladders_page.PAGE.read_text()
+    readme = (real_ladders_page.DOCS.parent / "README.md").read_text()
+    assert f"![{' '.join(real_ladders_page.titles_of(known)['olmo'])}](docs/images/real-ladders-olmo.svg)" in readme
+    assert sum(bool(re.search(r"\w", word)) for word in text.split()) <= 900
+    other = copy.deepcopy(known)
+    other["cases"][0] |= {"accepted": True, "error": 12.3}
+    assert "12.3 %" in real_ladders_page.page(other)
+    assert "12.3 %" not in text
+
+
+def case(ladder: str, factor: float, *, accepted: bool) -> dict[str, Any]:
+    """A ladder of eight runs whose targets, twice, are forecast 1 % too high."""
+    fit = [[10.0 ** (15 + k / 4), 4 - k / 5] for k in range(8)]
+    target = {"flops": factor * fit[-1][0], "loss": 2.2, "forecast": 2.222, "low": 2.1, "high": 2.35, "plain": 2.3}
+    about = {"ladder": ladder, "group": ladder, "factor": factor, "runs": 8, "width": 11.0, "error": 1.0, "bias": 1.0}
+    about |= {"plain": 4.5, "covered": 0.5, "accepted": accepted, "why": None if accepted else "it is too wide"}
+    return about | {"fit": fit, "targets": [target, target]}
+
+
+def test_pictures_of_ladders_say_what_they_show() -> None:
+    """Accepted ones their error, refused ones that they are; no data in words, and no text below 11 pixels."""
+    drawn = real_ladders_page.drawn_of([case("a", 9, accepted=False), case("b", 30, accepted=True)])
+    assert [one["ladder"] for one in drawn] == ["b", "a"]
+    svg = real_ladders_page.charts.svg(real_ladders_page.charts.ladders(drawn))
+    assert re.findall(r">(\w+x: [^<]*)<", svg) == ["30x: +1.0 ± 5.5 %, 1 out", "9x: refused (± 5.5 %)"]
+    assert svg.count('stroke-dasharray="3,2"') == 2  # the bars of the refused one
+    assert "aria-label=" not in svg
+    assert "2.222" not in svg
+    assert min(float(size) for size in re.findall(r'font-size="([\d.]+)px"', svg)) >= 11
