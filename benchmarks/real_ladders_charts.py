@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ _USED = (INK, _PLAIN, _TARGET)
 _DARK = "".join(f"[stroke='{one}']{{stroke:{DARK[one]}}}[fill='{one}']{{fill:{DARK[one]}}}" for one in _USED)
 _STYLE = (
     "<style>svg{background:#fff}text{fill:#1a1a1a;font-family:Helvetica,Arial,sans-serif}"
-    f"@media(prefers-color-scheme:dark){{svg{{background:#16181c}}text{{fill:#e8e6e3}}{_DARK}}}</style>"
+    f"@media(prefers-color-scheme:dark){{svg{{background:#16181c}}text{{fill:#e8e6e3}}[stroke='#ddd']{{stroke:#3a3d42}}{_DARK}}}</style>"
 )
 _WORDY = r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'  # half of it all
 
@@ -67,6 +68,10 @@ def _powers(values: Sequence[float], most: int = 2, title: str | None = None) ->
     return alt.X("flops:Q", scale=_scale(min(values), max(values)), axis=axis)
 
 
+def _title(text: str) -> alt.Title:
+    return alt.Title(textwrap.wrap(text, 46))
+
+
 def _rows(rows: Sequence[Row]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
@@ -79,7 +84,8 @@ def _ladder(
     losses = [row["loss"] for row in runs] + [row[name] for row in targets for name in ("low", "high", "loss")]
     low, high = min(losses), max(losses)
     digits = 1 if high > 1.5 else 2
-    axis = alt.Axis(values=[round(float(v), digits) for v in np.geomspace(low, high, 3)], title=None,
+    axis = alt.Axis(values=[round(float(v), digits) for v in np.geomspace(low, high, 3)],
+                    title="loss" if most > 2 else None,
                     format=f".{digits}f", minExtent=26, maxExtent=26)  # fmt: skip
     x = _powers([row["flops"] for row in [*runs, *targets]], most, "operations of a run" if most > 2 else None)
     y = alt.Y("loss:Q", scale=_scale(low, high), axis=axis)
@@ -109,9 +115,7 @@ def ladders(cases: Sequence[Row]) -> alt.ConcatChart:
     return alt.concat(*charts, columns=2, spacing=8)
 
 
-def against_factor(
-    cases: Sequence[Row], name: str, title: Sequence[str], medians: Mapping[tuple[int, int], float]
-) -> Any:
+def against_factor(cases: Sequence[Row], name: str, title: str, medians: Mapping[tuple[int, int], float]) -> Any:
     """Errors of the cases by factor, refused ones hollow; a line at the median of the accepted ones of each factor."""
     rows = [{"factor": c["factor"], "error": max(c[name], 0.02), "accepted": c["accepted"]} for c in cases]
     x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1, 1000]),
@@ -126,10 +130,10 @@ def against_factor(
         base.transform_filter("datum.accepted").mark_point(filled=True, **mark),
         base.transform_filter("!datum.accepted").mark_point(filled=False, strokeWidth=1, **mark),
         _rows(steps).mark_rule(color=_TARGET, strokeWidth=3).encode(x=x, x2="to:Q", y=y),
-    ).properties(width=260, height=200, title=alt.Title(list(title)))
+    ).properties(width=260, height=200, title=_title(title))
 
 
-def olmo(cases: Sequence[Row], published: Row, title: Sequence[str]) -> alt.VConcatChart:
+def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
     """The ladder of OLMo above; below, how far its forecasts are off, and that of its authors as a cross."""
     rows = []
     for target in range(len(cases[0]["targets"])):
@@ -156,4 +160,4 @@ def olmo(cases: Sequence[Row], published: Row, title: Sequence[str]) -> alt.VCon
         base.mark_text(align="left", dx=4, fontSize=_FONT).encode(x=alt.value(0), text="row:N"),
     ).properties(width=310, height=20 * len(rows))
     above = _ladder(cases[0]["fit"], cases[0]["targets"], INK, (1, 0), 6).properties(width=310, height=130)
-    return alt.vconcat(above, off, spacing=12, title=alt.Title(list(title)))
+    return alt.vconcat(above, off, spacing=12, title=_title(title))

@@ -127,16 +127,15 @@ def olmo_said(known: Row, cut: int) -> str:
     return f"{signed(100 * (own['forecast'] / own['loss'] - 1))} ± {half:.1f} %"
 
 
-def titles_of(known: Row) -> dict[str, list[str]]:
-    """The findings of the charts, in lines."""
+def titles_of(known: Row) -> dict[str, str]:
+    """The findings of the charts."""
     error, plain = medians(known, "error"), medians(known, "plain")
-    first, _, last = SHOWN
     return {
-        "olmo": [f"OLMo's {OLMO[-1]}, forecast from {first} times less", f"compute: {olmo_said(known, 0)};",
-                 f"from {last:,} times less: {olmo_said(known, -1)}"],
-        "error": [f"At {factors(error)} times the compute", f"forecasts are off by {said(error)}"],
-        "plain": ["The usual fit of the same runs", f"is off by {said(plain)}"],
-    }  # fmt: skip
+        "olmo": f"OLMo's {OLMO[-1]}, forecast from {SHOWN[0]} times less compute: {olmo_said(known, 0)}; from "
+        f"{SHOWN[-1]:,} times less: {olmo_said(known, -1)}",
+        "error": f"At {factors(error)} times the compute accepted forecasts are off by {said(error)}",
+        "plain": f"The usual fit of the same runs is off by {said(plain)}",
+    }
 
 
 # ---- parts of the page
@@ -260,7 +259,7 @@ def page(known: Row) -> str:
         reasons=listed(sorted({case["why"] for case in cases if case["why"]})),
         accepted=sum(case["accepted"] for case in drawn),
         second="![The other half, refused ones last](images/real-ladders-second.svg)",
-        **{name: " ".join(lines) for name, lines in titles.items()},
+        **titles,
     )  # fmt: skip
     words, fence, code = text.partition("```bash")
     lines = r"(?m)^(?![#|!]).+(?:\n(?![-#|!]).+)*"  # a paragraph, or an entry of a list
@@ -327,7 +326,7 @@ def main() -> None:
         write_text(IMAGES / f"real-ladders-{name}.svg", picture)
     write_text(NUMBERS, json.dumps(known).replace("}, {", "},\n {") + "\n")
     write_text(PAGE, page(known))
-    shown = f"![{' '.join(titles_of(known)['olmo'])}](docs/images/real-ladders-olmo.svg)"
+    shown = f"![{titles_of(known)['olmo']}](docs/images/real-ladders-olmo.svg)"
     readme = README.read_text(encoding="utf-8")
     write_text(README, re.sub(r"!\[[^\]]*\]\(docs/images/real-ladders-olmo.svg\)", shown, readme))
 
