@@ -118,7 +118,7 @@ def drawn_of(cases: Sequence[Row]) -> list[Row]:
 
 def failed(cases: Sequence[Row]) -> list[Row]:
     """Ladders whose targets lie outside too often, or whose accepted forecasts are too far off, and why."""
-    rows = []
+    rows = list[Row]()
     for ladder in sorted({case["ladder"] for case in cases}):
         own = [case for case in cases if case["ladder"] == ladder]
         covered = float(np.mean([case["covered"] for case in own]))
