@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -127,13 +128,14 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
     )
 
 
-def written(prior: Prior, path: Path) -> None:
-    """The prior as the package reads it, in three digits."""
-    groups = {
+def written(prior: Prior, evidence: Mapping[str, Any], path: Path) -> None:
+    """The prior as the package reads it, in three digits, and what a plan costs that trusts it."""
+    groups: dict[str, Any] = {
         group: {name: [round(m, 3), round(s, 3)] for name, (m, s) in getattr(prior, group).items()}
         for group in ("terms", "bowl", "departure", "curvature")
     }
-    path.write_text(json.dumps(groups | {"sources": prior.sources}, indent=1) + "\n", encoding="utf-8")
+    groups |= {"sources": prior.sources, "evidence": evidence}
+    path.write_text(json.dumps(groups, indent=1) + "\n", encoding="utf-8")
 
 
 # ---- Cases held out
@@ -174,13 +176,21 @@ def scored(law: RateLaw, fitted: Sequence[Cell], held: Sequence[Cell]) -> Score:
     costs = list[tuple[float, float, float]]()
     for cell, mean, deviation in zip(held, means, deviations, strict=True):
         advised = math.log2(law.missed(float(mean), float(deviation), cell.place).advised)
-        near = min(fitted, key=lambda other: float(np.square(other.place - cell.place).sum()))
-        n, d, b = cell.place - near.place
-        assumed = near.best - 0.5 * n - 0.32 * d + 0.5 * b
-        costs.append((excess(cell, advised), excess(cell, near.best), excess(cell, assumed)))
+        near = nearest(cell, fitted)
+        costs.append((excess(cell, advised), excess(cell, near.best), excess(cell, by_powers(cell, near))))
     inside = float(np.mean(error < 1.96 * np.sqrt(deviations**2 + truth[:, 1])))
     half = float(np.median(1.96 * deviations))
     return Score(len(held), float(error.mean()), half, inside, *(100 * np.mean(costs, 0)).tolist())
+
+
+def nearest(cell: Cell, fitted: Sequence[Cell]) -> Cell:
+    """The fitted cell that is the fewest doublings away."""
+    return min(fitted, key=lambda other: float(np.square(other.place - cell.place).sum()))
+
+
+def by_powers(cell: Cell, small: Cell) -> float:
+    """log2 of the rate of a cell by what 0.2.0 assumed: from the best run of a small one, with width as a root of N."""
+    return small.best + float((cell.place - small.place) @ [-0.5, -0.32, 0.5])
 
 
 def split(low: float, high: float, axis: int, largest: bool = True) -> Side:
@@ -220,6 +230,65 @@ MOE: dict[str, Side] = {
 OTHERS: dict[str, Side] = {"largest N": split(3.1e8, 5e8, 0), "largest D / N": lambda place: place[1] / place[0] < 50}
 
 
+# A plan for another batch or length, without runs of one's own but that of the small size: which sources, and where.
+PLANS: dict[str, dict[str, Side]] = {
+    "adam": {
+        "more tokens": DENSE["D >= 50B from 14B"],
+        "larger batches": DENSE["B >= 1.4M from .74M"],
+        "smaller batches": DENSE["B <= .2M from .39M"],
+    },
+    "other": {"more tokens": OTHERS["largest D / N"]},
+}
+TRIED = {"adam": ("steplaw",), "other": ("fantastic_muon", "fantastic_lion", "fantastic_mars", "fantastic_soape")}
+
+
+def carried(law: RateLaw, small: Cell, cell: Cell) -> tuple[float, float, float, bool]:
+    """A row of ``planned``: excess losses at three rates, and whether the interval holds the best one."""
+    sizes = np.exp2([small.place, cell.place]) * [*REFERENCE.values()]
+    moved = law.factor(**dict(zip(REFERENCE, map(tuple, sizes.T.tolist()), strict=True)))
+    (before, one), (after, other) = small.moments(law.bowl)[:2], cell.moments(law.bowl)[:2]
+    deviation = moved.rate.stderr / moved.rate.value / math.log(2)
+    missed = abs(after - before - math.log2(moved.rate.value))
+    rates = small.best + math.log2(moved.advised), by_powers(cell, small), small.best
+    one_law, powers, same = (100 * excess(cell, rate) for rate in rates)
+    return one_law, powers, same, missed < 1.96 * math.sqrt(deviation**2 + one + other)
+
+
+def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """What plans cost that carry the best run of a cell to a held one of the same size: the nearest that is fitted.
+
+    ``law``, ``powers`` and ``same`` are mean excess losses in percent by the prior of other sources alone, by what
+    0.2.0 assumed, and at the same rate; ``covered`` is the share of best rates in the law's 95 % intervals. By kind of
+    optimizer, and case.
+    """
+    found = dict[str, dict[str, dict[str, float]]]()
+    for kind, tried in TRIED.items():
+        law = fit_rate_law([], prior_from(sources, but=tried[0].split("_")[0]))
+        for case, side in PLANS[kind].items():
+            costs = list[tuple[float, float, float, bool]]()
+            for cells in (sources[source] for source in tried):
+                for cell in (cell for place, cell in cells if side(place) is False):
+                    same = [own for place, own in cells if side(place) and abs(own.place[0] - cell.place[0]) < 0.05]
+                    if same:
+                        costs.append(carried(law, nearest(cell, same), cell))
+            means = dict(zip(("law", "powers", "same", "covered"), np.mean(costs, 0).round(3).tolist(), strict=True))
+            found.setdefault(kind, {})[case] = {"cells": len(costs)} | means
+    return found
+
+
+def tabled(evidence: Mapping[str, Mapping[str, Mapping[str, float]]], page: Path) -> None:
+    """Write the evidence into the page's table that begins with the column ``optimizer``."""
+    lines = page.read_text("utf-8").splitlines()
+    start = 2 + next(k for k, line in enumerate(lines) if line.startswith("| optimizer |"))
+    rows = [
+        f"| {kind} | {case} | {cost['cells']} | {cost['law']:.2g} % | {cost['powers']:.2g} % | {cost['same']:.2g} % | "
+        f"{cost['covered']:.2f} |"
+        for kind, cases in evidence.items()
+        for case, cost in cases.items()
+    ]
+    page.write_text("\n".join([*lines[:start], *rows, *lines[lines.index("", start) :]]) + "\n", encoding="utf-8")
+
+
 def evaluated(cells: Sequence[tuple[Place, Cell]], side: Side, prior: Prior) -> Score | None:
     """The score of one case; None where nothing is fitted or held out."""
     fitted = [cell for place, cell in cells if side(place)]
@@ -230,11 +299,15 @@ def evaluated(cells: Sequence[tuple[Place, Cell]], side: Side, prior: Prior) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of rates.csv")
-    parser.add_argument("--prior", action="store_true", help="write the package's prior instead")
+    parser.add_argument(
+        "--prior", action="store_true", help="write the package's prior, and what plans cost by it, instead"
+    )
     arguments = parser.parse_args()
     sources = read(arguments.data)
     if arguments.prior:
-        written(prior_from(sources), Path(__file__).parents[1] / "src" / "nfd" / "scaling" / "prior.json")
+        root, evidence = Path(__file__).parents[1], planned(sources)
+        written(prior_from(sources), evidence, root / "src" / "nfd" / "scaling" / "prior.json")
+        tabled(evidence, root / "docs" / "mathematics" / "recipe.md")
         return
     print("cells; error and half width in doublings; coverage; excess loss in %: law, same rate, assumed powers")
     prior = prior_from(sources, but="steplaw")

@@ -35,25 +35,24 @@ def group_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str
     return next(group for group in optimizer.param_groups if any(p is wanted for p in group["params"]))
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 4**0.5), ("sgd", 4.0), ("muon", 4**0.5)])
-def test_factors_are_those_of_the_sources(optimizer: str, rate: float) -> None:
-    run = scaling(optimizer, **LARGER)
-    rate *= 8**-0.32
-    assert run.factor("rate", optimizer) == pytest.approx(rate)
-    assert run.factor("weight decay", optimizer) == pytest.approx(
-        4 / 8 / rate
-    )  # 1/(rate decay) is a share of the steps
-    assert run.steps == 2**19 / 1024
+def test_factors_are_those_of_the_sources() -> None:
+    assert scaling("sgd", **LARGER).factor("rate", "sgd") == pytest.approx(4 * 8**-0.32)
+    for optimizer in ("sgd", "adamw", "muon"):
+        run = scaling(optimizer, **LARGER)
+        decayed = run.factor("weight decay", optimizer) * run.factor("rate", optimizer)
+        assert decayed == pytest.approx(4 / 8)  # 1/(rate decay) is a share of the steps
+        assert run.steps == 2**19 / 1024
 
 
 def test_groups_have_the_factors_beside_those_of_the_sizes() -> None:
     settings: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-6, "betas": (0.9, 0.99)}
     model, plan = planned(**LARGER)
     small_model, small = planned()
+    rate = plan.run.factor("rate", "adamw")
+    assert rate != 1
     for name in ("tokens.weight", "layers.0.a.weight"):
         large = group_of(plan.make_optimizer(model, **settings), model, name)
         base = group_of(small.make_optimizer(small_model, **settings), small_model, name)
-        rate = 2 * 8**-0.32
         assert large["lr"] == pytest.approx(base["lr"] * rate)
         assert large["lr_scale"] == pytest.approx(base["lr_scale"] * rate)
         assert large["lr"] * large["weight_decay"] == pytest.approx(base["lr"] * base["weight_decay"] / 2)
@@ -74,7 +73,8 @@ def ends(run: RunScaling, optimizer: str, batch: int, steps: int, adapted: bool)
     if optimizer == "sgd":
         rate = 0.02
     if adapted:
-        rate, betas = rate * run.factor("rate", optimizer), run.betas(betas, optimizer)
+        by_theorem = batch**0.5 if optimizer == "adamw" else run.factor("rate", optimizer)
+        rate, betas = rate * by_theorem, run.betas(betas, optimizer)
         eps *= run.factor("epsilon", optimizer)
     stepped: torch.optim.Optimizer = torch.optim.SGD([x], lr=rate)
     if optimizer == "adamw":
@@ -94,33 +94,44 @@ def test_runs_of_two_batches_end_alike_by_the_theorems_and_not_without_them(opti
 
 
 def test_rates_stop_growing_at_the_critical_batch() -> None:
-    for optimizer, power in (("sgd", 1.0), ("adamw", 0.5)):
-        run = scaling(optimizer, batch=(100, 10**9), critical_batch=300)
-        assert run.factor("rate", optimizer) == pytest.approx((1 + 300 / 100) ** power, rel=1e-5)
-    far = scaling(batch=(100, 400), critical_batch=10**9)
-    assert far.factor("rate", "adamw") == pytest.approx(2.0, rel=1e-5)
+    run = scaling("sgd", batch=(100, 10**9), critical_batch=300)
+    assert run.factor("rate", "sgd") == pytest.approx(1 + 300 / 100, rel=1e-5)
+    low, high = (scaling(batch=(2e5, 4e6), critical_batch=limit).factor("rate", "adamw") for limit in (1e4, 1e8))
+    assert low < 2 < 4 < high
 
 
 def test_a_measured_limit_may_be_an_interval_and_is_said_where_it_is_exceeded() -> None:
-    _, plan = planned(**LARGER, critical_batch=Interval(300.0, 50.0, 200.0, math.inf))
-    assert "critical batch about 784 (exceeded" in plan.explain()
+    _, plan = planned(**LARGER, critical_batch=Interval(300.0, 50.0, 200.0, 450.0))
+    assert 300 < plan.run.critical_batch < 300 * 8
+    assert f"critical batch about {plan.run.critical_batch:.3g} (exceeded" in plan.explain()
+    unknown = scaling(**LARGER, critical_batch=Interval(300.0, math.inf, 0.0, math.inf))
+    assert unknown.factor("rate", "adamw") == scaling(**LARGER).factor("rate", "adamw")  # it says nothing
+
+
+def test_a_measured_critical_batch_narrows_that_of_the_law() -> None:
+    law, here = nfd.RateLaw.of_sweeps(), 4e5
+    told = [law.with_critical_batch(Interval(here, 0.0, here / by, here * by), 4e9) for by in (1, 4)]
+    plain, four, one = (own.critical_batch(4e9) for own in (law, told[1], told[0]))
+    assert one.low < here < one.high
+    assert one.high / one.low < four.high / four.low < plain.high / plain.low
+    assert one.high / one.low < 0.5 * plain.high / plain.low
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_law_can_be_switched_off(name: str) -> None:
-    given = {**LARGER, "critical_batch": 500.0, "schedule": nfd.RateSchedule(8)}
-    on, off = (scaling(**given, laws=laws) for laws in (None, {name: False}))
-    assert {row.law for row in on.factors} - {row.law for row in off.factors} == {name}
-    changed = {
-        quantity for quantity in get_args(Quantity) if on.factor(quantity, "adamw") != off.factor(quantity, "adamw")
-    }
-    assert changed or (on.schedule, on.critical_batch) != (off.schedule, off.critical_batch)
+    given = {**LARGER, "schedule": nfd.RateSchedule(8)}
+    optimizer = "sgd" if name in ("batch-rate", "tokens-rate") else "adamw"
+    on, off = (scaling(optimizer, **given, laws=laws) for laws in (None, {name: False}))
+    more = {"powers of 0.2.0"} if name == "best-rate" else set()
+    assert {row.law for row in on.factors} - {row.law for row in off.factors} == {name} | more
+    changed = {q for q in get_args(Quantity) if on.factor(q, optimizer) != off.factor(q, optimizer)}
+    assert changed or on.schedule != off.schedule
 
 
 def test_the_table_names_law_label_and_source() -> None:
     plan = planned(**LARGER, laws={"decay-time-scale": False})[1]
     text = plan.explain()
-    assert all(word in text for word in ("batch-rate", "theorem", "Malladi", "empirical law", "0.5141"))
+    assert all(word in text for word in ("best-rate", "theorem", "Malladi", "empirical law", "powers of 0.2.0"))
     assert "decay-time-scale" not in text
     assert all(law.source for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {"assumption"}
@@ -148,6 +159,11 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
     stored.pop("run")  # as before runs were planned
     (tmp_path / "old.json").write_text(json.dumps(stored))
     assert nfd.Plan.load(tmp_path / "old.json").run is None
+    bare = {"law": "tokens-rate", "quantity": "rate", "optimizer": "adamw", "value": 0.5, "label": "empirical law"}
+    run = {"batch": None, "tokens": [1.0, 9.0], "factors": [bare | {"formula": "", "source": ""}]}
+    older = nfd.Plan.from_dict(stored | {"run": run | {"critical_batch": None, "schedule": None}})
+    assert older.run is not None
+    assert older.run.factor("rate", "adamw") == 0.5  # as it was planned
     for wrong in ({"run": {"batch": [0, 1]}}, {"width": "8"}):
         with pytest.raises(ValueError, match="damaged"):
             nfd.Plan.from_dict(stored | wrong)
@@ -164,6 +180,7 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
         ({"batch": (1, 2), "schedule": nfd.RateSchedule()}, "needs the steps"),
         ({**LARGER, "schedule": "cosine"}, "nfd.RateSchedule"),
         ({"tokens": (1, 2), "critical_batch": 3}, "limits the batch"),
+        ({"batch": (1, 2), "critical_batch": "large"}, "critical_batch must be"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(run: dict[str, Any], message: str) -> None:

@@ -541,14 +541,15 @@ class Plan(Command):
     width: int = option(256, "width of the network")
     depth: int = option(4, "depth of the network")
     base: tuple[int, int] = option((64, 4), "width and depth that rates were tuned at")
-    batch: tuple[float, float] | None = option(None, "batch of the small run and of this one, in tokens or in samples")
-    tokens: tuple[float, float] | None = option(None, "length of the small run and of this one, in the unit of --batch")
+    batch: tuple[float, float] | None = option(None, "batch of the small run and of this one, in tokens")
+    tokens: tuple[float, float] | None = option(None, "length of the small run and of this one, in tokens")
+    law: str | None = option(None, "CSV of runs whose best rates say how the rate follows both, not public sweeps")
     fits: str | None = option(None, "plan.json of an earlier plan, to compare with the network")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-
         from nfd.core.files import staged, write_json
+        from nfd.rates.transfer import fit_transfer
 
         setup = self.read_setup()
         family = setup.family(self.base, self.rule, self.optimizer)
@@ -556,8 +557,9 @@ class Plan(Command):
         if self.fits:
             return self._compare(module)
         directory = self.directory()
-        if self.batch or self.tokens:
-            plan = plan.for_run(self.batch, self.tokens)
+        if self.batch or self.tokens or self.law:
+            law = fit_transfer(self.law) if self.law else None
+            plan = plan.for_run(self.batch, self.tokens, law=law)
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
             content = {"command": command, "config": self.settings, "plan": plan.to_dict()}

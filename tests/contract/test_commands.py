@@ -106,6 +106,14 @@ def test_a_plan_of_a_run_scales_with_batch_and_tokens(folder: Path) -> None:
     assert run(*PLAN, "--batch", "64", "256", "--tokens", "1e4", "1e5", folder=folder).returncode == 0
     planned = nfd.Plan.load(folder / "out/plan/plan.json").run
     assert planned.steps == round(1e5 / 256)
+    rows = [f"{B},1e4,{2.0**k},{3 + 0.01 * (k + 9) ** 2}" for B in (64, 128) for k in range(-12, -6)]
+    (folder / "runs.csv").write_text("\n".join(["batch,tokens,lr,loss", *rows]))
+    assert run(*PLAN, "--batch", "64", "256", "--law", "runs.csv", folder=folder).returncode == 0
+    by_runs = nfd.Plan.load(folder / "out/plan/plan.json").run
+    assert "2 cells of runs" in by_runs.factors[0].source
+    refused = run(*PLAN, "--law", "runs.csv", folder=folder)
+    assert refused.returncode == 2
+    assert "batch= or tokens=" in refused.stderr
 
 
 def test_any_results_make_one_page(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -126,39 +127,96 @@ def test_what_is_missing_or_cannot_be_is_refused_by_name() -> None:
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
-
-def planned(law: nfd.RateLaw | None, **run: tuple[float, float]) -> nfd.Plan:
-    model = ResidualMLP(64, 2)
-    plan = nfd.plan(model, (32, 2), make_model=ResidualMLP, sample=torch.zeros(2, 64))
-    return plan.for_run(**run, law=law)
-
-
 RUN: dict[str, tuple[float, float]] = {"batch": (2.5e5, 2e6), "tokens": (4e9, 6.4e10)}
+TRUTH = 2 ** (best(3e8, 6.4e10, 2e6) - best(3e8, 4e9, 2.5e5))
+MADE: dict[str, Any] = {"base": (32, 2), "make_model": ResidualMLP, "sample": torch.zeros(2, 64)}
 
 
-@pytest.mark.parametrize("source", ["sweeps", "runs"])
-def test_a_plan_takes_a_law_and_says_its_interval_and_what_missing_it_costs(source: str) -> None:
-    fitted = nfd.fit_transfer(table(np.random.default_rng(6))).law
-    plan = planned(nfd.RateLaw.of_sweeps() if source == "sweeps" else fitted, **RUN)
+def planned(optimizer: str = "adamw", **run: Any) -> nfd.RunScaling:
+    found = nfd.plan(ResidualMLP(64, 2), optimizer=optimizer, **MADE).for_run(**run).run
+    assert found is not None
+    return found
+
+
+def rate_of(run: nfd.RunScaling, optimizer: str = "adamw") -> Any:
+    (row,) = [row for row in run.factors if row.quantity == "rate" and row.optimizer == optimizer]
+    return row
+
+
+def width_of(run: nfd.RunScaling) -> float:
+    low, high = rate_of(run).interval or (math.nan, math.nan)
+    return math.log2(high / low)
+
+
+@pytest.mark.parametrize("source", ["by default", "runs", "their law"])
+def test_a_plan_follows_a_law_and_says_its_interval_and_what_missing_it_costs(source: str) -> None:
+    fitted = nfd.fit_transfer(table(np.random.default_rng(6)))
+    law = {"runs": fitted, "their law": fitted.law}.get(source)
+    plan = nfd.plan(ResidualMLP(64, 2), **MADE, **RUN, law=law)
     assert plan.run is not None
-    (row,) = [factor for factor in plan.run.factors if factor.quantity == "rate"]
-    truth = 2 ** (best(3e8, 6.4e10, 2e6) - best(3e8, 4e9, 2.5e5))
+    row = rate_of(plan.run)
     assert row.interval is not None
-    assert row.interval[0] < truth < row.interval[1]
+    assert row.interval[0] < TRUTH < row.interval[1]
+    assert row.interval[0] < row.value < row.interval[1]
     assert plan.run.factor("rate", "adamw") == row.value
     assert row.excess is not None
     assert 0 < row.excess < 0.01
-    text = " ".join(str(plan).split())
-    assert "missing it costs" in text
-    assert f"{8**0.5 * 16**-0.32:.3g}" in row.source  # the assumed powers stay as evidence
+    assert f"{100 * row.excess:.2g} %" in str(plan)
+    assert ("12 cells" in row.source) == (law is not None)
+    assert "2503.04715" in row.source
     assert nfd.Plan.from_dict(plan.to_dict()) == plan
-    decay = plan.run.factor("weight decay", "adamw")
-    assert decay == pytest.approx(8 / 16 / row.value)
+    assert plan.run.factor("weight decay", "adamw") == pytest.approx(8 / 16 / row.value)
+    assert plan.run == planned(**RUN, law=law)
+
+
+def test_runs_of_your_own_narrow_the_rate_and_distance_widens_it() -> None:
+    law = nfd.fit_transfer(table(np.random.default_rng(6))).law
+    assert width_of(planned(**RUN, law=law)) < 0.8 * width_of(planned(**RUN))
+    widths = [width_of(planned(batch=(1e5, 1e5 * k), tokens=(1e9, 1e9 * k))) for k in (1, 2, 8, 64)]
+    assert widths[0] < 0.01
+    assert widths == sorted(widths)
+    assert widths[-1] > 2 * widths[1]
+    assert width_of(planned(tokens=RUN["tokens"])) > width_of(planned(tokens=RUN["tokens"], batch=(2.5e5, 2.5e5)))
+
+
+def test_what_0_2_0_assumed_is_evidence_with_its_measured_cost() -> None:
+    (row,) = [row for row in planned(**RUN).factors if row.quantity == "rate, not used"]
+    assert row.value == pytest.approx(8**0.5 * 16**-0.32)
+    stored = json.loads(Path(nfd.__file__).with_name("scaling").joinpath("prior.json").read_text())["evidence"]["adam"]
+    assert all(case in row.source and f"{cost['powers']:.2g}" in row.source for case, cost in stored.items())
+    page = (Path(__file__).parents[2] / "docs/mathematics/recipe.md").read_text()
+    assert all(f"| {case} | {cost['cells']} | {cost['law']:.2g} % |" in page for case, cost in stored.items())
+    assert all(cost["law"] < cost["powers"] and cost["covered"] > 0.9 for cost in stored.values())
+
+
+def test_a_critical_batch_that_was_measured_enters_the_law() -> None:
+    here = 2.5e5 * 2 ** (1.0 + TRUE["critical_batch"] * math.log2(4e9 / 1e10))
+    given: dict[str, Any] = {"batch": (2.5e5, 2e6), "tokens": (4e9, 4e9)}
+    row, wrong = (rate_of(planned(**given, critical_batch=measured)) for measured in (here, here / 100))
+    assert row.interval is not None
+    assert row.interval[0] < 2 ** (best(3e8, 4e9, 2e6) - best(3e8, 4e9, 2.5e5)) < row.interval[1]
+    assert wrong.value < 0.7 * row.value
+    unit = [  # in samples of 1,000 tokens
+        planned(batch=(250 * k, 2000 * k), tokens=RUN["tokens"], critical_batch=here * k / 1000) for k in (1, 1000)
+    ]
+    assert rate_of(unit[0]).value == pytest.approx(rate_of(unit[1]).value, rel=0.25)
+
+
+def test_sgd_keeps_the_theorem_unless_the_runs_are_its_own() -> None:
+    law = nfd.RateLaw.of_sweeps()
+    assert [row.law for row in planned("sgd", **RUN).factors][:2] == ["batch-rate", "tokens-rate"]
+    assert rate_of(planned("sgd", **RUN, law=law), "sgd").law == "best-rate"
+    assert rate_of(planned("lion", **RUN), "lion").label == "assumption"
+    assert rate_of(planned("lion", **RUN, law=law), "lion").label == "empirical law"
 
 
 def test_the_same_run_has_the_same_rate_and_another_kind_of_law_is_refused() -> None:
     same = nfd.RateLaw.of_sweeps().factor(batch=(1e6, 1e6), tokens=(1e9, 1e9))
     assert same.rate.value == pytest.approx(1.0)
     assert same.rate.high == pytest.approx(1.0, abs=0.01)
-    with pytest.raises(TypeError, match=r"law must be an nfd\.RateLaw"):
-        planned(0.5, **RUN)  # type: ignore[arg-type]
+    widths = [{"width": n, "lr": 2.0**k, "loss": 3 + 0.05 * (k + 9) ** 2} for n in (32, 64) for k in range(-12, -6)]
+    for wrong in (0.5, nfd.fit_transfer(widths)):
+        with pytest.raises(TypeError, match=r"law must be an nfd\.RateLaw"):
+            planned(**RUN, law=wrong)
+    with pytest.raises(ValueError, match="batch= or tokens="):
+        nfd.plan(ResidualMLP(64, 2), **MADE, law=nfd.RateLaw.of_sweeps())

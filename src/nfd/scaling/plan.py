@@ -45,8 +45,9 @@ from nfd.scaling.model import (
     whole,
 )
 from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
+from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
-from nfd.scaling.run import FollowsRuns, RateSchedule, RunScaling, run_scaling
+from nfd.scaling.run import HasLaw, RateSchedule, RunScaling, run_scaling
 
 ADAM_BETAS = (0.9, 0.999)  # PyTorch's
 VECTORS = "vectors"  # a word of no_decay
@@ -411,22 +412,24 @@ class Plan:
         schedule: RateSchedule | None = None,
         critical_batch: float | Interval | None = None,
         laws: Mapping[str, bool] | None = None,
-        law: FollowsRuns | None = None,
+        law: RateLaw | HasLaw | None = None,
     ) -> Plan:
         """The same plan for a run of another batch size and length than the one that the rate was tuned with.
 
-        Rates, weight decay, Adam's betas and epsilon are scaled by published laws (``nfd.scaling.run``). Each factor
-        is a row of ``plan.run.factors`` with its source.
+        Each factor is a row of ``plan.run.factors`` with its source. The rate follows a law of the best one, with the
+        factor's 95 % interval and what missing the best is expected to cost; under SGD the theorem. Weight decay,
+        Adam's betas and epsilon follow published laws (``nfd.scaling.run``).
 
         Args:
-            batch, tokens: of a step and of the whole run, ``(small, large)``, both in tokens or both in samples.
+            batch, tokens: of a step and of the whole run, ``(small, large)``, both in tokens. What is left out is equal
+                in both runs, and widens the interval. Of images: both in samples, beside ``critical_batch`` in samples.
             schedule: of the small run; the large run warms up for as many tokens. See ``make_schedule``.
             critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
                 growing beyond it. ``nfd.check(noise=True)`` estimates it.
-            laws: law to False, to switch it off: ``{"tokens-rate": False}``.
-            law: in place of the powers of the rate under Adam, a law of the best rate over batch and tokens, both in
-                tokens: that of your runs (``nfd.fit_transfer(table).law``), or ``nfd.RateLaw.of_sweeps()``. Its row has
-                the factor's 95 % interval, and what missing the best rate is expected to cost.
+            laws: law to False, to switch it off: ``{"beta1-half-life": False}``.
+            law: of the best rate over batch and tokens: that of your runs (``nfd.fit_transfer(table)``), for any
+                optimizer. By default what public sweeps of AdamW have in common (``nfd.RateLaw.of_sweeps()``), which is
+                an assumption under Muon and Lion, and is not used under SGD.
 
         Raises:
             ValueError, TypeError: naming the argument.

@@ -40,8 +40,10 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of
 from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
+from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, trace
 from nfd.scaling.rules import ROLES, SPECTRAL, Power, Rule, rule_named
+from nfd.scaling.run import HasLaw
 from nfd.scaling.samples import check_sample, mapped, on_device
 
 _CLIP = (
@@ -72,6 +74,9 @@ def plan(
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     sample: Any = None,
+    batch: Sequence[float] | None = None,
+    tokens: Sequence[float] | None = None,
+    law: RateLaw | HasLaw | None = None,
 ) -> Plan:
     """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every tensor.
 
@@ -101,10 +106,11 @@ def plan(
         roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
             ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``.
         sample: an input to trace the model with: a tensor, a tuple of arguments or a dict.
+        batch, tokens, law: where the run has another batch or length than the small one: as in ``Plan.for_run``, which
+            takes more.
 
     Returns:
-        A ``Plan``: ``print`` shows it, ``apply_`` initialises the model, ``make_optimizer`` makes its optimizer, and
-        ``for_run`` scales it to another batch and length.
+        A ``Plan``: ``print`` shows it, ``apply_`` initialises the model, ``make_optimizer`` makes its optimizer.
 
     Raises:
         ValueError: naming every tensor that could not be decided; also if a depth rule meets a model without a pre-norm
@@ -116,7 +122,7 @@ def plan(
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     usual_rule, usual_optimizer = defaults_of(model)
     rule = usual_rule if rule is None else rule
-    chosen, law = rule_named(rule), law_of(usual_optimizer if optimizer is None else optimizer)
+    chosen, trains = rule_named(rule), law_of(usual_optimizer if optimizer is None else optimizer)
     check_plannable(model, scaled=chosen.scales_width)
     if chosen.regime == "kernel":
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
@@ -138,7 +144,7 @@ def plan(
             width, depth = small.width, small.depth
         elif width is None and depth is None:
             width = depth = 1  # the rate is the paper's
-        made = net.own_plan(rule, law.name, width, depth)
+        made = net.own_plan(rule, trains.name, width, depth)
     elif tuned is None and make_model is None and chosen.scales_width:
         raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, the tuned model itself, or its "
@@ -148,18 +154,19 @@ def plan(
         if make_model is not None and width is not None:
             constructor = Constructor(make_model, width, depth or depth_of(model, make_model, width, blocks))
             tuned = constructor.base(blocks)
-        started = Plan(cast(RuleName, rule), law.name, 1.0, 1.0, {}, (), {}, ())
+        started = Plan(cast(RuleName, rule), trains.name, 1.0, 1.0, {}, (), {}, ())
         made = _plan_of_any(started, model, tuned, constructor, blocks, roles, sample)
     notes = [*made.notes, *([_CLIP] if chosen.scales_width else [])]
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
-    if law.rest is not None:
+    if trains.rest is not None:
         notes.append(_WHOLE)
         matrices = [n for n, e in made.entries.items() if e.role in SPECTRAL and not e.is_vector]
         if left := dict.fromkeys(in_any_block(n, made.blocks) for n in matrices if not made.is_muon(n)):
             kinds = "Convolutions, stacks, and matrices with a fixed side or outside of blocks"
-            notes.append(f"{kinds} go to {law.rest}: {', '.join(left)}.")
-    return replace(made, notes=tuple(notes))
+            notes.append(f"{kinds} go to {trains.rest}: {', '.join(left)}.")
+    made = replace(made, notes=tuple(notes))
+    return made if batch is None and tokens is None and law is None else made.for_run(batch, tokens, law=law)
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -1,9 +1,8 @@
 """How the settings of a run follow its batch and its length: a table of laws, and the factors that a plan takes.
 
-``b`` is the batch over that of the small run, ``d`` the number of tokens (or samples) over that of the small run, and
-``s = (1 + C/B) / (1 + C0/B0)`` of the batches and critical batches of the large run and of the small one. A law says by
-which factor one quantity changes: ``b^batch d^tokens s^critical``. docs/mathematics/recipe.md has the derivations, the
-sources as they were read, their ranges and errors, and what was measured on a small GPT.
+``b`` is the batch over that of the small run, ``d`` the number of tokens over that of the small run. A law says by
+which factor one quantity changes, ``b^batch d^tokens``; the rate follows the law of the best rate (``rate_law``), under
+SGD the theorem. docs/mathematics/recipe.md has the derivations, the sources as they were read, their ranges and errors.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, get_args
 
 from rich.table import Column
 
@@ -19,10 +18,11 @@ from nfd.core.errors import InputError, InputTypeError, check_choice, check_coun
 from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.optimizers import OptimizerLaw, law_of
+from nfd.scaling.rate_law import RateLaw, evidence
 
 Label = Literal["theorem", "empirical law", "assumption"]
-Quantity = Literal["rate", "weight decay", "half-life of beta1, in steps", "half-life of beta2, in steps", "epsilon",
-                   "warm-up, in steps", "batch limit"]  # fmt: skip
+Quantity = Literal["rate", "rate, not used", "weight decay", "half-life of beta1, in steps",
+                   "half-life of beta2, in steps", "epsilon", "warm-up, in steps"]  # fmt: skip
 _BETA1: Quantity = "half-life of beta1, in steps"
 _BETA2: Quantity = "half-life of beta2, in steps"
 Kind = Literal["sgd", "adam", "other"]  # Adam and AdamW have an epsilon; Muon and Lion normalise in another way
@@ -30,7 +30,7 @@ Kind = Literal["sgd", "adam", "other"]  # Adam and AdamW have an epsilon; Muon a
 
 @dataclass(frozen=True)
 class RunLaw:
-    """How a quantity follows the batch, the number of tokens and the critical batch, by its powers of b, d and s.
+    """How a quantity follows the batch and the number of tokens, by its powers of b and d.
 
     Rows of one name are one law, for several kinds of optimizers; none where the quantity is one of the run.
     """
@@ -42,33 +42,24 @@ class RunLaw:
     source: str
     batch: float = 0.0
     tokens: float = 0.0
-    critical: float = 0.0
 
 
 _MALLADI = "Malladi et al. 2022 (arXiv 2205.10287)"
 _SCALE = "Wang & Aitchison 2024 (2405.13698); Bergsma et al. 2025 (2505.13738)"
-_TOKENS = "Bjorck et al. 2025 (2409.19913), AdamW; Ren et al. 2026 (2603.28743), MuonH; powers from -0.56 to -0.32"
 _CRITICAL = "McCandlish et al. 2018 (1812.06162)"
-_LIMITS = "Bergsma et al. 2025 (2505.13738); Zhang et al. 2024 (2410.21676): 0.47, hardly of model size"
 _GOYAL = "Jastrzebski et al. 2017; Goyal et al. 2017"
 RUN_LAWS: tuple[RunLaw, ...] = (
     RunLaw("batch-rate", "rate", ("sgd",), "theorem", _GOYAL, batch=1.0),
-    RunLaw("batch-rate", "rate", ("adam",), "theorem", _MALLADI, batch=0.5),
-    RunLaw("batch-rate", "rate", ("other",), "assumption", "as for Adam; nanochat assumes it for Muon", batch=0.5),
-    RunLaw("tokens-rate", "rate", ("adam",), "empirical law", _TOKENS, tokens=-0.32),
-    RunLaw("tokens-rate", "rate", ("sgd", "other"), "assumption", f"as for AdamW: {_TOKENS}", tokens=-0.32),
+    RunLaw("tokens-rate", "rate", ("sgd",), "assumption", "as AdamW at small batches: 2409.19913", tokens=-0.32),
     RunLaw("decay-time-scale", "weight decay", ("adam",), "empirical law", _SCALE, 1.0, -1.0),
     RunLaw("decay-time-scale", "weight decay", ("sgd", "other"), "assumption", f"as AdamW: {_SCALE}", 1.0, -1.0),
     RunLaw("beta1-half-life", _BETA1, ("adam",), "theorem", _MALLADI, batch=-1.0),
     RunLaw("beta2-half-life", _BETA2, ("adam",), "theorem", f"{_MALLADI}; Marek et al. 2025 (2507.07101)", batch=-1.0),
     RunLaw("batch-epsilon", "epsilon", ("adam",), "theorem", _MALLADI, batch=-0.5),
-    RunLaw("batch-saturation", "rate", ("sgd",), "empirical law", _CRITICAL, batch=-1.0, critical=-1.0),
-    RunLaw("batch-saturation", "rate", ("adam",), "empirical law", _CRITICAL, batch=-0.5, critical=-0.5),
-    RunLaw("batch-saturation", "rate", ("other",), "assumption", _CRITICAL, batch=-0.5, critical=-0.5),
     RunLaw("warmup-tokens", "warm-up, in steps", (), "assumption", "as many tokens as in the small run", batch=-1.0),
-    RunLaw("batch-limit", "batch limit", (), "empirical law", _LIMITS, tokens=0.462),
 )
-NAMES: tuple[str, ...] = tuple(dict.fromkeys(law.name for law in RUN_LAWS))
+_BEST_RATE, _SATURATED = "best-rate", "(1 + C0/B0) / (1 + C/B)"
+NAMES: tuple[str, ...] = (_BEST_RATE, *dict.fromkeys(law.name for law in RUN_LAWS))
 
 
 @dataclass(frozen=True)
@@ -77,11 +68,12 @@ class Factor:
 
     Attributes:
         law: its name, for ``laws=`` of ``Plan.for_run``.
-        quantity, optimizer: the setting that it scales, and the optimizer that has this setting.
+        quantity, optimizer: the setting that it scales, and the optimizer that has this setting. ``"rate, not used"``
+            is evidence: what 0.2.0 assumed, and what that cost where it was tried.
         value: the setting of the large run as a multiple of that of the small one.
         label, formula, source: how far it can be trusted, and where it comes from.
-        interval, excess: of a fitted law of the best rate: the 95 % interval of the factor, and the share of the loss
-            that missing it is expected to cost.
+        interval, excess: of the best rate: the 95 % interval of its factor, and the share of the loss that missing it
+            is expected to cost.
     """
 
     law: str
@@ -95,26 +87,11 @@ class Factor:
     excess: float | None = None
 
 
-class FactorOfRate(Protocol):
-    """The best rate of a large run over that of a small one (``nfd.scaling.rate_law.BestRate``)."""
+class HasLaw(Protocol):
+    """What has a law of the best rate, such as an ``nfd.Transfer``."""
 
     @property
-    def rate(self) -> Interval: ...
-    @property
-    def advised(self) -> float: ...
-    @property
-    def excess(self) -> Interval: ...
-
-
-@runtime_checkable
-class FollowsRuns(Protocol):
-    """A law of the best rate (``nfd.RateLaw``)."""
-
-    def factor(self, **sizes: tuple[float, float] | None) -> FactorOfRate:
-        """The factor from the small to the large run, by ``(small, large)`` of batch and tokens."""
-
-    @property
-    def sources(self) -> tuple[str, ...]: ...
+    def law(self) -> RateLaw | None: ...
 
 
 @dataclass(frozen=True)
@@ -122,10 +99,9 @@ class RunScaling:
     """How the settings of the large run follow from its batch size and length: ``plan.run``.
 
     Attributes:
-        batch, tokens: of one step and of the whole run, each (small run, large run), in the same unit; None if not
-            given.
+        batch, tokens: of one step and of the whole run, each (small run, large run), in tokens; None if not given.
         factors: one ``Factor`` per law and setting, without those that are switched off.
-        critical_batch: of the large run, in the unit of ``batch``; None if it was not measured.
+        critical_batch: of the large run; None if that of the small run was not measured.
         schedule: of the large run; None if none was given.
     """
 
@@ -159,23 +135,26 @@ class RunScaling:
         if self.critical_batch is not None and self.batch is not None:
             beyond = " (exceeded: larger batches gain little)" if self.batch[1] > self.critical_batch else ""
             known.append(f"critical batch about {self.critical_batch:.3g}{beyond}")
-        columns = ("quantity", "factor", "law", "label", "formula", "source")
+        columns = ("quantity", "factor", "95 %", "costs", "law", "label", "formula", "source")
         table = table_of(*(Column(name, no_wrap=name != "source") for name in columns))
         for f in self.factors:
             quantity = f"{f.quantity} ({f.optimizer})" if f.optimizer else f.quantity
-            table.add_row(quantity, f"{f.value:.4g}", f.law, f.label, f.formula, f.source)
+            within = "" if f.interval is None else "{:.3g} to {:.3g}".format(*f.interval)
+            costs = "" if f.excess is None else f"{100 * f.excess:.2g} %"
+            table.add_row(quantity, f"{f.value:.4g}", within, costs, f.law, f.label, f.formula, f.source)
         title = f"Run: {', '.join(known)}; b, d: batch and tokens over the small run's"
-        return f"{title}\n{as_text(table, 200)}"
+        note = "95 %: of the best rate. costs: what missing it is expected to cost, of the loss."
+        return f"{title}\n{as_text(table, 200)}\n{note if any(f.interval for f in self.factors) else ''}".rstrip()
 
 
 def run_scaling(
     optimizer: OptimizerLaw,
     batch: Sequence[float] | None,
     tokens: Sequence[float] | None,
-    schedule: RateSchedule | None,
-    critical_batch: float | Interval | None,
-    laws: Mapping[str, bool] | None,
-    fitted: FollowsRuns | None = None,
+    schedule: RateSchedule | None = None,
+    critical_batch: float | Interval | None = None,
+    laws: Mapping[str, bool] | None = None,
+    law: RateLaw | HasLaw | None = None,
 ) -> RunScaling:
     """What ``Plan.for_run`` does; what the optimizer leaves to AdamW has rows of its own."""
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
@@ -190,63 +169,74 @@ def run_scaling(
         raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
     for name in laws:
         check_choice("a name in laws", name, NAMES)
-    if fitted is not None and not isinstance(fitted, FollowsRuns):
-        raise InputTypeError(f"law must be an nfd.RateLaw, such as nfd.RateLaw.of_sweeps(); got {fitted!r}.")
+    fitted = law if isinstance(law, RateLaw) else getattr(law, "law", None)
+    if law is not None and not isinstance(fitted, RateLaw):
+        raise InputTypeError(
+            "law must be an nfd.RateLaw, or the answer of nfd.fit_transfer to a table of parameters, tokens or batch; "
+            f"got {type(law).__name__}."
+        )
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
-    s, critical = 1.0, None
-    used = [law for law in RUN_LAWS if laws.get(law.name, True)]
-
-    def row(law: RunLaw, of: str = "") -> Factor:
-        powers = (("b", law.batch), ("d", law.tokens), ("((1 + C/B) / (1 + C0/B0))", law.critical))
-        formula = " ".join(f"{x}^{p:g}" if p != 1 else x for x, p in powers if p)
-        value = b**law.batch * d**law.tokens * s**law.critical
-        return Factor(law.name, law.quantity, of, value, law.label, formula, law.source)
-
+    followed = RateLaw.of_sweeps() if fitted is None else fitted
+    critical, saturated = None, None
     if critical_batch is not None:
         if batch is None:
             raise InputError("critical_batch limits the batch. Pass batch=(small, large) in the same unit.")
-        value = critical_batch.value if isinstance(critical_batch, Interval) else critical_batch
-        small = check_real("critical_batch", value, above=0.0)
-        critical = small * _product(row(law) for law in used if law.quantity == "batch limit")
-        s = (1 + critical / batch[1]) / (1 + small / batch[0])
+        known = critical_batch.value if isinstance(critical_batch, Interval) else critical_batch
+        small = check_real("critical_batch", known, above=0.0)
+        measured = critical_batch if isinstance(critical_batch, Interval) else Interval(small, 0.0, small, small)
+        followed = followed.with_critical_batch(measured, None if tokens is None else tokens[0])
+        critical = small * d ** followed.exponents["critical_batch"].value
+        saturated = (1 + small / batch[0]) / (1 + critical / batch[1])
+    used = [row for row in RUN_LAWS if laws.get(row.name, True)]
+
+    def row(known: RunLaw, of: str = "") -> Factor:
+        formula = " ".join(f"{x}^{p:g}" if p != 1 else x for x, p in (("b", known.batch), ("d", known.tokens)) if p)
+        value = b**known.batch * d**known.tokens
+        return Factor(known.name, known.quantity, of, value, known.label, formula, known.source)
+
     rows = list[Factor]()
-    for law in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
-        kind: Kind = "sgd" if law.is_linear else "adam" if law.epsilon else "other"
-        own = [row(known, law.name) for known in used if kind in known.kinds and (critical or not known.critical)]
-        if fitted is not None and kind == "adam":  # sweeps were those of Adam
-            own = [_fitted(fitted, law.name, batch, tokens, own), *(f for f in own if f.quantity != "rate")]
-        rate = _product(f for f in own if f.quantity == "rate")  # 1/(rate decay) stays a share of the steps
-        for f in own:
+    for own in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
+        kind: Kind = "sgd" if own.is_linear else "adam" if own.epsilon else "other"
+        factors = [row(known, own.name) for known in used if kind in known.kinds]
+        if kind != "sgd" or fitted is not None:  # no public sweep is of SGD; yours may be
+            factors = [f for f in factors if f.quantity != "rate"]
+            if laws.get(_BEST_RATE, True):
+                label: Label = "assumption" if kind == "other" and fitted is None else "empirical law"
+                factors = [_best_rate(followed, own.name, label, batch, tokens), *factors]
+                factors += [_assumed(kind, own.name, b, d)] if kind != "sgd" else []
+        elif saturated is not None:
+            said = {"value": saturated, "label": "empirical law", "formula": _SATURATED, "source": _CRITICAL}
+            factors = [replace(f, **said) if f.law == "batch-rate" else f for f in factors]
+        rate = _product(f for f in factors if f.quantity == "rate")  # 1/(rate decay) stays a share of the steps
+        for f in factors:
             of_decay = f.quantity == "weight decay"
             rows.append(replace(f, value=f.value / rate, formula=f"{f.formula} / rate") if of_decay else f)
     if schedule is not None:
-        warmup = [row(law) for law in used if law.quantity == "warm-up, in steps"]
+        warmup = [row(known) for known in used if known.quantity == "warm-up, in steps"]
         schedule, rows = replace(schedule, warmup=math.ceil(schedule.warmup * _product(warmup))), rows + warmup
-    if critical is not None:
-        rows += [row(law) for law in used if law.quantity == "batch limit"]
     return RunScaling(batch, tokens, tuple(rows), critical, schedule)
 
 
-# Mean excess loss of the assumed powers in percent, where they were tried (python -m benchmarks.rate_law).
-_ASSUMED = "0.2 % over tokens, 0.8 % at large batches"
-
-
-def _fitted(
-    law: FollowsRuns,
-    optimizer: str,
-    batch: tuple[float, float] | None,
-    tokens: tuple[float, float] | None,
-    assumed: Sequence[Factor],
+def _best_rate(
+    law: RateLaw, of: str, label: Label, batch: tuple[float, float] | None, tokens: tuple[float, float] | None
 ) -> Factor:
-    """The factor of the rate by a law that was fitted, in place of the assumed powers, which stand in its source."""
+    """The factor of the rate by a law of the best one: slightly below it, as losses rise faster above."""
     found = law.factor(batch=batch, tokens=tokens)
-    low, high, cost = found.rate.low, found.rate.high, found.excess.value
-    formula = f"{found.rate.value:.3g} [{low:.3g}, {high:.3g}]; missing it costs {100 * cost:.2g} % of the loss"
-    powers = " ".join(f.formula for f in assumed if f.quantity == "rate")
-    plain = _product(f for f in assumed if f.quantity == "rate")
-    source = f"{powers} gives {plain:.3g}, and cost {_ASSUMED}; {'; '.join(law.sources) or 'your runs'}"
-    label: Label = "empirical law"
-    return Factor("fitted-rate", "rate", optimizer, found.advised, label, formula, source, (low, high), cost)
+    source = "; ".join([*([f"{len(law.found)} cells of runs"] if len(law.found) else []), *law.sources])
+    formula = f"below the best, {found.rate.value:.3g}"
+    within = (found.rate.low, found.rate.high)
+    return Factor(_BEST_RATE, "rate", of, found.advised, label, formula, source, within, found.excess.value)
+
+
+def _assumed(kind: str, of: str, b: float, d: float) -> Factor:
+    """What 0.2.0 assumed of the rate, as evidence: its mean excess loss on public sweeps beside that of their law."""
+    tried = "; ".join(
+        f"{case} {', '.join(f'{cost[name]:.2g}' for name in ('powers', 'law', 'same'))} %"
+        for case, cost in evidence()[kind].items()
+    )
+    source = f"mean excess loss by these powers, by the law of public sweeps, and at the same rate: {tried}"
+    value, formula = b**0.5 * d**-0.32, "b^0.5 d^-0.32"
+    return Factor("powers of 0.2.0", "rate, not used", of, value, "assumption", formula, source)
 
 
 def _product(factors: Iterable[Factor]) -> float:
