@@ -160,6 +160,7 @@ def read_log(
         and len({repr(line.get(name)) for line in table}) > 1
     ]
     logged = [_run(line, number, chosen) for number, line in enumerate(table, 1)]
+    notes += _mixed(table, logged, [name for name in names if name not in chosen.values()])
     in_steps = "steps" in chosen and not {"batch", "sequences"} & {*chosen}
     if "sequences" in chosen:
         chosen["batch"] = f"{chosen['sequences']} x {chosen['length']}"
@@ -287,8 +288,28 @@ def _ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     return [replace(run, loss=math.inf) if (run.state or "").lower() == "diverged" else run for run in kept]
 
 
+def _mixed(table: Sequence[Line], runs: Sequence[LoggedRun], names: Sequence[str]) -> list[str]:
+    """A note on columns of words in which rows differ that are alike in all that is read, as seeds are."""
+    alike = dict[LoggedRun, list[Line]]()
+    for line, run in zip(table, runs, strict=True):
+        alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
+    mixed = []
+    for name in names:
+        values = {str(line.get(name)) for line in table if not _is_none(line.get(name))}
+        if len(values) > len(table) / 2 or any(map(_is_number, values)):
+            continue  # names and times of runs, and numbers
+        if any(len({str(line.get(name)) for line in own}) > 1 for own in alike.values()):
+            mixed.append(name)
+    said = "they count as equal, as seeds do. Give the rows of one kind."
+    return [f"Rows alike in all that is read differ in {_listed(mixed)}: {said}"] if mixed else []
+
+
 def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
-    """Of every run the row of its last step with a loss, where rows are steps."""
+    """Of every run the row of its last step with a loss, where rows are steps.
+
+    Raises:
+        ValueError: where rows without a name of their run have several losses at one step.
+    """
     if all(run.step is None for run in runs):
         return list(runs)
     logged = {run.step for run in runs if run.loss is not None and math.isfinite(run.loss)}
@@ -298,6 +319,11 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     last = []
     for history in histories.values():
         known = [run for run in history if run.loss is not None]
+        if known and known[0].run is None and len({*known}) > len({run.step for run in known}):
+            raise InputError(
+                "rows alike in all that is read have several losses at one step, so that they are of several runs. "
+                "Name the column that tells runs apart: columns={'run': ...}, in the shell --columns run=..."
+            )
         finite = [math.isfinite(run.loss or 0.0) for run in known]
         # not-a-number between losses is a gap, and so it is after them at steps at which no run has a loss
         if not all(finite[: max((place for place, is_finite in enumerate(finite) if is_finite), default=-1) + 1]):
@@ -378,6 +404,14 @@ def _number_of(value: Any, name: str, number: int, whole: bool = False) -> float
     except (TypeError, ValueError) as error:
         hint = f" {error}" if isinstance(error, InputError) else ""
         raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.{hint}") from None
+
+
+def _is_number(value: str) -> bool:
+    try:
+        as_number(value)
+    except ValueError:
+        return False
+    return True
 
 
 def as_number(value: Any, whole: bool = False) -> float:

@@ -134,6 +134,31 @@ def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
     assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(PLAIN).notes
 
 
+def test_rows_that_differ_in_words_alone_are_said_to_count_as_equal() -> None:
+    """As seeds, the losses of two optimizers, architectures or data sets would be averaged without a word."""
+    runs = [{"params": N, "tokens": 20 * N, "loss": 2 + 100 / N**0.3} for N in (1e7, 3e7, 1e8, 3e8)]
+    mixed, apart = ([run | {"Model": f"{k} layers", "host": f"node{i}"} for i, run in enumerate(runs)] for k in (6, 28))
+    (note,) = {*nfd.fit_scaling_law([*mixed, *apart]).notes} - {*nfd.fit_scaling_law(runs).notes}
+    assert "differ in 'Model'" in note
+    assert nfd.fit_scaling_law(mixed).notes == nfd.fit_scaling_law(runs).notes
+
+
+def test_histories_of_several_runs_that_no_column_tells_apart_are_refused() -> None:
+    """The last row of one of them would stand for all."""
+    sizes = (1e7, 3e7, 1e8, 3e8)
+    rows = [
+        {"params": N, "step": step, "job": f"{kind}-{N:g}", "loss": 2 + kind / 9 + 100 / N**0.3 + 9 / step}
+        for N in sizes
+        for kind in (1, 2)
+        for step in (10, 20, 30)
+    ]
+    with pytest.raises(ValueError, match=r"several losses at one step.*columns=\{'run'"):
+        nfd.fit_scaling_law(rows)
+    law = nfd.fit_scaling_law(rows, columns={"run": "job"})
+    assert {len(own) for own in law.losses.values()} == {2}
+    assert len(nfd.fit_scaling_law([row for row in rows if row["job"][0] == "1"]).losses) == len(sizes)
+
+
 # ---- tables as people have them --------------------------------------------------------------------------------------
 
 BATCH, LENGTH = 2**19, 2048
