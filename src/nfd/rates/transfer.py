@@ -203,14 +203,14 @@ def fit_transfer(
         print(nfd.fit_transfer(rows).best("logged", 128, 1))
 
     Args:
-        rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step of one, of which the
-            last counts. A loss that is not a number diverged.
+        rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step, of which the last
+            counts. A loss that is no number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
             lr, width, depth, parameters, tokens, batch (in tokens; or steps, sequences of a batch and their length),
             decay, rule, seed, run, step and state. None ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
-            the vocabulary. By default it counts as a loss five times as far above that of the best rate as the loss of
-            the fifth best rate is, or of the third on a coarse grid.
+            the vocabulary. By default it lies five times as far above the best rate's loss as that of the fifth best
+            rate, or of the third on a coarse grid.
         prior: of the law's exponents: ``"sweeps"``, those of public sweeps; None; or the path of a file.
 
     Returns:
