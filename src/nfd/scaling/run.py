@@ -222,7 +222,9 @@ def _best_rate(
 ) -> Factor:
     """The factor of the rate by a law of the best one: slightly below it, as losses rise faster above."""
     found = law.factor(batch=batch, tokens=tokens)
-    source = "; ".join([*([f"{len(law.found)} cells of runs"] if len(law.found) else []), *law.sources])
+    runs = [f"{len(law.found)} cells of runs"] if len(law.found) else []
+    sweeps = [f"public sweeps: {'; '.join(law.sources)}"] if law.sources else []
+    source = ". ".join([*runs, *sweeps])
     formula = f"below the best, {found.rate.value:.3g}"
     within = (found.rate.low, found.rate.high)
     return Factor(_BEST_RATE, "rate", of, found.advised, label, formula, source, within, found.excess.value)
