@@ -13,14 +13,14 @@ SOURCE = Path(__file__).parents[1] / "src" / "nfd"
 LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_300, 80, 6_000, 16_250, 8_650
 
 ROOMS = {  # lines and files, without __init__.py
-    "core": (1_600, 8),
+    "core": (1_615, 8),
     "scaling": (4_040, 11),
     "wide": (2_765, 9),
     "families": (1_172, 4),
     "runs": (1_365, 6),
     "meters": (1_556, 4),
     "rates": (1_480, 4),
-    "forecasts": (2_003, 5),
+    "forecasts": (2_045, 5),
     "limits": (1_428, 4),
     "watch": (1_402, 4),
     "report": (709, 3),

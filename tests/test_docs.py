@@ -32,7 +32,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
 SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{note}", "{warning}"}
 LONG = {"README.md", "docs/index.md", "docs/tutorial.md"}  # pages whose Python takes longer
-LONG |= {f"docs/howto/{name}.md" for name in ("limit", "paper", "plan", "scaling-law", "transfer", "transformer")}
+LONG |= {
+    f"docs/howto/{name}.md"
+    for name in ("limit", "paper", "plan", "scaling-law", "train-this-size", "transfer", "transformer")
+}
 WARNS = {"README.md": "the AdamW does not have the groups of the plan"}  # pages that show a mistake
 
 

@@ -37,11 +37,6 @@ SMALL = {
         r"(?s)PyTorch's own scaling: best rate .*complete-p: best rate 0.01 small, 0.01 large; regret",
         1,
     ),
-    "how_big": (
-        "WIDTHS, DEPTHS, SEEDS, STEPS, LIMIT_WIDTH = [8, 16, 32], [2, 3, 4], 2, 5, 64",
-        r"(?s)loss = .*infinite width, depth 4, by the law: .*by nfd.predict: .*1,000,000 parameters: width \d+",
-        0,
-    ),
     "reproduce_paper": (
         "DEPTHS, NETWORKS, WIDTH = [2], 4, 32",
         r"(?s)infinite depth: 4.121803 and 3.297443.*depth   2: .*, exact 1.200.*figure-1a",

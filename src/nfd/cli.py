@@ -31,6 +31,7 @@ from nfd.core.errors import (
     InputError,
     StateError,
     UsageError,
+    check_choice,
     check_count,
     described,
     is_ours,
@@ -392,18 +393,27 @@ class Transfer(Logged):
     )
     halving: bool = option(False, "choose rates by short trainings first")
     guess: float | None = option(None, "with --from: the loss before training, such as the logarithm of the vocabulary")
+    at: tuple[str, ...] = option((), "with --from: the training whose rate is asked, parameters=7B tokens=4T batch=4M")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.rates.findings import result, transfer_findings
         from nfd.report.page import Report, made_by
 
+        said, found = list[str](), dict[str, Any]()
         if self.log:
             from nfd.rates.transfer import fit_transfer
 
             directory = self.directory()
+            asked = named("--at", "such as parameters=7B tokens=4T batch=4M", self.at, _number)
             answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
+            for name in asked:
+                check_choice("--at", name, ("parameters", "tokens", "batch"))
             more = [answer.about]
+            if asked:
+                best = answer.at(**asked)
+                said = [f"At {' '.join(self.at)}: {best}"]
+                found["at"] = asked | {"advised": best.advised, "best": best.rate.limits, "excess": best.excess.limits}
         else:
             from nfd.rates.sweep import transfer
 
@@ -417,17 +427,19 @@ class Transfer(Logged):
                 )  # fmt: skip
             more = self.stored(sweep)
         page = Report(
-            "Is the best learning rate of a small network that of a large one?",
+            "At which rate to train?"
+            if answer.law
+            else "Is the best learning rate of a small network that of a large one?",
             command,
             self.settings,
             transfer_findings(answer),
-            [*answer.sentences, answer.about],
+            [*said, *answer.sentences, answer.about],
             answer.levels,
             closing=[made_by(command)],
-            content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes},
+            content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes} | found,
             tables={"transfer.csv": answer.table},
         ).write(directory)
-        print(answer, *more, f"Report: {page}", sep="\n")
+        print(*said, answer, *more, f"Report: {page}", sep="\n")
         return 0
 
 
@@ -444,21 +456,21 @@ class ScalingLaw(Logged):
     lr: float | None = option(None, "learning rate of the base")
     lengths: tuple[int, ...] | None = option(None, "steps that every size is trained for, for a law in tokens too")
     at: tuple[str, ...] = option(
-        (), "what is asked about: width=512 depth=16, by default the largest, or parameters=7e9 tokens=4e12"
+        (), "what is asked about: width=512 depth=16, by default the largest, or parameters=7B tokens=4T"
     )
     best: tuple[str, ...] = option((), "budgets whose best size is asked for, such as parameters=1M flops=1e15")
     rate: str | None = option(None, "with --from: the learning rate whose runs count, or best")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.findings import Answers, LadderAnswers, answers_of, answers_of_ladder, ceiling
+        from nfd.forecasts.findings import answers_of, answers_of_ladder, ceiling, ladder_chart
         from nfd.forecasts.ladder import LadderLaw
         from nfd.forecasts.scaling_law import ScalingLaw as Law
         from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
-        asked: dict[str, Any] = named("--at", "whole numbers such as width=512, or parameters=7e9", self.at, _number)
+        asked: dict[str, Any] = named("--at", "whole numbers such as width=512, or parameters=7B", self.at, _number)
         for resource, budget in budgets.items():
             amount(resource, budget)  # can be read, before anything is trained
         stored = list[str]()
@@ -474,22 +486,24 @@ class ScalingLaw(Logged):
                     sweep=sweep,
                 )  # fmt: skip
             stored = self.stored(sweep)
-        answers: Answers | LadderAnswers
         if isinstance(law, LadderLaw):
-            answers, refused = answers_of_ladder(law, asked, budgets), law.refused(**asked) if asked else law.refusal
+            of_ladder = answers_of_ladder(law, asked, budgets)
+            sentences, content, chart = of_ladder.sentences, of_ladder.result, ladder_chart(of_ladder)
+            refused = law.refused(**asked) if asked else law.refusal
         else:
-            size = {name: check_count("--at", number) for name, number in asked.items()}
-            answers, refused = answers_of(law, size, budgets), None if law.law.good else law.law.note
+            answers = answers_of(law, {name: check_count("--at", number) for name, number in asked.items()}, budgets)
+            sentences, content, chart = answers.sentences, answers.result, ceiling(answers)
+            refused = None if law.law.good else law.law.note
         page = Report(
             "How big should it be?",
             command,
             self.settings,
-            [ceiling(answers)],
-            [*answers.sentences, law.about, *law.notes],
+            [chart],
+            [*sentences, law.about, *law.notes],
             closing=[made_by(command)],
-            content=answers.result,
+            content=content,
         ).write(directory)
-        print(*answers.sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
+        print(*sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
         return VERDICT if refused else 0
 
 
@@ -673,4 +687,6 @@ def _numbers(values: str) -> tuple[float, ...]:
 
 
 def _number(value: str) -> float:
-    return int(value) if value.strip().isdecimal() else float(value)
+    from nfd.logs import as_number
+
+    return int(value) if value.strip().isdecimal() else as_number(value)

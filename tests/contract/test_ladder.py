@@ -59,7 +59,7 @@ def test_a_wide_forecast_is_refused_with_the_run_that_helps_and_a_narrow_one_is_
     assert fitted(0.002).refused(**FAR) is None
     refusal = fitted(0.05).refused(**FAR)
     assert refusal is not None
-    assert "parameters 7e+09" in refusal
+    assert "7B parameters and 200B tokens" in refusal
     assert "would narrow it most" in refusal
     assert fitted(0.05).refusal is not None
 
@@ -159,11 +159,31 @@ def test_what_cannot_be_answered_says_why() -> None:
         nfd.fit_scaling_law([row | {"loss": row["loss"] - 3} for row in ladder(0.01)])
 
 
-def test_the_shell_answers_about_a_run(tmp_path: Path) -> None:
-    lines = ["params,tokens,loss", *(",".join(map(str, row.values())) for row in ladder(0.002))]
-    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
-    at = ("--at", "parameters=7e9", "tokens=2e11", "--best", "flops=1e22")
-    done = run("scaling-law", "--from", "runs.csv", *at, "--out", "answer", folder=tmp_path)
+def test_the_shell_answers_about_a_run_and_exits_with_1_where_it_is_refused(tmp_path: Path) -> None:
+    def asked(error: float, *at: str) -> tuple[int, str]:
+        lines = ["params,tokens,loss", *(",".join(map(str, row.values())) for row in ladder(error))]
+        (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+        done = run("scaling-law", "--from", "runs.csv", "--at", *at, "--out", "answer", folder=tmp_path)
+        return done.returncode, done.stdout + done.stderr
+
+    code, text = asked(0.002, "parameters=7B", "tokens=2e11", "--best", "flops=1e22")
     said = json.loads((tmp_path / "answer/result.json").read_text())["at"]["loss"]
     assert said["low"] < true_loss(7e9, 2e11) < said["high"]
-    assert "A new run of parameters 7e+09 and tokens 2e+11" in done.stdout
+    assert code == 0
+    assert "A new run of 7B parameters and 200B tokens has the loss" in text
+    assert "Do not trust it" not in text
+    code, text = asked(0.05, "parameters=7B", "tokens=200B")
+    assert code == 1
+    assert "Do not trust it. The forecast at 7B parameters and 200B tokens is" in text
+    assert "not tuned alike" in text
+    code, text = asked(0.002, "width=512")
+    assert code == 2
+    assert "at must be one of 'parameters', 'tokens'; got 'width'" in text
+
+
+def test_a_printed_law_shows_the_largest_runs_against_it() -> None:
+    law = nfd.fit_scaling_law([*ladder(0.002), {"params": 16e8, "tokens": 64e9, "loss": 1.1 * true_loss(16e8, 64e9)}])
+    last = str(law).split("Sizes:" if len(law.losses) <= 12 else "sizes:")[1].strip().splitlines()
+    (row,) = [line for line in last if line.split()[:2] == ["1.6B", "64B"]]
+    assert float(row.split()[-1].rstrip("%")) > 3
+    assert law.about in str(law)

@@ -480,3 +480,16 @@ def test_the_commands_answer_from_a_table(tmp_path: Path) -> None:
     done = run("scaling-law", "--from", "none.csv", folder=tmp_path)
     assert done.returncode == 2
     assert "there is none at 'none.csv'" in done.stderr
+
+
+def test_the_shell_says_the_rate_of_a_training(tmp_path: Path) -> None:
+    written(tmp_path / "rates.csv", SWEPT)
+    at = ("--at", "parameters=7B", "tokens=100B", "batch=1e6")
+    done = run("transfer", "--from", "rates.csv", *at, "--out", "t", folder=tmp_path)
+    best = nfd.fit_transfer(SWEPT).at(parameters=7e9, tokens=1e11, batch=1e6)
+    assert f"At parameters=7B tokens=100B batch=1e6: {best}" in done.stdout
+    stored = json.loads((tmp_path / "t/result.json").read_text())["at"]
+    assert stored["best"]["low"] < stored["advised"] < stored["best"]["high"]
+    done = run("transfer", "--from", "rates.csv", "--at", "width=512", folder=tmp_path)
+    assert done.returncode == 2
+    assert "--at must be one of 'parameters', 'tokens', 'batch'; got 'width'" in done.stderr

@@ -66,6 +66,19 @@ def short(value: object) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def in_letters(size: float) -> str:
+    """A number of parameters or tokens: ``"7B"``, ``"1.71T"``, ``"64"``."""
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if size >= 0.9995 * scale:
+            return f"{size / scale:.3g}{letter}"
+    return f"{size:.4g}"
+
+
+def in_words(size: Mapping[str, float]) -> str:
+    """``7B parameters and 4T tokens``."""
+    return " and ".join(f"{in_letters(x)} {name}" for name, x in size.items())
+
+
 def visible(text: str) -> str:
     """The text with invisible characters, and those that reorder text, replaced by their code points."""
     if text.isascii() and text.isprintable():

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, check_choice
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import Axes, Finding, columns
-from nfd.core.tables import Row
+from nfd.core.tables import Row, in_words
 from nfd.forecasts.ladder import BestSplit, LadderLaw
 from nfd.forecasts.scaling_law import BestSize, ScalingLaw, amount
 
@@ -114,13 +114,12 @@ class LadderAnswers:
         """The answers in a sentence each, the forecast first."""
         fitted, asked = self.fitted, list[str]()
         if self.size:
-            said = fitted.at(**self.size)
-            place = " and ".join(f"{name} {x:.4g}" for name, x in self.size.items())
-            asked.append(
-                f"A new run of {place} has the loss {said.unsigned}. {fitted.refused(**self.size) or ''}".strip()
-            )
+            loss = f"A new run of {in_words(self.size)} has the loss {fitted.at(**self.size).unsigned}."
+            refused = fitted.refused(**self.size)
+            asked.append(f"{loss} Do not trust it. {refused}" if refused else loss)
         asked += [f"For {budget} flops the best size is {split}" for budget, split in self.best.items()]
-        return [*asked, *fitted.sentences]
+        general = fitted.refusal if self.size else None  # about a size that nobody asked for
+        return [*asked, *(sentence for sentence in fitted.sentences if sentence != general)]
 
     @property
     def result(self) -> dict[str, Any]:
@@ -150,24 +149,23 @@ def answers_of_ladder(fitted: LadderLaw, size: dict[str, float], budgets: Mappin
     """
     if others := [resource for resource in budgets if resource != "flops"]:
         raise InputError(f"a law in parameters and tokens takes budgets in flops; got {', '.join(others)}.")
+    for name in size:
+        check_choice("at", name, fitted.variables)
     best = {budget: fitted.best(flops=amount("flops", budget)) for budget in budgets.values()}
     return LadderAnswers(fitted, size, best)
 
 
-def ceiling(answers: Answers | LadderAnswers) -> Finding:
+def ceiling(answers: Answers) -> Finding:
     """The chart of measured losses against the last variable, a line per size of the others, over the floor."""
     fitted, rows = answers.fitted, list[Row]()
-    variables = fitted.variables if isinstance(fitted, LadderLaw) else fitted.law.variables
-    good = isinstance(fitted, LadderLaw) or fitted.law.good
-    *others, last = variables
+    *others, last = fitted.law.variables
     for size, losses in sorted(fitted.losses.items()):
         if all(math.isfinite(loss) for loss in losses):
-            sizes = dict(zip(variables, size, strict=True))
+            sizes = dict(zip(fitted.law.variables, size, strict=True))
             series = ", ".join(f"{name} {sizes[name]:g}" for name in others) or "runs"
             rows.append({"series": series} | sizes | columns("loss", mean(losses)))
     floor = {"series": "floor of the law"} | dict.fromkeys(others, math.inf) | columns("loss", fitted.floor)
-    places = sorted({size[-1] for size in fitted.losses}) if good else []
-    rows += [floor | {last: place} for place in places]
+    rows += [floor | {last: place} for place in sorted({size[-1] for size in fitted.losses}) if fitted.law.good]
     colour = others[0] if others else "series"
     return Finding(
         "ceiling",
@@ -176,4 +174,32 @@ def ceiling(answers: Answers | LadderAnswers) -> Finding:
         rows,
         Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False, colour=colour),
         f"Bars: 95 % intervals over seeds. {fitted.about}",
+    )
+
+
+_LINES = 6  # sizes in the chart of a ladder
+
+
+def ladder_chart(answers: LadderAnswers) -> Finding:
+    """The chart of measured losses against the last variable, a line per size of the other, and of the forecasts."""
+    fitted, rows = answers.fitted, list[Row]()
+    *others, last = fitted.variables
+    firsts = sorted({size[0] for size in fitted.losses}) if others else []
+    shown = firsts if len(firsts) <= _LINES else [firsts[k * (len(firsts) - 1) // (_LINES - 1)] for k in range(_LINES)]
+    for size, losses in sorted(fitted.losses.items()):
+        if not others or size[0] in shown:
+            sizes = dict(zip(fitted.variables, size, strict=True))
+            series = in_words({name: sizes[name] for name in others}) or "runs"
+            rows.append({"series": series} | sizes | columns("loss", mean(losses)))
+    asked = [answers.size] if answers.size else []
+    asked += [{"parameters": best.parameters.value, "tokens": best.tokens.value} for best in answers.best.values()]
+    rows += [{"series": f"forecast: {in_words(size)}"} | size | columns("loss", fitted.at(**size)) for size in asked]
+    drawn = f" Lines: {len(shown)} of {len(firsts)} sizes." if len(shown) < len(firsts) else ""
+    return Finding(
+        "ladder",
+        "What will a larger run reach?",
+        answers.sentences[0],
+        rows,
+        Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False),
+        f"Bars: of a forecast the 95 % interval of one new run, of runs that over seeds.{drawn} {fitted.about}",
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nfd.core.errors import InputError, check_real
 from nfd.core.estimates import Interval, mean
-from nfd.core.tables import rows_as_text
+from nfd.core.tables import Row, in_letters, in_words, rows_as_text
 from nfd.forecasts.law import HeldOut, Losses, Sizes, interval_of
 from nfd.forecasts.posterior import VARIABLES, WIDE, Additive, Posterior, Prior, fit_additive, read_prior
 
@@ -26,6 +26,7 @@ _UNTUNED = 0.005  # of the residual scale: ladders whose runs are tuned alike st
 _DEVIATIONS = 1.48  # standard deviations of normal errors in their median size
 _FURTHER = 10.0  # times the compute of the largest run: what is asked about where nothing is said
 _FEWEST = 4  # sizes of a ladder
+_LARGEST = 12  # sizes of the printed answer
 _CANDIDATES = 12  # sizes of each variable, of which the next run is chosen
 
 
@@ -43,7 +44,7 @@ class BestSplit:
 
     def __str__(self) -> str:
         both = " and ".join(
-            f"{number.value:.3g} [{number.low:.3g}, {number.high:.3g}] {name}"
+            f"{in_letters(number.value)} [{in_letters(number.low)}, {in_letters(number.high)}] {name}"
             for name, number in (("parameters", self.parameters), ("tokens", self.tokens))
         )
         return f"{both}: loss {self.predicted.unsigned}. {self.note}".strip()
@@ -66,7 +67,7 @@ class NextRun:
 
     def __str__(self) -> str:
         return (
-            f"A run of {_named(self.size)} would narrow the forecast at {_named(self.target)} most, from "
+            f"A run of {in_words(self.size)} would narrow the forecast at {in_words(self.target)} most, from "
             f"{self.before:.1%} to about {self.after:.1%} of the loss."
         )
 
@@ -236,8 +237,8 @@ class LadderLaw:
         target = {name: float(size[name] or 0) for name in self.variables}
         helps = self.next_run(budget=float(_cost(self.posterior.sizes).max()), target=target)
         return (
-            f"The forecast at {_named(target)} is {width:.0%} wide, more than {_REFUSED:.0%}. Of runs no dearer than "
-            f"the dearest so far, one of {_named(helps.size)} would narrow it most, to about {helps.after:.0%}."
+            f"The forecast at {in_words(target)} is {width:.0%} wide, more than {_REFUSED:.0%}. Of runs no dearer than "
+            f"the dearest so far, one of {in_words(helps.size)} would narrow it most, to about {helps.after:.0%}."
         )
 
     @cached_property
@@ -262,14 +263,17 @@ class LadderLaw:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per quantity: the numbers of the law, those of the additive fit, and the mean loss of each size."""
+        """One dict per quantity: the numbers of the law, those of the additive fit, and of each size the mean loss, the
+        law's, and how far it lies above that."""
         rows: list[dict[str, Any]] = [{"quantity": name} | number.limits for name, number in self.terms.items()]
         plain = {"floor": self.additive.E}
         for name, factor, power in zip(self.variables, self.additive.factors, self.additive.powers, strict=True):
             plain |= dict(zip(_LETTERS[name], (factor, power), strict=True))
         rows += [{"quantity": f"{name}, additive fit", "value": value} for name, value in plain.items()]
         for size, own in sorted(self.losses.items()):
-            rows.append({"quantity": self.score} | dict(zip(self.variables, size, strict=True)) | mean(own).limits)
+            law = float(np.exp(self.posterior.curve(self.posterior.middle[None], np.array([size]))[0, 0]))
+            row = {"quantity": self.score} | dict(zip(self.variables, size, strict=True)) | mean(own).limits
+            rows.append(row | {"law": law, "above": float(np.mean(own)) / law - 1})
         return rows
 
     @property
@@ -279,7 +283,21 @@ class LadderLaw:
         return [sentence for sentence in (law, self.warning, self.refusal) if sentence]
 
     def __str__(self) -> str:
-        return "\n".join([*self.sentences, rows_as_text(self.table), *self.notes])
+        rows = self.table
+        plain = {row["quantity"]: row["value"] for row in rows if ", additive" in row["quantity"]}
+        numbers: list[Row] = [
+            {"number": name} | number.limits | {"additive fit, without priors": plain.get(f"{name}, additive fit")}
+            for name, number in self.terms.items()
+        ]
+        runs = sorted((row for row in rows if "law" in row), key=lambda row: math.prod(row[x] for x in self.variables))
+        sizes: list[Row] = [
+            {name: in_letters(row[name]) for name in self.variables}
+            | {self.score: row["value"], "law": row["law"], "above": f"{row['above']:+.2%}"}
+            for row in runs[-_LARGEST:]
+        ]
+        of = f"The {_LARGEST} largest of {len(runs)} sizes:" if len(runs) > _LARGEST else "Sizes:"
+        tables = [rows_as_text(numbers), of, rows_as_text(sizes)]
+        return "\n".join([*self.sentences, *tables, self.about, *self.notes])
 
     def _half_width(self, sd: float, gain: float) -> float:
         calibration = self.posterior.prior.calibration
@@ -317,7 +335,7 @@ def fit_ladder(
     kept = {size: list(own) for size, own in sorted(losses.items()) if np.isfinite(own).all()}
     said = list(notes)
     if lost := [size for size in sorted(losses) if size not in kept]:
-        places = "; ".join(_named(dict(zip(variables, size, strict=True))) for size in lost)
+        places = "; ".join(in_words(dict(zip(variables, size, strict=True))) for size in lost)
         said.append(f"Left out, as runs diverged there: {places}.")
     if len(kept) < _FEWEST:
         raise InputError(
@@ -343,7 +361,3 @@ def _posterior(variables: tuple[str, ...], losses: Losses, prior: Prior) -> Post
 def _cost(sizes: Array) -> Array:
     """Operations of runs ``[K, 2]``; of runs in one variable, that variable."""
     return np.asarray(FLOPS * sizes.prod(1) if sizes.shape[1] == 2 else sizes[:, 0])
-
-
-def _named(size: Mapping[str, float]) -> str:
-    return " and ".join(f"{name} {x:.3g}" for name, x in size.items())

@@ -137,7 +137,9 @@ class Transfer:
 
     @property
     def levels(self) -> list[Row]:
-        """The best rates and losses of all rules at all sizes, in words."""
+        """The best rates and losses of all rules at all sizes, in words; of a law the exponents."""
+        if self.law is not None:
+            return [{"exponent of": name, "power": power.unsigned} for name, power in self.law.exponents.items()]
         return [
             {"width": size[0], "depth": size[1], "rule": answer.rule}
             | {"best lr": rate_in_words(answer.cells[size].rate()), "loss": answer.loss(size).unsigned}
@@ -150,11 +152,11 @@ class Transfer:
     def sentences(self) -> list[str]:
         """The answer of every rule along sizes and further axes, and the notes."""
         against = [own.sentence for answer in self.rules for own in answer.against.values()]
-        law = [] if self.law is None else [str(self.law)]
+        law = [] if self.law is None else [self.law.sentence]
         return [*law, *map(str, self.rules), *against, *self.notes]
 
     def __str__(self) -> str:
-        return "\n".join([*([rows_as_text(self.levels)] if self.rules else []), *self.sentences])
+        return "\n".join([rows_as_text(self.levels), *self.sentences])
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule, of which there are runs of this size."""
@@ -206,8 +208,8 @@ def fit_transfer(
         rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step, of which the last
             counts. A loss that is no number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
-            lr, width, depth, parameters, tokens, batch (in tokens; or steps, sequences of a batch and their length),
-            decay, rule, seed, run, step and state. None ignores a column.
+            lr, width, depth, parameters, tokens, batch (in tokens), steps, sequences and their length, decay, rule,
+            seed, run, step and state. None ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
             the vocabulary. By default it lies five times as far above the best rate's loss as that of the fifth best
             rate, or of the third on a coarse grid.

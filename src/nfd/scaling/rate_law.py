@@ -404,9 +404,14 @@ class RateLaw:
         """A row per exponent."""
         return [{"exponent of": name} | own.limits for name, own in self.exponents.items()]
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """What the exponents were found from."""
         prior = f"Priors: {'; '.join(self.sources)}." if self.sources else "Without priors of other sweeps."
-        return "\n".join([rows_as_text(self.table), f"{len(self.found)} cells. {prior}"])
+        return f"The law of the best rate, from {len(self.found)} cells (runs that differ in the rate alone). {prior}"
+
+    def __str__(self) -> str:
+        return "\n".join([rows_as_text(self.table), self.sentence])
 
     def _term(self, slope: Array) -> Interval:
         return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)
