@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_300, 80, 6_000, 16_250, 8_650
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_400, 80, 6_000, 16_350, 8_650
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_615, 8),
-    "scaling": (4_040, 11),
+    "scaling": (4_050, 11),
     "wide": (2_765, 9),
     "families": (1_172, 4),
     "runs": (1_365, 6),
