@@ -144,7 +144,7 @@ def rate_of(run: nfd.RunScaling, optimizer: str = "adamw") -> Any:
 
 
 def width_of(run: nfd.RunScaling) -> float:
-    low, high = rate_of(run).interval or (math.nan, math.nan)
+    low, high = rate_of(run).interval
     return math.log2(high / low)
 
 
@@ -155,11 +155,10 @@ def test_a_plan_follows_a_law_and_says_its_interval_and_what_missing_it_costs(so
     plan = nfd.plan(ResidualMLP(64, 2), **MADE, **RUN, law=law)
     assert plan.run is not None
     row = rate_of(plan.run)
-    assert row.interval is not None
-    assert row.interval[0] < TRUTH < row.interval[1]
-    assert row.interval[0] < row.value < row.interval[1]
+    low, high = row.interval
+    assert low < TRUTH < high
+    assert low < row.value < high
     assert plan.run.factor("rate", "adamw") == row.value
-    assert row.excess is not None
     assert 0 < row.excess < 0.01
     assert f"{100 * row.excess:.2g} %" in str(plan)
     assert ("12 cells" in row.source) == (law is not None)
@@ -193,13 +192,13 @@ def test_a_critical_batch_that_was_measured_enters_the_law() -> None:
     here = 2.5e5 * 2 ** (1.0 + TRUE["critical_batch"] * math.log2(4e9 / 1e10))
     given: dict[str, Any] = {"batch": (2.5e5, 2e6), "tokens": (4e9, 4e9)}
     row, wrong = (rate_of(planned(**given, critical_batch=measured)) for measured in (here, here / 100))
-    assert row.interval is not None
     assert row.interval[0] < 2 ** (best(3e8, 4e9, 2e6) - best(3e8, 4e9, 2.5e5)) < row.interval[1]
     assert wrong.value < 0.7 * row.value
-    unit = [  # in samples of 1,000 tokens
-        planned(batch=(250 * k, 2000 * k), tokens=RUN["tokens"], critical_batch=here * k / 1000) for k in (1, 1000)
-    ]
-    assert rate_of(unit[0]).value == pytest.approx(rate_of(unit[1]).value, rel=0.25)
+    one, other = (  # in samples of 1,000 tokens, and in tokens
+        rate_of(planned(batch=(250 * k, 2000 * k), tokens=(4e6 * k, 4e6 * k), critical_batch=here * k / 1000)).value
+        for k in (1, 1000)
+    )
+    assert one == pytest.approx(other, rel=0.25)
 
 
 def test_sgd_keeps_the_theorem_unless_the_runs_are_its_own() -> None:

@@ -223,8 +223,7 @@ def _best_rate(
     """The factor of the rate by a law of the best one: slightly below it, as losses rise faster above."""
     found = law.factor(batch=batch, tokens=tokens)
     runs = [f"{len(law.found)} cells of runs"] if len(law.found) else []
-    sweeps = [f"public sweeps: {'; '.join(law.sources)}"] if law.sources else []
-    source = ". ".join([*runs, *sweeps])
+    source = ". ".join([*runs, *([f"public sweeps: {'; '.join(law.sources)}"] if law.sources else [])])
     formula = f"below the best, {found.rate.value:.3g}"
     within = (found.rate.low, found.rate.high)
     return Factor(_BEST_RATE, "rate", of, found.advised, label, formula, source, within, found.excess.value)
