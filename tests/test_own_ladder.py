@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -46,8 +45,19 @@ def test_targets_are_sixteen_times_the_largest_and_the_longest() -> None:
 
 
 def test_the_stored_answer_is_what_the_stored_runs_say() -> None:
-    answer, found = json.loads(ANSWER.read_text("utf-8")), rows()
-    assert compare(copy.deepcopy(answer), found) == answer
-    better = [row | {"loss": row["loss"] * 0.5} if row["part"] == "target" else row for row in found]
-    assert compare(copy.deepcopy(answer), better) != answer
-    assert all(math.isfinite(row["measured"]) for row in answer["forecasts"] if "measured" in row)
+    answer = json.loads(ANSWER.read_text("utf-8"))
+    assert compare(copy.deepcopy(answer), rows()) == answer
+
+
+@pytest.mark.parametrize(("loss", "inside"), [(1.0, True), (2.0, False)])
+def test_a_target_is_compared_with_its_best_run(loss: float, inside: bool) -> None:
+    told = json.loads(ANSWER.read_text("utf-8"))["forecasts"][0]
+    expected = told["losses"]["all shapes"]
+    best = loss * expected["value"]
+    about = {"part": "target"} | {name: told[name] for name in PLACE}
+    runs = [about | {"lr": told["advised"], "loss": 1.01 * best}, about | {"lr": told["advised"] / 2, "loss": best}]
+    row = compare({"forecasts": [told]}, runs)["forecasts"][0]
+    assert row["losses"]["all shapes"]["inside"] is inside
+    assert row["losses"]["all shapes"]["error"] == pytest.approx(1 / loss - 1)
+    assert row["measured rate"] == told["advised"] / 2
+    assert row["measured excess"] == pytest.approx(0.01)
