@@ -101,8 +101,8 @@ def test_rates_stop_growing_at_the_critical_batch() -> None:
 
 
 def test_a_measured_limit_may_be_an_interval_and_is_said_where_it_is_exceeded() -> None:
-    _, plan = planned(**LARGER, critical_batch=Interval(300.0, 50.0, 200.0, 450.0))
-    assert 300 < plan.run.critical_batch < 300 * 8
+    _, plan = planned(**LARGER, critical_batch=Interval(100.0, 20.0, 70.0, 150.0))
+    assert 100 < plan.run.critical_batch < 100 * 8
     assert f"critical batch about {plan.run.critical_batch:.3g} (exceeded" in plan.explain()
     unknown = scaling(**LARGER, critical_batch=Interval(300.0, math.inf, 0.0, math.inf))
     assert unknown.factor("rate", "adamw") == scaling(**LARGER).factor("rate", "adamw")  # it says nothing
