@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_400, 80, 6_000, 16_350, 8_650
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_400, 80, 6_000, 16_350, 8_960
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_615, 8),
