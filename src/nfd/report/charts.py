@@ -26,6 +26,7 @@ WIDE, NARROW = 640, 270  # pixels across: of a page, and of a phone or of one of
 _HEIGHT = 300
 _LONGEST = 100  # characters of a name of files
 _TICKS = 12  # most values that an axis names one by one
+_LETTERED = "datum.label && datum.value >= 1e6 ? replace(format(datum.value, '~s'), 'G', 'B') : datum.label"  # 7B, 4T
 _TITLE_WIDTH = 48  # characters of a line of an axis title
 _CHARACTER = 6.5  # pixels of a title, on average
 _CURVES = ("curves", "logcurves")
@@ -118,7 +119,8 @@ def _across(points: Sequence[Point], places: Sequence[Any], axes: Axes) -> alt.X
         type="log" if log else "linear", nice=False, domain=list(across_span(points, log=log, tight=tight))
     )
     few = log and len(values) <= _TICKS
-    axis = alt.Axis(values=values, grid=False) if few else alt.Axis(grid=False, tickCount=_TICKS)
+    ticks = {"values": values} if few else {"tickCount": _TICKS}
+    axis = alt.Axis(grid=False, labelExpr=_LETTERED, **ticks)
     return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
 
