@@ -57,6 +57,7 @@ _SPOILT = 3.0  # deviations: as noise of all cells, those of a few jagged ones w
 _ROUNDS = 6  # of Gauss and Newton
 
 
+_DRAWS = 200  # of the terms, and as many opposite ones
 _UNSAID = 2.0  # doublings: how far a batch or a number of tokens that nobody says is from the reference
 _AGREED = 1.0  # doublings: assumed distance of a measured noise scale from the critical batch of the rate
 _SWEEPS = Path(__file__).with_name("prior.json")
@@ -361,14 +362,16 @@ class RateLaw:
         given = {name: pair for name, pair in sizes.items() if pair is not None}
         small, large = (self._doublings({name: pair[k] for name, pair in given.items()}) for k in (0, 1))
         pair = np.stack([small, large])
-        slopes = np.diff(slopes_of(self.terms, pair), axis=0)[0]
+        # Draws of the terms, as slopes at their means miss that a batch may lie on either side of the critical one.
+        z = np.random.default_rng(0).standard_normal((_DRAWS, len(self.terms) + 3))
+        z = np.concatenate([z, -z])
+        terms = self.terms + z[:, 3:] @ np.linalg.cholesky(self.spread).T
+        unsaid = _UNSAID * z[:, None, :3] * [name not in given for name in REFERENCE]
+        moved = [np.diff(mean_of(own, pair + there))[0] for own, there in zip(terms, unsaid, strict=True)]
         apart = covariance(self.departure, pair, pair)
         single = 2 * math.exp(2 * self.departure[1]) * bool(np.any(small != large))
-        variance = slopes @ self.spread @ slopes + apart[0, 0] + apart[1, 1] - 2 * apart[0, 1] + single
-        for unsaid in (_UNSAID * np.eye(3)[k] for k, name in enumerate(REFERENCE) if name not in given):
-            up, down = (np.diff(mean_of(self.terms, pair + moved))[0] for moved in (unsaid, -unsaid))
-            variance += ((up - down) / 2) ** 2
-        return self.missed(float(np.diff(mean_of(self.terms, pair))[0]), math.sqrt(variance), large)
+        variance = float(np.var(moved)) + apart[0, 0] + apart[1, 1] - 2 * apart[0, 1] + single
+        return self.missed(float(np.mean(moved)), math.sqrt(variance), large)
 
     def with_critical_batch(self, measured: Interval, tokens: float | None) -> RateLaw:
         """The law once the critical batch of a training of so many tokens was measured, in any one unit of both."""
