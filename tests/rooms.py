@@ -14,7 +14,7 @@ LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_400, 80, 6_000, 16_350, 8_960
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_615, 8),
-    "scaling": (4_050, 11),
+    "scaling": (4_110, 11),
     "wide": (2_765, 9),
     "families": (1_172, 4),
     "runs": (1_365, 6),

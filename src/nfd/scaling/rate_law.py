@@ -7,11 +7,12 @@ A *cell* is a set of runs that differ in the rate alone. Over log2 of the rate i
 with any level, a lognormal curvature ``h``, noise, and an error of the form in proportion to the rise. A run that lost
 more than ``_CAP``, or diverged, is a wall: the best rate lies on the near side of it. The cells have the law
 
-    ``log2 lr* = c + a_N n + d t - g log2(1 + Bc / B)``,    ``log2(Bc / B0) = c_B + delta t``,
+    ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``,    ``log2(Bc / B0) = c_B + delta t``,
 
 with n, t the doublings of parameters and tokens over a reference, and a Gaussian process of what the law misses: a
-power of the batch below the critical batch Bc, none above it. Where two sweeps disagree on powers of batch and tokens,
-they look at different sides of Bc. Exponents have priors from other people's sweeps (``prior.json``).
+power g of the batch below the critical batch Bc, none above it, and a corner of sharpness s between them: 1 where
+noise of gradients alone limits the rate, large where divergence does. Where two sweeps disagree on powers of batch and
+tokens, they look at different sides of Bc. Exponents have priors from other people's sweeps (``prior.json``).
 
 Source: universal kriging (Cressie 1993, section 3.4); McCandlish et al. 2018, the critical batch.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +29,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.optimize import least_squares, minimize
 from scipy.special import expit, logsumexp, ndtri
 
 from nfd.core.errors import InputError, InputTypeError, check_real
@@ -39,9 +40,12 @@ from nfd.core.tables import Row, rows_as_text
 Array = NDArray[np.float64]
 
 REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}  # of doublings; the middle of published sweeps
-_TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch")
+_TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch", "sharpness")
+_POWERS = ("parameters", "tokens", "batch", "critical_batch")
+_ONE_WIDTH = (-0.2, 0.2)  # power of parameters: 0 under rules for depth to -1/2
 _BOWL = ("curvature", "spread", "noise", "form", "asymmetry")
 _DEPARTURE = ("near", "cell", "length")
+_NUMBERS = {"terms": _TERMS, "bowl": _BOWL, "departure": _DEPARTURE, "curvature": tuple(REFERENCE)}  # of a prior
 
 _CAP = 0.05  # of the loss: runs that lose more are known to be worse, and no more
 # The chance that a run beyond the cap is no wall: as certain walls, spoilt runs made the error at small batches .26
@@ -54,7 +58,7 @@ _MOST = 50  # cells that the bowl is fitted to
 _FAR, _FAR_LENGTH = 0.35, 5.0  # doublings: slow departures from the law, and the distance over which they change
 _SIZE, _SIZE_LENGTH = 0.2, 0.5  # departures that all cells of one size share
 _SPOILT = 3.0  # deviations: as noise of all cells, those of a few jagged ones would widen every interval
-_ROUNDS = 6  # of Gauss and Newton
+_ROUNDS = 12  # of terms and departures in turn
 
 
 _DRAWS = 200  # of the terms, and as many opposite ones
@@ -91,17 +95,22 @@ class Prior:
         try:
             stored = json.loads(path.read_text("utf-8"))
             terms, bowl, departure, curvature = (
-                {name: (float(mean), float(deviation)) for name, (mean, deviation) in stored[group].items()}
-                for group in ("terms", "bowl", "departure", "curvature")
+                {name: (float(stored[group][name][0]), float(stored[group][name][1])) for name in names}
+                for group, names in _NUMBERS.items()
             )
         except OSError as error:
             raise OSError(f'prior must be "sweeps", a file or None; {str(path)!r}: {error.strerror}.') from None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             made = "python -m benchmarks.rate_law --prior"
             raise InputError(f"prior must be a file that {made} wrote; got {str(path)!r}: {error}.") from None
         if prior is None:
             return Prior(_ANY, bowl, departure, curvature, ())
         return Prior(terms, bowl, departure, curvature, tuple(stored["sources"]))
+
+    @property
+    def of_one_width(self) -> Prior:
+        """For networks of one width, which differ in depth or experts: the rate follows those less, or not at all."""
+        return replace(self, terms={**self.terms, "parameters": _ONE_WIDTH})
 
     def arrays(self, group: str, names: Sequence[str]) -> tuple[Array, Array]:
         """Means and standard deviations in the order of these names."""
@@ -123,6 +132,7 @@ _ANY = {  # without a prior: what no sweep contradicts
     "batch": (0.5, 0.5),
     "critical_level": (0.0, 4.0),
     "critical_batch": (0.5, 0.5),
+    "sharpness": (0.7, 0.7),
 }
 
 
@@ -201,18 +211,21 @@ def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
 
 def mean_of(terms: Array, places: Array) -> Array:
     """log2 of the best rate ``[cells]`` by the law alone, at places ``[cells, 3]``."""
-    level, parameters, tokens, batch, critical_level, critical_batch = terms
+    level, parameters, tokens, batch, critical_level, critical_batch, log_sharpness = terms
     n, t, b = places.T
-    above = critical_level + critical_batch * t - b  # log2 of Bc / B
-    return np.asarray(level + parameters * n + tokens * t - batch * np.logaddexp2(0, above))
+    sharpness = math.exp(log_sharpness)
+    above = sharpness * (critical_level + critical_batch * t - b)  # log2 of (Bc / B)^s
+    return np.asarray(level + parameters * n + tokens * t - batch / sharpness * np.logaddexp2(0, above))
 
 
 def slopes_of(terms: Array, places: Array) -> Array:
     """Derivatives ``[cells, terms]`` of ``mean_of`` by the terms."""
     n, t, b = places.T
+    sharpness = math.exp(terms[6])
     above = terms[4] + terms[5] * t - b
-    share = -terms[3] * expit(above * math.log(2))
-    return np.stack([np.ones_like(n), n, t, -np.logaddexp2(0, above), share, share * t], 1)
+    rounded = np.logaddexp2(0, sharpness * above) / sharpness
+    share = -terms[3] * expit(sharpness * above * math.log(2))
+    return np.stack([np.ones_like(n), n, t, -rounded, share, share * t, terms[3] * rounded + share * above], 1)
 
 
 def covariance(departure: Array, one: Array, other: Array) -> Array:
@@ -251,7 +264,7 @@ class BestRate:
 class RateLaw:
     """The law of the best rate over parameters, tokens and batch, with what it misses. Print it for its exponents.
 
-    ``log2 lr* = c + a_N n + d t - g log2(1 + Bc / B)`` with ``Bc ~ tokens^delta``, and a Gaussian process beside it.
+    ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``, ``Bc ~ tokens^delta``, and a Gaussian process.
     ``nfd.fit_transfer`` fits it to the losses of runs that differ in the rate; ``nfd.RateLaw.of_sweeps`` is what public
     sweeps have in common. Intervals are those of one new training, and were measured on held-out parts of those sweeps.
 
@@ -268,7 +281,7 @@ class RateLaw:
         print(law.exponents["parameters"])
 
     Attributes:
-        terms, spread: means ``[6]`` and covariance of the terms (``mean_of``). departure: logarithms ``[3]`` of the
+        terms, spread: means ``[7]`` and covariance of the terms (``mean_of``). departure: logarithms ``[3]`` of the
             Gaussian process. bowl: of the cells (``Cell``). curvature: level and powers ``[4]`` of the log curvature,
             and its standard deviation over cells.
         places, found, noise: of the cells ``[cells, 3]``, ``[cells]``: their log2 best rates and variances.
@@ -298,26 +311,31 @@ class RateLaw:
         return fit_rate_law([], Prior.read(prior))
 
     @cached_property
-    def _solved(self) -> tuple[Any, Array]:
-        """The factor of the cells' covariance, and their derivatives."""
-        own = covariance(self.departure, self.places, self.places)
-        factor = cho_factor(own + np.diag(self.noise + math.exp(2 * self.departure[1])))
-        return factor, slopes_of(self.terms, self.places)
+    def _factor(self) -> Any:
+        """The factor of the cells' covariance."""
+        return cho_factor(_covariance_of(self.departure, self.places) + np.diag(self.noise))
 
     def predicted(self, places: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of log2 of the best rate of new cells at places ``[cells, 3]``."""
-        mean, slopes = mean_of(self.terms, places), slopes_of(self.terms, places)
         own = _FAR**2 + _SIZE**2 + np.exp(2 * self.departure[0]) + np.exp(2 * self.departure[1])
-        variance = np.full(len(places), own)
-        if len(self.places):
-            factor, seen = self._solved
-            shared = covariance(self.departure, places, self.places)
-            weights = cho_solve(factor, shared.T).T
-            mean = mean + weights @ (self.found - mean_of(self.terms, self.places))
-            variance -= (weights * shared).sum(1)
-            slopes = slopes - weights @ seen
-        variance += np.einsum("ij,jk,ik->i", slopes, self.spread, slopes)
-        return mean, np.sqrt(np.maximum(variance, 1e-6))
+        if not len(self.places):
+            mean, variance = self._spread_of(lambda terms: mean_of(terms, places))
+            return mean, np.sqrt(variance + own)
+        shared = covariance(self.departure, places, self.places)
+        weights = cho_solve(self._factor, shared.T).T
+        mean, variance = self._spread_of(
+            lambda terms: mean_of(terms, places) + weights @ (self.found - mean_of(terms, self.places))
+        )
+        return mean, np.sqrt(np.maximum(variance + own - (weights * shared).sum(1), 1e-6))
+
+    def _spread_of(self, value: Callable[[Array], Array]) -> tuple[Array, Array]:
+        """A function at the terms, and its variance by points that match their covariance.
+
+        By its derivatives alone a corner that lies a little below the batch would have no error.
+        """
+        here, steps = value(self.terms), math.sqrt(len(self.terms)) * np.linalg.cholesky(self.spread).T
+        away = np.array([value(self.terms + step) - here for step in (*steps, *-steps)])
+        return here, np.square(away).mean(0)
 
     def at(self, parameters: float | None = None, tokens: float | None = None, batch: float | None = None) -> BestRate:
         """The rate of one new training, with a 95 % interval, and what missing the best one is expected to cost.
@@ -391,8 +409,8 @@ class RateLaw:
         Of parameters; of tokens at batches far above the critical one, and far below it (``small-batch tokens``); of
         the batch far below it; and the power of tokens by which the critical batch grows (``critical_batch``).
         """
-        own = {name: self._term(np.eye(6)[_TERMS.index(name)]) for name in _TERMS if "level" not in name}
-        slope = np.array([0, 0, 1, -self.terms[5], 0, -self.terms[3]])
+        own = {name: self._term(np.eye(7)[_TERMS.index(name)]) for name in _POWERS}
+        slope = np.array([0, 0, 1, -self.terms[5], 0, -self.terms[3], 0])
         value = float(self.terms[2] - self.terms[3] * self.terms[5])
         return own | {"small-batch tokens": student(value, math.sqrt(slope @ self.spread @ slope), math.inf)}
 
@@ -440,42 +458,62 @@ def fit_rate_law(cells: Sequence[Cell], prior: Prior) -> RateLaw:
     places = np.array([cell.place for cell in cells]).reshape(-1, 3)
     found, noise = moments[:, 0], moments[:, 1]
     mean, deviation = prior.arrays("terms", _TERMS)
-    usual, width = prior.arrays("departure", _DEPARTURE)
-    terms, departure, information, weighed = mean.copy(), usual.copy(), np.diag(deviation**-2), np.diag(noise)
+    departure, terms, weighed = prior.arrays("departure", _DEPARTURE)[0], mean.copy(), noise
     if len(cells):
         terms[0] += np.average(found - mean_of(mean, places), weights=1 / noise)
-
-    def total(departure: Array, fixed: Array) -> Array:
-        single = math.exp(2 * departure[1]) * np.eye(len(places))
-        return np.asarray(covariance(departure, places, places) + single + fixed)
-
     for _ in range(_ROUNDS if len(cells) else 0):
+        before = terms
+        terms = _fitted_terms(terms, departure, places, found, weighed, prior)
         slopes = slopes_of(terms, places)
-        left = found - mean_of(terms, places) + slopes @ terms
         explained = (slopes * deviation**2) @ slopes.T
-
-        def cost(departure: Array, left: Array = left - slopes @ mean, fixed: Array = explained + weighed) -> float:
-            factor = cho_factor(total(departure, fixed), lower=True)
-            fit = 0.5 * left @ cho_solve(factor, left) + np.log(np.diag(factor[0])).sum()
-            return float(fit + 0.5 * np.sum(((departure - usual) / width) ** 2))
-
-        options = {"maxiter": 60, "xatol": 0.05, "fatol": 0.05}
-        departure = np.asarray(minimize(cost, departure, method="Nelder-Mead", options=options).x)
-        factor = cho_factor(total(departure, weighed))
-        precision = slopes.T @ cho_solve(factor, slopes) + information
-        newton = np.linalg.solve(precision, slopes.T @ cho_solve(factor, left) + information @ mean)
-        terms = terms + np.clip(newton - terms, -1.5 * deviation, 1.5 * deviation)
-        precision = np.linalg.inv(total(departure, explained + np.diag(noise)))
-        from_others = precision @ (found - mean_of(terms, places)) / np.diag(precision)
-        spoilt = from_others**2 * np.diag(precision) > _SPOILT**2
-        weighed = np.diag(np.where(spoilt, noise + from_others**2, noise))
+        left = found - mean_of(terms, places) + slopes @ (terms - mean)
+        departure = _fitted_departure(departure, places, left, explained + np.diag(weighed), prior)
+        precision = np.linalg.inv(_covariance_of(departure, places) + explained + np.diag(noise))
+        others = (precision @ left) / np.diag(precision)  # how far a cell lies from what the others say of it
+        spoilt = others**2 * np.diag(precision) > _SPOILT**2
+        weighed = np.where(spoilt, noise + others**2, noise)
+        if np.abs(terms - before).max() < 0.02:
+            break
+    information = np.diag(deviation**-2)
     if len(cells):
         slopes = slopes_of(terms, places)
-        information = information + slopes.T @ cho_solve(cho_factor(total(departure, weighed)), slopes)
+        information += slopes.T @ np.linalg.solve(_covariance_of(departure, places) + np.diag(weighed), slopes)
+    spread: Array = np.asarray(np.linalg.inv(information), np.float64)
     varied = tuple(name for name, along in zip(REFERENCE, places.T, strict=True) if len({*along}) > 1)
     curvature = _curvature(moments[:, 2], moments[:, 3], places, bowl, prior)
-    spread: Array = np.asarray(np.linalg.inv(information), np.float64)
-    return RateLaw(terms, spread, departure, bowl, curvature, places, found, np.diag(weighed), prior.sources, varied)
+    return RateLaw(terms, spread, departure, bowl, curvature, places, found, weighed, prior.sources, varied)
+
+
+def _covariance_of(departure: Array, places: Array) -> Array:
+    """Covariance of departures of cells at these places, each with one of its own."""
+    return covariance(departure, places, places) + math.exp(2 * departure[1]) * np.eye(len(places))
+
+
+def _fitted_terms(start: Array, departure: Array, places: Array, found: Array, noise: Array, prior: Prior) -> Array:
+    """The terms of largest posterior density at given departures."""
+    mean, deviation = prior.arrays("terms", _TERMS)
+    root = np.linalg.cholesky(_covariance_of(departure, places) + np.diag(noise))
+
+    def misfit(terms: Array) -> Array:
+        return np.append(solve_triangular(root, found - mean_of(terms, places), lower=True), (terms - mean) / deviation)
+
+    def derivatives(terms: Array) -> Array:
+        return np.vstack([-solve_triangular(root, slopes_of(terms, places), lower=True), np.diag(1 / deviation)])
+
+    return np.asarray(least_squares(misfit, start, derivatives, x_scale=deviation).x)
+
+
+def _fitted_departure(start: Array, places: Array, left: Array, fixed: Array, prior: Prior) -> Array:
+    """The departures of largest posterior density, given what the law leaves and its other covariance."""
+    usual, width = prior.arrays("departure", _DEPARTURE)
+
+    def cost(departure: Array) -> float:
+        factor = cho_factor(_covariance_of(departure, places) + fixed, lower=True)
+        fit = 0.5 * left @ cho_solve(factor, left) + np.log(np.diag(factor[0])).sum()
+        return float(fit + 0.5 * np.sum(((departure - usual) / width) ** 2))
+
+    options = {"maxiter": 60, "xatol": 0.05, "fatol": 0.05}
+    return np.asarray(minimize(cost, start, method="Nelder-Mead", options=options).x)
 
 
 def _curvature(logs: Array, noise: Array, places: Array, bowl: Array, prior: Prior) -> Array:
