@@ -3,6 +3,8 @@ from .families.family import Family as Family
 from .families.family import resnets as resnets
 from .families.network import MLP as MLP
 from .families.network import ResNet as ResNet
+from .forecasts.curve import RunForecast as RunForecast
+from .forecasts.curve import forecast_run as forecast_run
 from .forecasts.ladder import LadderLaw as LadderLaw
 from .forecasts.scaling_law import ScalingLaw as ScalingLaw
 from .forecasts.scaling_law import fit_scaling_law as fit_scaling_law

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nfd.core.errors import InputError, InputTypeError
-from nfd.core.estimates import rms
+from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
 from nfd.meters.check import Check
 from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
@@ -54,6 +54,7 @@ class Cause(StrEnum):
     START = "start"
     RATE = "rate"
     MULTIPLIER = "multiplier"
+    LOSS = "loss"
     UNKNOWN = "unknown"
 
 
@@ -191,6 +192,9 @@ CAUSES: dict[Cause, _Known] = {
     Cause.MULTIPLIER: _Known(
         _Snapshot.multiplied, "the output of the block has another scale than in the small networks",
         "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks."),
+    Cause.LOSS: _Known(
+        lambda look: [], "the loss left the band of its forecast",
+        "Compare rate, schedule, data and gradients with those before. Forecast again if you changed one on purpose."),
     Cause.UNKNOWN: _Known(
         lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1], "no cause is known for this pattern",
         "Compare model, data, batch and schedule with those of the check."),
@@ -260,6 +264,13 @@ class Alarm:
 def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
     known = CAUSES[cause]
     return Alert(row.step, since, row.meter, layer, row.value, band, cause, known.reason, known.remedy)
+
+
+def loss_alert(losses: Mapping[int, float], expected: Interval) -> Alert:
+    """The alert of losses whose mean lies outside of the interval that was forecast."""
+    value, known = sum(losses.values()) / len(losses), CAUSES[Cause.LOSS]
+    band = Band(expected.value, expected.low, expected.high, (value - expected.value) / expected.stderr)
+    return Alert(max(losses), min(losses), "loss", None, value, band, Cause.LOSS, known.reason, known.remedy)
 
 
 # ---- What differs from the plan: one alert for all of its tensors

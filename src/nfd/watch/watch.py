@@ -20,13 +20,14 @@ from nfd.core.machine import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
+from nfd.forecasts.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
 from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
 from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
-from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check
+from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check, loss_alert
 
 
 class Watch:
@@ -63,8 +64,9 @@ class Watch:
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
         left_out: why meters cannot be read from this model, by name.
-        alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected``
-            (``nfd.watch.Alert``). The first step warns of the former.
+        alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected`` and from the
+            forecast of the loss (``nfd.watch.Alert``). The first step warns of the initial weights.
+        losses: by step, as ``step`` was given them.
         failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. The first
             error warns; no error ends the training, and the next look is tried as usual.
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
@@ -108,6 +110,9 @@ class Watch:
         self.rows: list[WatchRow] = []
         self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
+        self.losses: dict[int, float] = {}
+        self._unread: dict[int, Tensor | float] = {}  # losses that may be on an accelerator, which is not waited for
+        self._forecast: RunForecast | None = None
         self.failed: str | None = None
         self._told, self._judged_last = False, 0
         self._previous: dict[str, Tensor] | None = None  # matrices before the step that a look follows
@@ -122,16 +127,21 @@ class Watch:
         self._rates = RateCheck(plan, self._member.module)
         self._begin()
 
-    def step(self) -> Sequence[WatchRow]:
+    def step(self, loss: Tensor | float | None = None) -> Sequence[WatchRow]:
         """Count a step of the optimizer, and read the meters if a look is due.
 
         Call it after ``optimizer.step()`` and before ``optimizer.zero_grad()``.
+
+        Args:
+            loss: of this step, for ``forecast``; a mean over the batch.
 
         Returns:
             The new rows; empty between looks, and where a look failed.
         """
         told = [] if self.steps else [*self.alerts]
         self.steps += 1
+        if loss is not None:
+            self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
         known = len(self.rows)
         with self._going_on():
             found = self._rates.alerts(self.steps)
@@ -140,6 +150,8 @@ class Watch:
         if self.steps % self.every == 0:
             with self._going_on():
                 self._add(self._read())
+            with self._going_on():
+                self._judge_losses()
             for listener in self.listeners:
                 with self._going_on():
                     listener(self)
@@ -152,6 +164,25 @@ class Watch:
             warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
         return self.rows[known:]
 
+    def forecast(self, total_steps: int, schedule: Schedule, *, rate: float | None = None) -> RunForecast:
+        """Forecast the final loss of a language model from the losses that ``step`` was given (``nfd.forecast_run``).
+
+        From then on, the mean loss between looks raises an alert where it leaves the band of the forecast by more than
+        the noise of seeds, once.
+
+        Args:
+            total_steps, schedule, rate: of the run, as in ``nfd.forecast_run``.
+
+        Returns:
+            The forecast. Its ``refusal`` says where it is too wide to be relied on.
+
+        Raises:
+            ValueError, TypeError: naming the argument; with fewer than five losses behind the warm-up.
+        """
+        self._read_losses()
+        self._forecast = forecast_run(self.losses, schedule, total_steps, rate=rate)
+        return self._forecast
+
     def state_dict(self, *, start: bool = True) -> dict[str, Any]:
         """The state for a checkpoint: steps, rows, and tensors of the start.
 
@@ -159,7 +190,8 @@ class Watch:
             start: False leaves out the tensors, so that JSON can hold the state. Then the watch that loads it must be
                 made from the untrained model.
         """
-        state: dict[str, Any] = {"steps": self.steps, "rows": self.table}
+        self._read_losses()
+        state: dict[str, Any] = {"steps": self.steps, "rows": self.table, "losses": list(self.losses.items())}
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
             state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
@@ -179,6 +211,7 @@ class Watch:
         try:
             rows = [WatchRow(**row) for row in state["rows"]]
             steps = check_count("state['steps']", state["steps"], minimum=0)
+            losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             if start := state.get("start"):
                 self._baseline.begin_at(Pass(**start["before"]))
                 self._starts.seed, self._starts.kept = start["seed"], dict(start["kept"])
@@ -188,6 +221,7 @@ class Watch:
                 f"({type(error).__name__}: {error})."
             ) from error
         self.steps, self.rows, self._judged_last = steps, [], 0
+        self.losses, self._unread, self._forecast = losses, {}, None
         self._begin()
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
@@ -249,6 +283,19 @@ class Watch:
         with apart(self._member.module):
             look = self._baseline.look(previous)
         return [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+
+    def _read_losses(self) -> None:
+        unread, self._unread = self._unread, {}
+        self.losses |= {step: float(loss) for step, loss in unread.items()}
+
+    def _judge_losses(self) -> None:
+        """Compare the losses since the latest look with the forecast."""
+        before = len(self.losses)
+        self._read_losses()
+        if self._forecast is not None and all(alert.cause is not Cause.LOSS for alert in self.alerts):
+            later = {step: loss for step, loss in list(self.losses.items())[before:] if step > self._forecast.seen}
+            if (band := self._forecast.outside(later)) is not None:
+                self.alerts.append(loss_alert(later, band))
 
     def _begin(self) -> None:
         """Alert to initial weights that are not those of the plan, and to nothing else yet."""
