@@ -87,7 +87,7 @@ def read(folder: Path) -> list[Ladder]:
         target = np.array([row["kind"] == "target" for row in rows])
         if not target.any():
             target = flops >= TOP * flops.max()
-        sizes = np.array([[float(row["N"]), float(row["D"])] for row in rows])
+        sizes = np.array([[float(row["N"] or 1), float(row["D"] or 1)] for row in rows])
         losses = np.array([float(row["loss"]) for row in rows])
         ladders.append(Ladder(rows[0]["ladder"], rows[0]["group"], sizes, losses, flops, target))
     return ladders

@@ -1,9 +1,9 @@
 """docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m benchmarks.real_ladders_page``.
 
-Without options the page is made again from docs/real-ladders.json. ``--ladders``, ``--rates`` and ``--curves`` (from
-``--out`` of ``benchmarks.ladders``, ``benchmarks.rate_law`` and ``benchmarks.curves``) and ``--own`` (of
-``benchmarks.own_ladder``) replace their parts of it. Pictures need ``--ladders``, whose runs are other people's and are
-not kept.
+Without options the page is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from ``--out`` of
+``benchmarks.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of ``rate_law``,
+``curves`` and ``own_ladder``) replace their parts. Pictures need ``--ladders``, whose runs are other people's and not
+kept.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
+from benchmarks import curves
 from benchmarks import real_ladders_charts as charts
 from benchmarks.ladders import BINS, SHOWN, SOURCES
 from benchmarks.real_ladders_charts import Row, signed
@@ -32,32 +33,41 @@ DRAWN = 30  # times the compute: the cut of a ladder that is drawn is the neares
 # What was asked of accepted forecasts, by factor: width and median error in percent, share of cases.
 ASKED = {10: (4.5, 0.5, 0.60), 30: (6.0, 0.6, 0.50), 100: (8.0, 1.0, 0.20)}
 COVERED, FURTHEST, MOST = 0.93, 2.0, 0.9  # asked: over ladders; percent; of targets in as many ladders
+HALF = 0.5  # asked: error of the final loss of a running job, in percent
 # OLMo's authors on 13B-5T: allenai/OLMo-ladder at 67a3f44, src/scripts/paper/figures/step1_c4_main.csv
 AUTHORS = 100 * (2.3443873053175697 / 2.437876033782959 - 1)
 OLMO = ("7B-4T", "13B-5T")
 FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")  # sources under MIT or Apache-2.0
 
 # A ladder, or the beginning of its name -> why its forecasts fail, where they do.
-WHY: dict[str, str] = {}
+WHY = {
+    "chinchilla": "Losses are read off the colours of a figure, in steps.",
+    "epfl_wsd": "Its longest run of each size ended before the cooldown, with a higher loss than shorter ones.",
+    "llama3": "Points are read off a figure; at its largest budgets the loss falls more slowly than before.",
+    "marin_moe": "Its one target is a run of its own kind, on far more tokens than any that was fitted.",
+    "porian": "Warm-up and rate do not suit its small runs, so that they promise too much of the large ones.",
+    "steplaw": "The cut leaves few runs, of nearly one size and with different batches.",
+    "xlstm": "Its smallest budgets have two batches, and the loss falls more slowly there than later.",
+}
 
 
 # ---- words
 
 
-def listed(values: Sequence[Any]) -> str:
-    """With commas and "and"."""
+def listed(values: Sequence[Any], last: str = "and") -> str:
+    """With commas and a last "and"."""
     texts = [str(value) for value in values]
-    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "none"
+    return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "none"
 
 
-def share(part: float) -> str:
+def share(part: float | None) -> str:
     """In percent."""
-    return f"{100 * part:.0f} %"
+    return "-" if part is None else f"{100 * part:.0f} %"
 
 
-def digits(value: float, places: int) -> str:
+def digits(value: float | None, places: int) -> str:
     """With a fixed number of places."""
-    return f"{value:.{places}f}"
+    return "-" if value is None else f"{value:.{places}f}"
 
 
 def bracketed(row: Row, places: int) -> str:
@@ -129,29 +139,29 @@ def failed(cases: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def sources_of(cases: Sequence[Row]) -> dict[str, str]:
-    """Who published the ladders, with links, by the beginning of their names."""
-    names = sorted({next(name for name in SOURCES if case["ladder"].startswith(name)) for case in cases})
-    linked = dict[str, str]()
-    for name in names:
-        text = re.sub(r"(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", SOURCES[name].replace("arXiv ", ""))
-        linked[name] = re.sub(r"^([\w.-]+/[\w.-]+)", r"[\1](https://github.com/\1)", text)
-    return linked
+def linked(source: str) -> str:
+    """Where it was published, with links to the repository and to papers."""
+    text = re.sub(r"(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", source.replace("arXiv ", ""))
+    return re.sub(r"^([\w.-]+/[\w.-]+)", r"[\1](https://github.com/\1)", text)
 
 
 def page(known: Row) -> str:
     """The whole page."""
-    cases, sources = known["cases"], sources_of(known["cases"])
+    cases = known["cases"]
+    names = sorted({next(name for name in SOURCES if case["ladder"].startswith(name)) for case in cases})
+    sources = [SOURCES[name] for name in names] + [curves.SOURCES[row["source"]] for row in known.get("curves", [])[:-1]]
     drawn, rates, own = drawn_of(cases), known.get("rates"), known.get("own")
     done = [row for row in own["forecasts"] if "measured" in row] if own else []
+    done = [row | {"refused": all(law["refused"] for law in row["losses"].values())} for row in done]
     about: dict[str, Any] = {
         "cases": cases, "drawn": drawn, "goals": goals_of(known), "titles": titles_of(known), "olmo": known["olmo"],
         "over": known["over ladders"], "accepted": sum(case["accepted"] for case in cases), "failed": failed(cases),
         "reasons": sorted({case["why"] for case in cases if case["why"]}),
         "nearer": sum(case["plain"] < case["error"] for case in drawn),
         "never": sorted({c["ladder"] for c in cases} - {c["ladder"] for c in cases if c["accepted"]}),
-        "sources": {text: [name for name in sources if sources[name] == text] for text in sources.values()},
-        "unfree": [name for name in sources if name not in FREE], "rates": rates, "curves": known.get("curves"),
+        "sources": {one: [name for name in names if SOURCES[name] == one] for one in sources},
+        "unfree": [name for name in names if name not in FREE], "rates": rates, "curves": known.get("curves"),
+        "unseen": known.get("unseen"),
         "own": own, "done": done, "off": [signed(100 * row["error"]) for row in done],
     }  # fmt: skip
     if rates:
@@ -161,7 +171,7 @@ def page(known: Row) -> str:
         about["held"] = float(np.mean([*coverage.values()]))
         about["below"] = [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED]
     written = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False)
-    written.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, said, signed)}
+    written.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, said, signed, linked)}
     constants = {name: value for name, value in globals().items() if name.isupper()}
     return filled(written.from_string(WORDS.read_text(encoding="utf-8")).render(constants | about)) + "\n"
 
@@ -186,8 +196,21 @@ def pictures(known: Row, ladders: Row) -> dict[str, str]:
 
 def kept(name: str, part: Row) -> Mapping[str, Any]:
     """The numbers that the page needs of an input; of the runs of others only OLMo's two targets."""
+    if name == "unseen":
+        cases, taken = part["cases"], [case for case in part["cases"] if case["accepted"]]
+        found = {f"{own}s": len({case[own] for case in cases}) for own in ("ladder", "group")} | part["over ladders"]
+        for own in ("error", "plain"):
+            found[own], found[f"worst {own}"] = (
+                float(pick([case[own] for case in taken])) for pick in (np.median, max)
+            )
+        return {name: found | {"cases": len(cases), "accepted": len(taken)}}
     if name == "rates":
         return {name: {**part, "cases": [case for case in part["cases"] if case["goal"] is not None]}}
+    if name == "curves":
+        return {name: part["tables"]["source left out"]}
+    if name == "own":  # every number is in docs/own-ladder.json
+        names = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
+        return {name: {"forecasts": [{k: row[k] for k in names if k in row} for row in part["forecasts"]]}}
     if name != "ladders":
         return {name: part}
     cases = [
@@ -205,13 +228,15 @@ def rounded(value: Any) -> Any:
         return {key: rounded(own) for key, own in value.items()}
     if isinstance(value, list):
         return [rounded(own) for own in value]
-    return float(f"{value:.5g}") if isinstance(value, float) and math.isfinite(value) else value
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return value
 
 
 def main() -> None:
     """Write the page, and what is given of pictures and numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("ladders", "rates", "curves", "own"):
+    for name in ("ladders", "unseen", "rates", "curves", "own"):
         parser.add_argument(f"--{name}", type=Path, help="JSON")
     given = {name: json.loads(path.read_text()) for name, path in vars(parser.parse_args()).items() if path}
     known = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
