@@ -149,7 +149,8 @@ def page(known: Row) -> str:
     """The whole page."""
     cases = known["cases"]
     names = sorted({next(name for name in SOURCES if case["ladder"].startswith(name)) for case in cases})
-    sources = [SOURCES[name] for name in names] + [curves.SOURCES[row["source"]] for row in known.get("curves", [])[:-1]]
+    sources = {name: SOURCES[name] for name in names}
+    sources |= {f"curves of {row['source']}": curves.SOURCES[row["source"]] for row in known.get("curves", [])[:-1]}
     drawn, rates, own = drawn_of(cases), known.get("rates"), known.get("own")
     done = [row for row in own["forecasts"] if "measured" in row] if own else []
     done = [row | {"refused": all(law["refused"] for law in row["losses"].values())} for row in done]
@@ -159,7 +160,7 @@ def page(known: Row) -> str:
         "reasons": sorted({case["why"] for case in cases if case["why"]}),
         "nearer": sum(case["plain"] < case["error"] for case in drawn),
         "never": sorted({c["ladder"] for c in cases} - {c["ladder"] for c in cases if c["accepted"]}),
-        "sources": {one: [name for name in names if SOURCES[name] == one] for one in sources},
+        "sources": {text: [name for name in sources if sources[name] == text] for text in sources.values()},
         "unfree": [name for name in names if name not in FREE], "rates": rates, "curves": known.get("curves"),
         "unseen": known.get("unseen"),
         "own": own, "done": done, "off": [signed(100 * row["error"]) for row in done],

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_745, 81, 6_000, 16_500, 9_120
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_745, 81, 6_000, 16_520, 9_320
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_615, 8),
