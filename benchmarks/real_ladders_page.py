@@ -1,9 +1,8 @@
 """docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m benchmarks.real_ladders_page``.
 
-Without options the page is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from ``--out`` of
-``benchmarks.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of ``rate_law``,
-``curves`` and ``own_ladder``) replace their parts. Pictures need ``--ladders``, whose runs are other people's and not
-kept.
+Without options it is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from ``--out`` of
+``benchmarks.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of ``rate_law``, ``curves`` and
+``own_ladder``) replace their parts. Pictures need ``--ladders``, whose runs are other people's and not kept.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")  # sources 
 
 # A ladder, or the beginning of its name -> why its forecasts fail, where they do.
 WHY = {
-    "chinchilla": "Losses are read off the colours of a figure, in steps.",
-    "epfl_wsd": "Its longest run of each size ended before the cooldown, with a higher loss than shorter ones.",
-    "llama3": "Points are read off a figure; at its largest budgets the loss falls more slowly than before.",
-    "marin_moe": "Its one target is a run of its own kind, on far more tokens than any that was fitted.",
-    "porian": "Warm-up and rate do not suit its small runs, so that they promise too much of the large ones.",
-    "steplaw": "The cut leaves few runs, of nearly one size and with different batches.",
-    "xlstm": "Its smallest budgets have two batches, and the loss falls more slowly there than later.",
+    "chinchilla": "Losses are read off a figure's colours, in steps.",
+    "epfl_wsd": "Its longest runs ended before the cooldown.",
+    "llama3": "Points are read off a figure; the loss falls more slowly at its largest budgets.",
+    "marin_moe": "Its one target has far more tokens than any fitted run.",
+    "porian": "Warm-up and rate do not suit its small runs.",
+    "steplaw": "Few runs are left, of nearly one size.",
+    "xlstm": "The loss falls more slowly over its smallest budgets.",
 }
 
 
@@ -150,31 +149,27 @@ def page(known: Row) -> str:
     cases = known["cases"]
     names = sorted({next(name for name in SOURCES if case["ladder"].startswith(name)) for case in cases})
     sources = {name: SOURCES[name] for name in names}
-    sources |= {f"curves of {row['source']}": curves.SOURCES[row["source"]] for row in known.get("curves", [])[:-1]}
-    drawn, rates, own = drawn_of(cases), known.get("rates"), known.get("own")
-    done = [row for row in own["forecasts"] if "measured" in row] if own else []
-    done = [row | {"refused": all(law["refused"] for law in row["losses"].values())} for row in done]
-    about: dict[str, Any] = {
-        "cases": cases, "drawn": drawn, "goals": goals_of(known), "titles": titles_of(known), "olmo": known["olmo"],
-        "over": known["over ladders"], "accepted": sum(case["accepted"] for case in cases), "failed": failed(cases),
+    sources |= {f"curves of {row['source']}": curves.SOURCES[row["source"]] for row in known["curves"][:-1]}
+    drawn, judged, coverage = drawn_of(cases), known["rates"]["cases"], known["rates"]["coverage"]
+    done = [row | {"refused": all(law["refused"] for law in row["losses"].values())} for row in known["own"]]
+    about = {
+        "drawn": drawn, "goals": goals_of(known), "titles": titles_of(known), "over": known["over ladders"],
+        "accepted": sum(case["accepted"] for case in cases), "failed": failed(cases),
         "reasons": sorted({case["why"] for case in cases if case["why"]}),
         "nearer": sum(case["plain"] < case["error"] for case in drawn),
         "never": sorted({c["ladder"] for c in cases} - {c["ladder"] for c in cases if c["accepted"]}),
         "sources": {text: [name for name in sources if sources[name] == text] for text in sources.values()},
-        "unfree": [name for name in names if name not in FREE], "rates": rates, "curves": known.get("curves"),
-        "unseen": known.get("unseen"),
-        "own": own, "done": done, "off": [signed(100 * row["error"]) for row in done],
+        "unfree": [name for name in names if name not in FREE],
+        "met": sum(row["goal"] is not None and row["excess"] <= row["goal"] for row in judged),
+        "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in judged),
+        "held": float(np.mean([*coverage.values()])),
+        "below": [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED],
+        "done": done, "off": [signed(100 * row["error"]) for row in done],
     }  # fmt: skip
-    if rates:
-        judged, coverage = rates["cases"], rates["coverage"]
-        about["met"] = sum(row["excess"] <= row["goal"] for row in judged)
-        about["cheaper"] = sum(row["excess"] < min(row["same"], row["plan"]) for row in judged)
-        about["held"] = float(np.mean([*coverage.values()]))
-        about["below"] = [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED]
     written = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False)
     written.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, said, signed, linked)}
     constants = {name: value for name, value in globals().items() if name.isupper()}
-    return filled(written.from_string(WORDS.read_text(encoding="utf-8")).render(constants | about)) + "\n"
+    return filled(written.from_string(WORDS.read_text(encoding="utf-8")).render({**constants, **known, **about})) + "\n"
 
 
 # ---- pictures and numbers
@@ -206,12 +201,15 @@ def kept(name: str, part: Row) -> Mapping[str, Any]:
             )
         return {name: found | {"cases": len(cases), "accepted": len(taken)}}
     if name == "rates":
-        return {name: {**part, "cases": [case for case in part["cases"] if case["goal"] is not None]}}
+        others = [case for case in part["cases"] if not case["source"].startswith("steplaw")]
+        lost = [f"{one['source']}, {one['case']} ({one['excess']:.0f} % lost)" for one in others if one["excess"] > 1]
+        shown = [case for case in part["cases"] if case["goal"] or case["source"] == "steplaw_moe"]
+        return {name: {"cases": shown, "coverage": part["coverage"], "diverged": lost}}
     if name == "curves":
         return {name: part["tables"]["source left out"]}
     if name == "own":  # every number is in docs/own-ladder.json
         names = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
-        return {name: {"forecasts": [{k: row[k] for k in names if k in row} for row in part["forecasts"]]}}
+        return {name: [{k: row[k] for k in names} for row in part["forecasts"] if "measured" in row]}
     if name != "ladders":
         return {name: part}
     cases = [
@@ -224,14 +222,10 @@ def kept(name: str, part: Row) -> Mapping[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Five digits of every number."""
-    if isinstance(value, dict):
-        return {key: rounded(own) for key, own in value.items()}
-    if isinstance(value, list):
-        return [rounded(own) for own in value]
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else None
-    return value
+    """Five digits of every number; None in place of those that are not finite."""
+    return json.loads(
+        json.dumps(value), parse_float=lambda text: float(f"{float(text):.5g}"), parse_constant=lambda text: None
+    )
 
 
 def main() -> None:
@@ -240,7 +234,7 @@ def main() -> None:
     for name in ("ladders", "unseen", "rates", "curves", "own"):
         parser.add_argument(f"--{name}", type=Path, help="JSON")
     given = {name: json.loads(path.read_text()) for name, path in vars(parser.parse_args()).items() if path}
-    known = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
+    known = json.loads(NUMBERS.read_text())
     for name, part in given.items():
         known |= rounded(kept(name, part))
     for name, picture in pictures(known, given["ladders"]).items() if "ladders" in given else ():

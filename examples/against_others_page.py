@@ -66,7 +66,7 @@ Drift of the best rate with width, from the best rates that Megatron-LM #3058 re
 ## The last of a series of losses, predicted
 
 `nfd.fit_scaling_law` fits `floor + B / tokens^b` to all but the longest run of ArchScale's 1B models, and predicts
-it.
+it. [Real ladders](real-ladders.md) are the larger test.
 
 {laws}
 
