@@ -72,6 +72,23 @@ def test_runs_that_are_not_tuned_alike_are_warned_of() -> None:
     assert warning in str(fitted(0.05))
 
 
+def test_a_narrow_forecast_is_refused_where_runs_are_not_tuned_alike() -> None:
+    near = {"parameters": 1e9, "tokens": 3.2e10}
+    said = fitted(0.01).at(**near)
+    assert said.high - said.low < 0.08 * said.value
+    assert "not tuned alike" in (fitted(0.01).refused(**near) or "")
+    assert fitted(0.002).refused(**near) is None
+
+
+def test_a_run_that_is_tuned_badly_hardly_moves_the_forecast() -> None:
+    rows = ladder(0.002)
+    rows[-1] = rows[-1] | {"loss": 1.1 * rows[-1]["loss"]}
+    law, untuned = nfd.fit_scaling_law(rows), fitted(0.01)
+    assert law.warning is None
+    assert law.at(**FAR).value == pytest.approx(fitted(0.002).at(**FAR).value, rel=0.005)
+    assert untuned.warning is not None
+
+
 def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:
     flops = 6 * 2e9 * 6e10
     best = fitted(0.002).best(flops=flops)

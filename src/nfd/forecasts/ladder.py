@@ -16,14 +16,13 @@ from nfd.core.errors import InputError, check_real
 from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row, in_letters, in_words, rows_as_text
 from nfd.forecasts.law import HeldOut, Losses, Sizes, interval_of
-from nfd.forecasts.posterior import VARIABLES, WIDE, Additive, Posterior, Prior, fit_additive, read_prior
+from nfd.forecasts.posterior import FREEDOM, VARIABLES, WIDE, Additive, Posterior, Prior, fit_additive, read_prior
 
 Array = NDArray[np.float64]
 FLOPS = 6.0  # of a training, for each parameter and token: the usual count of dense Transformers
 _LETTERS = {"parameters": ("A", "a"), "tokens": ("B", "b")}  # the factor and the power of each
-_REFUSED = 0.10  # width of a forecast's interval: of those that were narrower, none was off by more than a few percent
-_UNTUNED = 0.005  # of the residual scale: ladders whose runs are tuned alike stay below
-_DEVIATIONS = 1.48  # standard deviations of normal errors in their median size
+REFUSED = 0.08  # width of a forecast's interval: of wider ones, a third was off by more than 2 % in the median
+UNTUNED = 0.005  # of the error of a run: ladders whose runs are tuned alike stay below
 _FURTHER = 10.0  # times the compute of the largest run: what is asked about where nothing is said
 _FEWEST = 4  # sizes of a ladder
 _LARGEST = 12  # sizes of the printed answer
@@ -136,19 +135,17 @@ class LadderLaw:
 
     @property
     def residual(self) -> float:
-        """What the form misses of the runs, relative to their loss: 1.48 times the median, which outliers spare."""
-        own = self.posterior
-        left = own.log_losses - own.curve(own.middle[None], own.sizes)[0]
-        return float(_DEVIATIONS * np.median(np.abs(left)))
+        """The error of a run, relative to its loss: what neither the law nor a smooth discrepancy explains."""
+        return math.exp(self.posterior.middle[-1])
 
     @property
     def warning(self) -> str | None:
         """A sentence where the residual says that the runs are not tuned alike."""
-        if self.residual <= _UNTUNED:
+        if self.residual <= UNTUNED:
             return None
         return (
-            f"The runs are not tuned alike: they lie {self.residual:.2%} off the law, where tuned ladders stay below "
-            f"{_UNTUNED:.1%}. Tune rate and batch at every size, or fit the best run of each."
+            f"The runs are not tuned alike: they scatter by {self.residual:.2%} about the law, where tuned ladders stay"
+            f" below {UNTUNED:.1%}. Tune rate and batch at every size, or fit the best run of each."
         )
 
     def at(self, *, parameters: float | None = None, tokens: float | None = None) -> Interval:
@@ -212,11 +209,12 @@ class LadderLaw:
         means, within = own.moments(np.vstack([goal, runs]))
         squared_error = float(np.exp(2 * own.draws[:, -1]).mean())
         covariance = np.cov(means.T) + squared_error * within
-        told = covariance[0, 1:] ** 2 / (np.diag(covariance)[1:] + squared_error)
+        error = squared_error * FREEDOM / (FREEDOM - 2)  # the variance of Student's t
+        told = covariance[0, 1:] ** 2 / (np.diag(covariance)[1:] + error)
         chosen = int(told.argmax())
         gain = max(0.0, float(own.log_losses.min() - np.median(means[:, 0])))
         before, after = (
-            2 * self._half_width(math.sqrt(max(0.0, covariance[0, 0] - known) + squared_error), gain)
+            2 * self._half_width(math.sqrt(max(0.0, covariance[0, 0] - known) + error), gain)
             for known in (0.0, float(told[chosen]))
         )
         size, asked = (dict(zip(self.variables, x.tolist(), strict=True)) for x in (runs[chosen], goal))
@@ -224,20 +222,20 @@ class LadderLaw:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why not to trust a forecast at 10 times the compute of the largest run, and the run that would help most;
-        None where its interval is at most 10 % wide. ``refused`` is about any size."""
+        """Why not to trust a forecast at 10 times the compute of the largest run: its interval is wider than 8 %, with
+        the run that would help most, or the runs are not tuned alike. ``refused`` is about any size."""
         return self.refused(**dict(zip(self.variables, self._target(), strict=True)))
 
     def refused(self, *, parameters: float | None = None, tokens: float | None = None) -> str | None:
         """The same about the forecast at a size."""
         said, size = self.at(parameters=parameters, tokens=tokens), {"parameters": parameters, "tokens": tokens}
         width = (said.high - said.low) / said.value
-        if width <= _REFUSED:
-            return None
+        if width <= REFUSED:
+            return self.warning
         target = {name: float(size[name] or 0) for name in self.variables}
         helps = self.next_run(budget=float(_cost(self.posterior.sizes).max()), target=target)
         return (
-            f"The forecast at {in_words(target)} is {width:.0%} wide, more than {_REFUSED:.0%}. Of runs no dearer than "
+            f"The forecast at {in_words(target)} is {width:.0%} wide, more than {REFUSED:.0%}. Of runs no dearer than "
             f"the dearest so far, one of {in_words(helps.size)} would narrow it most, to about {helps.after:.0%}."
         )
 
@@ -279,8 +277,8 @@ class LadderLaw:
     @property
     def sentences(self) -> list[str]:
         """The law, its prior, and what speaks against its forecasts."""
-        law = f"The law: {self.formula}; runs lie {self.residual:.2%} off it. Prior: {self.prior}."
-        return [sentence for sentence in (law, self.warning, self.refusal) if sentence]
+        law = f"The law: {self.formula}; runs scatter by {self.residual:.2%} about it. Prior: {self.prior}."
+        return [law, *dict.fromkeys(sentence for sentence in (self.warning, self.refusal) if sentence)]
 
     def __str__(self) -> str:
         rows = self.table

@@ -5,12 +5,14 @@ For N parameters and D tokens,
     loss = E + ((A / N^a)^p + (B / D^b)^p)^(1/p),    E > 0;
 
 of one of them alone, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2. What this form
-misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows with the distance from the runs. The
-numbers have a prior, learned from other people's ladders (``prior.json``, made by ``python -m benchmarks.ladders
---prior``), and a posterior, sampled by an ensemble of walkers. Half widths of intervals are calibrated on ladders.
+misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows with the distance from the runs.
+Errors of runs are Student's t: a run that is tuned badly counts less. The numbers have a prior, learned from other
+people's ladders (``prior.json``, made by ``python -m benchmarks.ladders --prior``), and a posterior, sampled by an
+ensemble of walkers. Half widths of intervals are calibrated on ladders.
 
 Sources: Hoffmann et al. 2022, "Training compute-optimal large language models" (p = 1); Goodman & Weare 2010, "Ensemble
-samplers with affine invariance"; Kennedy & O'Hagan 2001, "Bayesian calibration of computer models" (the discrepancy).
+samplers with affine invariance"; Kennedy & O'Hagan 2001, "Bayesian calibration of computer models" (the discrepancy);
+Lange, Little & Taylor 1989, "Robust statistical modeling using the t distribution" (variances of runs).
 """
 
 from __future__ import annotations
@@ -38,19 +40,18 @@ VARIABLES = ("parameters", "tokens")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Half widths of the log loss of one new run: ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``.
+    """Half widths of the log loss of one new run: ``q sqrt(sd^2 + tau^2 + (kappa gain)^2)``.
 
     ``sd`` is the posterior's, the gain is by how much the forecast is below the best run that was fitted.
     """
 
-    k: float = 1.0
     tau: float = 0.0
     kappa: float = 0.0
     q: float = 1.96
 
     def spread(self, sd: Array, gain: Array) -> Array:
         """The half widths over q."""
-        return np.sqrt((self.k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2)
+        return np.sqrt(sd**2 + self.tau**2 + (self.kappa * gain) ** 2)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Prior:
         name: for the answer. mean, covariance: of the numbers. ladders: what it was learned from, with sources.
         reference: a size N, D; the middle of the table where it is None.
         reach: the smallest and the largest N, and D, of the ladders.
-        discrepancy: its amplitude over the error of a run; 0 for Student's t errors without one.
+        discrepancy: its amplitude over the error of a run.
         calibration: of intervals.
     """
 
@@ -118,7 +119,8 @@ def read_prior(prior: str | os.PathLike[str] | None) -> Prior:
 
 
 _LENGTH = 1.0  # of the discrepancy, in decades of N and of D
-_FREEDOM = 4.0  # of Student's t
+FREEDOM = 4.0  # of Student's t errors of runs
+_TURNS = 6  # of expectation and maximisation of the variances of runs; the tenth moved them by less than a percent
 _WALKERS, _BURNED, _ROUNDS, _THINNED = 40, 500, 1400, 10
 _STRETCHED = 0.7  # the share of moves along the line to another walker; the others are differences of two
 
@@ -143,11 +145,28 @@ class Posterior:
         self.mean, covariance = prior.of(self.variables)
         self.precision = np.linalg.inv(covariance)
         self.amplitude = prior.discrepancy**2
-        self.kernel = _kernel(self.sizes, self.sizes)
-        # in these directions the discrepancy and the errors of runs are independent
-        self.spectrum, self.directions = np.linalg.eigh(self.kernel)
-        self.spectrum = np.clip(self.spectrum, 0.0, None)
-        self.draws = _ensemble(self.log_density, self._most_likely())
+        self.discrepancy = self.amplitude * _kernel(self.sizes, self.sizes)
+        self._vary(np.ones(len(self.sizes)))
+        peak = self._most_likely()
+        for _ in range(_TURNS):
+            self._vary(self._expected_variances(peak))
+            peak = self._peak(peak)
+        self.draws = _ensemble(self.log_density, peak)
+
+    def _vary(self, variances: Array) -> None:
+        """Take the errors of runs, over the common one, to have these variances."""
+        self.variances = variances
+        self.covariance = self.discrepancy + np.diag(variances)
+        self.spectrum, self.directions = np.linalg.eigh(self.covariance)  # directions that are independent
+        self.spectrum = np.clip(self.spectrum, 1e-9, None)
+
+    def _expected_variances(self, draw: Array) -> Array:
+        """The variances of errors where they are Student's t: expected from what the law and the discrepancy leave."""
+        left = (self.log_losses - self.curve(draw[None], self.sizes)[0]) * np.exp(-draw[-1])
+        precision = np.linalg.inv(self.covariance)
+        error = self.variances * (precision @ left)
+        squared = error**2 + self.variances - self.variances**2 * np.diag(precision)
+        return np.asarray((FREEDOM + squared) / (FREEDOM + 1))
 
     @cached_property
     def middle(self) -> Array:
@@ -175,12 +194,8 @@ class Posterior:
         """The logarithm of the posterior density of draws, up to a constant."""
         with np.errstate(all="ignore"):
             left, log_error = self.log_losses - self.curve(draws, self.sizes), draws[:, -1:]
-            if self.amplitude:
-                variances = np.exp(2 * log_error) * (1 + self.amplitude * self.spectrum)
-                likely = -0.5 * ((left @ self.directions) ** 2 / variances + np.log(variances)).sum(1)
-            else:
-                tails = np.log1p((left * np.exp(-log_error)) ** 2 / _FREEDOM)
-                likely = -(log_error + (_FREEDOM + 1) / 2 * tails).sum(1)
+            variances = np.exp(2 * log_error) * self.spectrum
+            likely = -0.5 * ((left @ self.directions) ** 2 / variances + np.log(variances)).sum(1)
             away = draws[:, 1:] - self.mean
             density = likely - 0.5 * np.einsum("bi,ij,bj->b", away, self.precision, away)
         return np.where(np.isfinite(density), density, -1e300)
@@ -192,26 +207,34 @@ class Posterior:
             away = 0.3 * seed * np.random.default_rng(seed).normal(size=len(self.mean))
             start = np.concatenate([[0.0], self.mean + away])
             start[0] = (self.log_losses - self.curve(start[None], self.sizes)[0]).mean()
-            found.append(minimize(lambda x: -self.log_density(x[None])[0], start, method="L-BFGS-B"))
-        return np.asarray(min(found, key=lambda one: one.fun).x)
+            found.append(self._peak(start))
+        return found[int(np.argmax(self.log_density(np.array(found))))]
+
+    def _peak(self, start: Array) -> Array:
+        """The draw of highest density that is reached from another."""
+        steps = 1e-6 * np.eye(len(start))
+
+        def fall(x: Array) -> tuple[float, Array]:
+            heights = self.log_density(np.vstack([x, x + steps, x - steps]))
+            return -heights[0], (heights[1 + len(x) :] - heights[1 : 1 + len(x)]) / 2e-6
+
+        return np.asarray(minimize(fall, start, jac=True, method="L-BFGS-B").x)
 
     def moments(self, sizes: Array) -> tuple[Array, Array]:
         """Means of the log loss at sizes, ``[B, K]``, and the covariance of one draw, ``[K, K]``, over its squared
         error; the errors of new runs come on top."""
-        means = self.curve(self.draws, sizes)
-        if not self.amplitude:
-            return means, np.zeros((len(sizes), len(sizes)))
         across = self.amplitude * _kernel(self.sizes, sizes)
-        weights = np.linalg.solve(self.amplitude * self.kernel + np.eye(len(self.sizes)), across)
+        weights = np.linalg.solve(self.covariance, across)
         left = self.log_losses - self.curve(self.draws, self.sizes)
-        return means + left @ weights, self.amplitude * _kernel(sizes, sizes) - across.T @ weights
+        means = self.curve(self.draws, sizes) + left @ weights
+        return means, self.amplitude * _kernel(sizes, sizes) - across.T @ weights
 
     def forecasts(self, sizes: Array) -> tuple[Array, Array, Array]:
         """Median, standard deviation and gain over the best run, ``[K]`` each, of the log loss of new runs."""
         means, covariance = self.moments(sizes)
-        own = np.clip(np.diag(covariance), 0.0, None) + 1
-        normal = np.random.default_rng(0).standard_normal(means.shape)
-        new = means + np.exp(self.draws[:, -1:]) * np.sqrt(own) * normal
+        own, stream = np.sqrt(np.clip(np.diag(covariance), 0.0, None)), np.random.default_rng(0)
+        errors = own * stream.standard_normal(means.shape) + stream.standard_t(FREEDOM, means.shape)
+        new = means + np.exp(self.draws[:, -1:]) * errors
         low, middle, high = np.quantile(new, (0.025, 0.5, 0.975), 0)
         return middle, (high - low) / 3.92, np.clip(self.log_losses.min() - middle, 0.0, None)
 
