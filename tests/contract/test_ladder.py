@@ -82,11 +82,10 @@ def test_a_narrow_forecast_is_refused_where_runs_are_not_tuned_alike() -> None:
 
 def test_a_run_that_is_tuned_badly_hardly_moves_the_forecast() -> None:
     rows = ladder(0.002)
-    rows[-1] = rows[-1] | {"loss": 1.1 * rows[-1]["loss"]}
-    law, untuned = nfd.fit_scaling_law(rows), fitted(0.01)
+    rows[5] = rows[5] | {"loss": 1.1 * rows[5]["loss"]}
+    law = nfd.fit_scaling_law(rows)
     assert law.warning is None
     assert law.at(**FAR).value == pytest.approx(fitted(0.002).at(**FAR).value, rel=0.005)
-    assert untuned.warning is not None
 
 
 def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:
