@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.forecasts.ladder import REFUSED, UNTUNED
-from nfd.forecasts.posterior import LADDERS, VARIABLES, WIDE, Calibration, Posterior, Prior, fit_additive
+from nfd.forecasts.posterior import FREEDOM, LADDERS, VARIABLES, WIDE, Calibration, Posterior, Prior, fit_additive
 
 Array = NDArray[np.float64]
 FACTORS = (10, 30, 100, 300)
@@ -168,7 +168,7 @@ def learned(estimates: Mapping[str, Estimate], groups: Mapping[str, str], form: 
             len(mean)
         )
     covariance = covariance * G / (G - 1) * _INFLATED * (1 + 1 / G) + _FLOOR**2 * np.eye(len(mean))
-    return pinned(Prior("ladders", mean, covariance, REFERENCE, WIDE.discrepancy), form)
+    return pinned(Prior("ladders", mean, covariance, REFERENCE, WIDE.discrepancy, freedom=FREEDOM), form)
 
 
 # ---- calibration: how wide intervals must be
@@ -411,6 +411,7 @@ def write_prior(ladders: Sequence[Ladder], found: Sequence[Fold], said: Sequence
         "covariance": prior.covariance.round(4).tolist(),
         "reference": REFERENCE,
         "discrepancy": prior.discrepancy,
+        "freedom": prior.freedom,
         "calibration": vars(calibrated([one for one in said if one.case.ladder.group in chosen])),
         "reach": [
             [float(f"{x.min():.3g}"), float(f"{x.max():.3g}")] for x in np.vstack([one.sizes for one in ladders]).T

@@ -23,6 +23,7 @@ FLOPS = 6.0  # of a training, for each parameter and token: the usual count of d
 _LETTERS = {"parameters": ("A", "a"), "tokens": ("B", "b")}  # the factor and the power of each
 REFUSED = 0.08  # width of a forecast's interval: half of the wider ones were off by more than 2 %, of narrower ones 5 %
 UNTUNED = 0.005  # of the error of a run: ladders whose runs are tuned alike stay below
+_OFF = 30.0  # deviations of the runs from their line; published ladders, also of one budget, stay below 25
 _FURTHER = 10.0  # times the compute of the largest run: what is asked about where nothing is said
 _FEWEST = 4  # sizes of a ladder
 _LARGEST = 12  # sizes of the printed answer
@@ -162,28 +163,31 @@ class LadderLaw:
     def best(self, *, flops: float) -> BestSplit:
         """The numbers of parameters and tokens of lowest loss for a budget of operations, ``6 N D``, with intervals.
 
-        There both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``.
+        There both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``. The slope of the discrepancy moves that point by
+        itself over the second derivative of the log loss, ``p a b`` times the reducible share.
         """
         if len(self.variables) < 2:
             raise InputError(f"best needs a law in parameters and tokens; this one is in {self.variables[0]}.")
-        _, terms, powers, p = self.posterior.numbers(self.posterior.draws)
+        own = self.posterior
+        _, terms, powers, p = own.numbers(own.draws)
         budget = check_real("flops", flops, above=0.0)
-        log_tokens = math.log(budget / FLOPS) - np.log(self.posterior.reference).sum()  # of N at the reference
+        log_tokens = math.log(budget / FLOPS) - np.log(own.reference).sum()  # of N at the reference
         slopes = np.log(powers[:, 0] / powers[:, 1]) / p
         log_parameters = (terms[:, 0] - terms[:, 1] + slopes + powers[:, 1] * log_tokens) / powers.sum(1)
-        draws = self.posterior.reference[0] * np.exp(log_parameters)
+        log_reducible = terms[:, 0] - powers[:, 0] * log_parameters + np.log1p(powers[:, 0] / powers[:, 1]) / p
+        log_parameters += own.slopes() / (p * powers.prod(1) / (1 + np.exp(-log_reducible)))
+        draws = own.reference[0] * np.exp(log_parameters)
         N = float(np.median(draws))
         D = budget / FLOPS / N
-        sizes = self.posterior.sizes
-        inside = bool((np.clip([N, D], sizes.min(0), sizes.max(0)) == [N, D]).all())
-        predicted = self.at(parameters=N, tokens=D)
+        inside = bool((np.clip([N, D], own.sizes.min(0), own.sizes.max(0)) == [N, D]).all())
+        predicted, refused = self.at(parameters=N, tokens=D), self.refused(parameters=N, tokens=D)
         return BestSplit(
             interval_of(N, draws),
             interval_of(D, budget / FLOPS / draws),
             round(budget),
             predicted,
             inside,
-            "" if inside else "It lies outside of what was fitted.",
+            " ".join([*([] if inside else ["It lies outside of what was fitted."]), *([refused] if refused else [])]),
         )
 
     def next_run(self, *, budget: float, target: Mapping[str, float] | None = None) -> NextRun:
@@ -229,10 +233,15 @@ class LadderLaw:
     def refused(self, *, parameters: float | None = None, tokens: float | None = None) -> str | None:
         """The same about the forecast at a size."""
         said, size = self.at(parameters=parameters, tokens=tokens), {"parameters": parameters, "tokens": tokens}
+        target = {name: float(size[name] or 0) for name in self.variables}
+        if self.posterior.off_line(np.array(self._size(size))) > _OFF:
+            return (
+                f"The runs lie on one line of parameters and tokens, and {in_words(target)} far off it: which of the "
+                "two helps cannot be told. Add runs with another ratio."
+            )
         width = (said.high - said.low) / said.value
         if width <= REFUSED:
             return self.warning
-        target = {name: float(size[name] or 0) for name in self.variables}
         helps = self.next_run(budget=float(_cost(self.posterior.sizes).max()), target=target)
         return (
             f"The forecast at {in_words(target)} is {width:.0%} wide, more than {REFUSED:.0%}. Of runs no dearer than "

@@ -56,7 +56,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Prior:
-    """A normal prior of six numbers, and how far to trust the form.
+    """A prior of six numbers, and how far to trust the form.
 
     The numbers are the logarithms of the two reducible terms over E at the size ``reference``, of the powers a and b,
     of the combining power p, and of the error of a run, relative to its loss.
@@ -65,6 +65,7 @@ class Prior:
         name: for the answer. mean, covariance: of the numbers. ladders: what it was learned from, with sources.
         reference: a size N, D; the middle of the table where it is None.
         reach: the smallest and the largest N, and D, of the ladders.
+        freedom: of the prior, a Student's t of that covariance, so that runs can say no to it; nearly normal by default.
         discrepancy: its amplitude over the error of a run.
         calibration: of intervals.
     """
@@ -77,6 +78,7 @@ class Prior:
     calibration: Calibration = Calibration()
     reach: tuple[tuple[float, float], ...] = ((0.0, math.inf), (0.0, math.inf))
     ladders: Mapping[str, str] = field(default_factory=dict)
+    freedom: float = 1e9
 
     def of(self, variables: Sequence[str]) -> tuple[Array, Array]:
         """Mean and covariance of the numbers of a law in one or both variables."""
@@ -107,6 +109,7 @@ def read_prior(prior: str | os.PathLike[str] | None) -> Prior:
             Calibration(**held["calibration"]),
             tuple((low, high) for low, high in held["reach"]),
             held["ladders"],
+            held["freedom"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -197,7 +200,8 @@ class Posterior:
             variances = np.exp(2 * log_error) * self.spectrum
             likely = -0.5 * ((left @ self.directions) ** 2 / variances + np.log(variances)).sum(1)
             away = draws[:, 1:] - self.mean
-            density = likely - 0.5 * np.einsum("bi,ij,bj->b", away, self.precision, away)
+            distance, freedom = np.einsum("bi,ij,bj->b", away, self.precision, away), self.prior.freedom
+            density = likely - (freedom + len(self.mean)) / 2 * np.log1p(distance / (freedom - 2))
         return np.where(np.isfinite(density), density, -1e300)
 
     def _most_likely(self) -> Array:
@@ -228,6 +232,18 @@ class Posterior:
         left = self.log_losses - self.curve(self.draws, self.sizes)
         means = self.curve(self.draws, sizes) + left @ weights
         return means, self.amplitude * _kernel(sizes, sizes) - across.T @ weights
+
+    def slopes(self) -> Array:
+        """Slopes of the discrepancy in log N where N D stays as it is, one for each draw."""
+        deviations = math.sqrt(2 * self.amplitude) / (_LENGTH * math.log(10)) * np.exp(self.draws[:, -1])
+        return np.asarray(deviations * np.random.default_rng(1).standard_normal(len(self.draws)))
+
+    def off_line(self, size: Array) -> float:
+        """How far a size lies off the line through the runs, over their deviation from it, of at least .01 decades."""
+        logs = np.log10(self.sizes)
+        across = np.linalg.svd(logs - logs.mean(0), full_matrices=False)[2][-1]
+        deviation = max(float(((logs - logs.mean(0)) @ across).std()), 0.01)
+        return abs(float((np.log10(size) - logs.mean(0)) @ across)) / deviation if logs.shape[1] > 1 else 0.0
 
     def forecasts(self, sizes: Array) -> tuple[Array, Array, Array]:
         """Median, standard deviation and gain over the best run, ``[K]`` each, of the log loss of new runs."""
