@@ -88,6 +88,35 @@ def test_a_run_that_is_tuned_badly_hardly_moves_the_forecast() -> None:
     assert law.at(**FAR).value == pytest.approx(fitted(0.002).at(**FAR).value, rel=0.005)
 
 
+def test_runs_overrule_the_prior_where_they_tell_more() -> None:
+    def loss(N: float, D: float) -> float:
+        return float(1.7 + ((400 / N**0.34) ** 1.5 + (900 / D**0.28) ** 1.5) ** (1 / 1.5))
+
+    random = np.random.default_rng(1)
+    sizes = [(N, D) for N in (5e7, 1e8, 2e8, 4e8, 8e8) for D in (1e9, 4e9, 1.6e10, 6.4e10)]
+    rows = [{"params": N, "tokens": D, "loss": loss(N, D) * math.exp(0.001 * random.normal())} for N, D in sizes]
+    law = nfd.fit_scaling_law(rows)
+    assert law.at(parameters=7e9, tokens=1.4e12).value == pytest.approx(loss(7e9, 1.4e12), rel=0.01)
+    assert law.refused(parameters=7e9, tokens=1.4e12) is None
+
+
+def test_runs_on_one_line_say_nothing_about_what_lies_off_it() -> None:
+    law = nfd.fit_scaling_law(ladder(0.001, sizes=[(N, 20 * N) for N in (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)]))
+    assert law.refused(parameters=7e9, tokens=1.4e11) is None
+    assert "one line" in (law.refused(parameters=7e9, tokens=1.4e12) or "")
+    assert fitted(0.002).refused(parameters=7e9, tokens=1.4e12) != law.refused(parameters=7e9, tokens=1.4e12)
+
+
+def test_the_best_split_is_as_uncertain_as_the_runs_and_repeats_why_not_to_trust_it() -> None:
+    flops = 6 * 2e9 * 6e10
+    sure, unsure = (fitted(error).best(flops=flops) for error in (0.002, 0.05))
+    assert math.log(unsure.parameters.high / unsure.parameters.low) > 2 * math.log(
+        sure.parameters.high / sure.parameters.low
+    )
+    assert "wide" in unsure.note
+    assert "wide" not in sure.note
+
+
 def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:
     flops = 6 * 2e9 * 6e10
     best = fitted(0.002).best(flops=flops)
@@ -100,18 +129,20 @@ def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:
 
 
 def test_the_next_run_is_paid_for_and_narrows_the_forecast_more_than_the_smallest_again() -> None:
-    law, budget = fitted(0.01), 6 * 8e8 * 32e9
+    short = ladder(0.003, sizes=[(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 4e9, 8e9)])
+    law, budget = nfd.fit_scaling_law(short), 6 * 8e8 * 32e9
     chosen = law.next_run(budget=budget, target=FAR)
     assert 6 * chosen.size["parameters"] * chosen.size["tokens"] <= budget * 1.001
     assert chosen.cost <= budget * 1.001
     assert chosen.after < chosen.before
 
     def width(size: tuple[float, float]) -> float:
-        rows = [*ladder(0.01), {"params": size[0], "tokens": size[1], "loss": true_loss(*size)}]
+        rows = [*short, {"params": size[0], "tokens": size[1], "loss": true_loss(*size)}]
         said = nfd.fit_scaling_law(rows).at(**FAR)
-        return said.high - said.low
+        return (said.high - said.low) / said.value
 
-    assert width((chosen.size["parameters"], chosen.size["tokens"])) < width((1.1e8, 2.1e9))
+    assert width((1.1e8, 2.1e9)) > 0.95 * chosen.before
+    assert width((chosen.size["parameters"], chosen.size["tokens"])) < 1.1 * chosen.after < 0.9 * chosen.before
     with pytest.raises(ValueError, match="budget must pay for the smallest run"):
         law.next_run(budget=1.0, target=FAR)
 

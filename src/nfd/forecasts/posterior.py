@@ -65,7 +65,7 @@ class Prior:
         name: for the answer. mean, covariance: of the numbers. ladders: what it was learned from, with sources.
         reference: a size N, D; the middle of the table where it is None.
         reach: the smallest and the largest N, and D, of the ladders.
-        freedom: of the prior, a Student's t of that covariance, so that runs can say no to it; nearly normal by default.
+        freedom: of the prior, a Student's t of that covariance, so that runs can overrule it; nearly normal by default.
         discrepancy: its amplitude over the error of a run.
         calibration: of intervals.
     """
