@@ -40,18 +40,19 @@ VARIABLES = ("parameters", "tokens")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Half widths of the log loss of one new run: ``q sqrt(sd^2 + tau^2 + (kappa gain)^2)``.
+    """Half widths of the log loss of one new run: ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``.
 
     ``sd`` is the posterior's, the gain is by how much the forecast is below the best run that was fitted.
     """
 
+    k: float = 1.0
     tau: float = 0.0
     kappa: float = 0.0
     q: float = 1.96
 
     def spread(self, sd: Array, gain: Array) -> Array:
         """The half widths over q."""
-        return np.sqrt(sd**2 + self.tau**2 + (self.kappa * gain) ** 2)
+        return np.sqrt((self.k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2)
 
 
 @dataclass(frozen=True)
