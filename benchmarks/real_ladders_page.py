@@ -210,8 +210,6 @@ def kept(name: str, part: Row) -> Mapping[str, Any]:
     if name == "own":  # every number is in docs/own-ladder.json
         names = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
         return {name: [{k: row[k] for k in names} for row in part["forecasts"] if "measured" in row]}
-    if name != "ladders":
-        return {name: part}
     cases = [
         {key: value for key, value in case.items() if key not in ("fit", "targets")}
         | {"largest": max(row["flops"] for row in case["targets"])}
