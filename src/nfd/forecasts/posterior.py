@@ -168,8 +168,7 @@ class Posterior:
         """The variances of errors where they are Student's t: expected from what the law and the discrepancy leave."""
         left = (self.log_losses - self.curve(draw[None], self.sizes)[0]) * np.exp(-draw[-1])
         precision = np.linalg.inv(self.covariance)
-        error = self.variances * (precision @ left)
-        squared = error**2 + self.variances - self.variances**2 * np.diag(precision)
+        squared = self.variances + self.variances**2 * ((precision @ left) ** 2 - np.diag(precision))
         return np.asarray((FREEDOM + squared) / (FREEDOM + 1))
 
     @cached_property
