@@ -84,8 +84,9 @@ def test_one_run_that_is_tuned_badly_does_not_spoil_the_forecast() -> None:
     rows = ladder(0.002)
     rows[5] = rows[5] | {"loss": 1.1 * rows[5]["loss"]}
     law = nfd.fit_scaling_law(rows)
-    assert law.refused(**FAR) is None
-    assert law.at(**FAR).low < true_loss(7e9, 2e11) < law.at(**FAR).high
+    assert law.refused(parameters=2e9, tokens=1e11) is None
+    said = law.at(parameters=2e9, tokens=1e11)
+    assert said.low < true_loss(2e9, 1e11) < said.high
 
 
 def test_runs_overrule_the_prior_where_they_tell_more() -> None:
@@ -98,6 +99,14 @@ def test_runs_overrule_the_prior_where_they_tell_more() -> None:
     law = nfd.fit_scaling_law(rows)
     assert law.at(parameters=7e9, tokens=1.4e12).value == pytest.approx(loss(7e9, 1.4e12), rel=0.01)
     assert law.refused(parameters=7e9, tokens=1.4e12) is None
+
+
+def test_few_runs_that_a_law_meets_are_no_reason_for_a_narrow_forecast() -> None:
+    few = [(1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9)]
+    law = nfd.fit_scaling_law(ladder(0.003, sizes=few))
+    assert law.residual > 0.0005
+    assert law.at(**FAR).low < true_loss(7e9, 2e11) < law.at(**FAR).high
+    assert "wide" in (law.refused(**FAR) or "")
 
 
 def test_runs_on_one_line_say_nothing_about_what_lies_off_it() -> None:

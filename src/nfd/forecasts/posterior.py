@@ -66,7 +66,7 @@ class Prior:
         name: for the answer. mean, covariance: of the numbers. ladders: what it was learned from, with sources.
         reference: a size N, D; the middle of the table where it is None.
         reach: the smallest and the largest N, and D, of the ladders.
-        freedom: of the prior, a Student's t of that covariance, so that runs can overrule it; nearly normal by default.
+        freedom: of the prior of the law, a Student's t, so that runs can overrule it; nearly normal by default.
         discrepancy: its amplitude over the error of a run.
         calibration: of intervals.
     """
@@ -147,7 +147,7 @@ class Posterior:
         else:
             self.reference = np.array([prior.reference[VARIABLES.index(name)] for name in self.variables])
         self.mean, covariance = prior.of(self.variables)
-        self.precision = np.linalg.inv(covariance)
+        self.precision, self.known = np.linalg.inv(covariance[:-1, :-1]), covariance[-1, -1]
         self.amplitude = prior.discrepancy**2
         self.discrepancy = self.amplitude * _kernel(self.sizes, self.sizes)
         self._vary(np.ones(len(self.sizes)))
@@ -199,9 +199,10 @@ class Posterior:
             left, log_error = self.log_losses - self.curve(draws, self.sizes), draws[:, -1:]
             variances = np.exp(2 * log_error) * self.spectrum
             likely = -0.5 * ((left @ self.directions) ** 2 / variances + np.log(variances)).sum(1)
-            away = draws[:, 1:] - self.mean
-            distance, freedom = np.einsum("bi,ij,bj->b", away, self.precision, away), self.prior.freedom
-            density = likely - (freedom + len(self.mean)) / 2 * np.log1p(distance / (freedom - 2))
+            away, freedom = draws[:, 1:] - self.mean, self.prior.freedom
+            distance = np.einsum("bi,ij,bj->b", away[:, :-1], self.precision, away[:, :-1])
+            density = likely - (freedom + len(self.mean) - 1) / 2 * np.log1p(distance / (freedom - 2))
+            density -= 0.5 * away[:, -1] ** 2 / self.known  # of few runs, which a law may meet, the error would vanish
         return np.where(np.isfinite(density), density, -1e300)
 
     def _most_likely(self) -> Array:
