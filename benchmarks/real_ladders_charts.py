@@ -158,6 +158,6 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
         .mark_point(color=_PLAIN, shape="cross", filled=True, size=70, angle=45, opacity=1)
         .encode(x=alt.X("theirs:Q", scale=scale, axis=axis)),
         base.mark_text(align="left", dx=4, fontSize=_FONT).encode(x=alt.value(0), text="row:N"),
-    ).properties(width=310, height=20 * len(rows))
-    above = _ladder(cases[0]["fit"], cases[0]["targets"], INK, (1, 0), 6).properties(width=310, height=130)
+    ).properties(width=288, height=20 * len(rows))
+    above = _ladder(cases[0]["fit"], cases[0]["targets"], INK, (1, 0), 6).properties(width=288, height=130)
     return alt.vconcat(above, off, spacing=12, title=_title(title))
