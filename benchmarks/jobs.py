@@ -1,16 +1,8 @@
-"""Work that two versions of the library can be timed at: ``python -m benchmarks.jobs NAME`` prints its cost as JSON.
-
-A job runs in a process of its own, on the ``nfd`` that the process finds first. It uses only what version 0.1.0 has
-too, so that ``benchmarks.against`` can run it on both sides. Where a version lacks a job, its process fails.
-"""
+"""Networks that are built and trained for a time, and a matrix of which much is known, for several parts."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +18,6 @@ if TYPE_CHECKING:
     from nfd.core.errors import NetworkWeights
 
 ETA_C = 0.1
-Cost = Mapping[str, float]  # "seconds" and, where memory counts, "peak memory, GiB"
 
 
 def unstored_run(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred") -> float:
@@ -70,60 +61,3 @@ def revealed(width: int, rank: int, batch: int) -> LazyGaussian:
         for side in (matrix.forward, matrix.backward):
             matrix.ask(side, torch.randn(batch, width), scale=1.0, update=None, record=True)
     return matrix
-
-
-# ---- costs of whole jobs --------------------------------------------------------------------------------------
-
-
-def _training(run: Callable[..., float], width: int, *weights: str) -> Cost:
-    """Sixteen layers, 25 steps of 8, after a small network has loaded what there is to load."""
-    run(256, 2, 2, 8, *weights)
-    return {"seconds": run(width, 16, 25, 8, *weights)}
-
-
-def _large() -> Cost:
-    took, peak = large_run(2**20, 4, 12, 8)
-    return {"seconds": took, "peak memory, GiB": peak / 2**30}
-
-
-def _query(repeat: int = 300) -> Cost:
-    matrix, x = revealed(4096, 104, 8), torch.randn(8, 4096)
-    took = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        matrix.ask(matrix.forward, x, scale=1.0, update=None, record=False)
-        took.append(time.perf_counter() - start)
-    return {"seconds": min(took)}
-
-
-def _gram(count: int) -> Cost:
-    """The NTK of ReLU at infinite depth, its table included, of inputs of different norms."""
-    stream = torch.Generator().manual_seed(0)
-    x = torch.randn(count, 64, generator=stream, dtype=torch.float64)
-    nfd.kernel(x[:8], kind="ntk", horizon=0.9)
-    start = time.perf_counter()
-    nfd.kernel(x, kind="ntk")
-    return {"seconds": time.perf_counter() - start}
-
-
-JOBS: Mapping[str, Callable[[], Cost]] = {
-    "deferred-4096": partial(_training, unstored_run, 4096),
-    "deferred-8192": partial(_training, unstored_run, 8192),
-    "structured-4096": partial(_training, unstored_run, 4096, "structured"),
-    "structured-8192": partial(_training, unstored_run, 8192, "structured"),
-    "dense-4096": partial(_training, dense_run, 4096),
-    "dense-8192": partial(_training, dense_run, 8192),
-    "query": _query,
-    "large": _large,
-    "ntk-1000": partial(_gram, 1000),
-    "ntk-4000": partial(_gram, 4000),
-}
-
-
-def main() -> None:
-    """One line: the cost, and where the library came from."""
-    print(json.dumps({"source": nfd.__file__, "cost": JOBS[sys.argv[1]]()}))
-
-
-if __name__ == "__main__":
-    main()

@@ -37,14 +37,6 @@ class Section:
 
 SECTIONS = (
     Section(
-        "Against an earlier version",
-        ("against",),
-        "`python -m benchmarks.run --against COMMIT` checks out the commit and runs every job on both versions, in "
-        "turn. Each run has its own process and an empty cache. The goal of a cost is the highest allowed ratio of "
-        "new to old. The goal of `dense / ours` is how many times faster than the plain dense network we want to be "
-        "(16 layers, 25 steps of 8). A goal counts as met or missed if the whole interval lies on one side of it.",
-    ),
-    Section(
         "Deferred against dense",
         ("dense",),
         "Times include initialisation; float32. The opponent is `benchmarks/dense.py`: fused `addmm` forward and "
@@ -136,17 +128,6 @@ SECTIONS = (
         "model on the same sample. A check of the paper's two-layer network, against training the same networks "
         "without meters.",
     ),
-    Section(
-        "The study",
-        ("study", "page"),
-        "`nfd paper study` at its defaults. The page with its charts as PDF and PNG, against the renderer alone.",
-    ),
-    Section(
-        "Sweeps",
-        ("sweep",),
-        "Many short runs, against training the same stacks in a loop on one thread. The difference is the time for "
-        "names, hand-outs and commits, and with worker processes their start, once.",
-    ),
 )
 
 
@@ -175,7 +156,7 @@ def _opening(result: Result) -> list[str]:
         "the bandwidth and the product rate measured at the same moment.",
         "`make bench-check` measures again and compares ratios, not seconds. It fails if a ratio is worse by more than "
         f"the scatter of both runs (5 % chance for all ratios together) and by more than {cell('', LEAST)} times. "
-        "`python -m benchmarks.run --against COMMIT` runs an earlier commit and this one in turn.",
+        "`python -m benchmarks.check OLD NEW` compares any two results, such as those of two commits.",
     ]
     missing = [f"{name} ({reason})" for name, reason in result.missing.items()]
     if result.quick:

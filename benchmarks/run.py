@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import against, commands, gpu, kernels, networks, particles, structured
+from benchmarks import gpu, kernels, networks, particles, plans, structured
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from benchmarks.show import terminal
@@ -54,11 +54,8 @@ PARTS = (
     Part("neural-tangents", kernels.against_neural_tangents, 1),
     Part("particles", particles.against_deferred, 2),
     Part("samples", particles.many_samples, 2),
-    Part("study", commands.study, 1),
-    Part("page", commands.page, 3),
-    Part("plan", commands.planning),
-    Part("check", commands.checking, 3),
-    Part("sweep", commands.sweeps, 3),
+    Part("plan", plans.planning),
+    Part("check", plans.checking, 3),
     Part("wide", wide, 2),
 )
 
@@ -85,38 +82,16 @@ def measured(parts: Sequence[Part], quick: bool, said: Callable[[str], None] = l
 
 def main() -> None:
     """Measure, print, keep."""
+    names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, three rounds: under three minutes")
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="these parts, or jobs with --against")
-    parser.add_argument("--against", metavar="COMMIT", help="compare jobs with an earlier commit instead")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds with --against")
-    parser.add_argument("--out", type=Path, help="folder of all results; out/bench, or out/against")
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=names, default=names, help=", ".join(names))
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of all results")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)  # of short runs about their own noise
-    try:
-        result = _result(arguments)
-    except ValueError as error:
-        parser.error(str(error))
-    path = result.keep(arguments.out or Path("out/against" if arguments.against else "out/bench"))
-    _show(result, path)
-
-
-def _result(arguments: argparse.Namespace) -> Result:
-    """What was asked for; ValueError for names and commits that there are not."""
-
-    def report(text: str) -> None:
-        print(text, flush=True)
-
-    if arguments.against:
-        return against.against(arguments.against, arguments.only, arguments.rounds, report)
-    if unknown := set(arguments.only) - {part.name for part in PARTS}:
-        known = ", ".join(part.name for part in PARTS)
-        raise ValueError(f"--only must name parts; got {', '.join(sorted(unknown))}. There are {known}.")
-    chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
-    return measured(chosen, arguments.quick, report)
-
-
-def _show(result: Result, path: Path) -> None:
+    chosen = [part for part in PARTS if part.name in arguments.only]
+    result = measured(chosen, arguments.quick, partial(print, flush=True))
+    path = result.keep(arguments.out)
     terminal("machine", [{"": name, "found": value} for name, value in result.machine.items()])
     for name, rows in result.parts.items():
         terminal(f"{name}, {result.seconds[name]:.0f} s", rows)

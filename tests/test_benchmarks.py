@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import check, real_ladders_page
+from benchmarks import check, real_ladders_page, two_limits, two_limits_settings
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
@@ -133,6 +133,24 @@ def test_parts_alternate_and_what_is_missing_says_why(tmp_path: Path, monkeypatc
 
 def test_the_page_is_made_from_the_baseline() -> None:
     assert page(Result.read(BASELINE)) == PAGE.read_text()
+
+
+# ---- the page of the two limits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_two_limits_are_measured_and_their_page_filled(tmp_path: Path) -> None:
+    page = tmp_path / "two-limits.md"
+    page.write_text(two_limits.PAGE.read_text())
+    two_limits.main(page, scale=0.01, depths=[2], samples=2)
+    text = page.read_text()
+    assert text.count("\n| 2 | ") == 1
+    assert "\n| 32 | " not in text  # a depth of the whole measurement
+    assert "Extrapolated from n = 40" in text
+
+
+def test_the_table_of_kernels_is_on_the_page() -> None:
+    assert two_limits_settings.kernels() in two_limits.PAGE.read_text()
 
 
 # ---- the page of real ladders -----------------------------------------------------------------------------------

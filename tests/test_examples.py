@@ -10,15 +10,12 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import jupytext
 import nbformat
 import pytest
 import torch
 from tests.waiting import PATIENCE
-
-import nfd
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -85,19 +82,6 @@ def test_notebooks_are_their_scripts(name: str) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in found.cells if cell.cell_type == "code")
 
 
-@pytest.mark.slow
-def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    arguments = ["two_limits.py", "--depths", "2", "--samples", "2", "--scale", "0.01", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    monkeypatch.syspath_prepend(EXAMPLES)
-    (tmp_path / "two-limits.md").write_text("the page as git has it")
-    runpy.run_path(str(EXAMPLES / "two_limits.py"), run_name="__main__")
-    page = (tmp_path / "two-limits.md").read_text()
-    assert page.count("| 2 | ") == 1
-    assert "| width n | " in page
-    assert not re.search(r"\{(samples|horizon|size|table|verdicts|steps|start|slopes|grid|orders)\b", page)
-
-
 def test_the_first_step_by_hand_has_the_ratio_of_its_formula() -> None:
     change = runpy.run_path(str(EXAMPLES / "first_step_by_hand.py"))["change"]
     own, other = (torch.tensor([change(128, 4, 1.0, is_own, seed) for seed in range(12)]) for is_own in (True, False))
@@ -160,34 +144,6 @@ def test_a_plan_rides_in_torchrun(shard: str, processes: int) -> None:
     done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=PATIENCE, env=ALONE)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"{shard}, {processes} processes" in done.stdout
-
-
-def transfer_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The example as a module, as it is beside the others."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    return importlib.import_module("transfer_gpt")
-
-
-def test_transfer_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Rules that are one along an axis are trained once; what was done is read, and what is missing is named."""
-    example = transfer_gpt(monkeypatch)
-    monkeypatch.setattr(example, "EVALUATED", 1)
-    monkeypatch.setattr(example.wide_gpt, "HEAD", 8)
-    ladder = example.Ladder("adamw", "mup", (8, 16), (1,), (0.004, 0.032, 0.256), 2, seeds=2)
-    ladders = example.under(("mup", "complete-p"), ladder)
-    jobs = [*ladders, example.Check(ladder, (1, 2), 2), example.Larger(ladder, 24)]
-    assert len(example.distinct([*jobs, *example.under(("standard",), ladder)])[0]) == 4
-    chosen, _ = example.distinct(jobs)
-    *_, known = example.results(chosen, tmp_path, None)
-    monkeypatch.setattr(nfd, "transfer", None)
-    assert [*example.results(chosen, tmp_path, None)][-1] == known  # nothing is done again
-    example.main(jobs, tmp_path, tmp_path / "transformers.md", train=False)
-    page = (tmp_path / "transformers.md").read_text()
-    assert page.count("| AdamW, mup, complete-p |") == 2  # best rates and the larger network
-    assert "step 1 | step 2" in page
-    assert "Not run" not in page
-    assert "{" not in page
-    assert (tmp_path / "transformers-width-adamw.png").stat().st_size > 5000
 
 
 @pytest.mark.filterwarnings("ignore:Layers with resolution=0.2")  # as its page says

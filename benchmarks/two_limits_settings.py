@@ -1,31 +1,31 @@
 """The two limits over activations, horizons, losses and outputs, and while training: a section of docs/two-limits.md.
 
-Run: python examples/two_limits_settings.py [--networks 24] [--width 256] [--page docs/two-limits.md]
-Writes the section of the page between its marks; takes two minutes on one core.
+    python -m benchmarks.two_limits_settings
+
+fills the section in two minutes on one core.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from benchmarks.show import fill_page
+from benchmarks.two_limits import FEEDBACKS, PAGE
 from nfd import SGD, ResNet, kernel
 from nfd.core import Activation, Feedback, interval
 from nfd.data import digits
 from nfd.paper.two_limits import ETA_C, relative
 
-BEGIN, END = "<!-- settings -->", "<!-- end of settings -->"
+WIDTH, NETWORKS = 256, 24
 DEPTH, BATCH = 8, 8
 LOOKS = (1, 2, 4, 8, 16, 32)
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf")
 HORIZONS, DEPTHS = (0.5, 1.0, 2.0, 4.0), (4, 16, 64)
-FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent")
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOSSES: dict[str, tuple[int, Loss]] = {  # outputs, and the loss of a batch [B, outputs] with labels [B]
@@ -55,47 +55,15 @@ def _sign(label: Tensor) -> Tensor:
     return torch.where(label % 2 == 0, 1.0, -1.0)
 
 
-def main() -> None:
-    """Measure and write the section."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", type=int, default=24)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--page", type=Path, default=Path("docs/two-limits.md"))
-    a = parser.parse_args()
-    text = section(a.width, a.networks)
-    print(text)
-    before, rest = a.page.read_text(encoding="utf-8").split(BEGIN)
-    a.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
-
-
-def section(width: int, count: int) -> str:
-    """The text between the marks."""
-    base = Setting()
-    settings = [
-        base, replace(base, activation="tanh"), replace(base, horizon=4.0, eta_c=ETA_C / 8), replace(base, depth=32),
-        replace(base, loss="logistic"), replace(base, loss="cross-entropy, 10 outputs"),
-        replace(base, eta_c=ETA_C / 4),
-    ]  # fmt: skip
-    return f"""
-**The first step, computed.** By Theorem 1 and Corollary 1 the ratio of standard to decoupled tends to 1 with depth. It
-does so for no activation and no horizon below: it grows with depth. The table holds the ratio of two tangent kernels at
-infinite width, `nfd.kernel(kind="ntk")` over `kind="independent-feedback"`, for one input with |x|^2 = d.
-
-{kernels()}
-
-**The first step, measured under three losses.** A step goes along dLoss/df, and an output changes by its kernel times
-dLoss/df. So neither the loss nor the number of outputs enters the ratio. Networks of width {width} and depth 16,
-{count} of each kind, at eta_c = 0.001; measured is `-(df . dLoss/df)`:
-
-{losses(width, count)}
-
-**During training.** {count} standard and {count} decoupled networks of width {width} start alike and learn digits in
-batches of {BATCH}. The rate is eta_c = {ETA_C:g} where the table gives no other. After k steps their outputs on 32
-other digits have changed, by different amounts. A cell holds the RMS of the mean difference, noise subtracted, over the
-RMS of the change in decoupled networks, with its 95 % interval. Under the squared loss both kinds approach the same
-targets, and the gap falls as they come near. Under losses without targets it grows.
-
-{gaps(settings, width, count)}"""
+SETTINGS = (
+    Setting(),
+    Setting(activation="tanh"),
+    Setting(horizon=4.0, eta_c=ETA_C / 8),
+    Setting(depth=32),
+    Setting(loss="logistic"),
+    Setting(loss="cross-entropy, 10 outputs"),
+    Setting(eta_c=ETA_C / 4),
+)
 
 
 def kernels() -> str:
@@ -104,20 +72,20 @@ def kernels() -> str:
     lines = [f"| activation | T | {' | '.join(f'L = {L}' for L in DEPTHS)} | infinite L |", "|---" * 6 + "|"]
     for activation in ACTIVATIONS:
         for horizon in HORIZONS:
-            cells = [_ratio(x, activation, horizon, L) for L in (*DEPTHS, None)]
+            cells = [_ratio(x, activation, horizon, L) for L in (*DEPTHS, math.inf)]
             lines.append(f"| {activation} | {horizon:g} | {' | '.join(f'{cell:.3f}' for cell in cells)} |")
     return "\n".join(lines)
 
 
-def _ratio(x: Tensor, activation: Activation, horizon: float, depth: int | None) -> float:
+def _ratio(x: Tensor, activation: Activation, horizon: float, depth: float) -> float:
     own, other = (
-        kernel(x, kind=kind, activation=activation, horizon=horizon, **({} if depth is None else {"depth": depth}))
+        kernel(x, kind=kind, activation=activation, horizon=horizon, depth=depth)
         for kind in ("ntk", "independent-feedback")
     )
     return float(own / other)
 
 
-def losses(width: int, count: int) -> str:
+def losses(width: int = WIDTH, count: int = NETWORKS) -> str:
     """The measured ratio of the first step by loss."""
     formula = 1 + 0.25 / (1 + 0.5 / 16)
     lines = ["| loss | standard / decoupled, measured | formula |", "|---|---|---|"]
@@ -148,14 +116,14 @@ def _first_step(setting: Setting, width: int, feedback: Feedback, seed: int) -> 
     before = net(x)
     loss = LOSSES[setting.loss][1](before, data.labels[:1])
     (slope,) = torch.autograd.grad(loss, before, retain_graph=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     optimizer.step()
     with torch.no_grad():
-        change = ((before.detach() - net(x)) * slope).sum()
-    return change / slope.square().sum() / 1e-3
+        change: Tensor = ((before.detach() - net(x)) * slope).sum() / slope.square().sum() / 1e-3
+    return change
 
 
-def gaps(settings: list[Setting], width: int, count: int) -> str:
+def gaps(settings: Sequence[Setting] = SETTINGS, width: int = WIDTH, count: int = NETWORKS) -> str:
     """The distance of standard from decoupled networks by the number of steps."""
     lines = [
         f"| setting | {' | '.join(f'k = {k}' for k in LOOKS)} |",
@@ -167,7 +135,6 @@ def gaps(settings: list[Setting], width: int, count: int) -> str:
         )
         cells = [relative(own[:, k] - other[:, k], other[:, k]).unsigned for k in range(len(LOOKS))]
         lines.append(f"| {setting.name} | {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
     return "\n".join(lines)
 
 
@@ -185,7 +152,7 @@ def _outputs(setting: Setting, width: int, feedback: Feedback, seed: int) -> Ten
     for step in range(steps):
         batch = slice(step * BATCH, (step + 1) * BATCH)
         optimizer.zero_grad()
-        LOSSES[setting.loss][1](net(x[batch]), label[batch]).backward()
+        torch.autograd.backward(LOSSES[setting.loss][1](net(x[batch]), label[batch]))
         optimizer.step()
         if step + 1 in LOOKS:
             with torch.no_grad():
@@ -194,4 +161,6 @@ def _outputs(setting: Setting, width: int, feedback: Feedback, seed: int) -> Ten
 
 
 if __name__ == "__main__":
-    main()
+    made = {"kernels": kernels(), "losses": losses(), "settings": gaps()}
+    print(*made.values(), sep="\n\n")
+    fill_page(PAGE, made)

@@ -1,26 +1,26 @@
 """Which limit is whose? Definition 1, Eq. 5 and the two kinds of feedback compared at several depths, as a page.
 
-Run: python examples/two_limits.py [--depths 2 8 32] [--samples 12] [--scale 1.0] [--out docs]
-Writes two-limits.md. ``--scale`` multiplies widths and numbers of networks; 1 takes about a quarter of an hour.
+    python -m benchmarks.two_limits
+
+fills docs/two-limits.md in about a quarter of an hour.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
-from two_limits_words import PAGE
 
+from benchmarks.show import fill_page
 from nfd import ResNet, kernel
-from nfd.core import Activation, activation
+from nfd.core import Activation, Feedback, activation
 from nfd.core.estimates import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data import digits
 from nfd.paper.two_limits import (
-    ETA_C,
     HORIZON,
     errors_in_depth,
     first_step,
@@ -30,55 +30,45 @@ from nfd.paper.two_limits import (
     systematic,
 )
 
-WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 4096, 24, 8192, 24
+PAGE = Path(__file__).parents[1] / "docs/two-limits.md"
+FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent")
+WIDTH, NETWORKS, PARTICLES = 4096, 24, 8192  # and as many solutions of Definition 1 as networks
 
 
-def main() -> None:
-    """Measure and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--depths", type=int, nargs="+", default=[2, 8, 32])
-    parser.add_argument("--samples", type=int, default=12)
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--out", type=Path, default=Path("docs"))
-    a = parser.parse_args()
-    a.out.mkdir(parents=True, exist_ok=True)
+def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), samples: int = 12) -> None:
+    """Measure and fill the page; ``scale`` multiplies widths and numbers of networks."""
     data = digits()
-    x = data.inputs[: a.samples]
-    y = torch.where(data.labels[: a.samples] % 2 == 0, 1.0, -1.0)
+    x = data.inputs[:samples]
+    y = torch.where(data.labels[:samples] % 2 == 0, 1.0, -1.0)
 
     def scaled(value: int, least: int) -> int:
-        return max(least, int(value * a.scale))
+        return max(least, int(value * scale))
 
-    sizes = {"width": scaled(WIDTH, 16), "networks": scaled(NETWORKS, 4), "solutions": scaled(SOLUTIONS, 4)}
-    particles = scaled(PARTICLES, 2 * a.samples + 2)
-    table, verdicts, size = agreement(x, y, a.depths, particles, sizes)
-    print(table, flush=True)
-    steps = first_steps(x[0], scaled(512, 64), scaled(24, 2))
-    print(steps, flush=True)
-    start, start_facts = initialisation(x, scaled(256, 16), scaled(8, 2))
-    print(start, flush=True)
-    slopes, facts = convergence(x, y, sizes["width"], sizes["networks"])
-    print(slopes, flush=True)
-    orders, grid = commutation(x, y, sizes["width"], sizes["networks"], scaled(288, 2))
-    text = PAGE.format(
-        samples=a.samples, horizon=HORIZON, eta_c=ETA_C, particles=particles, table=table, verdicts=verdicts, size=size,
-        steps=steps, slopes=slopes, start=start, orders=orders, grid=grid, dense_width=sizes["width"] // 2, **sizes,
-        **facts, **start_facts,
-    )  # fmt: skip
-    (a.out / "two-limits.md").write_text(text, encoding="utf-8")
+    width, count = scaled(WIDTH, 16), scaled(NETWORKS, 4)
+    particles = scaled(PARTICLES, 2 * samples + 2)
+    made = {
+        "first steps": first_steps(x[0], scaled(512, 64), scaled(24, 2)),
+        "agreement": agreement(x, y, depths, particles, width, count),
+        "before training": initialisation(x, scaled(256, 16), scaled(8, 2)),
+        "during training": convergence(x, y, width, count),
+        "orders": commutation(x, y, width, count, scaled(288, 2)),
+    }
+    print(*made.values(), sep="\n\n")
+    fill_page(page, made)
 
 
-def agreement(x: Tensor, y: Tensor, depths: list[int], particles: int, sizes: dict[str, int]) -> tuple[str, str, float]:
-    """Differences at every depth, a verdict on each pair, and the RMS of the outputs."""
+def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width: int, count: int) -> str:
+    """Differences at every depth, a verdict on each pair, and the size of the outputs."""
     names = ("Definition 1 - independent", "Eq. 5 - Definition 1", "Definition 1 - standard", "shared - standard")
-    rows, paired, apart = [], [], {name: [] for name in names}
+    rows, paired = list[str](), list[Tensor]()
+    apart: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for L in depths:
         found = {
-            "Definition 1": solutions(x, y, L, particles, sizes["solutions"], eq5=False),
-            "Eq. 5": solutions(x, y, L, particles, sizes["solutions"], eq5=True),
-            "independent": networks(x, y, L, sizes["width"], sizes["networks"], "independent", "deferred"),
-            "shared": networks(x, y, L, sizes["width"], sizes["networks"], "shared", "deferred"),
-            "standard": networks(x, y, L, sizes["width"] // 2, sizes["networks"], "shared", "dense", seed=1),
+            "Definition 1": solutions(x, y, L, particles, count, eq5=False),
+            "Eq. 5": solutions(x, y, L, particles, count, eq5=True),
+            "independent": networks(x, y, L, width, count, "independent", "deferred"),
+            "shared": networks(x, y, L, width, count, "shared", "deferred"),
+            "standard": networks(x, y, L, width // 2, count, "shared", "dense", seed=1),
         }
         cells = []
         for name in names:
@@ -105,7 +95,8 @@ def agreement(x: Tensor, y: Tensor, depths: list[int], particles: int, sizes: di
             "does not explain the gap between the two limits.",
         ]
     )
-    return "\n".join([head, *rows]), verdicts, rms(found["standard"].mean(0))
+    size = f"- Outputs of the standard network have RMS {rms(found['standard'].mean(0)):.2f}."
+    return "\n".join([head, *rows, "", verdicts, size])
 
 
 def alike(found: list[tuple[float, float, float]]) -> str:
@@ -151,7 +142,7 @@ def weighted(group: Tensor | Pair, sign: float) -> list[tuple[float, Tensor]]:
     return [(sign, group)] if isinstance(group, Tensor) else [(2 * sign, group[0]), (-sign, group[1])]
 
 
-def initialisation(x: Tensor, n: int, count: int) -> tuple[str, dict[str, object]]:
+def initialisation(x: Tensor, n: int, count: int) -> str:
     """Fitted exponents of the mean-square errors of untrained networks in depth and width."""
     depths, L = (4, 8, 16, 32), 8
     lines = [
@@ -166,9 +157,9 @@ def initialisation(x: Tensor, n: int, count: int) -> tuple[str, dict[str, object
         widths = [max(4, n // 4), max(8, n // 2), n, 2 * n]
         squares = torch.stack([errors_in_width(x, name, L, seed, widths) for seed in range(4 * count)])
         for k, what in enumerate(("`h_L.h_L / n`", "`g_0.g_0 / n`")):
-            found = interval(lambda r, w=widths: log_slope(w, r.mean(0)), squares[:, k])  # type: ignore[misc]
+            found = interval(lambda r, w=widths: log_slope(w, r.mean(0)), squares[:, k])
             lines.append(f"| {what} | {name} | width {', '.join(map(str, widths))} | {found} |")
-    return "\n".join(lines), {"start_width": n, "kernel_depth": L}
+    return "\n".join(lines)
 
 
 def errors_in_width(x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int]) -> Tensor:
@@ -195,7 +186,7 @@ def moments(x: Tensor, name: Activation, L: int) -> tuple[Tensor, Tensor]:
     return C, P
 
 
-def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict[str, object]]:
+def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
     """Fitted exponents in width and depth for both kinds of feedback."""
     depth, depths, widths = 8, (2, 4, 8, 16, 32), [max(4, width // k) for k in (64, 32, 16, 8)]
     table = ["| feedback | against | sizes | exponent [95 % interval] | expected |", "|---|---|---|---|---|"]
@@ -212,16 +203,23 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict
         table.append(f"| {feedback} | width n | {sizes} | {by_width} | -1/2, fluctuations of one network |")
         sizes = ", ".join(map(str, depths[:-2]))
         table.append(f"| {feedback} | depth L | {sizes} | {by_depth} | -1 for large L |")
-    return "\n".join(table), {"depth": depth, "last": depths[-2], "twice": depths[-1]}
+    return "\n".join(table)
 
 
-def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> tuple[str, str]:
+def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> str:
     """Mean outputs extrapolated to infinity by width first, by depth first, and jointly, compared."""
     n, L = max(8, width // 32), 8
     lines = ["| feedback | depth first - width first | joint - width first |", "|---|---|---|"]
-    for feedback in ("shared", "independent"):
+    for feedback in FEEDBACKS:
 
-        def at(width: int, depth: int, runs: int, weights: str, seed: int, feedback: str = feedback) -> Tensor:
+        def at(
+            width: int,
+            depth: int,
+            runs: int,
+            weights: Literal["dense", "deferred"],
+            seed: int,
+            feedback: Feedback = feedback,
+        ) -> Tensor:
             return networks(x, y, depth, width, runs, feedback, weights, seed=seed)
 
         wide = (at(width, 2 * L, count, "deferred", 6), at(width, L, count, "deferred", 7))
@@ -230,11 +228,11 @@ def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> tupl
         cells = ["{:.4f} ({:.4f}), {:.1f}".format(*difference(wide, other)) for other in (deep, both)]
         lines.append(f"| {feedback} | " + " | ".join(cells) + " |")
     sizes = (
-        f"n = {width}, L = {L} and {2 * L} (width first); L = {8 * L}, n = {n} and {2 * n} (depth first); "
-        f"(n, L) = ({2 * n}, {2 * L}) and ({4 * n}, {4 * L}) (jointly)"
+        f"Extrapolated from n = {width}, L = {L} and {2 * L} (width first); L = {8 * L}, n = {n} and {2 * n} "
+        f"(depth first); (n, L) = ({2 * n}, {2 * L}) and ({4 * n}, {4 * L}) (jointly)."
     )
-    return "\n".join(lines), sizes
+    return "\n".join([*lines, "", sizes])
 
 
 if __name__ == "__main__":
-    main()
+    main(PAGE)
