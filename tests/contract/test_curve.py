@@ -136,7 +136,7 @@ def watched(losses: dict[int, float]) -> nfd.Watch:
 def test_a_watch_alerts_to_losses_that_leave_the_forecast_and_not_to_those_that_follow_it() -> None:
     losses = curve(FAST, total=SHORT)
     assert [alert for alert in watched(losses).alerts if alert.cause is Cause.LOSS] == []
-    broken = {step: loss * (1.05 if step > SHORT // 2 else 1.0) for step, loss in losses.items()}
+    broken = {step: loss * (1.05 if step > SHORT // 2 else 1.0) for step, loss in losses.items()} | {60: math.nan}
     (alert,) = [alert for alert in watched(broken).alerts if alert.cause is Cause.LOSS]
     assert alert.meter == "loss"
     assert alert.layer is None

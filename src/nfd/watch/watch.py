@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -168,7 +169,7 @@ class Watch:
         """Forecast the final loss of a language model from the losses that ``step`` was given (``nfd.forecast_run``).
 
         From then on, the mean loss between looks raises an alert where it leaves the band of the forecast by more than
-        the noise of seeds, once.
+        the noise of seeds, once. Call it again after ``load_state_dict``.
 
         Args:
             total_steps, schedule, rate: of the run, as in ``nfd.forecast_run``.
@@ -180,7 +181,8 @@ class Watch:
             ValueError, TypeError: naming the argument; with fewer than five losses behind the warm-up.
         """
         self._read_losses()
-        self._forecast = forecast_run(self.losses, schedule, total_steps, rate=rate)
+        finite = {step: loss for step, loss in self.losses.items() if math.isfinite(loss)}
+        self._forecast = forecast_run(finite, schedule, total_steps, rate=rate)
         return self._forecast
 
     def state_dict(self, *, start: bool = True) -> dict[str, Any]:
