@@ -90,7 +90,9 @@ class Prior:
 
 _WIDE_MEAN = np.array([-0.9, -0.9, math.log(0.35), math.log(0.33), math.log(1.4), math.log(0.004)])
 _WIDE_ERROR = np.array([1.5, 1.5, 0.5, 0.5, 0.5, 1.0])
-WIDE = Prior("wide priors", _WIDE_MEAN, np.diag(_WIDE_ERROR**2), None, 3.0)
+# Without calibration they held 85 % of the targets of a published ladder; with q 2.6 94 %, with 2.8 98 %.
+_WIDE_CALIBRATION = Calibration(tau=0.005, kappa=0.02, q=2.8)
+WIDE = Prior("wide priors", _WIDE_MEAN, np.diag(_WIDE_ERROR**2), None, 3.0, _WIDE_CALIBRATION)
 LADDERS = Path(__file__).with_name("prior.json")
 
 
