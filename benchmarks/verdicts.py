@@ -314,7 +314,7 @@ class Tables:
                 r for r in self.networks[case] if r[case.axis] in sizes and r["seed"] in seeds and r["step"] == step
             ]
             of = {"width": [_WIDTH], "depth": [_DEPTH], case.axis: sizes}
-            self._known[key] = rows(runs, of, case.axis, len(seeds), case.rule)
+            self._known[key] = rows(runs, of, case.axis, case.rule)
         return self._known[key]
 
     def wrong(

@@ -42,7 +42,6 @@ from nfd.meters.verdict import (
     Event,
     Failure,
     cure_of_all,
-    dead_units,
     failures_of,
     first_bad,
     gradient_events,
@@ -156,7 +155,7 @@ def check(
         for axis in AXES
         for step in looks
         for stack in stacks
-        for row in rows(networks(runs, step, stack), sizes, axis, seeds, family.rule)
+        for row in rows(networks(runs, step, stack), sizes, axis, family.rule)
     ]
     table.sort(
         key=lambda row: (AXES.index(row["axis"]), [*METERS].index(row["meter"]), stacks.index(row.get("stack", "")))
@@ -203,7 +202,7 @@ class Check:
         table: one dict per meter and axis, and of a model with several stacks of blocks, such as an encoder and a
             decoder, one for every ``stack``. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
             ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault begins. Also
-            ``meter``, ``axis`` and ``seeds_needed``.
+            ``meter`` and ``axis``.
         runs: one dict per network: width, depth, seed, its meters after the last step, and why others could not be read
             (``unread``). The same of every stack of several: ``stacks``.
         failures: what went wrong, once per kind, with the first step, layer and network.
@@ -412,10 +411,6 @@ class _Measurement(Observation):
             return
         if done in self.looks and done < steps:
             self._measure(done)
-        if row.step.bit_count() <= 1 or done == steps:  # after steps 1, 2, 3, 5, 9, ... and the last
-            dead = dead_units(self.member.module, run, done)
-            if dead is not None and all(event.kind != dead.kind for event in self.events):
-                self.events.append(dead)
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
         """Measure what the last step left, if it still answers."""

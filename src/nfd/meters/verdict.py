@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from nfd.core.errors import AXES, Axis, RuleName
 from nfd.core.estimates import UNKNOWN, Interval, pooled_slope
@@ -38,7 +37,6 @@ THRESHOLDS = (
     f"these sizes, the exponent beyond ±{_CLEAR}."
 )
 LIMITS = f"LIMIT: an update falls no faster than width^{_ROOT}, as in sound networks that are small: no fault."
-_MANY = 100  # seeds: beyond it more sizes help sooner
 
 Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 
@@ -99,20 +97,6 @@ def since(sizes: Sequence[int], values: Tensor) -> int:
     while start > 0 and abs(float(x[start] - x[start - 1])) > _CLEAR * math.log(sizes[start] / sizes[start - 1]):
         start -= 1
     return sizes[start]
-
-
-def seeds_needed(slope: Interval, seeds: int, span: float = math.inf) -> int | None:
-    """How many seeds would settle an uncertain slope, if it stays where it is; None where no number would,
-    or too many to ask for.
-
-    An interval shrinks as the root of their number.
-    """
-    half, size = (slope.high - slope.low) / 2, abs(slope.value)
-    room = _CLEAR - size if size < _CLEAR else size - _resolved(span)
-    if not math.isfinite(half) or room <= 0.01:
-        return None
-    needed = max(seeds + 1, math.ceil(seeds * (half / room) ** 2))
-    return needed if needed <= _MANY else None
 
 
 # ---- what it means ---------------------------------------------------------------------------------------------------
@@ -214,7 +198,7 @@ def stacks_of(runs: Sequence[Row]) -> list[str]:
 
 
 @undisturbed()
-def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
+def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: RuleName) -> list[Row]:
     """One row per meter of ``networks``: its trend along one axis, with a factor for every size of the other; all
     networks begin independently."""
     other: Axis = "depth" if axis == "width" else "width"
@@ -229,14 +213,14 @@ def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds:
     for meter in METERS if len(sizes[axis]) > 1 else ():
         if _OF_ONE_AXIS.get(meter, axis) != axis:
             continue
-        row: Row = {"meter": meter, "axis": axis, "since": None, "seeds_needed": None}
+        row: Row = {"meter": meter, "axis": axis, "since": None}
         points = [(run[axis], run[other], run[meter]) for run in seen if meter in run]
         unread = next((run["unread"][meter] for run in seen if meter in run.get("unread", {})), "")
         slope = UNKNOWN
         if unread:
             row |= {"verdict": "NOT MEASURED", "reason": "unread", "cause": unread}
         elif points:
-            slope, judgement = _judged(meter, axis, sizes[axis], points, direction, len(seen), seeds, rule)
+            slope, judgement = _judged(meter, axis, sizes[axis], points, direction, len(seen), rule)
             row |= judgement
         else:
             continue
@@ -251,7 +235,6 @@ def _judged(
     points: list[tuple[int, int, float]],
     direction: float,
     runs: int,
-    seeds: int,
     rule: RuleName,
 ) -> tuple[Interval, Row]:
     """The slope of points (size, size of the other axis, value) and its row."""
@@ -271,9 +254,8 @@ def _judged(
     if word in ("COLLAPSES", "GROWS"):
         typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
         return said(word, reason, f"{changed}; {advice}" if advice else f"{changed}.", since=since(sizes, typical))
-    more = seeds_needed(slope, seeds, span) if word == "UNCERTAIN" and len(kept) == runs else None
-    if word == "UNCERTAIN":
-        reason = "broken" if len(kept) < runs else "noise" if more else "edge"
+    if word == "UNCERTAIN" and len(kept) < runs:
+        reason = "broken"
     texts = {
         "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {changed}.",
@@ -281,11 +263,10 @@ def _judged(
         "unless inner_update collapses, too.",
         "direction": f"{changed}: changes of matrices keep their size, and their directions fit the inputs less, as "
         "where a batch has more independent inputs than a layer has coordinates: no fault of the rates.",
-        "noise": f"{changed}: about {more} seeds would settle it.",
-        "edge": f"{changed}, close to the threshold of a verdict: add sizes to settle it.",
+        "edge": f"{changed}, across the threshold of a verdict: more seeds or sizes would settle it.",
         "broken": "zero or not finite in some networks.",
     }
-    return said(word, reason, texts[reason], seeds_needed=more)
+    return said(word, reason, texts[reason])
 
 
 def _positive(points: Iterable[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
@@ -315,7 +296,6 @@ def change(slope: Interval, axis: Axis, sizes: Sequence[int]) -> str:
 
 _TEXTS = {
     "not-finite": "not finite, first in {layer}",
-    "dead-units": "{layer}: {size:.0%} of its units are dead",
     "loss-rose": "the loss rose to {size:.3g} times the first one: the learning rate is too large",
     "gradient-not-finite": "the gradient of the stream is not finite{place}",
     "gradients-vanish": "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
@@ -334,8 +314,7 @@ class Event:
         kind: what happened.
         step: how many updates the network had taken.
         layer: the first layer that shows it, or the stack of blocks; empty for the whole network.
-        size: the share of units that are dead, the loss over the first loss, or the gradient that enters the first
-            block over that which leaves the last.
+        size: the loss over the first loss, or the gradient that enters the first block over that which leaves the last.
     """
 
     kind: str
@@ -379,50 +358,7 @@ def failures_of(runs: Sequence[Row]) -> list[Failure]:
     return failures
 
 
-_RELUS = {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu}
-_DEAD = 0.5  # share of a layer's units that give 0 for a whole batch
-_LEAST_ROWS = 16  # on fewer, healthy units are silent too
 _VANISHED, _EXPLODED = 1e-3, 1e3
-
-
-class _Relus(TorchFunctionMode):
-    """The name of the module around every ReLU that runs, and the share of its units that no sample excites."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.running, self.seen = [""], list[tuple[str, float]]()
-
-    def enter(self, name: str, *_: Any) -> None:
-        """A module of this name begins."""
-        self.running.append(name)
-
-    def leave(self, *_: Any) -> None:
-        """It ended."""
-        self.running.pop()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func in _RELUS and isinstance(out, Tensor) and out.dim() > 1:
-            units = out.detach().movedim(1 if out.dim() > 3 else -1, -1).flatten(0, -2)  # channels of images are second
-            if len(units) >= _LEAST_ROWS:
-                self.seen.append((self.running[-1], float((units <= 0).all(0).double().mean())))
-        return out
-
-
-def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | None:
-    """The first ReLU of a pass of which half the units or more are dead on the whole batch, or None."""
-    with torch.no_grad(), _Relus() as relus, ExitStack() as hooks:
-        for name, module in modules(model).items():
-            if name:
-                hooks.enter_context(module.register_forward_pre_hook(partial(relus.enter, name)))
-                hooks.enter_context(module.register_forward_hook(relus.leave))
-        run()
-    for place, (layer, share) in enumerate(relus.seen, 1):
-        if share >= _DEAD:
-            return Event("dead-units", step, f"ReLU {place}" + (f" in {layer}" if layer else ""), share)
-    return None
 
 
 def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
