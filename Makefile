@@ -53,9 +53,9 @@ bench-baseline: .venv/installed
 	$(BIN)/python -m benchmarks.check --accept "$$(ls -t out/bench/*.json | head -1)"
 	$(BIN)/python -m benchmarks.page
 
-# How often every kind of interval contains the truth: docs/coverage.md. make coverage ONLY="means slopes" for some parts.
+# How often intervals contain the truth: docs/coverage.csv and .md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed
-	$(BIN)/python -m benchmarks.coverage $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
+	$(BIN)/python -m benchmarks.coverage --keep $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
 
 # An opponent of the kernels that needs an old JAX, and so an environment of its own.
 # The wheel as users get it: away from the repository, with each extra. VERSIONS=oldest or newest tries others.

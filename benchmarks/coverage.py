@@ -1,142 +1,167 @@
-"""``make coverage``: how often 95 % intervals contain the truth, by repetition, as JSON, a table and a page.
+"""``make coverage``: how often 95 % intervals contain the truth, by repetition, as docs/coverage.csv and a page.
 
 Every kind of interval is made by the function that the library makes it with, from numbers or networks whose truth is
-known. Parts are cut into chunks of repetitions with random numbers of their own, which two processes measure.
+known: the draws of ``benchmarks.coverage_cases`` and ``benchmarks.coverage_laws``. Two processes share the draws.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-import json
-import sys
+import csv
+import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from importlib import import_module
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.coverage_case import Row, joined, verdict
-from benchmarks.coverage_page import PAGE, page, reason
-from benchmarks.measure import machine
-from benchmarks.show import terminal
-from nfd.core.errors import check_count
-from nfd.core.files import prepare_directory, write_json, write_text
+from benchmarks.show import fill_page, markdown, terminal
+from nfd.core.estimates import Interval, standard_errors
+from nfd.core.files import write_csv
 from nfd.core.random import derive
 
-# Part -> the module of benchmarks and its function (repetitions, seed) -> rows {kind, case, nominal, measured, error,
-# count}. The slowest come first, so that no process is left with one of them at the end.
-PARTS = {
-    "predict": ("coverage_predict", "predict_covers"),
-    "laws": ("coverage_laws", "laws_cover"),
-    "claims": ("coverage_claims", "claims_cover"),
-    "networks": ("coverage_slopes", "networks_cover"),
-    "study": ("coverage_study", "study_covers"),
-    "slopes": ("coverage_slopes", "slopes_cover"),
-    "noise": ("coverage_noise", "noise_covers"),
-    "means": ("coverage_means", "means_cover"),
-}
-RESULT = Path(__file__).with_name("coverage.json")
-_WORKERS, _CHUNK, _QUICK = 2, 250, 50
-_MOST = {"predict": 100}  # repetitions of a part that trains dozens of networks in each
-_WHOLE = ("networks",)  # in one chunk: nfd.check counts its seeds from zero
+Row = dict[str, Any]
+
+NOMINAL, WANTED = 0.95, 0.93
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, TABLE = DOCS / "coverage.md", DOCS / "coverage.csv"
 
 
-def available() -> dict[str, tuple[str, str]]:
-    """The parts whose module is there."""
-    return {name: where for name, where in PARTS.items() if importlib.util.find_spec(f"benchmarks.{where[0]}")}
+class Outcome(NamedTuple):
+    """One interval of one repetition: its kind, the case, its limits, and the truth that it should hold."""
+
+    kind: str
+    case: str
+    low: float
+    high: float
+    truth: float
 
 
-def chunk(part: str, repetitions: int, seed: int) -> tuple[list[Row], float]:
-    """The rows of some repetitions of one part, and the seconds they took; runs in a process of its own."""
+Draw = Callable[[torch.Generator], Iterable[Outcome]]
+
+
+def outcome(kind: str, case: str, found: Interval, truth: float) -> Outcome:
+    """An outcome of an interval."""
+    return Outcome(kind, case, found.low, found.high, truth)
+
+
+def share(count: float, total: float) -> Interval:
+    """``count`` of ``total`` with Wilson's 95 % interval."""
+    z, p = standard_errors(math.inf), count / total
+    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    return Interval(p, math.sqrt(p * (1 - p) / total), middle - half, middle + half)
+
+
+def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:
+    """A row per kind and case of a draw: the share of known intervals that contain the truth.
+
+    ``measured`` and its standard error, ``error``; ``count`` leaves out intervals that are not known.
+    """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", RuntimeWarning)  # of short runs about their own noise
-    module, function = PARTS[part]
-    start = time.perf_counter()
-    rows: list[Row] = getattr(importlib.import_module(f"benchmarks.{module}"), function)(repetitions, seed)
-    return rows, time.perf_counter() - start
+    held: dict[tuple[str, str], list[bool]] = {}
+    for index in range(repetitions):
+        for one in draw(torch.Generator().manual_seed(derive(seed, "repetition", index))):
+            known = held.setdefault((one.kind, one.case), [])
+            if math.isfinite(one.low) and math.isfinite(one.high):
+                known.append(one.low <= one.truth <= one.high)
+    return [row(kind, case, sum(known), len(known)) for (kind, case), known in held.items()]
 
 
-def chunks(part: str, repetitions: int) -> list[int]:
-    """Repetitions of every chunk of a part."""
-    repetitions = min(repetitions, _MOST.get(part, repetitions))
-    count = 1 if part in _WHOLE else max(-(-repetitions // _CHUNK), min(_WORKERS, repetitions) if part in _MOST else 1)
-    return [repetitions // count + (index < repetitions % count) for index in range(count)]
+def row(kind: str, case: str, covered: int, count: int) -> Row:
+    """What the table has of ``covered`` in ``count`` intervals."""
+    found = share(covered, count) if count else Interval(math.nan, math.nan, math.nan, math.nan)
+    today = datetime.now(UTC).date().isoformat()
+    measured, error = round(found.value, 4), round(found.stderr, 4)
+    return {"kind": kind, "case": case, "measured": measured, "error": error, "count": count, "date": today}
 
 
-def measured(
-    parts: Sequence[str], repetitions: int, seed: int, said: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
-    """Rows of the parts, and what each took, measured by two processes."""
-    with ProcessPoolExecutor(_WORKERS, mp_context=get_context("spawn")) as pool:
-        jobs = {
-            part: [
-                pool.submit(chunk, part, count, derive(seed, "coverage", part, index))
-                for index, count in enumerate(chunks(part, repetitions))
-            ]
-            for part in parts
-        }
-        rows, took = dict[str, list[Row]](), dict[str, float]()
-        for part, futures in jobs.items():
-            done = [future.result() for future in futures]
-            rows[part] = [row | {"verdict": verdict(row)} for row in joined(found for found, _ in done)]
-            took[part] = sum(seconds for _, seconds in done)
-            said(f"{part}: {took[part]:.0f} s")
-    about = machine()
-    counts, dates = {part: sum(chunks(part, repetitions)) for part in parts}, dict.fromkeys(parts, about["date"])
-    return {"machine": about, "seed": seed, "repetitions": counts, "dates": dates, "seconds": took, "parts": rows}
+def verdict(one: Row) -> str:
+    """Whether a row reaches ``WANTED``; where it is below by less than the noise of counting (Wilson), nobody knows."""
+    if not one["count"]:
+        return "not measured"
+    if one["measured"] >= WANTED:
+        return "reaches it"
+    return "undecided" if share(one["measured"] * one["count"], one["count"]).high >= WANTED else "falls short"
 
 
-def kept(result: dict[str, Any]) -> None:
-    """Put the parts of a result in place of those that are stored, and write the page."""
-    stored = json.loads(RESULT.read_text())
-    parts = {name: stored[name] | result[name] for name in ("repetitions", "dates", "seconds", "parts")}
-    write_json(RESULT, stored | {"machine": result["machine"], "seed": result["seed"]} | parts)
-    write_text(PAGE, page(json.loads(RESULT.read_text())))
+def draws() -> dict[str, Sequence[Draw]]:
+    """All draws by the name of their part; the slowest first, so that no process is left with one at the end."""
+    laws, cases = (import_module(f"benchmarks.coverage_{name}") for name in ("laws", "cases"))
+    return {"predict": cases.PREDICTIONS, "laws": laws.LAWS, "rates": laws.DRAWS, "noise": cases.SCALES,
+            "slopes": cases.SLOPES, "means": cases.MEANS}  # fmt: skip
 
 
-def short(result: dict[str, Any]) -> list[Row]:
-    """The rows that fall short, and of which no reason is known."""
-    rows = (row for rows in result["parts"].values() for row in rows)
-    return [row for row in rows if row["verdict"] == "falls short" and not reason(row)]
+# ---- the page -----------------------------------------------------------------------------------------------------
 
 
-def main() -> int:
-    """Measure, print, keep; 1 if an interval falls short and the page does not say why."""
-    parts = available()
+def read() -> list[Row]:
+    """The stored table."""
+    with TABLE.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return [one | {"measured": float(one["measured"]), "error": float(one["error"]), "count": int(one["count"])}
+            for one in rows]  # fmt: skip
+
+
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """The tables of the page: a row per kind, and a row per case that lies below ``WANTED``."""
+    kinds = []
+    for kind, own in groupby(sorted(rows, key=lambda one: one["kind"]), lambda one: one["kind"]):
+        cases = [one for one in own if one["count"]]
+        least = min(cases, key=lambda one: one["measured"])
+        kinds.append({
+            "kind": kind, "cases": len(cases), "least": shown(least), "most": shown(max(cases, key=share_of)),
+            "case of the least": least["case"],
+        })  # fmt: skip
+    below = [
+        {"kind": one["kind"], "case": one["case"], "measured": shown(one), "intervals": one["count"],
+         str(WANTED): verdict(one)}
+        for one in rows
+        if one["count"] and one["measured"] < WANTED
+    ]  # fmt: skip
+    return {"kinds": markdown(kinds), "below": markdown(below)}
+
+
+def share_of(one: Row) -> float:
+    """Its measured coverage."""
+    return float(one["measured"])
+
+
+def shown(one: Row) -> str:
+    """Coverage and its standard error."""
+    return f"{one['measured']:.3f} ± {one['error']:.3f}"
+
+
+def main() -> None:
+    """Measure; put what was measured in place of what is stored, and fill the page."""
+    parts = draws()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=1000, help="of every case")
-    parser.add_argument("--quick", action="store_true", help=f"{_QUICK} repetitions")
-    parser.add_argument("--only", nargs="+", metavar="PART", choices=list(parts), help="these parts; leaves the page")
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=parts, default=list(parts), help=", ".join(parts))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="where the result goes; benchmarks/coverage.json for a whole run")
-    parser.add_argument("--page-of", type=Path, metavar="RESULT", help="measure nothing: keep its parts, and the page")
-    arguments = parser.parse_args()
-    if arguments.page_of:
-        kept(json.loads(arguments.page_of.read_text()))
-        return 0
-    repetitions = _QUICK if arguments.quick else check_count("--repetitions", arguments.repetitions, minimum=2)
-    whole = not arguments.quick and not arguments.only
-    out = arguments.out or (RESULT if whole else Path("out/coverage/coverage.json"))
+    parser.add_argument("--keep", action="store_true", help="write docs/coverage.csv and fill docs/coverage.md")
+    given = parser.parse_args()
     start = time.perf_counter()
-    result = measured(arguments.only or list(parts), repetitions, arguments.seed, lambda text: print(text, flush=True))
-    for part, rows in result["parts"].items():
-        terminal(part, rows)
-    prepare_directory(out.parent)
-    write_json(out, result)
-    if whole:
-        kept(result)
-    print(f"{time.perf_counter() - start:.0f} s. Result: {out}{f', page: {PAGE}' if whole else ''}")
-    missing = [row for row in short(result) if repetitions >= _CHUNK]
-    for row in missing:
-        print(f"Falls short, and the page does not say why: {row['kind']}, {row['case']}: {row['measured']:.3f}.")
-    return 1 if missing else 0
+    chosen = [draw for part in given.only for draw in parts[part]]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        seeds = [derive(given.seed, "coverage", index) for index in range(len(chosen))]
+        found = pool.map(repeated, chosen, [given.repetitions] * len(chosen), seeds)
+        rows = [one for several in found for one in several]
+    terminal("coverage", [one | {"": verdict(one)} for one in rows])
+    if given.keep:
+        stored = {(one["kind"], one["case"]): one for one in [*read(), *rows]}
+        write_csv(TABLE, list(stored.values()))
+        fill_page(PAGE, tables(read()))
+    print(f"{time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

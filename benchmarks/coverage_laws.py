@@ -1,6 +1,6 @@
 """How often the intervals of sweeps contain the truth: the law of size, best rates, their drift, and regret.
 
-Losses are drawn from laws that are known; the fits and the intervals are the library's. ``laws_cover`` repeats them.
+Losses are drawn from laws that are known; the fits and the intervals are the library's.
 
 Losses against size have the floor, the terms and the scatter of networks on digits (docs/sweeps.md), on grids and with
 numbers of seeds as people have them. Losses against the rate fall steeply to
@@ -13,50 +13,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import nfd
+from benchmarks.coverage import Draw, Outcome, outcome
 from nfd.core.estimates import Interval
 from nfd.rates.optimum import Regret, Scores, rounded
 from nfd.rates.transfer import drift
 
-Row = dict[str, str | int | float]
 Array = NDArray[np.float64]
 Random = np.random.Generator
-Hit = tuple[str, str, bool]  # kind, case, whether the interval held the truth
-
-NOMINAL = 0.95
 
 
-def laws_cover(repetitions: int, seed: int) -> list[Row]:
-    """Repeat every kind of interval on every case.
-
-    Returns:
-        A row per kind and case: ``kind``, ``case``, ``nominal``, ``measured`` (the share of intervals that hold the
-        truth), ``error`` (its standard error) and ``count`` (of intervals; laws that are refused give none).
-    """
-    hits: dict[tuple[str, str], list[bool]] = {}
-    random = np.random.default_rng(seed)
-    truths = {case: best_rate(curve) for case, curve in CURVES.items()}
-    for _ in range(repetitions):
-        for kind, case, held in (*_laws(random), *_rates(random, truths)):
-            hits.setdefault((kind, case), []).append(held)
-    return [_row(kind, case, held) for (kind, case), held in hits.items()]
-
-
-def _row(kind: str, case: str, held: list[bool]) -> Row:
-    share, count = sum(held) / len(held), len(held)
-    error = math.sqrt(max(share * (1 - share), 0.25 / count) / count)
-    return {"kind": kind, "case": case, "nominal": NOMINAL, "measured": share, "error": error, "count": count}
-
-
-def inside(found: Interval, truth: float) -> bool:
-    """Whether an interval contains the truth."""
-    return found.low <= truth <= found.high
+def stream(g: torch.Generator) -> Random:
+    """NumPy's random numbers of a repetition."""
+    return np.random.default_rng(g.initial_seed())
 
 
 # ---- the law of size -----------------------------------------------------------------------------------------
@@ -124,19 +100,20 @@ CASES = {
 }
 
 
-def _laws(random: Random) -> Iterator[Hit]:
-    for grid, (widths, depths) in GRIDS.items():
-        for seeds in SEEDS:
-            for about, sizes in CASES.items():
-                case, truth = f"{grid}, {seeds} seeds, {about}", sizes.law(grid, random)
-                fitted, far = (
-                    nfd.fit_scaling_law(sizes.rows(grid, seeds, truth, random)),
-                    (4 * widths[-1], 4 * depths[-1]),
-                )
-                assert isinstance(fitted, nfd.ScalingLaw)
-                if fitted.law.good:
-                    yield "law of size: floor", case, inside(fitted.floor, FLOOR)
-                    yield "law of size: larger networks", case, inside(fitted.at(*far), truth(*far))
+def sizes(grid: str, seeds: int, about: str, g: torch.Generator) -> Iterator[Outcome]:
+    """The floor, and the mean loss of a network four times as wide and deep; a law that is refused gives none."""
+    random, (widths, depths) = stream(g), GRIDS[grid]
+    case, truth = f"{grid}, {seeds} seeds, {about}", CASES[about].law(grid, random)
+    fitted, far = nfd.fit_scaling_law(CASES[about].rows(grid, seeds, truth, random)), (4 * widths[-1], 4 * depths[-1])
+    assert isinstance(fitted, nfd.ScalingLaw)
+    if fitted.law.good:
+        yield outcome("law of size: floor", case, fitted.floor, FLOOR)
+        yield outcome("law of size: larger networks", case, fitted.at(*far), truth(*far))
+
+
+LAWS: tuple[Draw, ...] = tuple(
+    partial(sizes, grid, seeds, about) for grid in GRIDS for seeds in SEEDS for about in CASES
+)
 
 
 # ---- best rates ----------------------------------------------------------------------------------------------
@@ -211,6 +188,7 @@ def population(curve: Curve, rate: Array, seeds: int = 4000) -> Array:
     return np.minimum(curve.losses(rate[None], Same(), drawn), GUESS)  # type: ignore[arg-type]
 
 
+@cache
 def best_rate(curve: Curve) -> float:
     """Where the geometric mean of the score over all seeds is lowest."""
     rate = np.linspace(-1.0, 1.0, 101)
@@ -234,28 +212,27 @@ def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: f
         first, last = (first - 2, last) if found.edge < 0 else (first, last + 2)
 
 
-def _rates(random: Random, truths: dict[str, float]) -> Iterator[Hit]:
-    for name, curve in CURVES.items():
-        for count in SEEDS_OF_RATES:
-            seeds = Seeds.drawn(random, count)
-            steps = {"": STEP} | (
-                {f", rates by factors of {k}": step for k, step in FACTORS.items()} if name in COARSE else {}
-            )
-            for words, step in steps.items():
-                found = sweep(curve, seeds, random, step=step)
-                if found.has_optimum:
-                    yield "best rate", f"{name}, {count} seeds{words}", inside(found.optimum(), truths[name])
-        if name not in COMPARED:
-            continue
-        case = f"{name}, {count} seeds"
-        moved = {(32, 2**k): sweep(curve, seeds, random, -0.5 * k) for k in (2, 3, 4)}
-        drifted = drift(moved, "depth")
-        assert drifted is not None
-        yield "drift of the best rate", case, inside(drifted, -0.5)
-        for apart in APART:
-            said, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
-            yield "regret", f"{case}, best rates {2**apart:.1f} times apart", inside(said, truth)
+def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
+    """The best rate of a curve by so many seeds; for some, its drift over sizes and what a small one's rate costs."""
+    random, curve = stream(g), CURVES[name]
+    seeds, case = Seeds.drawn(random, count), f"{name}, {count} seeds"
+    grids = {"": STEP} | ({f", rates by factors of {k}": step for k, step in FACTORS.items()} if name in COARSE else {})
+    for words, step in grids.items():
+        found = sweep(curve, seeds, random, step=step)
+        if found.has_optimum:
+            yield outcome("best rate", f"{case}{words}", found.optimum(), best_rate(curve))
+    if name not in COMPARED:
+        return
+    moved = {(32, 2**k): sweep(curve, seeds, random, -0.5 * k) for k in (2, 3, 4)}
+    drifted = drift(moved, "depth")
+    assert drifted is not None
+    yield outcome("drift of the best rate", case, drifted, -0.5)
+    for apart in APART:
+        said, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
+        yield outcome("regret", f"{case}, best rates {2**apart:.1f} times apart", said, truth)
 
+
+DRAWS: tuple[Draw, ...] = tuple(partial(rates, name, count) for name in CURVES for count in SEEDS_OF_RATES)
 
 _FINE = np.linspace(-4.0, 4.0, 321)
 
@@ -278,10 +255,3 @@ def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[
     scores = Scores(pair, drawn, ~np.isfinite(drawn), GUESS)
     truth = np.interp(pair, _FINE, _means(curve))
     return Regret(scores, large).loss, float(truth[0] - truth[1])
-
-
-if __name__ == "__main__":
-    import sys
-
-    for row in laws_cover(int(sys.argv[1]), 0):
-        print(f"{row['measured']:.3f} +- {row['error']:.3f}  of {row['count']:5d}  {row['kind']}; {row['case']}")

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from benchmarks.coverage_case import share
+from benchmarks.coverage import share
 from benchmarks.show import fill_page, markdown
 from nfd.core.errors import Axis, RuleName
 from nfd.core.estimates import Interval

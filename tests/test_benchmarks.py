@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import check, real_ladders_page, two_limits, two_limits_settings
+from benchmarks import against_others, check, real_ladders_page, two_limits, two_limits_settings
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
@@ -133,6 +133,19 @@ def test_parts_alternate_and_what_is_missing_says_why(tmp_path: Path, monkeypatc
 
 def test_the_page_is_made_from_the_baseline() -> None:
     assert page(Result.read(BASELINE)) == PAGE.read_text()
+
+
+# ---- the page of others' numbers --------------------------------------------------------------------------------
+
+
+def test_the_toy_moves_as_theory_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(against_others, "TOY_WIDTH", 32)
+    powers = {}
+    for rule in against_others.THEORY:
+        values = torch.tensor([[against_others.moved(rule, L, seed, 1e-8) for L in (2, 16)] for seed in range(2)])
+        powers[rule] = against_others.slopes((2, 16), values).value
+    assert abs(powers["depth-mup"] + 0.5) < 0.05
+    assert abs(powers["complete-p"]) < 0.05
 
 
 # ---- the page of the two limits ---------------------------------------------------------------------------------

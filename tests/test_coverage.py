@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 import torch
-from benchmarks import coverage, coverage_case, coverage_claims, coverage_means, coverage_slopes, coverage_study
-from benchmarks.coverage_case import Outcome, repeated, row, verdict
-from benchmarks.coverage_page import PAGE, page
+from benchmarks import coverage, coverage_cases, coverage_laws
+from benchmarks.coverage import Draw, Outcome, repeated, row, verdict
 from scipy import stats
 
 from nfd.core import estimates
 from nfd.core.estimates import pooled_slope
 
-REPETITIONS = 200
 CHEAP = (
-    partial(coverage_means.means, 3, 0.2),
-    partial(coverage_means.bands, 3),
-    partial(coverage_means.differences, 3, 5),
-    partial(coverage_means.pairs, 3),
-    partial(coverage_means.ratios, 3, 0.1),
-    partial(coverage_means.timings, 3),
-    partial(coverage_means.exponents, 3, -1.0),
-    partial(coverage_means.variances, 5),
-    partial(coverage_means.tuned, 3),
-    partial(coverage_means.shares, 50, 0.05),
-    partial(coverage_slopes.simulated, 4, 3, 1, -1.0),
-    partial(coverage_slopes.simulated, 3, 3, 4, -1.0),
-    partial(coverage_slopes.charted, 2),
-    partial(coverage_claims.distances, 4, 1.0, 32),
-    partial(coverage_claims.correlations, 4, 0.5),
+    partial(coverage_cases.means, 3, 0.2),
+    partial(coverage_cases.differences, 3, 5),
+    partial(coverage_cases.pairs, 3),
+    partial(coverage_cases.shares, 50, 0.05),
+    partial(coverage_cases.slopes, 4, 3, 1, -1.0),
+    partial(coverage_cases.slopes, 3, 3, 4, -1.0),
 )
 
 
@@ -42,27 +30,29 @@ def fewest(count: int) -> int:
     return int(stats.binom.ppf(1e-3, count, 0.93))
 
 
-def test_every_kind_of_interval_covers_what_it_says() -> None:
+@pytest.mark.parametrize(
+    ("draws", "repetitions"),
+    [(CHEAP, 200), ((partial(coverage_laws.sizes, "3 x 3", 3, "shared seeds, correlation 0.7"),), 40),
+     ((partial(coverage_laws.rates, "steep to the left", 8),), 40)],
+)  # fmt: skip
+def test_intervals_cover_what_they_say(draws: tuple[Draw, ...], repetitions: int) -> None:
     """Seeded, so that it does not depend on luck."""
-    rows = repeated(CHEAP, REPETITIONS, 0) + repeated([partial(coverage_study.bands, 3)], 60, 0)
-    assert len({found["kind"] for found in rows}) >= 18
-    short = [found for found in rows if found["measured"] * found["count"] < fewest(found["count"])]
-    assert not short
-    assert all(found["count"] >= 60 for found in rows)
+    rows = [found for draw in draws for found in repeated(draw, repetitions, 0)]
+    assert [found for found in rows if found["measured"] * found["count"] < fewest(found["count"])] == []
+    assert all(found["count"] >= repetitions / 2 for found in rows)
 
 
 def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
     right = estimates.standard_errors
-    for module in (estimates, coverage_case):
+    for module in (estimates, coverage):
         monkeypatch.setattr(module, "standard_errors", lambda *given: right(*given) / 2)
     draws = (
-        partial(coverage_means.means, 8, 0.0),
-        partial(coverage_means.bands, 8),
-        partial(coverage_means.differences, 8, 5),
-        partial(coverage_means.shares, 500, 0.9),
-        partial(coverage_slopes.simulated, 4, 3, 4, 0.0),
+        partial(coverage_cases.means, 8, 0.0),
+        partial(coverage_cases.differences, 8, 5),
+        partial(coverage_cases.shares, 500, 0.9),
+        partial(coverage_cases.slopes, 4, 3, 4, 0.0),
     )
-    rows = repeated(draws, REPETITIONS, 0) + repeated([partial(coverage_study.bands, 6)], 60, 0)
+    rows = [found for draw in draws for found in repeated(draw, 200, 0)]
     assert [found["kind"] for found in rows if verdict(found) != "falls short"] == []
 
 
@@ -77,7 +67,7 @@ def constant(case: str, low: float, high: float) -> Callable[[torch.Generator], 
 def test_the_harness_counts() -> None:
     """Uniform truths: an interval of length 0.9 holds nine in ten, and an unknown one is not counted."""
     draws = (constant("wide", 0.0, 1.0), constant("narrow", 0.0, 0.9), constant("unknown", math.nan, math.nan))
-    wide, narrow, unknown = repeated(draws, 2000, 0)
+    wide, narrow, unknown = (found for draw in draws for found in repeated(draw, 2000, 0))
     assert (wide["measured"], wide["error"], wide["count"]) == (1.0, 0.0, 2000)
     assert narrow["measured"] == pytest.approx(0.9, abs=4 * 0.0067)  # four standard errors
     assert narrow["error"] == pytest.approx(0.0067, abs=0.0005)
@@ -85,8 +75,8 @@ def test_the_harness_counts() -> None:
     assert verdict(row("made up", "few", 9, 10)) == "undecided"
 
 
-def test_the_page_is_that_of_its_result() -> None:
-    assert PAGE.read_text() == page(json.loads(coverage.RESULT.read_text()))
+def test_the_page_is_that_of_its_table() -> None:
+    assert all(table in coverage.PAGE.read_text() for table in coverage.tables(coverage.read()).values())
 
 
 # ---- slopes with errors by size --------------------------------------------------------------------------------

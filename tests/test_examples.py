@@ -155,22 +155,3 @@ def test_a_wide_gpt_trains_as_the_dense_one(capsys: pytest.CaptureFixture[str]) 
     learned = min(losses[0] - losses[-1] for losses in (structured, dense))
     assert learned > 0
     assert abs(structured[-1] - dense[-1]) < learned / 2
-
-
-def test_published_numbers_are_fitted_and_the_toy_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Rates and losses of others by our fitters; the toy's exponents are those of theory, and the page holds them."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    example = importlib.import_module("against_others")
-    monkeypatch.setattr(example, "TOY_DEPTHS", (2, 16))
-    monkeypatch.setattr(example, "TOY_SEEDS", 2)
-    monkeypatch.setattr(example, "TOY_WIDTH", 32)
-    monkeypatch.setattr(example, "TOY_EPSILONS", (1e-8,))
-    uniform, cured = example.toy()
-    assert abs(uniform["value"] + 0.5) < 0.05
-    assert abs(cured["value"]) < 0.05
-    assert all(abs(row["ours"] / row["theirs"] - 1) < 0.05 for row in example.optima())
-    assert [round(row["slope"], 1) for row in example.drifts()] == [-1.0, 0.2]
-    assert all(row["low"] < row["theirs"] < row["high"] for row in example.laws())
-    example.main(tmp_path, {"optima": example.optima})
-    page = (tmp_path / "against-others.md").read_text()
-    assert "| marin #7381 | GQA, width 1,024 | 0.97 | 0.95 | -2% |" in page

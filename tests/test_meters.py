@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.coverage_noise import scales
+from benchmarks.coverage_cases import scales
 from scipy import stats
 from torch import Tensor, nn
 

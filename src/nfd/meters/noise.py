@@ -25,7 +25,7 @@ from nfd.core.errors import InputError, check_count
 from nfd.core.estimates import UNKNOWN, Interval, ratio_of_means
 
 # What a mean of n squares misses, over what the largest adds to it: a / (a - 1) by Pareto tails of power a, 5 for
-# t(2.5), whose squares have no variance; 10 covers the scatter of the largest (benchmarks/coverage_noise.py)
+# t(2.5), whose squares have no variance; 10 covers the scatter of the largest (benchmarks/coverage_cases.py)
 _UNSEEN = 10.0
 
 
