@@ -71,7 +71,7 @@ def test_more_of_the_run_narrows_the_forecast() -> None:
 
 def test_a_wide_forecast_is_refused_with_a_remedy_and_a_narrow_one_is_not() -> None:
     losses = curve(COOLED)
-    unknown = nfd.forecast_run(until(losses), COOLED, TOTAL)
+    unknown = nfd.forecast_run(until(losses, 800), COOLED, TOTAL)
     assert unknown.refusal is not None
     assert "ask again" in unknown.refusal
     assert unknown.refusal in str(unknown)

@@ -47,7 +47,7 @@ _LEAST_NOISE = 2e-4
 POWERS = np.exp(np.linspace(math.log(0.15), math.log(1.6), 33))
 _TYPICAL, _WITHIN = np.array([0.88, 0.12]), 0.3  # of E and f
 _USUAL_RATE = 1e-3  # of AdamW, for the prior
-_REFUSED = 0.05  # of the final loss
+_REFUSED = 0.06  # of the final loss
 SEED_NOISE = 0.0003  # by how much the losses of two seeds differ
 
 
@@ -273,7 +273,7 @@ class RunForecast:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why not to rely on the final loss; None where its interval is at most 5 % of it wide."""
+        """Why not to rely on the final loss; None where its interval is at most 6 % of it wide."""
         width = (self.loss.high - self.loss.low) / self.loss.value
         if width <= _REFUSED:
             return None
