@@ -94,7 +94,7 @@ def falling(config: RunConfig, level: float = 1.0) -> dict[str, Any]:
     return {"loss": loss, "test_loss": seen, "test_accuracy": [0.1 + 0.01 * k for k in range(len(seen))]}
 
 
-def figure_1(ended: Ended = never, **settings: Any) -> dict[str, Runs]:
+def figure_1(ended: Ended = never) -> dict[str, Runs]:
     def start(config: RunConfig) -> Answer:
         scale = (1.0 if config.order == "pre" else config.depth**0.5) * (1 + noise(config))
         return {}, {"loss": [2.3], "h_rms": [1.0, scale]}
@@ -103,7 +103,7 @@ def figure_1(ended: Ended = never, **settings: Any) -> dict[str, Runs]:
         worse = 0.2 if config.order == "post" else 0.0
         return {"train_loss": 1.0 + worse + noise(config), "test_loss": 1.1 + 2 * worse}, falling(config, 1.0 + worse)
 
-    both = {"order": ["pre", "post"], "eta_c": 0.01, **settings}
+    both = {"order": ["pre", "post"], "eta_c": 0.01}
     return {
         "start": made(start, **both, depth=[4, 16, 64], steps=1, meter="start"),
         "training": made(training, ended, **both, depth=8, steps=8, every=2),
