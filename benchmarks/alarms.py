@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.stats import beta
 from torch import Tensor, nn
 
 import nfd
+from benchmarks.coverage import share
 from nfd.core.errors import RuleName
 from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
@@ -204,11 +204,10 @@ def measured(path: Path, setting: Setting, draws: int, faulty: int) -> list[Row]
     return rows
 
 
-def exact(count: int, total: int) -> Row:
-    """A share with its 95 % interval by Clopper and Pearson."""
-    low = beta.ppf(0.025, count, total - count + 1) if count else 0.0
-    high = beta.ppf(0.975, count + 1, total - count) if count < total else 1.0
-    return {"networks": total, "share": count / total, "low": float(low), "high": float(high)}
+def counted(count: int, total: int) -> Row:
+    """A share with its 95 % interval."""
+    found = share(count, total)
+    return {"networks": total, "share": found.value, "low": found.low, "high": found.high}
 
 
 def named(case: str, row: Row) -> bool:
@@ -221,10 +220,10 @@ def named(case: str, row: Row) -> bool:
 def summary(rows: list[Row]) -> list[Row]:
     """A row for each statement: sound networks that raise an alert, faults that are named, and coverage by meter."""
     sound = [row for row in rows if row["case"].startswith(_SOUND)]
-    table = [{"what": "sound, alert raised", **exact(sum(bool(row["alerts"]) for row in sound), len(sound))}]
+    table = [{"what": "sound, alert raised", **counted(sum(bool(row["alerts"]) for row in sound), len(sound))}]
     for case in FAULTS:
         own = [row for row in rows if row["case"] == case]
-        table.append({"what": f"{case}, named", **exact(sum(named(case, row) for row in own), len(own))})
+        table.append({"what": f"{case}, named", **counted(sum(named(case, row) for row in own), len(own))})
     for meter in sorted({meter for row in sound for meter in row["total"]}):
         inside, total = (sum(row[part].get(meter, 0) for row in sound) for part in ("inside", "total"))
         table.append({"what": f"{meter} in its own 95 % interval", "networks": len(sound), "share": inside / total})

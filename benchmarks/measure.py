@@ -41,19 +41,16 @@ class Round:
     quick: bool
 
 
-Clock = Callable[[], float]  # seconds of the clock, or of the processor
-
-
-def best(f: Callable[[], object], repeat: int = 3, clock: Clock = time.perf_counter) -> float:
+def best(f: Callable[[], object], repeat: int = 3) -> float:
     """The shortest of some timings, in seconds: the one least disturbed by other users of the machine."""
-    return min(seconds(f, clock) for _ in range(repeat))
+    return min(seconds(f) for _ in range(repeat))
 
 
-def seconds(f: Callable[[], object], clock: Clock = time.perf_counter) -> float:
+def seconds(f: Callable[[], object]) -> float:
     """One timing."""
-    start = clock()
+    start = time.perf_counter()
     f()
-    return clock() - start
+    return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,11 @@ class Limits:
         return max(traffic / self.read, operations / self.products[dtype])
 
 
-def limits(clock: Clock = time.perf_counter) -> Limits:
+def limits() -> Limits:
     """Measured now, so that a share of the bound compares two numbers of one moment."""
     x, squares = _operands()
-    rates = {dtype: 2 * len(A) ** 3 / best(partial(torch.mm, A, A), clock=clock) for dtype, A in squares.items()}
-    return Limits(4 * _READ / best(x.sum, clock=clock), rates)
+    rates = {dtype: 2 * len(A) ** 3 / best(partial(torch.mm, A, A)) for dtype, A in squares.items()}
+    return Limits(4 * _READ / best(x.sum), rates)
 
 
 @lru_cache
@@ -80,9 +77,9 @@ def _operands() -> tuple[Tensor, dict[torch.dtype, Tensor]]:
     return torch.randn(_READ), {dtype: torch.randn(n, n, dtype=dtype) for dtype, n in _SIDES.items()}
 
 
-def machine(clock: Clock = time.perf_counter) -> Row:
+def machine() -> Row:
     """What ran, where and when."""
-    found = limits(clock)
+    found = limits()
     return {
         "processor": _processor(),
         "cores": cores(),

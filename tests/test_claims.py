@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections import Counter
@@ -126,20 +125,3 @@ def test_the_committed_table_is_of_these_claims() -> None:
     count = Counter(row["verdict"] for row in stored["rows"])
     told = f"Of {len(CLAIMS)} statements {count['holds']} hold on CIFAR-10, {count['holds with a condition']} hold with"
     assert told in (ROOT / "README.md").read_text()
-
-
-def test_claims_that_texts_name_exist() -> None:
-    """``claim`` or ``claims`` and ids, and words made like the ids of theorems, equations and figures."""
-    ids, named = {claim.id for claim in CLAIMS}, set()
-    word = r"[a-z]+\d*-[a-z0-9-]+"
-    for path in (ROOT / "src/nfd/paper/claims").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                for listed in re.findall(rf"\bclaims? ({word}(?:(?:, | and |, and ){word})*)", node.value):
-                    named |= set(re.findall(word, listed))
-                named |= set(
-                    re.findall(
-                        r"\b(?:(?:theorem|equation|definition)-\d+|(?:corollary|fig)-?\d+-[a-z-]+)\b", node.value
-                    )
-                )
-    assert {"corollary1-first-step", "equation-5", "theorem-1"} <= named <= ids

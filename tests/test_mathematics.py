@@ -54,11 +54,6 @@ def test_formulas_survive_every_renderer(page: str) -> None:
             assert "|" not in "".join(re.findall(r"\$([^$]*)\$", line)), line
 
 
-def test_the_index_lists_every_page() -> None:
-    listed = set((DOCS / "mathematics/index.md").read_text().split("```{toctree}")[1].split("```")[0].split())
-    assert {path.stem for path in PAGES if path.parent.name == "mathematics" and path.stem != "index"} <= listed
-
-
 # ---- networks and scalings -----------------------------------------------------------------------------------
 
 
