@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 20_955, 80, 6_000, 15_982, 6_701
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_001, 80, 6_000, 16_040, 6_849
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_571, 8),
-    "scaling": (4_061, 11),
+    "scaling": (4_086, 11),
     "wide": (2_765, 9),
     "families": (1_172, 4),
     "runs": (1_300, 6),
     "meters": (1_281, 3),
     "rates": (1_186, 4),
-    "forecasts": (2_298, 6),
+    "forecasts": (2_320, 6),
     "limits": (1_427, 4),
     "watch": (1_461, 4),
     "report": (711, 3),

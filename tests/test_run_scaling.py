@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -119,11 +118,13 @@ def test_a_measured_critical_batch_narrows_that_of_the_law() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_law_can_be_switched_off(name: str) -> None:
+    given = {**LARGER, "schedule": nfd.RateSchedule(8)}
     optimizer = "sgd" if name in ("batch-rate", "tokens-rate") else "adamw"
-    on, off = (scaling(optimizer, **LARGER, laws=laws) for laws in (None, {name: False}))
+    on, off = (scaling(optimizer, **given, laws=laws) for laws in (None, {name: False}))
     more = {"powers of 0.2.0"} if name == "best-rate" else set()
     assert {row.law for row in on.factors} - {row.law for row in off.factors} == {name} | more
-    assert any(on.factor(q, optimizer) != off.factor(q, optimizer) for q in get_args(Quantity))
+    changed = {q for q in get_args(Quantity) if on.factor(q, optimizer) != off.factor(q, optimizer)}
+    assert changed or on.schedule != off.schedule
 
 
 def test_the_table_names_law_label_and_source() -> None:
@@ -135,8 +136,22 @@ def test_the_table_names_law_label_and_source() -> None:
     assert {row.label for row in scaling("lion", **LARGER).factors} == {"assumption"}
 
 
+def test_the_schedule_warms_up_for_as_many_tokens_and_keeps_the_ratios() -> None:
+    model, plan = planned(**LARGER, schedule=nfd.RateSchedule(warmup=100, fall="linear", share=0.5))
+    assert plan.run.schedule == nfd.RateSchedule(25, "linear", 0.5)
+    optimizer = plan.make_optimizer(model, lr=0.1)
+    scheduler, seen = plan.make_schedule(optimizer), []
+    for _ in range(512):
+        seen.append(optimizer.param_groups[0]["lr"] / optimizer.param_groups[0]["lr_scale"])
+        plan.check_rates(optimizer)
+        optimizer.step()
+        scheduler.step()
+    assert [seen[step] for step in (0, 25, 256, 384)] == pytest.approx([0.1 / 26, 0.1, 0.1, 0.05])
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
+
+
 def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> None:
-    _, plan = planned("muon", **LARGER, critical_batch=300)
+    _, plan = planned("muon", **LARGER, schedule=nfd.RateSchedule(8, "cosine"), critical_batch=300)
     plan.save(tmp_path / "plan.json")
     assert nfd.Plan.load(tmp_path / "plan.json") == plan
     stored = json.loads((tmp_path / "plan.json").read_text())
@@ -145,7 +160,7 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
     assert nfd.Plan.load(tmp_path / "old.json").run is None
     bare = {"law": "tokens-rate", "quantity": "rate", "optimizer": "adamw", "value": 0.5, "label": "empirical law"}
     run = {"batch": None, "tokens": [1.0, 9.0], "factors": [bare | {"formula": "", "source": ""}]}
-    older = nfd.Plan.from_dict(stored | {"run": run | {"critical_batch": None}})
+    older = nfd.Plan.from_dict(stored | {"run": run | {"critical_batch": None, "schedule": None}})
     assert older.run is not None
     assert older.run.factor("rate", "adamw") == 0.5  # as it was planned
     for wrong in ({"run": {"batch": [0, 1]}}, {"width": "8"}):
@@ -161,6 +176,8 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
         ({"laws": {"batch-rate": False}}, "Pass batch= or tokens="),
         ({"batch": (1, 2), "laws": {"rate-batch": False}}, "batch-rate"),
         ({"batch": (1, 2), "laws": ["batch-rate"]}, "laws must be a dict"),
+        ({"batch": (1, 2), "schedule": nfd.RateSchedule()}, "needs the steps"),
+        ({**LARGER, "schedule": "cosine"}, "nfd.RateSchedule"),
         ({"tokens": (1, 2), "critical_batch": 3}, "limits the batch"),
         ({"batch": (1, 2), "critical_batch": "large"}, "critical_batch must be"),
     ],
@@ -170,18 +187,10 @@ def test_what_cannot_be_planned_is_refused(run: dict[str, Any], message: str) ->
         planned(**run)
 
 
-def test_the_schedule_of_a_plan_keeps_its_ratios() -> None:
+def test_a_plan_without_a_schedule_makes_none() -> None:
     model, plan = planned(**LARGER)
-    optimizer = plan.make_optimizer(model, lr=0.1)
-    schedule, seen = nfd.RateSchedule(25, "linear", 0.5), []
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(schedule, steps=plan.run.steps))
-    for _ in range(512):
-        seen.append(optimizer.param_groups[0]["lr"] / optimizer.param_groups[0]["lr_scale"])
-        plan.check_rates(optimizer)
-        optimizer.step()
-        scheduler.step()
-    assert [seen[step] for step in (0, 25, 256, 384)] == pytest.approx([0.1 / 26, 0.1, 0.1, 0.05])
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
+    with pytest.raises(ValueError, match="no schedule"):
+        plan.make_schedule(plan.make_optimizer(model, lr=0.1))
     for wrong in ({"warmup": -1}, {"fall": "steep"}, {"share": 0.0}, {"final": 1.5}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             nfd.RateSchedule(**wrong)

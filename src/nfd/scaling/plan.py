@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +47,7 @@ from nfd.scaling.model import (
 from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
 from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
-from nfd.scaling.run import HasLaw, RunScaling, run_scaling
+from nfd.scaling.run import HasLaw, RateSchedule, RunScaling, run_scaling
 
 ADAM_BETAS = (0.9, 0.999)  # PyTorch's
 VECTORS = "vectors"  # a word of no_decay
@@ -408,6 +409,7 @@ class Plan:
         batch: Sequence[float] | None = None,
         tokens: Sequence[float] | None = None,
         *,
+        schedule: RateSchedule | None = None,
         critical_batch: float | Interval | None = None,
         laws: Mapping[str, bool] | None = None,
         law: RateLaw | HasLaw | None = None,
@@ -421,6 +423,7 @@ class Plan:
         Args:
             batch, tokens: of a step and of the whole run, ``(small, large)``, both in tokens. What is left out is equal
                 in both runs, and widens the interval. Of images: both in samples, beside ``critical_batch`` in samples.
+            schedule: of the small run; the large run warms up for as many tokens. See ``make_schedule``.
             critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
                 growing beyond it.
             laws: law to False, to switch it off: ``{"beta1-half-life": False}``.
@@ -437,7 +440,17 @@ class Plan:
             print(plan.run.factors[0].value)
         """
         own = law_of(self.optimizer)
-        return replace(self, run=run_scaling(own, batch, tokens, critical_batch, laws, law))
+        return replace(self, run=run_scaling(own, batch, tokens, schedule, critical_batch, laws, law))
+
+    def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
+        """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.
+
+        Raises:
+            ValueError: if the plan has no schedule (``for_run``).
+        """
+        if self.run is None or self.run.schedule is None or self.run.steps is None:
+            raise InputError("The plan has no schedule. Pass schedule=, batch= and tokens= to plan.for_run.")
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(self.run.schedule, steps=self.run.steps))
 
     # ---- showing and storing it ------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from nfd.scaling.rate_law import RateLaw, evidence
 
 Label = Literal["theorem", "empirical law", "assumption"]
 Quantity = Literal["rate", "rate, not used", "weight decay", "half-life of beta1, in steps",
-                   "half-life of beta2, in steps", "epsilon"]  # fmt: skip
+                   "half-life of beta2, in steps", "epsilon", "warm-up, in steps"]  # fmt: skip
 _BETA1: Quantity = "half-life of beta1, in steps"
 _BETA2: Quantity = "half-life of beta2, in steps"
 Kind = Literal["sgd", "adam", "other"]  # Adam and AdamW have an epsilon; Muon and Lion normalise in another way
@@ -32,7 +32,7 @@ Kind = Literal["sgd", "adam", "other"]  # Adam and AdamW have an epsilon; Muon a
 class RunLaw:
     """How a quantity follows the batch and the number of tokens, by its powers of b and d.
 
-    Rows of one name are one law, for several kinds of optimizers.
+    Rows of one name are one law, for several kinds of optimizers; none where the quantity is one of the run.
     """
 
     name: str
@@ -56,6 +56,7 @@ RUN_LAWS: tuple[RunLaw, ...] = (
     RunLaw("beta1-half-life", _BETA1, ("adam",), "theorem", _MALLADI, batch=-1.0),
     RunLaw("beta2-half-life", _BETA2, ("adam",), "theorem", f"{_MALLADI}; Marek et al. 2025 (2507.07101)", batch=-1.0),
     RunLaw("batch-epsilon", "epsilon", ("adam",), "theorem", _MALLADI, batch=-0.5),
+    RunLaw("warmup-tokens", "warm-up, in steps", (), "assumption", "as many tokens as in the small run", batch=-1.0),
 )
 _BEST_RATE, _SATURATED = "best-rate", "(1 + C0/B0) / (1 + C/B)"
 NAMES: tuple[str, ...] = (_BEST_RATE, *dict.fromkeys(law.name for law in RUN_LAWS))
@@ -101,12 +102,14 @@ class RunScaling:
         batch, tokens: of one step and of the whole run, each (small run, large run), in tokens; None if not given.
         factors: one ``Factor`` per law and setting, without those that are switched off.
         critical_batch: of the large run; None if that of the small run was not measured.
+        schedule: of the large run; None if none was given.
     """
 
     batch: tuple[float, float] | None
     tokens: tuple[float, float] | None
     factors: tuple[Factor, ...]
     critical_batch: float | None
+    schedule: RateSchedule | None
 
     @property
     def steps(self) -> int | None:
@@ -127,17 +130,18 @@ class RunScaling:
         known = [f"{name} {pair[0]:g} to {pair[1]:g}" for name in ("batch", "tokens") if (pair := getattr(self, name))]
         if self.steps is not None:
             known.append(f"{self.steps} steps")
+        if self.schedule is not None:
+            known.append(f"{self.schedule.warmup} of warm-up")
         if self.critical_batch is not None and self.batch is not None:
             beyond = " (exceeded: larger batches gain little)" if self.batch[1] > self.critical_batch else ""
             known.append(f"critical batch about {self.critical_batch:.3g}{beyond}")
         columns = ("quantity", "factor", "95 %", "costs", "law", "label", "formula", "source")
         table = table_of(*(Column(name, no_wrap=name != "source") for name in columns))
         for f in self.factors:
+            quantity = f"{f.quantity} ({f.optimizer})" if f.optimizer else f.quantity
             within = "" if f.interval is None else "{:.3g} to {:.3g}".format(*f.interval)
             costs = "" if f.excess is None else f"{100 * f.excess:.2g} %"
-            table.add_row(
-                f"{f.quantity} ({f.optimizer})", f"{f.value:.4g}", within, costs, f.law, f.label, f.formula, f.source
-            )
+            table.add_row(quantity, f"{f.value:.4g}", within, costs, f.law, f.label, f.formula, f.source)
         title = f"Run: {', '.join(known)}; b, d: batch and tokens over the small run's"
         note = "95 %: of the best rate. costs: what missing it is expected to cost, of the loss."
         return f"{title}\n{as_text(table, 200)}\n{note if any(f.interval for f in self.factors) else ''}".rstrip()
@@ -147,6 +151,7 @@ def run_scaling(
     optimizer: OptimizerLaw,
     batch: Sequence[float] | None,
     tokens: Sequence[float] | None,
+    schedule: RateSchedule | None = None,
     critical_batch: float | Interval | None = None,
     laws: Mapping[str, bool] | None = None,
     law: RateLaw | HasLaw | None = None,
@@ -155,6 +160,10 @@ def run_scaling(
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
     if batch is None and tokens is None:
         raise InputError("A run differs by its batch or its length. Pass batch= or tokens=, each (small, large).")
+    if not isinstance(schedule, RateSchedule | None):
+        raise InputTypeError(f"schedule must be an nfd.RateSchedule; got {type(schedule).__name__}.")
+    if schedule is not None and (batch is None or tokens is None):
+        raise InputError("schedule needs the steps of the run. Pass batch= and tokens=, each (small, large).")
     laws = {} if laws is None else laws
     if not isinstance(laws, Mapping):
         raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
@@ -180,7 +189,7 @@ def run_scaling(
         saturated = (1 + small / batch[0]) / (1 + critical / batch[1])
     used = [row for row in RUN_LAWS if laws.get(row.name, True)]
 
-    def row(known: RunLaw, of: str) -> Factor:
+    def row(known: RunLaw, of: str = "") -> Factor:
         formula = " ".join(f"{x}^{p:g}" if p != 1 else x for x, p in (("b", known.batch), ("d", known.tokens)) if p)
         value = b**known.batch * d**known.tokens
         return Factor(known.name, known.quantity, of, value, known.label, formula, known.source)
@@ -202,7 +211,10 @@ def run_scaling(
         for f in factors:
             of_decay = f.quantity == "weight decay"
             rows.append(replace(f, value=f.value / rate, formula=f"{f.formula} / rate") if of_decay else f)
-    return RunScaling(batch, tokens, tuple(rows), critical)
+    if schedule is not None:
+        warmup = [row(known) for known in used if known.quantity == "warm-up, in steps"]
+        schedule, rows = replace(schedule, warmup=math.ceil(schedule.warmup * _product(warmup))), rows + warmup
+    return RunScaling(batch, tokens, tuple(rows), critical, schedule)
 
 
 def _best_rate(
