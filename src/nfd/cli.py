@@ -450,14 +450,12 @@ class ScalingLaw(Logged):
     at: tuple[str, ...] = option(
         (), "what is asked about: width=512 depth=16, by default the largest, or parameters=7B tokens=4T"
     )
-    best: tuple[str, ...] = option(
-        (), "budget whose best size is asked for: parameters=1M, or flops=1e21 of a law in tokens"
-    )
+    best: tuple[str, ...] = option((), "budgets whose best size is asked for, such as parameters=1M flops=1e15")
     rate: Literal["best"] | None = option(None, "with --from: best, where of each size the runs at its best rate count")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.findings import Answers, LadderAnswers, answers_of, answers_of_ladder, chart
+        from nfd.forecasts.findings import answers_of, answers_of_ladder, ceiling, ladder_chart
         from nfd.forecasts.ladder import LadderLaw
         from nfd.forecasts.scaling_law import ScalingLaw as Law
         from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
@@ -465,9 +463,8 @@ class ScalingLaw(Logged):
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
         asked: dict[str, Any] = named("--at", "whole numbers such as width=512, or parameters=7B", self.at, _number)
-        for resource, budget in budgets.items():  # can be read, before anything is trained
-            check_choice("--best", resource, ("parameters", "flops") if self.log else ("parameters",))
-            amount(resource, budget)
+        for resource, budget in budgets.items():
+            amount(resource, budget)  # can be read, before anything is trained
         stored = list[str]()
         if self.log:
             directory = self.directory()
@@ -481,21 +478,23 @@ class ScalingLaw(Logged):
                 )  # fmt: skip
             stored = self.stored(sweep)
         if isinstance(law, LadderLaw):
-            answers: Answers | LadderAnswers = answers_of_ladder(law, asked, budgets)
+            of_ladder = answers_of_ladder(law, asked, budgets)
+            sentences, content, chart = of_ladder.sentences, of_ladder.result, ladder_chart(of_ladder)
             refused = law.refused(**asked) if asked else law.refusal
         else:
             answers = answers_of(law, {name: check_count("--at", number) for name, number in asked.items()}, budgets)
+            sentences, content, chart = answers.sentences, answers.result, ceiling(answers)
             refused = None if law.law.good else law.law.note
         page = Report(
             "How big should it be?",
             command,
             self.settings,
-            [chart(answers)],
-            [*answers.sentences, law.about, *law.notes],
+            [chart],
+            [*sentences, law.about, *law.notes],
             closing=[made_by(command)],
-            content=answers.result,
+            content=content,
         ).write(directory)
-        print(*answers.sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
+        print(*sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
         return VERDICT if refused else 0
 
 

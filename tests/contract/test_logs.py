@@ -371,9 +371,8 @@ def test_a_grid_with_seeds_has_the_law_of_size_with_its_floor() -> None:
     best = capacity.best(parameters="10M")
     assert best.cost <= 10**7
     assert best.cost == 12 * best.width**2 * best.depth + 100 * best.width  # counted by the log's own counts
-    bare = nfd.fit_scaling_law([{k: v for k, v in row.items() if k != "params"} for row in sizes(2)])
-    with pytest.raises(ValueError, match="best needs the parameters of three widths"):
-        bare.best(parameters="10M")
+    with pytest.raises(ValueError, match="flops is not known: only parameters are"):
+        capacity.best(flops="1T")
 
 
 def test_another_power_is_seen_without_seeds_and_not_extrapolated() -> None:

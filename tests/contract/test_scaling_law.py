@@ -39,7 +39,9 @@ def planted(bends: np.ndarray, scatter: float, seed: int, seeds: int = 3, sizes:
 def test_runs_that_were_trained_and_the_same_runs_of_a_log_give_one_answer(tmp_path: Path) -> None:
     for seed in range(2):
         trained = nfd.scaling_law(ResidualMLP, batches(6, seed=seed), [8, 16, 32], [1, 2, 4], lr=3e-3, seeds=3)
-        assert trained.cost.at(24, 5) == sum(p.numel() for p in ResidualMLP(24, 5).parameters())
+        assert "flops" in trained.costs
+        parameters = trained.costs["parameters"].at(24, 5)
+        assert parameters == sum(p.numel() for p in ResidualMLP(24, 5).parameters())
         rows = [
             {"width": n, "depth": L, "seed": seed, "loss": loss}
             for (n, L), losses in trained.losses.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nfd.core.errors import InputError, check_choice
-from nfd.core.estimates import mean
+from nfd.core.estimates import Interval, mean
 from nfd.core.files import Axes, Finding, columns
 from nfd.core.tables import Row, in_words
 from nfd.forecasts.ladder import BestSplit, LadderLaw
@@ -17,13 +17,14 @@ from nfd.forecasts.scaling_law import BestSize, ScalingLaw, amount
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of a law about a network of a size (width, depth), and about the best size for so many parameters, or
-    why there is none."""
+    """The answers of a law about a network of a size (width, depth), and about the best size for each budget.
+
+    ``best`` has every budget as it was given, and the size or why there is none.
+    """
 
     fitted: ScalingLaw
     size: tuple[int, int] | None
-    budget: str | int | None
-    best: BestSize | InputError | None
+    best: Mapping[str, tuple[str | int, BestSize | InputError]]
 
     @property
     def sentences(self) -> list[str]:
@@ -35,14 +36,15 @@ class Answers:
         if self.size is not None:
             n, L = self.size
             left = law.excess(n, L)
+            better = ": it is better than the infinite network" if left.high < 0 else ""
             sentences.append(
-                f"A network of {self.fitted.named(self.size)} loses {left.unsigned} nats to its size. Doubling "
+                f"A network of {self.fitted.named(self.size)} loses {left.unsigned} nats to its size{better}. Doubling "
                 f"its width buys {law.bought(n, L, 2 * n, L)}, doubling its depth {law.bought(n, L, n, 2 * L)}."
             )
-        if self.best is not None:
-            shown = f"{self.budget:,}" if isinstance(self.budget, int) else self.budget
-            is_not = "there is no best size:" if isinstance(self.best, InputError) else "the best size is"
-            sentences.append(f"For {shown} parameters {is_not} {self.best}")
+        for resource, (budget, size) in self.best.items():
+            is_not = "there is no best size:" if isinstance(size, InputError) else "the best size is"
+            shown = f"{budget:,} {resource}" if isinstance(budget, int) else f"{budget} of {resource}"
+            sentences.append(f"For {shown} {is_not} {size}")
         if held is not None:
             outcome = "holds" if held.inside else "fails, as their mean lies outside of its interval"
             sentences.append(
@@ -61,8 +63,15 @@ class Answers:
         if held is not None:
             size = dict(zip(law.variables, held.size, strict=True)) | {"networks": held.networks, "inside": held.inside}
             content["held_out"] = size | {"predicted": held.predicted.limits, "measured": held.measured.limits}
-        if isinstance(self.best, BestSize):
-            content["best"] = vars(self.best) | {"predicted": self.best.predicted.limits}
+        if law.good:
+            sizes = {resource: size for resource, (_, size) in self.best.items() if not isinstance(size, InputError)}
+            content["best"] = {
+                resource: {
+                    "loss" if name == "predicted" else name: value.limits if isinstance(value, Interval) else value
+                    for name, value in vars(size).items()
+                }
+                for resource, size in sizes.items()
+            }
         if law.good and self.size is not None:
             n, L = self.size
             wider, deeper = law.bought(n, L, 2 * n, L).limits, law.bought(n, L, n, 2 * L).limits
@@ -70,43 +79,26 @@ class Answers:
             content["network"] |= {"doubling_width": wider, "doubling_depth": deeper}
         return content
 
-    @property
-    def beyond(self) -> list[Row]:
-        """The floor of the law, as rows of a chart."""
-        *others, last = self.fitted.law.variables
-        floor = {"series": "floor of the law"} | dict.fromkeys(others, math.inf) | columns("loss", self.fitted.floor)
-        places = {size[-1] for size in self.fitted.losses} if self.fitted.law.good else ()
-        return [floor | {last: place} for place in sorted(places)]
-
 
 def answers_of(fitted: ScalingLaw, size: Mapping[str, int], budgets: Mapping[str, str]) -> Answers:
-    """The answers about a network, by default the largest of the fit, and about a budget, by default its parameters.
+    """The answers about a network, by default the largest of the fit, and about budgets, by default its parameters.
 
     A law that is not in width and depth says nothing of a network of theirs.
-
-    Raises:
-        ValueError: for a budget in anything but parameters.
     """
-    _check_budgets("width and depth", "parameters", budgets)
-    budget: str | int | None = budgets.get("parameters")
-    shape: tuple[int, int] | None = None
-    best: BestSize | InputError | None = None
+    asked: dict[str, str | int] = {**budgets}
+    shape = None
     if fitted.law.variables == ("width", "depth"):
         width, depth = map(int, fitted.law.largest)
         shape = size.get("width", width), size.get("depth", depth)
-        if budget is None and fitted.cost is not None:
-            budget = fitted.cost.at(width, depth)
-    if budget is not None:
+        if not asked and "parameters" in fitted.costs:
+            asked["parameters"] = fitted.costs["parameters"].at(width, depth)
+    best = dict[str, tuple[str | int, BestSize | InputError]]()
+    for resource, budget in asked.items():
         try:
-            best = fitted.best(parameters=budget)
+            best[resource] = budget, fitted.best(**{resource: budget})
         except InputError as error:
-            best = error
-    return Answers(fitted, shape, budget, best)
-
-
-def _check_budgets(variables: str, resource: str, budgets: Mapping[str, str]) -> None:
-    if others := ", ".join(name for name in budgets if name != resource):
-        raise InputError(f"a law in {variables} takes a budget in {resource}; got {others}.")
+            best[resource] = budget, error
+    return Answers(fitted, shape, best)
 
 
 @dataclass(frozen=True)
@@ -148,51 +140,66 @@ class LadderAnswers:
             content.setdefault("best", {})[budget] = limits
         return content
 
-    @property
-    def beyond(self) -> list[Row]:
-        """The forecasts, as rows of a chart."""
-        asked = [self.size] if self.size else []
-        asked += [{"parameters": best.parameters.value, "tokens": best.tokens.value} for best in self.best.values()]
-        forecasts = [(size, self.fitted.at(**size)) for size in asked]
-        return [{"series": f"forecast: {in_words(size)}"} | size | columns("loss", loss) for size, loss in forecasts]
-
 
 def answers_of_ladder(fitted: LadderLaw, size: dict[str, float], budgets: Mapping[str, str]) -> LadderAnswers:
     """The answers about a new run of a size, and about budgets in operations.
 
     Raises:
-        ValueError: for a budget in anything else, and for another size than that of the law.
+        ValueError: for a budget in anything else.
     """
-    _check_budgets("parameters and tokens", "flops", budgets)
+    if others := [resource for resource in budgets if resource != "flops"]:
+        raise InputError(f"a law in parameters and tokens takes budgets in flops; got {', '.join(others)}.")
     for name in size:
         check_choice("at", name, fitted.variables)
     best = {budget: fitted.best(flops=amount("flops", budget)) for budget in budgets.values()}
     return LadderAnswers(fitted, size, best)
 
 
-_LINES = 6  # sizes in a chart
+def ceiling(answers: Answers) -> Finding:
+    """The chart of measured losses against the last variable, a line per size of the others, over the floor."""
+    fitted, rows = answers.fitted, list[Row]()
+    *others, last = fitted.law.variables
+    for size, losses in sorted(fitted.losses.items()):
+        if all(math.isfinite(loss) for loss in losses):
+            sizes = dict(zip(fitted.law.variables, size, strict=True))
+            series = ", ".join(f"{name} {sizes[name]:g}" for name in others) or "runs"
+            rows.append({"series": series} | sizes | columns("loss", mean(losses)))
+    floor = {"series": "floor of the law"} | dict.fromkeys(others, math.inf) | columns("loss", fitted.floor)
+    rows += [floor | {last: place} for place in sorted({size[-1] for size in fitted.losses}) if fitted.law.good]
+    colour = others[0] if others else "series"
+    return Finding(
+        "ceiling",
+        "How far is a network from its ceiling?",
+        answers.sentences[0],
+        rows,
+        Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False, colour=colour),
+        f"Bars: 95 % intervals over seeds. {fitted.about}",
+    )
 
 
-def chart(answers: Answers | LadderAnswers) -> Finding:
-    """The chart of measured losses against the last variable, a line per size of the others, and of what the law says
-    beyond them."""
-    fitted = answers.fitted
+_LINES = 6  # sizes in the chart of a ladder
+
+
+def ladder_chart(answers: LadderAnswers) -> Finding:
+    """The chart of measured losses against the last variable, a line per size of the other, and of the forecasts."""
+    fitted, rows = answers.fitted, list[Row]()
     *others, last = fitted.variables
-    firsts = sorted({size[:-1] for size in fitted.losses})
+    firsts = sorted({size[0] for size in fitted.losses}) if others else []
     shown = firsts if len(firsts) <= _LINES else [firsts[k * (len(firsts) - 1) // (_LINES - 1)] for k in range(_LINES)]
-    rows = [
-        {"series": in_words(dict(zip(others, size, strict=False))) or "runs"}
-        | dict(zip(fitted.variables, size, strict=True))
-        | columns("loss", mean(losses))
-        for size, losses in sorted(fitted.losses.items())
-        if size[:-1] in shown and all(map(math.isfinite, losses))
-    ]
+    for size, losses in sorted(fitted.losses.items()):
+        if not others or size[0] in shown:
+            sizes = dict(zip(fitted.variables, size, strict=True))
+            series = in_words({name: sizes[name] for name in others}) or "runs"
+            rows.append({"series": series} | sizes | columns("loss", mean(losses)))
+    asked = [answers.size] if answers.size else []
+    asked += [{"parameters": best.parameters.value, "tokens": best.tokens.value} for best in answers.best.values()]
+    rows += [{"series": f"forecast: {in_words(size)}"} | size | columns("loss", fitted.at(**size)) for size in asked]
     drawn = f" Lines: {len(shown)} of {len(firsts)} sizes." if len(shown) < len(firsts) else ""
     return Finding(
-        "law",
-        "What will a larger network reach?",
+        "ladder",
+        "What will a larger run reach?",
         answers.sentences[0],
-        rows + answers.beyond,
+        rows,
         Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False),
         f"Bars: of a forecast the 95 % interval of one new run, of runs that over seeds.{drawn} {fitted.about}",
     )

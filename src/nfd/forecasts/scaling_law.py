@@ -35,7 +35,7 @@ class ScalingLaw:
         law: the fitted law, with its test.
         losses: of the fitted runs, by size, in the order of ``law.variables``.
         about: a description of the runs. score: the kind of their loss, in words.
-        cost: the parameters of networks of any size, where they are known.
+        costs: parameters and operations (``flops``) of networks of any size, as far as they are known.
         held_out: the largest size, predicted by a fit without it.
         notes: which runs were left out, and why.
 
@@ -55,14 +55,9 @@ class ScalingLaw:
     losses: Losses = field(repr=False)
     about: str
     score: str = "test loss"
-    cost: Cost | None = None
+    costs: Mapping[str, Cost] = field(default_factory=dict)
     held_out: HeldOut | None = None
     notes: tuple[str, ...] = ()
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """The variables of the law, the order of sizes in ``losses``."""
-        return self.law.variables
 
     @property
     def floor(self) -> Interval:
@@ -85,19 +80,34 @@ class ScalingLaw:
             raise InputError(f"the law is in {' and '.join(self.law.variables)}: give that; got {got}.")
         return self.law.loss(*given.values())
 
-    def best(self, *, parameters: float | str) -> BestSize:
-        """The size of the lowest loss of networks that store no more numbers than this, such as ``"2M"``.
+    def best(
+        self,
+        *,
+        parameters: float | str | None = None,
+        flops: float | str | None = None,
+    ) -> BestSize:
+        """The size of the lowest loss within one budget, such as ``parameters="2M"`` or ``flops=1e18``.
+
+        Args:
+            parameters: numbers that the network stores. flops: operations of one whole training.
+
+        Returns:
+            The best width and depth, with cost and predicted loss; ``inside`` says whether that was fitted.
 
         Raises:
-            ValueError: for a budget that cannot be read or buys no size, if the parameters of sizes are not known, and
-                if the losses do not tell which size is best.
+            ValueError: without exactly one budget, for one that cannot be read or buys no size, if the costs are not
+                known, and if the losses do not tell which size is best.
         """
-        if self.law.variables != ("width", "depth"):
-            names = " and ".join(self.law.variables)
-            raise InputError(f"best needs a law in width and depth; this law is in {names}.")
-        if self.cost is None:
-            raise InputError("best needs the parameters of three widths and three depths; the runs do not say them.")
-        return best_size(self.law, self.cost, amount("parameters", parameters))
+        if (budget := flops if parameters is None else parameters) is None or None not in (flops, parameters):
+            raise InputError(f"best needs one budget; got parameters={parameters}, flops={flops}.")
+        resource = "flops" if parameters is None else "parameters"
+        variables, most = self.law.variables, amount(resource, budget)
+        if variables != ("width", "depth"):
+            raise InputError(f"best needs a law in width and depth; this law is in {' and '.join(variables)}.")
+        if resource not in self.costs:
+            known = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
+            raise InputError(f"what these networks cost in {resource} is not known: {known}. Give another budget.")
+        return best_size(self.law, self.costs[resource], most)
 
     def named(self, size: Sizes) -> str:
         """A size in words: ``width 64 and depth 4``."""
@@ -195,7 +205,7 @@ def fit_scaling_law(
         losses,
         about=f"A log of {log.recognised}",
         score=log.columns["loss"],
-        cost=cost,
+        costs={} if cost is None else {"parameters": cost},
         held_out=held_out,
         notes=tuple(notes),
     )
@@ -288,7 +298,8 @@ def scaling_law(
         sweep: where networks are trained and kept.
 
     Returns:
-        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)`` and ``.table``.
+        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)`` or
+        ``.best(flops=...)``, and ``.table``. Parameters and floating-point operations of every size are counted.
 
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
@@ -299,6 +310,7 @@ def scaling_law(
     from nfd.runs.trial import Trial
     from nfd.scaling.optimizers import check_optimizer
     from nfd.scaling.rules import MAX_RATE
+    from nfd.scaling.samples import batch_size
 
     task = as_task(task)
     widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
@@ -318,8 +330,12 @@ def scaling_law(
         tuple(size[k] for k in varying): [record.metrics.get(task.score, math.inf) for record in records]
         for size, records in trained.items()
     }
+    sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in task.batches)
     models = {size: family.member(*size, device=task.device) for size in sizes}
-    cost = counted({size: model.parameters for size, model in models.items()}, math.gcd(*widths))
+    counts = {
+        "parameters": {size: model.parameters for size, model in models.items()},
+        "flops": {size: round(model.operations(sample) * samples) for size, model in models.items()},
+    }
     law, held_out = judged(variables, losses, paired=True)
     return ScalingLaw(
         law,
@@ -327,7 +343,7 @@ def scaling_law(
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
         f"{task.about}, {count} seeds of each size.",
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
-        cost=cost,
+        costs={resource: cost for resource, of in counts.items() if (cost := counted(of, math.gcd(*widths)))},
         held_out=held_out,
         notes=task.notes,
     )
@@ -359,15 +375,13 @@ def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> tuple
     return law, held
 
 
-# ---- The parameters of a network of any size, counted at several sizes.
+# ---- What a network costs at a size, counted at several sizes.
 
 
 @dataclass(frozen=True)
 class Cost:
-    """``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``, whole numbers.
-
-    Widths n are multiples of ``multiple``.
-    """
+    """``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``, whole numbers, of one
+    resource; widths n are multiples of ``multiple``."""
 
     constant: int
     per_width: int
@@ -411,6 +425,7 @@ def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | 
 
 def amount(resource: str, budget: str | float) -> int:
     """A budget as a whole number: ``"2M"`` parameters, or a number."""
+    check_choice("resource", resource, ("parameters", "flops"))
     try:
         value = as_number(budget)
     except (TypeError, ValueError):
