@@ -96,7 +96,7 @@ def verdict(one: Row) -> str:
 def draws() -> dict[str, Sequence[Draw]]:
     """All draws by the name of their part; the slowest first, so that no process is left with one at the end."""
     laws, cases = (import_module(f"benchmarks.coverage_{name}") for name in ("laws", "cases"))
-    return {"predict": cases.PREDICTIONS, "laws": laws.LAWS, "rates": laws.DRAWS,
+    return {"predict": cases.PREDICTIONS, "laws": laws.LAWS, "rates": laws.DRAWS, "noise": cases.SCALES,
             "slopes": cases.SLOPES, "means": cases.MEANS}  # fmt: skip
 
 

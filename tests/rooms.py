@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_001, 80, 6_000, 16_040, 6_849
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_140, 81, 6_000, 16_122, 6_887
 
 ROOMS = {  # lines and files, without __init__.py
-    "core": (1_571, 8),
+    "core": (1_602, 8),
     "scaling": (4_086, 11),
     "wide": (2_765, 9),
     "families": (1_172, 4),
     "runs": (1_300, 6),
-    "meters": (1_281, 3),
+    "meters": (1_386, 4),
     "rates": (1_186, 4),
     "forecasts": (2_320, 6),
     "limits": (1_427, 4),

@@ -203,6 +203,37 @@ def _jackknifed(f: Callable[..., Tensor], samples: Sequence[Tensor], group: int)
     return (together - together.mean(0)).square().sum(0) * (R - 1) / R
 
 
+def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
+    """The ratio of two means over the same independent samples [R], neither of which can be negative in truth.
+
+    The limits are those r at which ``above - r below`` has a mean that does not differ from zero by Student's t
+    (Fieller 1954), cut off at zero. Where the mean below does not differ from zero, the ratio has a lower limit alone.
+
+    Returns:
+        Not-a-number where fewer than two samples are given, where no mean differs from zero, or where the data
+        contradict a ratio above zero.
+    """
+    R = len(above)
+    if R < 2:
+        return UNKNOWN
+    both = np.stack([above.double().numpy(), below.double().numpy()])
+    means, spread = both.mean(1), np.cov(both) / R
+    t = standard_errors(R - 1) ** 2
+    c, b, a = (float(means[i] * means[j] - t * spread[i, j]) for i, j in ((0, 0), (0, 1), (1, 1)))
+    root = b * b - a * c
+    if root < 0 or (a <= 0 and c <= 0):
+        return UNKNOWN
+    ends = sorted((b + sign * math.sqrt(root)) / a for sign in (-1, 1)) if a else [c / (2 * b), math.inf]
+    low, high = (ends[0], ends[1]) if a > 0 else (ends[1], math.inf)
+    if high <= 0:
+        return UNKNOWN
+    if means[1] <= 0:
+        return Interval(math.inf, math.nan, max(low, 0.0), high)
+    value = float(means[0] / means[1])
+    variance = float(spread[0, 0] - 2 * value * spread[0, 1] + value**2 * spread[1, 1])
+    return Interval(value, math.sqrt(max(0.0, variance)) / float(means[1]), max(low, 0.0), high)
+
+
 _NOTHING = 1e-9  # of a leverage or a weight: rounding
 
 
