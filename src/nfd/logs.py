@@ -1,9 +1,9 @@
 """Runs from a log: which column holds what, and which rows are runs.
 
 Columns are known by their usual names (``NAMES``), below a prefix such as ``config.`` or ``summary/`` too, in words
-("Number of parameters"), and with a unit ("Tokens (B)"); where two columns may be meant, the caller says which
-(``_Columns``). Tokens that no column holds are steps times the batch (``_parts``). Of histories, many rows of one run,
-the last step counts. A loss that is not a number diverged, or is a gap of a DataFrame (``_last_steps``).
+("Number of parameters"), and with a unit ("Tokens (B)"); where two columns may be meant, the caller says which. Tokens
+that no column holds are steps times the batch. Of histories, many rows of one run, the last step counts. A loss that is
+not a number diverged, or is a gap of a DataFrame (``_last_steps``).
 """
 
 from __future__ import annotations
@@ -33,18 +33,30 @@ NAMES: dict[Field, tuple[str, ...]] = {  # in the words of ``_key``
     "tokens": ("tokens", "D", "train_tokens", "tokens_seen", "samples"),
     "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
     "steps": ("steps", "max_steps", "train_steps"),
-    "sequences": ("global_batch_size", "batch_size_sequences", "sequences_per_batch", "batch_size"),
+    "sequences": ("batch_size", "batch_size_sequences", "sequences_per_batch"),
     "length": ("seq_len", "max_seq_len", "context_len", "context_size", "context", "ctx", "block_size"),
     "decay": ("decay", "weight_decay", "wd"),
     "lr": ("lr", "learning_rate", "max_lr", "max_learning_rate", "peak_lr", "peak_learning_rate", "base_lr", "eta_c"),
     "rule": ("rule", "parametrization", "parameterization"),
     "seed": ("seed", "random_seed"),
     "loss": ("loss", "train_loss", "val_loss", "eval_loss", "test_loss"),
-    "step": ("step", "global_step"),
+    "step": ("step",),
     "run": ("run_id", "id", "key", "run", "run_name", "name"),
     "state": ("state", "status"),
 }
-_SILENT = {"", "n", "num", "number", "of", "the", "total", "final", "in", "nats"}  # words that names are known without
+_SILENT = {
+    "",
+    "n",
+    "num",
+    "number",
+    "of",
+    "the",
+    "total",
+    "final",
+    "global",
+    "in",
+    "nats",
+}  # words that names are known without
 _SAME = {"params": "parameters", "param": "parameters", "validation": "val", "valid": "val", "training": "train"}
 _SAME |= {"iters": "steps", "iterations": "steps", "updates": "steps", "sequence": "seq", "length": "len"}
 _EMBEDDINGS = re.compile("_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE)
@@ -55,15 +67,16 @@ _UNIT = re.compile(  # of a size, at the end of the name of its column
 _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length")
 _PARTS: tuple[Field, ...] = ("steps", "sequences", "length")  # of tokens and batch, where no column has them
-_OF_A_DEVICE = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")  # what a batch size may lack
+_DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")  # a batch size may be that of one
+_ONE = {"1", "1.0", "", "nan", "None"}  # of devices
 _LARGEST = 2.0**27  # tokens of a batch: above those of any training, so that one factor was not what it seemed
 _SHOWN = 30  # columns in a message
 _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")  # which rows are runs that ended
 _ENDED = ("", "finished", "done", "completed", "success", "diverged")  # states of runs whose last loss is their result
 
 
-# usual names of numbers that a loss depends on and no field may hold
-_SETTINGS = re.compile("weight_decay|batch_size|warmup(_steps)?|momentum|beta[12]|adamw_lr|dropout|.*steps|.*tokens|D")
+# usual names of what a best rate depends on and no field holds
+_SETTINGS = re.compile("weight_decay|batch_size|warmup(_steps)?|optimizer|momentum|beta[12]|adamw_lr|dropout")
 
 
 @dataclass(frozen=True)
@@ -124,15 +137,29 @@ def read_log(
     given = {} if columns is None else columns
     for field in given:
         check_choice("columns", field, NAMES)
-    table = [_flat(line) for line in _lines(rows)]
-    if not table:
-        raise InputError("the log has no rows. Give one row for each run.")
-    columns_of, notes = _Columns(table, given), list[str]()
-    chosen = {field: columns_of.holding(field, needed=field in needed) for field in (*needed, *others, *_ABOUT_RUNS)}
-    parts = _parts(chosen, columns_of, notes)
-    chosen = {field: name for field, name in (chosen | parts).items() if name}
+    table = _table(rows)
+    every = dict.fromkeys(name for line in table for name in line)
+    names = [
+        name for name in every if any(not _is_none(line.get(name)) for line in table) or _key(name) in NAMES["loss"]
+    ]
+    chosen = {field: _chosen(field, table, names, given, needed=True) for field in needed}
+    chosen |= {field: _chosen(field, table, names, given) for field in (*others, *_ABOUT_RUNS)}
+    notes = list[str]()
+    if "tokens" in others and not chosen["tokens"] and given.get("tokens", "") is not None:
+        chosen |= {field: _chosen(field, table, names, given) for field in ("steps", "batch")}
+    if not chosen.get("batch", "batch"):
+        chosen |= _of_a_batch(table, names, given, notes)
+    chosen = {field: name for field, name in chosen.items() if name}
+    unread = [] if "tokens" in chosen or "steps" in chosen else [*NAMES["tokens"], *NAMES["steps"]]
+    notes += [
+        f"Column {name!r} varies but is not read: runs that differ in it count as equal. Give the rows of one setting."
+        for name in names
+        if (_SETTINGS.fullmatch(_key(name)) or ("tokens" not in given and _key(name) in unread))
+        and name not in chosen.values()
+        and len({repr(line.get(name)) for line in table}) > 1
+    ]
     logged = [_run(line, number, chosen) for number, line in enumerate(table, 1)]
-    notes += _mixed(table, logged, [name for name in columns_of.names if name not in chosen.values()])
+    notes += _mixed(table, logged, [name for name in names if name not in chosen.values()])
     in_steps = "steps" in chosen and not {"batch", "sequences"} & {*chosen}
     if "sequences" in chosen:
         chosen["batch"] = f"{chosen['sequences']} x {chosen['length']}"
@@ -140,13 +167,13 @@ def read_log(
         chosen["tokens"] = chosen["steps"] if in_steps else f"{chosen['steps']} x {chosen['batch']}"
         if in_steps and "parameters" in chosen:
             notes.append("Steps stand for tokens, as the log does not say the tokens of a batch: ask about steps, too.")
-    runs = _last_steps(_ended([_with_tokens(run, in_steps) for run in logged], notes), notes)
+    runs = _last_steps(_ended(logged, notes), notes)
     whole = [run for run in runs if all(getattr(run, field) is not None for field in needed)]
     if len(whole) < len(runs):
         notes.append(f"{len(runs) - len(whole)} rows that lack one of {', '.join(needed)} were left out.")
     if not whole:
         raise InputError(f"no row of the log has all of {', '.join(needed)}. {' '.join(notes)}".rstrip())
-    return Log(tuple(whole), chosen, tuple(notes), _count(chosen.get("parameters"), columns_of.names), in_steps)
+    return Log(tuple(whole), chosen, tuple(notes), _count(chosen.get("parameters"), names), in_steps)
 
 
 def with_parameters(log: Log) -> Log:
@@ -160,59 +187,71 @@ def with_parameters(log: Log) -> Log:
 # ---- columns -------------------------------------------------------------------------------------------------
 
 
-class _Columns:
-    """The columns of a table that hold values, and which of them holds a field."""
+def _chosen(
+    field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None], *, needed: bool = False
+) -> str:
+    """The column of a field, empty for none; ValueError where one is needed, or where several hold different values."""
+    candidates = _column(field, table, names, given)
+    name = candidates[0] if candidates else ""
+    if needed and not candidates:
+        raise InputError(f"no column of the log is known to be the {field}. {_name_it(field, '...', names)}")
+    if (needed or field in _SIZES) and any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):
+        several = f"{_listed(candidates)} may all be the {field}, and differ."
+        raise InputError(f"{several} {_name_it(field, name, names)}")
+    return name
 
-    def __init__(self, table: Sequence[Line], given: Mapping[str, str | None]) -> None:
-        self.table, self.given = table, given
-        self.names = [
-            name
-            for name in dict.fromkeys(name for line in table for name in line)
-            if _key(name) in NAMES["loss"] or any(not _is_none(line.get(name)) for line in table)
-        ]
 
-    def holding(self, field: Field, *, needed: bool = False) -> str:
-        """The column of a field, empty for none: that which was named, else that of the likeliest name.
+def _name_it(field: str, name: str, names: Sequence[str]) -> str:
+    shell = shlex.quote(f"{field}={name}")
+    return (
+        f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are {_listed(names)}."
+    )
 
-        Raises:
-            ValueError: where one is needed, and where several with different values may hold it.
-        """
-        if field in self.given:
-            return self._named(field, self.given[field])
-        candidates = self._likeliest(field)
-        name = candidates[0] if candidates else "..."
-        shell = shlex.quote(f"{field}={name}")
-        name_it = f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are "
-        if needed and not candidates:
-            raise InputError(f"no column of the log is known to be the {field}. {name_it}{_listed(self.names)}.")
-        if (needed or field in _SIZES) and any(len({repr(line.get(k)) for k in candidates}) > 1 for line in self.table):
-            several = f"{_listed(candidates)} may all be the {field}, and differ."
-            raise InputError(f"{several} {name_it}{_listed(self.names)}.")
-        return candidates[0] if candidates else ""
 
-    def _named(self, field: Field, wanted: str | None) -> str:
-        """The column of this name: ``config/lr`` is ``config.lr`` too."""
-        if wanted is None:
-            return ""
-        for column in self.names:
-            if column.replace("/", ".") == wanted.replace("/", "."):
-                return column
-        raise InputError(
-            f"columns names {wanted!r} for the {field}, but the log has no such column with values."
-            f"{nearest(wanted, self.names)} The columns are {_listed(self.names)}."
-        )
+def _column(field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]) -> list[str]:
+    """The columns that may hold a field, the likeliest first; that which was named, where one was: ``config/lr`` is
+    ``config.lr`` too.
 
-    def _likeliest(self, field: Field) -> list[str]:
-        """The columns with usual names, first of parameters with embeddings, and of settings in the configuration."""
+    Of parameters those with embeddings are meant, and of settings those of the configuration, where it has any.
+    """
+    if field not in given:
+        usual = {name: NAMES[field].index(_key(name)) for name in names if _key(name) in NAMES[field]}
+        if field == "step":  # in a summary, the length of a run that ended
+            usual = {name: place for name, place in usual.items() if not re.search(r"[./]", name)}
+        found = [name for name in usual if name not in given.values()]
         ranks = {
-            name: (_lacks_embeddings(name), field != "loss" and not re.match(r"config[./]", name))
-            for name in self.names
-            if _key(name) in NAMES[field] and name not in self.given.values()
-            # in a summary, the length of a run that ended
-            if field != "step" or not re.search(r"[./]", name)
+            name: (_lacks_embeddings(name), field != "loss" and not re.match(r"config[./]", name)) for name in found
         }
-        best = [name for name, rank in ranks.items() if rank == min(ranks.values())]
-        return sorted(best, key=lambda name: (NAMES[field].index(_key(name)), name))
+        best = [name for name in found if ranks[name] == min(ranks.values())]
+        return sorted(best, key=lambda name: (usual[name], name))
+    if (wanted := given[field]) is None:
+        return []
+    for column in names:
+        if column.replace("/", ".") == wanted.replace("/", "."):
+            return [column]
+    raise InputError(
+        f"columns names {wanted!r} for the {field}, but the log has no such column with values."
+        f"{nearest(wanted, names)} The columns are {_listed(names)}."
+    )
+
+
+def _of_a_batch(
+    table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None], notes: list[str]
+) -> dict[Field, str]:
+    """The columns of the sequences of a batch and of their length; empty where they do not say its tokens."""
+    found = {field: _chosen(field, table, names, given) for field in _PARTS[1:]}
+    if not all(found.values()):
+        return {}
+    devices = [
+        name for name in names if _DEVICES.fullmatch(_key(name)) and {str(row.get(name)) for row in table} - _ONE
+    ]
+    if devices and "sequences" not in given and "global" not in found["sequences"].lower():
+        notes.append(
+            f"{found['sequences']!r} may be the batch of one device, as there is {_listed(devices)}, and was not read. "
+            f"Name the column of the tokens of a batch, or of its sequences: columns={{'sequences': ...}}."
+        )
+        return {}
+    return found
 
 
 def _count(name: str | None, names: Sequence[str]) -> str:
@@ -257,16 +296,15 @@ def _ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
 
 
 def _mixed(table: Sequence[Line], runs: Sequence[LoggedRun], names: Sequence[str]) -> list[str]:
-    """A note on columns that are not read, of words or usual settings, in which rows differ that are alike in all that
-    is read, as seeds are."""
+    """A note on columns of words in which rows differ that are alike in all that is read, as seeds are."""
     alike = dict[LoggedRun, list[Line]]()
     for line, run in zip(table, runs, strict=True):
         alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
     mixed = []
     for name in names:
         values = {str(line.get(name)) for line in table if not _is_none(line.get(name))}
-        if not _SETTINGS.fullmatch(_key(name)) and (len(values) > len(table) / 2 or any(map(_is_number, values))):
-            continue  # names and times of runs, and what was measured
+        if len(values) > len(table) / 2 or any(map(_is_number, values)):
+            continue  # names and times of runs, and numbers
         if any(len({str(line.get(name)) for line in own}) > 1 for own in alike.values()):
             mixed.append(name)
     said = "they count as equal, as seeds do. Give the rows of one kind."
@@ -304,7 +342,8 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
 
 
 def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
-    """The fields of a row: width and depth whole, the loss infinite where it is no number."""
+    """The fields of a row: width and depth whole, the loss infinite where it is no number; its batch and tokens also
+    where they are products of others."""
     fields: dict[str, Any] = {}
     for field, name in chosen.items():
         value: Any = line.get(name)
@@ -326,41 +365,17 @@ def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
             size = int(size)
         # 0.1 in single precision is no other rate than 0.1
         fields[field] = float(f"{size:.6g}") if field == "lr" else size
-    return LoggedRun(**fields)
-
-
-# ---- Tokens that no column holds: steps times the tokens of a batch, which may be its sequences times their length.
-
-
-def _parts(chosen: dict[Field, str], columns: _Columns, notes: list[str]) -> dict[Field, str]:
-    """The columns of what tokens and batch are products of, where these are asked for and no column holds them."""
-    found = dict[Field, str]()
-    if not chosen.get("tokens", "tokens") and "tokens" not in columns.given:
-        found = {"steps": columns.holding("steps"), "batch": columns.holding("batch")}
-    if (chosen | found).get("batch", "batch"):
-        return found
-    of_batch = {field: columns.holding(field) for field in _PARTS[1:]}
-    sequences, others = of_batch["sequences"], [name for name in columns.names if _OF_A_DEVICE.fullmatch(_key(name))]
-    if all(of_batch.values()) and others and _key(sequences) == "batch_size" and "sequences" not in columns.given:
-        notes.append(
-            f"{sequences!r} may be the batch of one device, as there is {_listed(others)}, and was not read. Name the "
-            "column of the tokens of a batch, or of its sequences: columns={'sequences': ...}."
-        )
-        return found
-    return found | of_batch if all(of_batch.values()) else found
-
-
-def _with_tokens(run: LoggedRun, in_steps: bool) -> LoggedRun:
-    """The run with the products of its parts."""
-    if run.sequences and run.length:
-        if (batch := run.sequences * run.length) > _LARGEST:
+    if {"sequences", "length"} <= {*fields}:
+        fields["batch"] = fields["sequences"] * fields["length"]
+        if fields["batch"] > _LARGEST:
             raise InputError(
-                f"a batch of {run.sequences:g} sequences of length {run.length:g} has {batch:.3g} tokens. If the "
-                "first is in tokens, name its column: columns={'batch': ...}, in the shell --columns batch=..."
+                f"row {number} would have {fields['batch']:.3g} tokens in a batch, {chosen['sequences']!r} times "
+                f"{chosen['length']!r}. If the first counts tokens, name it: columns={{'batch': "
+                f"{chosen['sequences']!r}}}, in the shell --columns {shlex.quote('batch=' + chosen['sequences'])}."
             )
-        run = replace(run, batch=batch)
-    each = 1.0 if in_steps else run.batch
-    return replace(run, tokens=run.steps * each) if run.steps and each else run
+    if "steps" in fields and ("batch" in fields or not {"batch", "sequences"} & {*chosen}):
+        fields["tokens"] = fields["steps"] * fields.get("batch", 1)
+    return LoggedRun(**fields)
 
 
 # ---- A log as a table: one flat dict for each row, from any of its forms.
@@ -369,12 +384,23 @@ def _with_tokens(run: LoggedRun, in_steps: bool) -> LoggedRun:
 Line = dict[str, Any]
 
 
-_NONE = ("", "<NA>", "NaT", "NA", "N/A", "None", "null", "-")  # as texts: nothing, also what pandas has for it
-
-
 def _is_none(value: Any) -> bool:
     """Whether a cell holds nothing, or not-a-number, as pandas writes it."""
     return value is None or value != value or str(value).strip() in (*_NONE, "nan", "NaN")
+
+
+_NONE = ("", "<NA>", "NaT", "NA", "N/A", "None", "null", "-")  # as texts: nothing, also what pandas has for it
+_SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, beside the wall time
+_SETTING = re.compile(r"([A-Za-z][\w.]*)=([^,;/\s]+?)(?=$|[,;/\s]|_[A-Za-z_.]+=)")  # in the name of a run
+
+
+def _table(rows: Any) -> list[Line]:
+    """The rows as flat dicts."""
+    table = [_flat(line) for line in _lines(rows)]
+    if not table:
+        raise InputError("the log has no rows. Give one row for each run.")
+    scalars = _scalars(table) or table
+    return _pivoted(scalars) if set(_SCALARS) <= {name.lower() for name in scalars[0]} else table
 
 
 def _number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
@@ -430,7 +456,9 @@ def _lines(rows: Any) -> list[Mapping[str, Any]]:
 def _csv(path: str) -> list[Mapping[str, Any]]:
     """The rows of a file, whose fields end with what the header has most of: tabs, semicolons or commas."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with open(path, "rb") as raw:
+            encoding = "utf-16" if raw.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # of Excel's texts
+        with open(path, newline="", encoding=encoding) as file:
             header = re.sub('"[^"]*"', "", file.readline())
             file.seek(0)
             reader = csv.DictReader(file, strict=True, delimiter=max(",;\t", key=header.count))
@@ -453,3 +481,31 @@ def _flat(line: Mapping[Any, Any], prefix: str = "") -> Line:
     for name, value in line.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return flat
+
+
+def _scalars(table: Sequence[Line]) -> list[Line]:
+    """The rows of W&B's chart, a column per run and metric such as "width=64 - loss" beside its least and most, as
+    TensorBoard's scalars; empty for other tables."""
+    axis, *names = table[0]
+    return [
+        dict(zip(_SCALARS, (run, tag, line[axis], line[name]), strict=True))
+        for name in names
+        if f"{name}__MIN" in names
+        for run, _, tag in [name.rpartition(" - ")]
+        for line in table
+        if str(line[name]).strip() not in _NONE
+    ]
+
+
+def _pivoted(table: Sequence[Line]) -> list[Line]:
+    """TensorBoard's scalars (run, tag, step, value) as a row for each run: the last value of every tag, and what the
+    name of the run says, such as ``width=64,lr=0.01``."""
+    runs, reached = dict[str, Line](), dict[tuple[str, str], float]()
+    for number, line in enumerate(table, 1):
+        values = {name.lower(): value for name, value in line.items()}
+        run, tag, step, value = (values[name] for name in _SCALARS)
+        row = runs.setdefault(str(run), {"run": run} | dict(_SETTING.findall(str(run))))
+        place, at = (str(run), str(tag)), _number_of(step, "step", number)
+        if at >= reached.get(place, -math.inf):
+            reached[place], row[str(tag)] = at, value
+    return list(runs.values())

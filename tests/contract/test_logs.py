@@ -18,9 +18,9 @@ import nfd
 Rows = list[dict[str, Any]]
 
 
-def written(path: Path, rows: Sequence[Mapping[str, Any]], between: str = ",") -> Path:
+def written(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=between)
+        writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -68,6 +68,11 @@ DRESSES: dict[str, Callable[[Rows], Any]] = {
     "a frame": lambda rows: Frame([{name: float(value) for name, value in row.items()} for row in rows]),
     "texts": lambda rows: [{name: f" {value} " for name, value in row.items()} for row in rows],
     "steps": lambda rows: [r | {"_step": step, "loss": r["loss"] + (9 - step)} for step in (0, 9, 4) for r in rows],
+    "scalars": lambda rows: [
+        {"run": f"width={r['width']},depth=4,lr={r['lr']},seed={r['seed']}", "tag": "loss", "step": k, "value": value}
+        for r in rows
+        for k, value in ((0, 9.0), (7, r["loss"]), (3, 8.0))
+    ],
 }
 
 
@@ -125,7 +130,7 @@ def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
     """As seeds, runs of two decays would make an interval of what is no noise."""
     mixed, constant = ([row | {"config/weight_decay": f * row["seed"] + 0.1} for row in PLAIN] for f in (0.1, 0.0))
     (note,) = {*nfd.fit_transfer(mixed).notes} - {*nfd.fit_transfer(PLAIN).notes}
-    assert "differ in 'config/weight_decay': they count as equal" in note
+    assert "'config/weight_decay' varies but is not read" in note
     assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(PLAIN).notes
 
 
@@ -235,17 +240,38 @@ COUNTED = {
 }
 
 
+def read_as(kind: str, path: Path, encoding: str = "utf-8") -> nfd.Transfer:
+    between, dress = TABLES[kind]
+    rows = [dress(row) for row in SWEPT]
+    with path.open("w", newline="", encoding=encoding) as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=between)
+        writer.writeheader()
+        writer.writerows(rows)
+    return nfd.fit_transfer(path)
+
+
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_table_is_read_as_it_was_exported(kind: str, tmp_path: Path) -> None:
-    between, dress = TABLES[kind]
-    rows, size = [dress(row) for row in SWEPT], {"parameters": 7e9, "tokens": 1e11, "batch": 1e6}
-    read = nfd.fit_transfer(written(tmp_path / "runs.csv", rows, between))
+    read, size = read_as(kind, tmp_path / "runs.csv"), {"parameters": 7e9, "tokens": 1e11, "batch": 1e6}
     meant = nfd.fit_transfer(SWEPT).at(**size)
     assert read.at(**size).rate.value == pytest.approx(meant.rate.value, rel=1e-6)
     assert read.at(**size).rate.high == pytest.approx(meant.rate.high, rel=1e-6)
     assert ("embeddings" in read.about or "noemb" in read.about) == (kind in COUNTED)
     assert COUNTED.get(kind, "") in read.about
     assert not read.notes
+
+
+def test_a_table_of_excel_in_utf_16_and_a_chart_of_wandb_are_read(tmp_path: Path) -> None:
+    """The chart has a column for each run, whose name says its settings, beside its least and most."""
+    meant = nfd.fit_transfer(SWEPT).law
+    assert str(read_as("units in names", tmp_path / "runs.csv", "utf-16").law) == str(meant)
+    runs = {f"N={r['parameters']}_D={r['tokens']},batch=2^19,lr={r['lr']:g} - val/loss": r["loss"] for r in SWEPT}
+    chart: Rows = [
+        {"Step": step} | {name + end: text for name, loss in runs.items() for end in ("", "__MIN", "__MAX")
+        for text in ["" if step > 300 else loss + (300 - step)]}
+        for step in (100, 300, 200, 400)
+    ]  # fmt: skip
+    assert str(nfd.fit_transfer(written(tmp_path / "chart.csv", chart)).law) == str(meant)
 
 
 QUESTIONS = [  # where a guess may be wrong
@@ -256,7 +282,7 @@ QUESTIONS = [  # where a guess may be wrong
     ("width,tokens,loss\n65.536,8,1", "'65.536'. It may be read in two ways"),
     ('params,tokens,loss\n"1,300B",8,1', "'1,300B'. It may be read in two ways"),
     ("params,tokens,loss\n7 or 8,8,1", "column 'params' must hold numbers; row 1 has '7 or 8'"),
-    ("params,steps,global_batch_size,seq_len,loss\n7,8,4194304,1024,1", r"has 4.29e\+09 tokens.*columns batch="),
+    ("params,steps,global_batch_size,seq_len,loss\n7,8,4194304,1024,1", r"4.29e\+09 tokens in a batch.*columns batch="),
     ("model,perplexity\nbig,8", r"no column of the log is known to be the loss. Name it: columns=\{'loss'"),
     ("params;tokens;loss\n7;8", "another number of fields"),
 ]
