@@ -10,10 +10,12 @@ import pytest
 import torch
 from benchmarks.coverage_cases import scales
 from scipy import stats
+from tests.models import Residual
 from torch import Tensor, nn
 
+import nfd
 from nfd.core.estimates import Interval, interval, log_slope, mean, ratio_of_means
-from nfd.meters.noise import GradientNoise
+from nfd.meters.noise import GradientNoise, noise_of
 from nfd.meters.verdict import METERS, cause, change, first_bad, rows, since, verdict_of
 from nfd.scaling.rules import RULES
 
@@ -231,3 +233,52 @@ def test_a_group_with_a_step_that_a_gradient_scaler_skips_is_left_out() -> None:
     for value in (1.0, 2.0, math.inf, 1.0, 3.0, 2.5):
         noise.add([torch.full((3,), value)])
     assert noise.signals == [6.0, 22.5]
+
+
+class Quadratic(torch.nn.Module):
+    """A weight for every input, and how far it is from it; with a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.full((SIZE,), 2.0, dtype=torch.float64))
+        self.unused = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w - x
+
+
+def test_the_noise_of_a_model_is_that_of_its_loss_and_leaves_the_model_as_it_was() -> None:
+    scales = torch.linspace(0.5, 2.0, SIZE, dtype=torch.float64)
+    x = torch.randn(40, 16, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    model, curvature = Quadratic(), scales.square()
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (curvature * outputs.square()).sum(1).mean() / 2 + 0 * targets.sum()
+
+    before = model.w.detach().clone()
+    noise = noise_of(model, model, loss, [(batch, torch.zeros(16)) for batch in x])
+    signal, variance = (curvature * 2).square().sum(), curvature.square().sum()  # of G = curvature w, and of one sample
+    assert noise.samples == 2
+    assert covers(noise.estimate(), float(variance / signal))
+    assert torch.equal(model.w, before)
+    assert model.w.grad is None
+
+
+def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> None:
+    def batches(size: int, steps: int = 4) -> list[tuple[Tensor, Tensor]]:
+        stream = torch.Generator().manual_seed(6)
+        return [
+            (torch.randn(size, 5, generator=stream), torch.randint(3, (size,), generator=stream)) for _ in range(steps)
+        ]
+
+    sizes = {"widths": [8, 16], "depths": [1], "seeds": 2, "rule": "mup", "noise": True}
+    check = nfd.check(Residual, batches(16), **sizes)
+    assert [(row["width"], row["seed"]) for row in check.noise] == [(8, 0), (8, 1), (16, 0), (16, 1)]
+    assert all(row["low"] <= row["value"] <= row["high"] for row in check.noise)
+    assert "noise scale [95 % interval]" in str(check)
+    plain = nfd.check(Residual, batches(16), **(sizes | {"noise": False}))
+    assert plain.noise == []
+    assert plain.table == check.table
+    for wrong in (batches(11), batches(16, 1), [*batches(16, 1), *batches(8, 1)]):
+        with pytest.raises(ValueError, match="noise needs"):
+            nfd.check(Residual, wrong, **sizes)

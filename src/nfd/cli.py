@@ -136,7 +136,7 @@ def _flushed(stream: TextIO | None) -> int:
 _NOUNS = ("family", "make_model", "task", "batches")
 _FAMILY = ("blocks", "roles", "version")  # what a file may define beside make_model
 _TASK = (  # and beside batches
-    "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr",
+    "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr", "init_scale",
 )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ class Setup:
     """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what belongs to them.
 
     The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``, ``weight_decay``,
-    ``adamw_lr``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it
+    ``adamw_lr``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it
     runs, so that it can import what lies beside it.
 
     Raises:
@@ -323,6 +323,7 @@ class Check(Sized):
     lr: float | None = option(None, "learning rate of the base; by default 0.1 for sgd, 0.001 for the others")
     steps: int | None = option(None, "training steps, one per batch; by default the last of --at, or 10")
     at: tuple[int, ...] | None = option(None, "steps to look after, such as 1 10 100; by default the last step")
+    noise: bool = option(False, "also estimate the noise scale of the gradients after the last step")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -335,7 +336,7 @@ class Check(Sized):
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(None) as sweep:
             result = check(
-                family, task, self.widths, self.depths, self.lr, seeds=self.seeds, at=self.at,
+                family, task, self.widths, self.depths, self.lr, seeds=self.seeds, at=self.at, noise=self.noise,
                 sweep=sweep,
             )  # fmt: skip
         page = self._report(family.name, result, command).write(directory)
@@ -350,7 +351,7 @@ class Check(Sized):
         failures = [str(failure) for failure in answer.failures]
         meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in METERS.items()]
         networks = [row for row in answer.rows if not row["matrix"] and row["step"] == answer.steps]
-        numbers = {name: getattr(answer, name) for name in ("rule", "optimizer", "lr", "ok", "table", "rows")}
+        numbers = {name: getattr(answer, name) for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")}
         return Report(
             f"How {model} scales",
             command,
@@ -358,8 +359,9 @@ class Check(Sized):
             check_findings(answer, f"batches of {self.setup}"),
             opening=[Section("What went wrong", [], points=failures)] if failures else [],
             closing=[Section("What the meters are", [], points=meanings, folded=True), made_by(command)],
-            content={"model": model, "failures": failures, "ladder": answer.ladder} | numbers,
-            tables={"runs.csv": networks, "meters.csv": answer.rows},
+            content={"model": model, "failures": failures, "noise": answer.noise, "ladder": answer.ladder} | numbers,
+            tables={"runs.csv": networks, "meters.csv": answer.rows}
+            | ({"noise.csv": answer.noise} if self.noise else {}),
         )
 
 
@@ -386,6 +388,10 @@ class Transfer(Logged):
 
     lr: tuple[float, ...] | None = option(None, "rates to begin with; extended where the best one lies at an end")
     rules: tuple[str, ...] | None = option(None, "rules to compare; by default standard beside that of the family")
+    axes: tuple[str, ...] = option(
+        (), "settings to vary too, such as batch_size=16,32,64; also steps, weight_decay, init_scale"
+    )
+    halving: bool = option(False, "choose rates by short trainings first")
     guess: float | None = option(None, "with --from: the loss before training, such as the logarithm of the vocabulary")
     at: tuple[str, ...] = option((), "with --from: the training whose rate is asked, parameters=7B tokens=4T batch=4M")
 
@@ -413,10 +419,11 @@ class Transfer(Logged):
 
             setup, directory = self.read_setup(), self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)
+            axes = named("--axes", "numbers such as batch_size=16,32", self.axes, _numbers)
             with self.sweep(directory) as sweep:
                 answer = transfer(
                     family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
-                    sweep=sweep,
+                    axes=axes or None, halving=self.halving, sweep=sweep,
                 )  # fmt: skip
             more = self.stored(sweep)
         page = Report(
@@ -671,6 +678,10 @@ def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], 
         except ValueError:
             raise InputError(f"{argument} takes name=value, {what}; got {name}={value!r}.") from None
     return found
+
+
+def _numbers(values: str) -> tuple[float, ...]:
+    return tuple(map(_number, values.split(",")))
 
 
 def _number(value: str) -> float:

@@ -275,7 +275,7 @@ def test_meters_are_what_they_say() -> None:
 def test_a_look_at_a_step_is_a_check_of_that_length_and_holds_every_matrix() -> None:
     options: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2}
     several, alone = checked(task=vectors(4), at=(1, 3), **options), checked(task=vectors(1), **options)
-    assert (several.steps, several.at, alone.at) == (3, (1, 3), (1,))
+    assert (several.steps, several.at, alone.at, alone.growth) == (3, (1, 3), (1,), [])
     for one, other in zip(several.rows, [row for row in alone.rows for _ in (1, 3)], strict=True):
         if one["step"] == 1:
             (same,) = [r for r in alone.rows if all(r[k] == one[k] for k in ("width", "seed", "matrix"))]
@@ -284,6 +284,17 @@ def test_a_look_at_a_step_is_a_check_of_that_length_and_holds_every_matrix() -> 
     places = [(row["width"], row["seed"], row["step"], row["matrix"]) for row in several.rows]
     assert places == [(n, s, t, name) for n in (8, 16) for s in range(2) for t in (1, 3) for name in names]
     assert all(0 < row["alignment"] <= 1 + 1e-5 for row in several.rows if row["role"] in ("inner", "outer", "readout"))
+
+
+def test_growth_with_the_step_is_the_power_of_the_step() -> None:
+    """Under a linear loss and SGD nothing but the rate decides how far outputs of a linear model move: as step^1."""
+    task = nfd.Task(vectors(1) * 8, loss=lambda out, y: 1e-4 * out.sum())
+    for schedule, power in ((None, 1.0), (lambda step: float(step < 1), 0.0)):
+        given = task if schedule is None else nfd.Task(vectors(1) * 8, loss=task.loss, schedule=schedule)
+        check = checked(task=given, optimizer="sgd", lr=1e-3, at=(1, 2, 4, 8), seeds=3)
+        (row,) = [row for row in check.growth if row["meter"] == "function_update"]
+        assert row["slope"] == pytest.approx(power, abs=0.02)
+        assert row["axis"] == "step"
 
 
 # ---- batches, losses, optimizers -------------------------------------------------------------------------------------

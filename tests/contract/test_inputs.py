@@ -92,7 +92,9 @@ def test_an_empty_batch_is_named(question: str) -> None:
         QUESTIONS[question](ResidualMLP, pairs, [8, 16], [1, 2])
 
 
-def test_labels_of_the_model_are_looked_at_too() -> None:
+def test_cut_batches_and_labels_of_the_model_are_looked_at_too() -> None:
+    with pytest.raises(ValueError, match=r"batches of 2 samples \[0\].*-100"):
+        nfd.transfer(ResidualMLP, partly_labelled(), [8], [1], axes={"batch_size": (2, 4)})
     dicts = [{"x": x, "labels": torch.full_like(y, -100)} for x, y in batches(2, 8)]
     with pytest.raises(ValueError, match=r"labels of batches\[0\].*-100"):
         nfd.check(ResidualMLP, dicts, [8, 16], [1])

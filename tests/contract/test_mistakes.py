@@ -27,10 +27,14 @@ LINES = [  # what is typed, and what the answer must hold
     ("transfer setup.py --executor cloud", "executor processes inline ray 'cloud'"),
     ("transfer setup.py --rules mup2", "rules complete-p 'mup2' 'mup'"),
     ("check setup.py --rule mup/adam", "rule complete-p 'mup/adam'"),
+    ("check setup.py --noise maybe", "'maybe' --"),
+    ("check setup.py --noise=maybe", "'maybe' --"),
     ("predict setup.py --width broad", "--width whole 'broad'"),
     ("predict setup.py --weights light", "--weights structured 'light'"),
     ("predict setup.py --depth 2.5", "depth 2.5 whole"),
     ("plan setup.py --batch 3", "--batch expected 2"),
+    ("transfer setup.py --axes decay", "--axes name=value decay"),
+    ("transfer setup.py --axes steps=few", "--axes numbers 'few'"),
     ("scaling-law setup.py --best parameters", "--best name=value parameters"),
     ("scaling-law setup.py --best watts=3", "'watts' parameters"),
     ("scaling-law setup.py --at width=big", "--at width 'big' whole"),
@@ -83,6 +87,7 @@ FILES = {  # what stands at the end of the user's file, and what the answer must
     "roles = {'haed.*': 'readout'}": "roles 'haed.*'",
     "blocks = 'layers.*'": "blocks 'layers.*'",
     "weight_decay = 'no'": "weight_decay 'no'",
+    "init_scale = 'no'": "init_scale 'no'",
 }
 RAISING = {  # the same, where the user's own code raises: with its line and words
     "def make_model(width, depth): raise KeyError('no preset')": "KeyError no preset setup.py in make_model",

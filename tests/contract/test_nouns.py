@@ -108,6 +108,7 @@ def test_the_name_of_a_trial_is_what_decides_its_numbers() -> None:
         trial(width=32).key,
         trial(seed=1).key,
         trial(lr=2e-2).key,
+        trial(stop=3).key,
         trial(every=2).key,
         trial(task=nfd.Task(batches(steps=6, size=8, seed=1))).key,
         trial(task=nfd.Task(batches(steps=6, size=8), weight_decay=0.1)).key,
@@ -115,7 +116,7 @@ def test_the_name_of_a_trial_is_what_decides_its_numbers() -> None:
         trial(family=FAMILY.under("mup")).key,
         trial(family=nfd.Family(ResidualMLP, base=(16, 2), version="2")).key,
     }
-    assert len(names) == 10
+    assert len(names) == 11
     assert trial().key == trial(family=nfd.Family(ResidualMLP, base=(16, 2))).key
 
 

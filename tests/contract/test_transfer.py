@@ -39,23 +39,30 @@ class Steeper(Bowl):
     growth = 1.0
 
 
+class Slope(Bowl):
+    """A slope that is walked down in strides of the rate, and should be by about 1: the best rate is 1 / steps."""
+
+    summed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        gone = self.place - 1
+        if not self.training:
+            return x * (1 - gone).square() + 0 * self.unused(x).sum()
+        return x * (1.5 - gone * (len(x) / 4 if self.summed else 1)) + 0 * self.unused(x).sum()
+
+
+class Summed(Slope):
+    """The same with a gradient that is summed over the batch: every sample moves it as far."""
+
+    summed = True
+
+
 def height(out: Tensor, y: Tensor) -> Tensor:
     return out.mean() + 0.1
 
 
 def octaves(first: int, last: int) -> list[float]:
     return [2.0**k for k in range(first, last + 1)]
-
-
-def test_the_best_rate_of_one_size_follows_the_task() -> None:
-    """Under a decay it is ``1 / (1 + decay)``."""
-    family, rates = nfd.Family(Bowl, (4, 2), "standard", "sgd"), list[float]()
-    for decay in (63.0, 255.0):
-        task = nfd.Task(ONES[:3], height, eval_batches=ONES[:1], weight_decay=decay)
-        answer = nfd.transfer(family, task, [4], [2], lr=octaves(-11, 2), seeds=2)
-        rates.append(answer.best("standard", 4, 2).value)
-        assert math.isnan(answer.regret("standard").value)
-    assert rates[0] / rates[1] == pytest.approx(4, rel=0.1)
 
 
 def of_bowls(make_model: Any) -> nfd.Transfer:
@@ -76,9 +83,54 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
     assert steep.regret("standard").value > 1
 
 
+def along(axes: dict[str, Any], make_model: Any, lr: list[float], steps: int = 8, **about: Any) -> Any:
+    """The answer along one axis."""
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:steps], height, eval_batches=ONES[:1], **about)
+    answer = nfd.transfer(family, task, [4], [2], lr=lr, axes=axes, seeds=2)
+    (against,) = answer.rules[0].against.values()
+    return against
+
+
+def test_linear_scaling_of_the_batch_is_told_from_none() -> None:
+    """Of the same samples, larger batches make fewer steps; a gradient that is summed makes up for it."""
+    linear, none = (along({"batch_size": (2, 4, 8)}, made, octaves(-6, 0)) for made in (Slope, Summed))
+    assert linear.exponent.value == pytest.approx(1, abs=0.05)
+    assert none.exponent.value == pytest.approx(0, abs=0.05)
+
+
+def test_a_constant_product_of_rate_and_decay_is_told_from_decay_that_does_nothing() -> None:
+    """The best rate is 1 / (1 + decay)."""
+    strong = along({"weight_decay": (0.0, 63.0, 255.0)}, Bowl, octaves(-11, 2), 3)
+    weak = along({"weight_decay": (0.0, 0.001, 0.002)}, Bowl, octaves(-3, 2), 3)
+    assert strong.exponent.value == pytest.approx(-1, abs=0.05)
+    assert strong.exponent.low < -1 < strong.exponent.high
+    assert weak.exponent.low > -0.5
+
+
+def test_steps_are_the_first_batches_and_a_schedule_knows_how_many() -> None:
+    against = along({"steps": (2, 4, 8)}, Slope, octaves(-6, 0), schedule=lambda step, steps: (steps / 4) ** 0.5)
+    assert against.exponent.value == pytest.approx(-1.5, abs=0.05)
+
+
+def test_an_exponent_needs_two_values_above_zero() -> None:
+    assert math.isnan(along({"weight_decay": (0.0, 63.0)}, Bowl, octaves(-11, 2), 3).exponent.value)
+
+
 def asked(make_model: Any = ResidualMLP, task: Any = FEW, sweep: nfd.Sweep | None = None, **more: Any) -> nfd.Transfer:
     options = {"rules": ("complete-p",), "lr": (0.001, 0.02, 0.4), "seeds": 2} | more
     return nfd.transfer(make_model, task, [8, 16], [2], sweep=sweep, **options)
+
+
+def test_halving_finds_the_rates_of_the_whole_grid_with_fewer_whole_trainings(tmp_path: Path) -> None:
+    long = tuple(0.0005 * 3.0**k for k in range(9))
+    answers, whole = [], []
+    for halving in (False, True):
+        with nfd.Sweep(tmp_path / str(halving), progress=False, executor="inline") as sweep:
+            answers.append(asked(task=batches(8, 8), sweep=sweep, lr=long, halving=halving))
+            whole.append({run.config["lr"] for run in sweep.store.records() if run.config.get("stop") is None})
+    assert answers[0].best("complete-p", 16, 2) == answers[1].best("complete-p", 16, 2)
+    assert len(whole[1]) < len(whole[0])
 
 
 def test_losses_on_other_batches_judge_where_there_are_some() -> None:
@@ -115,6 +167,8 @@ def test_an_optimizer_of_ones_own_answers_here_and_in_other_processes() -> None:
         ({"rules": ("mop",)}, "'mup'"),
         ({"optimizer": "lion"}, "make_optimizer"),
         ({"seeds": 1}, "seeds must be at least 2"),
+        ({"axes": {"decay": (0.0, 1.0)}}, "weight_decay"),
+        ({"axes": {"steps": (4, 9)}}, "steps"),
         ({"make_model": ResidualMLP(8, 2)}, "function"),
         ({"task": [FEW[0][0]]}, "inputs, targets"),
     ],
@@ -275,13 +329,41 @@ TRIED: dict[str, Any] = {"rules": ("complete-p",), "lr": (1e-3, 1e-2, 1e-1), "se
 
 
 @pytest.mark.parametrize(("make_model", "warned"), [(SmallStart, True), (ResidualMLP, False)])
-def test_initial_weights_far_from_fan_in_scaling_are_named(make_model: Any, warned: bool) -> None:
+def test_initial_weights_far_from_fan_in_scaling_are_named_with_the_axis_to_try(make_model: Any, warned: bool) -> None:
     answer = nfd.transfer(make_model, batches(3, 8), (16, 32), (2,), **TRIED)
-    said = [note for note in answer.notes if "Initial weights" in note]
+    said = [note for note in answer.notes if "init_scale" in note]
     assert bool(said) is warned
     if warned:
         assert float(said[0].partition(" times")[0].split()[-1]) == pytest.approx(0.08, rel=0.05)  # 0.02 over 16^-1/2
-        assert "Try larger ones" in said[0]
+    tried = nfd.transfer(make_model, batches(3, 8), (16,), (2,), **TRIED, axes={"init_scale": (1, 4)})
+    assert not any("init_scale" in note for note in tried.notes)
+
+
+class Larger(Worse):
+    best = 2.0
+
+
+class Doubled(Larger):
+    """The same with initial matrices twice as large, in its own code."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.mul_(2)
+
+
+def test_the_scale_of_initial_weights_is_an_axis() -> None:
+    answer = compared(Larger, (16,), rules=("standard",), axes={"init_scale": (0.5, 1, 2, 4)})
+    against = answer.rules[0].against["init_scale"]
+    assert "lowest at init_scale 2 " in against.sentence
+    scaled = {row["init_scale"]: row["value"] for row in against.table if row["quantity"] == "loss"}
+    twice = compared(Doubled, (16,), rules=("standard",), axes={"init_scale": (0.5, 1)})
+    other = {r["init_scale"]: r["value"] for r in twice.rules[0].against["init_scale"].table if r["quantity"] == "loss"}
+    assert (other[0.5], other[1]) == pytest.approx((scaled[1], scaled[2]), rel=1e-6)
+    assert scaled[1] > scaled[2] + 0.05
+    with pytest.raises(ValueError, match="init_scale must be greater than 0"):
+        compared(Larger, (16,), rules=("standard",), axes={"init_scale": (0.0, 1.0)})
 
 
 @pytest.mark.slow
@@ -292,7 +374,11 @@ def test_the_shell_prints_losses_and_warnings(tmp_path: Path) -> None:
         "batches = digits(3, 8)\n"
     )
     sizes = ["--widths", "16", "32", "--depths", "2", "--seeds", "2", "--lr", "0.001", "0.01", "0.1"]
-    ended = run("transfer", "mine.py", *sizes, folder=tmp_path)
+    words = ["mine.py", *sizes]
+    ended = run("transfer", *words, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "Initial weights are small" in ended.stdout
+    assert "'init_scale': (1, 2, 4, 8)" in ended.stdout
     assert "loss" in ended.stdout
+    again = run("transfer", *words, "--out", "axes", "--axes", "init_scale=1,2,4,8", folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "lowest at init_scale" in again.stdout

@@ -23,16 +23,18 @@ from nfd.core.errors import (
     InputError,
     check_ascending,
     check_count,
+    check_flag,
     check_real,
 )
 from nfd.core.estimates import interval
 from nfd.core.files import Axes, Finding, columns, expanded, write_json
 from nfd.core.machine import gradients
 from nfd.core.random import global_state
-from nfd.core.tables import Row, as_text, table_of
+from nfd.core.tables import Row, as_text, rows_as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
+from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
 from nfd.meters.verdict import (
     BOUND,
@@ -45,6 +47,7 @@ from nfd.meters.verdict import (
     failures_of,
     first_bad,
     gradient_events,
+    growth,
     is_fault,
     networks,
     rows,
@@ -74,6 +77,7 @@ def check(
     optimizer: str | OptimizerLaw | None = None,
     seeds: int = SEEDS,
     at: Sequence[int] | None = None,
+    noise: bool = False,
     sweep: Sweep | None = None,
 ) -> Check:
     """Check whether the training of a model depends on its width and depth.
@@ -106,6 +110,7 @@ def check(
         rule, optimizer: in place of those of the family; as in ``nfd.plan``.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
+        noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
         sweep: where networks are trained and kept.
 
     Returns:
@@ -132,13 +137,15 @@ def check(
                 "a batch for every step; they may repeat."
             )
         task = task.first(at[-1])
+    if check_flag("noise", noise):
+        samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
     made = ""
     if task.make_optimizer is not None:  # made once before anything is trained, for its name and its errors
         groups = family.member(*family.base, device=task.device).groups(rate, task.weight_decay, task.adamw_lr)
         made = type(optimizer_of(task, family.optimizer, groups)).__name__
-    meters = Meters(None if at is None else tuple(at))
+    meters = Meters(None if at is None else tuple(at), noise)
     looks = tuple(at) if at else (task.steps,)
     trials = [
         Trial(family, task, width, depth, seed, rate, observe=(meters,))
@@ -163,7 +170,7 @@ def check(
     draws = any(run["draws"] for run in runs)
     return Check(
         table, runs, failures_of(runs), family.rule, family.optimizer, rate, looks, seeds, task.about, family.base,
-        draws, task.copies, made,
+        growth(runs, looks), draws, task.copies, made,
     )  # fmt: skip
 
 
@@ -172,7 +179,7 @@ def _row(record: Record) -> Row:
     size = {name: record.config[name] for name in ("width", "depth", "seed")}
     row: Row = size | record.observed[0]
     row["events"] = [Event(**event) for event in row["events"]]
-    return row | {"rows": [size | own for own in row["rows"]]}
+    return row | {name: [size | own for own in row[name]] for name in ("rows", "noise")}
 
 
 def _check_seeds(runs: Sequence[Row]) -> None:
@@ -190,6 +197,7 @@ def _check_seeds(runs: Sequence[Row]) -> None:
 
 # ---- the result ------------------------------------------------------------------------------------------------------
 
+_NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"
 _DRAWS = "Note: the model draws random numbers in training, as dropout does: noise in every meter. Switch it off."
 _STILL = "Do they require gradients, does the loss depend on them, has the optimizer them? Exponents do not show it."
 
@@ -207,6 +215,8 @@ class Check:
             (``unread``). The same of every stack of several: ``stacks``.
         failures: what went wrong, once per kind, with the first step, layer and network.
         rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were read.
+        growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
+            high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
         optimizer_class: name of what ``make_optimizer`` makes; empty without one.
         about: how the batches were read: their number, samples and shape, in words.
@@ -230,6 +240,7 @@ class Check:
     seeds: int
     about: str
     base: tuple[int, int]
+    growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
     copies: bool = False
     optimizer_class: str = ""
@@ -245,6 +256,16 @@ class Check:
         with its ``role`` and the meters of a matrix (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what
         ``inner_update`` would be at perfect alignment."""
         return [row for run in self.runs for row in run["rows"]]
+
+    @property
+    def noise(self) -> list[dict[str, Any]]:
+        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict per network.
+
+        ``value`` with ``low`` and ``high`` is ``variance / signal``, ``tr Sigma / |G|^2`` (``nfd.meters.noise``). A
+        batch much larger than this gains little. Pass it to ``Plan.for_run`` as ``critical_batch``, in the unit of
+        ``batch`` there.
+        """
+        return [row for run in self.runs for row in run["noise"]]
 
     @property
     def ladder(self) -> dict[str, Any]:
@@ -301,14 +322,24 @@ class Check:
         parts = (*(("of",) if stacked else ()), "against", *(("after step",) if several else ()))
         names = ("meter", *parts, "exponent [95 % interval]", "verdict")
         table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
-        for row in sorted(self.table, key=lambda row: not is_fault(row)):
+        for row in [*sorted(self.table, key=lambda row: not is_fault(row)), *self.growth]:
             stack = (row.get("stack", ""),) if stacked else ()
-            step = (str(row["step"]),) if several else ()
-            table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), row["verdict"], meaning_of(row))
+            step = (str(row.get("step", "")),) if several else ()
+            word, text = (row["verdict"], meaning_of(row)) if "verdict" in row else ("", row["cause"])
+            table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
         remarks = [*(f"! {failure}" for failure in self.failures), *self.notes]
-        return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS])
+        noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
+        return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])
+
+
+def _of_noise(row: Row) -> Row:
+    bounded = "{value:.3g} [{low:.3g}, {high:.3g}]" if math.isfinite(row["high"]) else "at least {low:.3g}"
+    words = bounded if row["low"] > 0 else "unknown: more or larger batches are needed"
+    return {name: row[name] for name in ("width", "depth", "seed")} | {
+        "noise scale [95 % interval]": words.format(**row)
+    }
 
 
 def slope_of(row: Mapping[str, Any]) -> str:
@@ -369,15 +400,16 @@ class Meters(Observer):
 
     It returns one row of plain data: the meters after the last step, ``events``, ``unread``, ``rows``, the meters of
     the network and of its matrices after every step that is looked at, ``readings``, the same with those of its blocks,
-    as rows of ``nfd.watch.WatchRow``, ``draws``, whether it drew random numbers, and ``print``, a hash of its initial
-    weights.
+    as rows of ``nfd.watch.WatchRow``, ``noise``, that of its gradients, if asked for, ``draws``, whether it
+    drew random numbers, and ``print``, a hash of its initial weights.
     """
 
     at: tuple[int, ...] | None = None
+    noise: bool = False
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"at": None if self.at is None else list(self.at)}
+        return {"at": None if self.at is None else list(self.at), "noise": self.noise}
 
     def begin(self, member: Member, task: Task) -> Observation:
         return _Measurement(self, member, task)
@@ -415,7 +447,7 @@ class _Measurement(Observation):
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
         """Measure what the last step left, if it still answers."""
         losses, module, run = self.losses, self.member.module, partial(self.member, self.task.batches[-1][0])
-        finite = math.isfinite(losses[-1])
+        noise, finite = [], math.isfinite(losses[-1])
         if finite:
             if losses[-1] > _ROSE * losses[0] > 0:
                 self.events.append(Event("loss-rose", len(losses) - 1, size=losses[-1] / losses[0]))
@@ -424,7 +456,12 @@ class _Measurement(Observation):
             if not finite:
                 self.events.append(Event("not-finite", len(losses), first_bad(module, run)))
         meters = self._measure(len(losses)) if finite else self._note(self.looks[-1], self.meters)
-        read = {"rows": self.rows, "readings": self.readings}
+        if finite and self.asked.noise:
+            found = noise_of(module, self.member, self.task.value, self.task.batches)
+            parts = {"signal": found.signals, "variance": found.variances}  # none where no gradient was finite
+            means = {name: float(torch.tensor(own, dtype=torch.float64).mean()) for name, own in parts.items()}
+            noise = [found.estimate().limits | means]
+        read = {"rows": self.rows, "readings": self.readings, "noise": noise}
         stacks = {stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()}
         network = stacks.pop("")
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}

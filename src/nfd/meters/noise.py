@@ -15,15 +15,19 @@ Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training, sect
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfd.core.errors import InputError, check_count
 from nfd.core.estimates import UNKNOWN, Interval, ratio_of_means
+from nfd.runs.task import Pair, check_labels, cut
+from nfd.scaling.samples import batch_size
 
+_PARTS = 8  # of a batch, at most
 # What a mean of n squares misses, over what the largest adds to it: a / (a - 1) by Pareto tails of power a, 5 for
 # t(2.5), whose squares have no variance; 10 covers the scatter of the largest (benchmarks/coverage_cases.py)
 _UNSEEN = 10.0
@@ -103,3 +107,44 @@ def _square(gradients: Sequence[Tensor | None]) -> float:
     """The sum of squares of all entries, added up in float64."""
     squares = [g.detach().square().sum(dtype=torch.float64) for g in gradients if g is not None]
     return float(torch.stack(squares).sum()) if squares else 0.0
+
+
+def noise_of(
+    module: nn.Module, net: Callable[[Any], Any], loss: Callable[[Any, Any], Tensor], batches: Sequence[Pair]
+) -> GradientNoise:
+    """The noise of a model's gradients at its weights of the moment, in samples.
+
+    A batch is cut into equal parts, at most eight, which make one group.
+
+    Args:
+        module: whose parameters that train are looked at.
+        net: from the inputs of a batch to outputs. loss: from outputs and targets to a mean over samples.
+        batches: as ``samples_of_a_part`` takes them, drawn independently.
+    """
+    samples = samples_of_a_part(batches)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    noise = GradientNoise(samples, batch_size(batches[0][0]) // samples)
+    for inputs, targets in cut(batches, samples):
+        noise.add(torch.autograd.grad(loss(net(inputs), targets), parameters, allow_unused=True))
+    return noise
+
+
+def samples_of_a_part(batches: Sequence[Pair]) -> int:
+    """How many samples the micro-batches have that batches are cut into.
+
+    Raises:
+        ValueError: where there are fewer than two batches, of several sizes, of a size that cannot be cut, or with a
+            part of which no label counts.
+    """
+    sizes = {batch_size(inputs) for inputs, _ in batches}
+    if len(batches) < 2 or len(sizes) > 1:
+        raise InputError(
+            f"noise needs two batches or more, of one size; got {len(batches)} of {sorted(sizes)} samples."
+        )
+    (size,) = sizes
+    parts = max((m for m in range(2, _PARTS + 1) if size % m == 0), default=0)
+    if not parts:
+        raise InputError(f"noise needs batches of a size that a number from 2 to {_PARTS} divides; got {size} samples.")
+    for pair in batches:
+        check_labels(f"noise's parts of {size // parts} samples ", cut([pair], size // parts))
+    return size // parts

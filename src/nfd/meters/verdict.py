@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import AXES, Axis, RuleName
-from nfd.core.estimates import UNKNOWN, Interval, pooled_slope
+from nfd.core.estimates import UNKNOWN, Interval, log_slope, mean, pooled_slope
 from nfd.core.machine import undisturbed
 from nfd.core.tables import Row
 from nfd.families.streams import EndGradients
@@ -279,7 +279,7 @@ def _slope(points: Iterable[tuple[int, int, float]]) -> Interval:
     return pooled_slope(size.log(), value.log(), group) if len(value) else UNKNOWN
 
 
-def change(slope: Interval, axis: Axis, sizes: Sequence[int]) -> str:
+def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) -> str:
     """``falls by 18 % [12, 24] from depth 4 to 32``: a slope over the range of sizes that was tested."""
     change_of_log = slope.scaled(math.log(sizes[-1] / sizes[0]))
     if not max(abs(change_of_log.low), abs(change_of_log.high)) < _MOST:  # not-a-number too
@@ -289,6 +289,25 @@ def change(slope: Interval, axis: Axis, sizes: Sequence[int]) -> str:
     verb, size = ("rises", factor.value - 1) if factor.value >= 1 else ("falls", 1 - factor.value)
     low, high = (f"{round(v) + 0:d}" for v in ends)
     return f"{verb} by {round(100 * size)} % [{low}, {high}] from {axis} {sizes[0]} to {sizes[-1]}"
+
+
+def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
+    """One row per meter and stack: the exponent p of ``meter ~ step^p``, averaged over networks in logarithms.
+
+    The steps of one network depend on each other, so that each network gives one slope; the interval comes from how
+    they differ, by Student's t.
+    """
+    table: list[Row] = []
+    for stack in stacks_of(runs) if len(steps) > 1 else ():
+        looks = list(zip(*(networks(runs, step, stack) for step in steps), strict=True))
+        for meter in METERS:
+            curves = torch.tensor([[look.get(meter, 0.0) for look in own] for own in looks], dtype=torch.float64)
+            curves = curves[(curves.isfinite() & (curves > 0)).all(1)]
+            if len(curves) > 1:
+                slope = mean(log_slope(steps, curves))
+                row = {"meter": meter, "axis": "step", "slope": slope.value} | slope.limits
+                table.append(row | {"cause": f"{change(slope, 'step', steps)}."} | ({"stack": stack} if stack else {}))
+    return table
 
 
 # ---- events: what went wrong in one network --------------------------------------------------------------------------

@@ -10,18 +10,20 @@ from nfd.core.errors import AXES, Axis
 from nfd.core.estimates import mean
 from nfd.core.files import Axes, Finding, columns, numbers
 from nfd.core.tables import Row
-from nfd.rates.optimum import Scores, rate_in_words
-from nfd.rates.transfer import RuleTransfer, Transfer
+from nfd.rates.optimum import Scores, in_words, rate_in_words
+from nfd.rates.transfer import RateAgainst, RuleTransfer, Transfer
 
 
 def transfer_findings(transfer: Transfer) -> list[Finding]:
-    """The best rate against depth and width, and for every rule the loss against the rate."""
+    """The best rate against depth, width and further settings, and for every rule the loss against the rate."""
     findings = [_drift(transfer, axis) for axis in reversed(AXES) if any(axis in answer.drifts for answer in transfer)]
     for answer in transfer:
         axis: Axis = "depth" if len({depth for _, depth in answer.cells}) > 1 else "width"
         name, title = f"loss-{answer.rule}", f"{answer.rule}: loss against the learning rate"
         held = _held(answer, axis)
         findings.append(_losses(name, title, axis, answer.along(axis), held, transfer, str(answer)))
+    for name in transfer.rules[0].against if transfer.rules else ():
+        findings.append(_against([answer.against[name] for answer in transfer], transfer))
     return findings
 
 
@@ -72,6 +74,24 @@ def _losses(
         Axes("lr", "loss", "lr", transfer.score, "semilogarithmic", zero=False, colour=axis),
         f"{held} Bars: 95 % intervals over seeds. {transfer.about}",
         table=[{axis: f"{x:g}", "best lr": rate_in_words(cell.rate())} for x, cell in cells.items()],
+    )
+
+
+def _against(answers: Sequence[RateAgainst], transfer: Transfer) -> Finding:
+    """The best rate at the largest size against one setting, a line per rule."""
+    setting, size = answers[0].setting, answers[0].sizes[-1]
+    return Finding(
+        f"rate-{setting}",
+        f"How does the best learning rate follow {setting}?",
+        " ".join(answer.sentence for answer in answers),
+        [
+            {"series": answer.rule, setting: value} | columns("lr", answer.cells[size, value].rate())
+            for answer in answers
+            for value in answer.values
+            if answer.cells[size, value].has_optimum and value > 0
+        ],
+        Axes(setting, "lr", setting, "best lr", "logarithmic"),
+        f"At {in_words(size)}. Bars: 95 % intervals. {transfer.about}",
     )
 
 

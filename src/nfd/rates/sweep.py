@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,20 +16,22 @@ from nfd.core.errors import (
     MOST,
     WIDEST,
     InputError,
+    InputTypeError,
     RuleName,
     check_ascending,
     check_choice,
     check_count,
+    check_flag,
     check_real,
     check_several,
 )
 from nfd.core.machine import undisturbed
 from nfd.families.family import Family, as_family
 from nfd.rates.optimum import LEARNT, Regret, Scores, Size, rounded
-from nfd.rates.transfer import TOLERANCE, RuleTransfer, Transfer, compared
+from nfd.rates.transfer import TOLERANCE, RateAgainst, RuleTransfer, Transfer, compared
 from nfd.runs.losses import classes_last
 from nfd.runs.sweep import Sweep, upset_in
-from nfd.runs.task import Batch, Task, as_task
+from nfd.runs.task import Batch, Task, as_task, knows_steps
 from nfd.runs.trial import Trial
 from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
@@ -57,6 +59,8 @@ def transfer(
     rules: Sequence[str] | None = None,
     optimizer: str | OptimizerLaw | None = None,
     seeds: int = 3,
+    axes: Mapping[str, Sequence[float]] | None = None,
+    halving: bool = False,
     sweep: Sweep | None = None,
 ) -> Transfer:
     """Find the best learning rate at every width and depth, and what tuning on a small network costs.
@@ -72,6 +76,9 @@ def transfer(
         print(answer)
         print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
 
+    With ``axes`` the best rate is also found at every value of other settings, one setting at a time:
+    ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. One size is then enough.
+
     Progress, of which the regret is a share, is the fall of the loss from log C, that of a uniform guess; for other
     losses than cross-entropy, which must not be negative, from that of untrained networks. A network that diverges has
     made none.
@@ -79,11 +86,14 @@ def transfer(
     Args:
         family: ``make_model(width, depth)``, whose base is the smallest network, or an ``nfd.Family``.
         task: batches, one update for each, or an ``nfd.Task``.
-        widths, depths: every pair is trained. One size has a best rate, two have a drift and a regret.
+        widths, depths: every pair is trained. Two sizes or more, unless there are ``axes``.
         lr: three rates of the base or more. By default an eighth to eight times that of ``nfd.check``.
         rules: to compare; by default that of the family and ``"standard"``, your model as it is.
         optimizer: in place of that of the family.
         seeds: of every network, at least 2; a verdict needs 3.
+        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"init_scale"``, and
+            under Muon ``"adamw_lr"``.
+        halving: choose rates by short trainings first.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -102,18 +112,22 @@ def transfer(
     given.check_sizes(widths, depths)
     for own in families.values():
         check_optimizer(own.optimizer, rule=own.rule, weight_decay=task.weight_decay)
+    varying = _axes(axes)
     sizes = [(n, L) for n in widths for L in depths]
+    if len(sizes) < 2 and not varying:
+        raise InputError(f"widths and depths must make two sizes, or one with axes=; got {widths} and {depths}.")
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
-    rates = _grid(lr, given.law)
+    rates, halve = _grid(lr, given.law), check_flag("halving", halving)
     with sweep or Sweep() as opened:
-        asked = _Question(families, task, sizes, count, rates, opened)
+        asked = _Question(families, task, sizes, count, varying, rates, halve, opened)
         answers, score = asked.answers(), _SCORES[task.score]
     about = (
         f"{given.name}, {given.optimizer}, {task.about}, {count} seeds; best by {score}; a network that diverged "
         f"counts as {'log C' if asked.classes else 'an untrained one'}. A regret under {TOLERANCE:.0%} of the progress "
         "counts as none."
     )
-    return Transfer(tuple(answers), about, score, (*task.notes, *_scale_note(given), *compared(answers)))
+    scale = [] if "init_scale" in varying else _scale_note(given)
+    return Transfer(tuple(answers), about, score, (*task.notes, *scale, *compared(answers)))
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -143,17 +157,60 @@ def _scale_note(family: Family) -> list[str]:
     scale = math.exp(math.fsum(math.log(e.start.std * math.sqrt(e.fan_in or 1)) for e in drawn) / max(1, len(drawn)))
     if max(scale, 1 / scale) <= _FAR:
         return []
-    word, others = ("small", "larger") if scale < 1 else ("large", "smaller")
+    word, tried = ("small", "1, 2, 4, 8") if scale < 1 else ("large", "0.125, 0.25, 0.5, 1")
     return [
         f"Initial weights are {word}: inner matrices of the smallest network begin at {scale:.2g} times fan_in^-1/2, "
-        f"and a rule keeps this at every size. Try {others} ones in make_model."
+        f"and a rule keeps this at every size. Try axes={{'init_scale': ({tried})}}."
     ]
+
+
+# ---- further settings ------------------------------------------------------------------------------------------------
+
+
+def _axes(axes: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]]:
+    """The axes that were asked for."""
+    if not isinstance(axes, Mapping | None):
+        raise InputTypeError(f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}.")
+    checked = {}
+    for name, given in (axes or {}).items():
+        check_choice("axes", name, ("weight_decay", "batch_size", "steps", "init_scale", "adamw_lr"))
+        values = check_several(f"axes[{name!r}]", given, "values of the setting")
+        numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise InputError(f"axes[{name!r}] must be one or more ascending numbers; got {values}.")
+        checked[name] = values
+    return checked
+
+
+def _varied(task: Task, setting: str, value: Any, family: Family) -> Task:
+    """The task with another value of one setting; ValueError or TypeError where the value would be ignored."""
+    if setting in ("batch_size", "steps") and task.schedule is not None and not knows_steps(task.schedule):
+        raise InputError(
+            f"schedule must take steps where axes vary {setting}, to end with runs of any length: lambda step, steps: "
+            "1 - step / steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, T_max=steps)."
+        )
+    try:
+        if setting == "batch_size":
+            return task.in_batches(check_count("batch_size", value))
+        if setting == "steps":
+            return task.first(check_count("steps", value, maximum=task.steps))
+        if setting == "weight_decay":
+            check_optimizer(family.optimizer, rule=family.rule, weight_decay=check_real(setting, value, below=MAX_RATE))
+        elif setting == "init_scale":
+            check_real(setting, value, above=0.0, below=MAX_RATE)
+        else:
+            value = family.law.check_rest_rate(value, above=0.0)
+        return task.having(**{setting: value})
+    except (InputError, InputTypeError) as error:
+        raise type(error)(f"axes: {error}") from None
 
 
 # ---- The question: which networks it needs, and what they answer ----------------------------------------------------
 
 _SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
 _ROUNDS = 12  # of extending a grid by two rates: from a rate that is off by 2^12, a grid of octaves is there in time
+_FIRST = 1 / 8  # share of the steps after which halving leaves out the first half of the rates
+_FEWEST = 4  # rates that are not halved
 
 
 class Place(NamedTuple):
@@ -161,19 +218,29 @@ class Place(NamedTuple):
 
     rule: RuleName
     size: Size
+    variation: tuple[str, float] | None = None  # a setting and its value, in place of that of the task
 
 
 @dataclass(frozen=True)
 class _Question:
-    """Best rates under rules and at sizes. Every stage trains all places together, so that every core has
+    """Best rates under rules, at sizes and along axes. Every stage trains all places together, so that every core has
     work to the end."""
 
     families: Mapping[RuleName, Family]
     task: Task
     sizes: Sequence[Size]
     seeds: int
+    axes: Mapping[str, Sequence[float]]
     rates: Sequence[float]
+    halving: bool
     sweep: Sweep
+
+    @cached_property
+    def tasks(self) -> dict[tuple[str, float] | None, Task]:
+        """The task, and that of every variation."""
+        family = next(iter(self.families.values()))
+        varied = [(name, value) for name, values in self.axes.items() for value in values]
+        return {None: self.task} | {at: _varied(self.task, *at, family) for at in varied}
 
     @cached_property
     def classes(self) -> int | None:
@@ -189,29 +256,43 @@ class _Question:
     def answers(self) -> list[RuleTransfer]:
         """Of every rule."""
         cells = self.cells()
-        regrets = self.regrets(cells) if len(self.sizes) > 1 else {}
-        return [
-            RuleTransfer(rule, {size: cells[Place(rule, size)] for size in self.sizes}, regrets.get(rule))
-            for rule in self.families
-        ]
+        regrets, answers = self.regrets(cells) if len(self.sizes) > 1 else {}, []
+        for rule in self.families:
+            own = {(size, at): cell for (of, size, at), cell in cells.items() if of == rule}
+            against = {}
+            for name, values in self.axes.items():
+                along = {(size, value): own[size, (name, value)] for size in self.sizes for value in values}
+                against[name] = RateAgainst(rule, name, along)
+            answers.append(RuleTransfer(rule, {s: own[s, None] for s in self.sizes}, regrets.get(rule), against))
+        return answers
 
     def cells(self) -> dict[Place, Scores]:
         """Scores at every place, on grids that grow until no best rate lies at an end."""
-        rates = {Place(rule, size): self.rates for rule in self.families for size in self.sizes}
+        places = [Place(rule, size, at) for at in self.tasks for rule in self.families for size in self.sizes]
+        asked = {place: list(self.rates) for place in places}
+        rates = self.halved(asked) if self.halving else asked
         cells = self.scored(rates)
-        for _ in range(_ROUNDS):
-            more = {place: self.wider(rates[place], cell.edge) for place, cell in cells.items() if cell.edge}
-            if not more:
+        for _ in range(_ROUNDS + (len(self.rates) if self.halving else 0)):
+            more = {place: wider(rates[place], self.rates, cell) for place, cell in cells.items()}
+            if not (more := {place: grid for place, grid in more.items() if grid != rates[place]}):
                 break
             rates |= more
             cells |= self.scored(more)
         return cells
 
-    def wider(self, rates: Sequence[float], edge: int) -> list[float]:
-        """Rates with two more beyond one end, by the mean factor of the grid that was asked for."""
-        factor = (self.rates[-1] / self.rates[0]) ** (1 / (len(self.rates) - 1))
-        more = [rates[0 if edge < 0 else -1] * factor ** (edge * k) for k in (1, 2)]
-        return sorted([*rates, *(float(f"{rate:.4g}") for rate in more)])
+    def halved(self, left: dict[Place, list[float]]) -> dict[Place, list[float]]:
+        """The rates that short trainings of one seed leave at every place: a half, then a quarter, at twice the
+        steps."""
+        share = _FIRST
+        while share < 1 and (many := {place: grid for place, grid in left.items() if len(grid) > _FEWEST}):
+            plans = {
+                place: self.trials(place, grid, range(1), max(1, round(share * self.tasks[place.variation].steps)))
+                for place, grid in many.items()
+            }
+            for place, records in self.sweep.run_all(plans, "short trainings").items():
+                left[place] = _better_half(left[place], [record.metrics["train_loss"] for record in records])
+            share *= 2
+        return left
 
     def regrets(self, cells: Mapping[Place, Scores]) -> dict[RuleName, Regret]:
         """The regret of each rule."""
@@ -244,10 +325,10 @@ class _Question:
             cells[place] = Scores(log2_eta, losses.reshape(shape), upset.reshape(shape), guess, least=least)
         return cells
 
-    def trials(self, place: Place, rates: Sequence[float], seeds: range) -> list[Trial]:
+    def trials(self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None) -> list[Trial]:
         """Seeds times rates, the rates varying fastest."""
-        family = self.families[place.rule]
-        return [Trial(family, self.task, *place.size, seed, lr) for seed in seeds for lr in rates]
+        family, task = self.families[place.rule], self.tasks[place.variation]
+        return [Trial(family, task, *place.size, seed, lr, stop) for seed in seeds for lr in rates]
 
 
 def _check_seeds(records: Sequence[Record]) -> None:
@@ -263,3 +344,35 @@ def _check_seeds(records: Sequence[Record]) -> None:
                 "from differences between seeds. Draw from the global streams of PyTorch, NumPy or Python, which are "
                 "seeded here."
             )
+
+
+# ---- Grids of rates --------------------------------------------------------------------------------------------------
+
+
+def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[float]:
+    """The rates to train next beside those of a cell; the same where its best rate needs no more.
+
+    Args:
+        rates: of the cell, ascending. whole: the grid that was asked for, of which some may be left out.
+    """
+    below, above = [r for r in whole if r < rates[0]], [r for r in whole if r > rates[-1]]
+    if not cell.learns and (below or above):
+        return sorted({*rates, *whole})
+    low, high = cell.near[0], cell.near[-1]
+    nearest = [*(below[-1:] if low else []), *(above[:1] if high else [])]
+    if nearest or not cell.edge:
+        return sorted([*rates, *nearest])
+    # two more rates beyond the end where the best one lies, by the mean factor of the grid that was asked for
+    factor = (whole[-1] / whole[0]) ** (1 / (len(whole) - 1))
+    more = [rates[0 if cell.edge < 0 else -1] * factor ** (cell.edge * k) for k in (1, 2)]
+    return sorted([*rates, *(float(f"{rate:.4g}") for rate in more)])
+
+
+def _better_half(rates: Sequence[float], losses: Sequence[float]) -> list[float]:
+    """Half of the rates in a row, no fewer than are not halved: the best one, and the better ones beside it."""
+    keep = max(_FEWEST, (len(rates) + 1) // 2)
+    first = last = min(range(len(rates)), key=lambda k: losses[k])
+    while last - first + 1 < keep:
+        down = last == len(rates) - 1 or (first > 0 and losses[first - 1] < losses[last + 1])
+        first, last = (first - 1, last) if down else (first, last + 1)
+    return list(rates[first : last + 1])

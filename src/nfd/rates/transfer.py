@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -46,13 +46,24 @@ class Transfer:
         named = {answer.rule: answer for answer in self.rules}
         return named[check_choice("rule", rule, named)]
 
-    def best(self, rule: str, width: int, depth: int) -> Interval:
+    def best(self, rule: str, width: int, depth: int, **setting: float) -> Interval:
         """The best rate at a size; not-a-number where it lies at an end of the grid.
 
+        Args:
+            setting: a value of one further axis, such as ``batch_size=32``.
+
         Raises:
-            ValueError: for a rule or a size of which there are no runs.
+            ValueError: for a rule, a size or a value of which there are no runs.
         """
-        return self._trained(rule, width, depth).cells[width, depth].rate()
+        answer = self._trained(rule, width, depth)
+        if not setting:
+            return answer.cells[width, depth].rate()
+        against = answer.against
+        ((name, value),) = [*setting.items()][:1]
+        if len(setting) > 1 or name not in against or value not in against[name].values:
+            known = [f"{name} {', '.join(f'{v:g}' for v in own.values)}" for name, own in against.items()]
+            raise InputError(f"there are runs of {'; '.join(known) or 'no further setting: use axes='}; got {setting}.")
+        return against[name].cells[(width, depth), value].rate()
 
     def at(self, parameters: float | None = None, tokens: float | None = None, batch: float | None = None) -> BestRate:
         """The rate of one new training by ``law``, with a 95 % interval and what missing the best one costs.
@@ -99,9 +110,13 @@ class Transfer:
 
         Args:
             rule: one of the rules that were trained; ``"logged"`` for logs without a rule.
-            axis: ``"width"`` or ``"depth"``. If it did not vary, the result is not-a-number.
+            axis: ``"width"``, ``"depth"`` or a further axis, such as ``"batch_size"``. If it did not vary, the result
+                is not-a-number.
         """
-        return self.of(rule).drifts.get(cast(Axis, check_choice("axis", axis, AXES)), UNKNOWN)
+        answer = self.of(rule)
+        if check_choice("axis", axis, [*AXES, *answer.against]) in answer.against:
+            return answer.against[axis].exponent
+        return answer.drifts.get(cast(Axis, axis), UNKNOWN)
 
     def regret(self, rule: str) -> Interval:
         """The loss that the largest network loses at the smallest one's best rate, in nats; not-a-number if unknown."""
@@ -114,8 +129,11 @@ class Transfer:
 
     @property
     def table(self) -> list[Row]:
-        """One dict per rule and quantity: best rates, drifts, regret; of a law its own."""
-        return [row for answer in self.rules for row in answer.table] if self.law is None else self.law.table
+        """One dict per rule and quantity (best rates, drifts, regret), followed by those of further axes."""
+        if self.law is not None:
+            return self.law.table
+        sizes = [row for answer in self.rules for row in answer.table]
+        return [*sizes, *(row for answer in self.rules for own in answer.against.values() for row in own.table)]
 
     @property
     def levels(self) -> list[Row]:
@@ -132,9 +150,10 @@ class Transfer:
 
     @property
     def sentences(self) -> list[str]:
-        """The answer of every rule, or of the law, and the notes."""
+        """The answer of every rule along sizes and further axes, and the notes."""
+        against = [own.sentence for answer in self.rules for own in answer.against.values()]
         law = [] if self.law is None else [self.law.sentence]
-        return [*law, *map(str, self.rules), *self.notes]
+        return [*law, *map(str, self.rules), *against, *self.notes]
 
     def __str__(self) -> str:
         return "\n".join([rows_as_text(self.levels), *self.sentences])
@@ -154,6 +173,7 @@ class Transfer:
 _NEAREST = (5, 4, 3)  # rates of a fit: the most that lie
 _REACH = 3.5  # doublings apart, or the fewest
 _SHARE = 0.2  # of the progress that a rate of a fit may have lost, where no guess says how much there is
+_SAME_RATE = 0.25  # doublings within which a rate that was trained counts as the best one
 
 
 def fit_transfer(
@@ -171,6 +191,9 @@ def fit_transfer(
     drift. With several seeds the intervals include their noise. With one seed a best rate has no interval, and that of
     a drift comes from the distances of sizes to a power law.
 
+    The regret needs a ``guess``, and runs of the largest network at both best rates (or within a quarter of a
+    doubling), from two seeds or more that were not trained at the other rates.
+
     Example::
 
         rows = [
@@ -187,13 +210,13 @@ def fit_transfer(
         columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
             lr, width, depth, parameters, tokens, batch (in tokens), steps, sequences and their length, decay, rule,
             seed, run, step and state. None ignores a column.
-        guess: the loss that a diverged run counts as, such as the logarithm of the vocabulary. By default it lies five
-            times as far above the best rate's loss as that of the fifth best rate, or of the third on a coarse grid.
+        guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
+            the vocabulary. By default it lies five times as far above the best rate's loss as that of the fifth best
+            rate, or of the third on a coarse grid.
         prior: of the law's exponents: ``"sweeps"``, those of public sweeps; None; or the path of a file.
 
     Returns:
-        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")`` and ``.table``; a regret needs the new
-        runs of ``nfd.transfer``.
+        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)`` and ``.table``.
         Runs without a rule have the rule ``"logged"``.
 
     Raises:
@@ -217,11 +240,16 @@ def fit_transfer(
     rules = []
     for rule in dict.fromkeys(rule for rule, _ in cells):
         own = {size: cell for (of, size), cell in sorted(cells.items()) if of == rule}
-        rules.append(RuleTransfer(rule, own))
+        large = [*own][-1]
+        regret = None if given is None or len(own) < 2 else _regret(own, places[rule, large])
+        rules.append(RuleTransfer(rule, own, regret))
         for size, cell in own.items():
-            if lost := len(places[rule, size]) - cell.losses.size:
+            new = len({*regret.new.log2_eta}) * len(regret.own) if regret and size == large else 0
+            if lost := len(places[rule, size]) - cell.losses.size - new:
                 notes.append(f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds lack some rates.")
-    return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
+    if given is None:
+        notes.append("A regret and a verdict need guess= (in the shell --guess), such as log C of C classes.")
+    return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], (*notes, *compared(rules)))
 
 
 def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str | Path | None) -> Transfer | None:
@@ -257,6 +285,27 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
     return Transfer((), f"A log of {log.recognised}", log.columns["loss"], tuple(notes), law=law)
 
 
+def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:
+    """What the largest network loses at the smallest one's best rate, by its runs from seeds that chose neither rate;
+    None where fewer than two seeds were trained at both."""
+    small, large = cells[min(cells)], cells[max(cells)]
+    losses = dict[float, dict[str, float]]()
+    for run in runs:
+        if run.seed is not None and run.seed not in large.seeds:
+            losses.setdefault(run.lr or 0.0, {})[run.seed] = run.loss or math.inf
+    pair = []
+    for cell in (small, large):
+        apart = {rate: abs(math.log2(rate) - cell.best()) for rate in losses}
+        pair.append(min(apart, key=lambda rate: apart[rate], default=0.0))
+        if apart.get(pair[-1], math.inf) > _SAME_RATE:
+            return None
+    seeds = sorted(losses[pair[0]].keys() & losses[pair[1]].keys())
+    if len(seeds) < 2:
+        return None
+    at = np.array([[losses[rate][seed] for rate in pair] for seed in seeds])
+    return Regret(Scores(np.log2(pair), at, ~np.isfinite(at), large.guess), large)
+
+
 def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None) -> Scores:
     """The scores of a size, of the seeds that were trained at every rate: those of the seed that has the most.
 
@@ -282,7 +331,7 @@ def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None)
 
 
 def _scale(rates: Array, losses: Array) -> float:
-    """The loss that divergence counts as where no guess says, by log2 of the rates of a size ``[E]``."""
+    """The loss from which the progress of a size counts, where none is given, by log2 of its rates ``[E]``."""
     typical = np.exp(np.log(losses).mean(0))
     if not np.isfinite(typical).any():
         typical = losses.min(0)
@@ -308,12 +357,14 @@ class RuleTransfer:
     """The scores of one rule by (width, depth), and the regret between the smallest and the largest.
 
     Attributes:
-        regret: None where no new networks were trained at both rates, as in logs, or there is one size.
+        regret: None where no new networks were trained at both rates, as in most logs, or there is one size.
+        against: the best rate against further settings, by their names.
     """
 
     rule: str
     cells: dict[Size, Scores]
     regret: Regret | None = None
+    against: Mapping[str, RateAgainst] = field(default_factory=dict)
 
     def reached(self, size: Size) -> Array:
         """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of the other seeds."""
@@ -440,3 +491,67 @@ def compared(rules: Sequence[RuleTransfer]) -> list[str]:
         f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at {in_words(small)} it costs "
         f"{regrets[best.rule].in_percent} of the progress at {in_words(large)}.",
     ]
+
+
+# ---- The best rate against a setting other than width and depth, under one rule
+
+
+@dataclass(frozen=True)
+class RateAgainst:
+    """The best learning rate at several values of one setting, such as the batch size. Print it for the table.
+
+    Attributes:
+        rule, setting: their names. cells: scores by size and value of the setting, both ascending.
+    """
+
+    rule: str
+    setting: str
+    cells: Mapping[tuple[Size, float], Scores]
+
+    @property
+    def values(self) -> list[float]:
+        """From the smallest to the largest."""
+        return list(dict.fromkeys(value for _, value in self.cells))
+
+    @property
+    def sizes(self) -> list[Size]:
+        """From the smallest to the largest."""
+        return list(dict.fromkeys(size for size, _ in self.cells))
+
+    @cached_property
+    def exponent(self) -> Interval:
+        """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
+        known = {place: cell for place, cell in self.cells.items() if cell.has_optimum and place[1] > 0}
+        if len({value for _, value in known}) < 2:
+            return UNKNOWN
+        logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
+        return fitted_exponent(list(known.values()), logs, 0)
+
+    @property
+    def table(self) -> list[Row]:
+        """A row per quantity: best rates and losses by size and value, and the exponent."""
+        rows = list[Row]()
+        for ((n, L), value), cell in self.cells.items():
+            about = {"rule": self.rule, "width": n, "depth": L, self.setting: value}
+            rows.append(about | {"quantity": "best lr"} | cell.rate().limits)
+            rows.append(about | {"quantity": "loss"} | mean(cell.scores[:, int(cell.typical.argmin())]).limits)
+        nowhere = {"rule": self.rule, "width": None, "depth": None, self.setting: None}
+        return [*rows, nowhere | {"quantity": f"exponent of {self.setting}"} | self.exponent.limits]
+
+    @property
+    def sentence(self) -> str:
+        """How the best rate follows the setting, and where the loss is lowest."""
+        name, values = self.setting, self.values
+        said = f"{self.rule}: the best lr follows {name}^{self.exponent}."
+        if name not in ("batch_size", "steps"):  # other steps or batches are other trainings
+            for size in self.sizes:
+                value = min(values, key=lambda value: float(self.cells[size, value].typical.min()))
+                rate = rate_in_words(self.cells[size, value].rate())
+                said += f" At {in_words(size)} the loss is lowest at {name} {value:g} and lr {rate}."
+        unknown = [f"{name} {v:g} and {in_words(at)}" for (at, v), cell in self.cells.items() if not cell.has_optimum]
+        if unknown:
+            said += f" The best rate is not known at {'; '.join(unknown)}: give other rates."
+        return said
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n{rows_as_text(self.table)}"

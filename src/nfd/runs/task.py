@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nfd.core.errors import (
     InputError,
@@ -135,6 +136,7 @@ class Task:
         make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's.
         weight_decay: of the base.
         adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if None.
+        init_scale: factor on the initial weights of every matrix that begins at random.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -152,6 +154,7 @@ class Task:
     make_optimizer: MakeOptimizer | None = None
     weight_decay: float = 0.0
     adamw_lr: float | None = None
+    init_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.loss, str):
@@ -168,8 +171,11 @@ class Task:
             check_takes("make_optimizer", self.make_optimizer, "groups")
         if self.schedule is not None:
             _fitted(self.schedule, len(pairs))
-        decay = check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE)
-        self.__dict__.update(batches=pairs, eval_batches=judged, loss=loss, weight_decay=decay)
+        checked = {
+            "weight_decay": check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE),
+            "init_scale": check_real("init_scale", self.init_scale, above=0.0, below=MAX_RATE),
+        }
+        self.__dict__.update(batches=pairs, eval_batches=judged, loss=loss, **checked)
 
     def having(self, **changes: Any) -> Self:
         """The same with other values of some fields, which are not checked again."""
@@ -243,6 +249,18 @@ class Task:
         """The same with its first batches alone."""
         return self.having(batches=self.batches[:steps])
 
+    def in_batches(self, size: int) -> Self:
+        """The same samples in the same order, in batches of another size.
+
+        Raises:
+            ValueError: where the size does not divide the samples, a tensor has no row for every sample, or no label of
+                a batch counts.
+        """
+        batches = cut(self.batches, size)
+        if self.loss in (_DEFAULT, MODELS_OWN):
+            check_labels(f"batches of {size} samples ", batches)
+        return self.having(batches=batches)
+
     def on(self, device: torch.device) -> Self:
         """The same with its tensors on a device."""
         return self.having(batches=on_device(self.batches, device), eval_batches=on_device(self.eval_batches, device))
@@ -254,7 +272,7 @@ class Task:
         A loss and an optimizer of the user's are known as that alone: ``version`` of the family tells their versions.
         """
         own: dict[str, Any] = {"weight_decay": self.weight_decay, "adamw_lr": self.adamw_lr, "steps": self.steps}
-        own["loss"] = self.loss if isinstance(self.loss, str) else "custom"
+        own |= {"init_scale": self.init_scale, "loss": self.loss if isinstance(self.loss, str) else "custom"}
         return {"task": self.fingerprint, "make_optimizer": self.make_optimizer is not None, **own}
 
     @cached_property
@@ -377,3 +395,30 @@ def _as_tensor(part: Any) -> Any:
     if isinstance(part, np.ndarray):
         return torch.from_numpy(part)
     return plain(part) if isinstance(part, Tensor) else part
+
+
+def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:
+    """The samples of some batches in the same order, in batches of another size.
+
+    Raises:
+        ValueError: where the size does not divide the samples, or a tensor has no row for every sample of its batch.
+    """
+    counts = [batch_size(inputs) for inputs, _ in pairs]
+    if sum(counts) % size:
+        raise InputError(f"batch_size must divide the {sum(counts)} samples of the batches; got {size}.")
+    flat = [tree_flatten(pair) for pair in pairs]
+    (_, structure), whole = flat[0], list[Any]()
+    for parts in zip(*(leaves for leaves, _ in flat), strict=True):
+        if isinstance(parts[0], Tensor):
+            for part, count in zip(parts, counts, strict=True):
+                if part.dim() == 0 or len(part) != count:
+                    raise InputError(
+                        "batch_size cannot vary where a tensor of the batches has no row for every sample; got "
+                        f"{list(part.shape)} in a batch of {count}."
+                    )
+            whole.append(torch.split(torch.cat(parts), size))
+        elif any(part != parts[0] for part in parts):
+            raise InputError(f"batch_size cannot vary where batches differ in {parts[0]!r}, which is no tensor.")
+        else:
+            whole.append([parts[0]] * (sum(counts) // size))
+    return [tree_unflatten(leaves, structure) for leaves in zip(*whole, strict=True)]

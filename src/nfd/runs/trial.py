@@ -22,6 +22,7 @@ from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.runs.loop import Step, judged, optimizer_of, train
 from nfd.runs.task import Task
+from nfd.scaling.model import tensors
 from nfd.store import Record
 
 NUMERICS = 3  # counts changes of what a trial computes beyond rounding
@@ -66,12 +67,13 @@ class Trial:
 
     Its record holds ``first_loss``, ``highest_loss``, ``train_loss`` (the mean over the last tenth of the steps), where
     the task has ``eval_batches`` also ``test_loss``, and under cross-entropy ``test_accuracy``; and the curve ``loss``,
-    before each update.
+    before each update. A trial that stops early is a run of its own: no evaluation batch judges it.
 
     Args:
         family, task: what is trained, and on what.
         width, depth, seed: of the network, in the units of its family.
         lr: of the base.
+        stop: after how many steps to stop; None for all.
         weights: how the network holds its wide matrices (``nfd.defer``). resolution: of structured ones, below which
             they leave out directions; None for none.
         every: steps between evaluations, which give the curves ``test_loss``, ``test_accuracy`` and ``tested_after``.
@@ -84,6 +86,7 @@ class Trial:
     depth: int
     seed: int
     lr: float
+    stop: int | None = None
     weights: NetworkWeights = "dense"
     resolution: float | None = None
     every: int | None = None
@@ -100,7 +103,7 @@ class Trial:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What decides its numbers, as plain data."""
-        own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "weights", "resolution")}
+        own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "stop", "weights", "resolution")}
         schedule = self.factors and hashed({"factors": list(self.factors)})
         seen = [[type(observer).__name__, dict(observer.settings)] for observer in self.observe]
         return {**self.experiment, **own, "every": self.every, "schedule": schedule, "observe": seen}
@@ -118,17 +121,19 @@ class Trial:
     @property
     def steps(self) -> int:
         """How many it is trained for."""
-        return self.task.steps
+        return self.stop or self.task.steps
 
     @property
     def cost(self) -> float:
         """Counted work, for the progress of a sweep: that of its hidden matrices, were each square."""
-        rows = self.task.targets + self.task.eval_targets / 3
+        rows = self.task.targets * self.steps / self.task.steps + self.task.eval_targets / 3
         return rows * self.depth * self.width * (self.width if self.weights == "dense" else rows)
 
     def build(self, place: torch.device | str = "cpu") -> Member:
         """Its network, to be trained."""
         member = self.family.member(self.width, self.depth, self.seed, self.weights, place, self.resolution)
+        if self.task.init_scale != 1:
+            _scale_(member, self.task.init_scale)
         member.module.train()
         return member
 
@@ -146,6 +151,8 @@ class Trial:
 
     def _trained(self, place: torch.device) -> Record:
         start, task = time.perf_counter(), self.task.on(place)
+        if self.stop is not None:
+            task = task.first(self.stop).having(eval_batches=())
         looks = sorted({*(range(0, self.steps, self.every) if self.every else ()), self.steps})
         found = dict[int, tuple[float, float]]()  # loss and accuracy at looks
         seed = derive(self.seed, "training", self.width, self.depth)
@@ -190,6 +197,15 @@ class Trial:
             seconds=time.perf_counter() - start,
             observed=observed,
         )
+
+
+@torch.no_grad()
+def _scale_(member: Member, factor: float) -> None:
+    """Scale the initial weights of every matrix that begins at random."""
+    entries = member.plan.entries
+    for name, tensor in tensors(member.module).items():
+        if name in entries and not (tensor.is_vector or entries[name].start.kept):
+            tensor.parameter.mul_(factor)
 
 
 def _metrics(losses: Tensor, last: Sequence[float], is_judged: bool) -> dict[str, float]:

@@ -111,11 +111,11 @@ class OptimizerLaw:
                 f"strength at other sizes; got {weight_decay:g}. Use 'adamw'."
             )
 
-    def check_rest_rate(self, rate: float | None) -> float | None:
+    def check_rest_rate(self, rate: float | None, *, above: float | None = None) -> float | None:
         """``adamw_lr`` as a checked number, or None; ValueError if AdamW trains no tensor beside this optimizer."""
         if rate is not None and self.rest is None:
             raise InputError(f"adamw_lr is for what Muon leaves to AdamW; got optimizer={self.name!r}. Drop it.")
-        return None if rate is None else check_real("adamw_lr", rate, least=0.0, below=MAX_RATE)
+        return None if rate is None else check_real("adamw_lr", rate, least=0.0, above=above, below=MAX_RATE)
 
     def check_unstored(self, what: str) -> None:
         """ValueError if this optimizer acts on single entries, which a matrix without stored weights does not have."""

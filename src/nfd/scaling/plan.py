@@ -425,7 +425,7 @@ class Plan:
                 in both runs, and widens the interval. Of images: both in samples, beside ``critical_batch`` in samples.
             schedule: of the small run; the large run warms up for as many tokens. See ``make_schedule``.
             critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
-                growing beyond it. ``nfd.meters.noise.GradientNoise`` estimates it.
+                growing beyond it. ``nfd.check(noise=True)`` estimates it.
             laws: law to False, to switch it off: ``{"beta1-half-life": False}``.
             law: of the best rate over batch and tokens: that of your runs (``nfd.fit_transfer(table)``), for any
                 optimizer. By default what public sweeps of AdamW have in common (``nfd.RateLaw.of_sweeps()``), which is
