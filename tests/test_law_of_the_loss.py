@@ -38,7 +38,7 @@ def test_a_law_without_misfit_is_found_exactly() -> None:
 
 def test_errors_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal noise everywhere and known powers: the textbook errors of least squares with priors."""
-    monkeypatch.setattr("nfd.forecasts.law._POWER_ERROR", 1e-6)
+    monkeypatch.setattr("nfd.forecasts.law._POWERS", dict.fromkeys(BOTH, (1.0, 1e-6)))
     grid = {(n, L): [1 + 4 / n + 2 / L + s for s in (-0.01, 0.01)] for n, L in product((2, 4, 8), (2, 4, 8))}
     law = fit_law(BOTH, grid, paired=False)
     X = np.array([[1, 2 / n, 2 / L] for n, L in grid])
@@ -65,6 +65,16 @@ def test_noise_that_falls_with_size_is_seen_to() -> None:
     assert few.noise[:, 1].std() == pytest.approx(known**-0.5, rel=0.1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_interval_leans_where_the_law_is_not_linear(seed: int) -> None:
+    """A floor that is too high needs a large power; one that is too low a small one, which reaches further."""
+    random = np.random.default_rng(seed)
+    losses = {(1e6 * 2**k,): (2 + 2 ** (-0.4 * k) + 0.01 * random.normal(size=4)).tolist() for k in range(6)}
+    law = fit_law(("tokens",), losses)
+    floor = law.floor
+    assert floor.value - floor.low > 1.12 * (floor.high - floor.value)
+
+
 def test_a_law_that_does_not_hold_names_the_size_that_is_furthest_from_it() -> None:
     losses = {(n,): [1 + 8 / n + s for s in (-1e-3, 0.0, 1e-3)] for n in (32, 64, 128, 256, 512)}
     losses[128,] = [loss + 0.05 for loss in losses[128,]]
@@ -79,12 +89,13 @@ def test_a_law_that_does_not_hold_names_the_size_that_is_furthest_from_it() -> N
 # ---- budgets ----------------------------------------------------------------------------------------------------
 
 
-def test_budgets_are_read_as_people_write_them() -> None:
-    assert amount("parameters", "2M") == amount("parameters", 2e6) == 2_000_000
-    assert amount("flops", "3T") == amount("flops", "3e12") == 3 * 10**12
-    for budget in ("2 GiB", "0.1", math.inf, None):
-        with pytest.raises(ValueError, match="budget in flops must be a number such as '2M'"):
-            amount("flops", budget)
+def test_budgets_are_read_in_their_units() -> None:
+    assert amount("parameters", "2M") == 2_000_000
+    assert amount("parameters", "1.5 B") == amount("parameters", "1.5G params") == 1_500_000_000
+    assert amount("flops", "3 TFLOP") == amount("flops", 3e12) == amount("flops", "3e12") == 3 * 10**12
+    for resource, budget, said in (("parameters", "2 GiB", "'2M'"), ("flops", "3 TFLOP/s", "'3 TFLOP'")):
+        with pytest.raises(ValueError, match=said):
+            amount(resource, budget)
 
 
 @pytest.mark.parametrize("cost", [Cost(0, 74, 0, 1), Cost(0, 130, 0, 36)])
@@ -92,9 +103,10 @@ def test_budgets_are_read_as_people_write_them() -> None:
 def test_the_best_size_is_that_of_brute_force(cost: Cost, terms: dict[str, float]) -> None:
     law = exact(spread=1e-6, **terms)
     a, b = law.terms["a"].value, law.terms["b"].value
-    for budget in (cost.at(64, 2), cost.at(70, 3), cost.at(80, 7) + 11, cost.at(160, 20)):
-        sizes = product(range(64, cost.widest(2, budget) + 1), range(2, cost.deepest(64, budget) + 1))
-        best = min(a / n + b / L for n, L in sizes if cost.at(n, L) <= budget)
+    for budget in (cost.at(1, 1), cost.at(5, 9), cost.at(30, 7) + 11, cost.at(60, 20)):
+        best = min(
+            a / n + b / L for n in range(1, cost.widest(1, budget) + 1) for L in range(1, cost.deepest(n, budget) + 1)
+        )
         found = best_size(law, cost, budget)
         assert found.cost == cost.at(found.width, found.depth) <= budget
         assert a / found.width + b / found.depth == pytest.approx(best, rel=1e-12)

@@ -454,11 +454,12 @@ class ScalingLaw(Logged):
 
     seeds: int = option(4, "initialisations of each network")
     lr: float | None = option(None, "learning rate of the base")
+    lengths: tuple[int, ...] | None = option(None, "steps that every size is trained for, for a law in tokens too")
     at: tuple[str, ...] = option(
         (), "what is asked about: width=512 depth=16, by default the largest, or parameters=7B tokens=4T"
     )
     best: tuple[str, ...] = option((), "budgets whose best size is asked for, such as parameters=1M flops=1e15")
-    rate: Literal["best"] | None = option(None, "with --from: best, where of each size the runs at its best rate count")
+    rate: str | None = option(None, "with --from: the learning rate whose runs count, or best")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -481,7 +482,8 @@ class ScalingLaw(Logged):
             family = setup.family(self.base, self.rule, self.optimizer)
             with self.sweep(directory) as sweep:
                 law = scaling_law(
-                    family, setup.task, self.widths, self.depths, self.lr, seeds=self.seeds, sweep=sweep,
+                    family, setup.task, self.widths, self.depths, self.lr, seeds=self.seeds, lengths=self.lengths,
+                    sweep=sweep,
                 )  # fmt: skip
             stored = self.stored(sweep)
         if isinstance(law, LadderLaw):

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import fmean
 from typing import Any, Literal
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_several, nearest
@@ -174,14 +175,6 @@ def read_log(
     if not whole:
         raise InputError(f"no row of the log has all of {', '.join(needed)}. {' '.join(notes)}".rstrip())
     return Log(tuple(whole), chosen, tuple(notes), _count(chosen.get("parameters"), names), in_steps)
-
-
-def with_parameters(log: Log) -> Log:
-    """The same runs, with the parameters of a Transformer's blocks, ``12 width^2 depth``, where no column has them."""
-    if "parameters" in log.columns:
-        return log
-    runs = tuple(replace(run, parameters=12.0 * (run.width or 1) ** 2 * (run.depth or 1)) for run in log.runs)
-    return replace(log, runs=runs, notes=(*log.notes, "Parameters are counted as 12 width^2 depth."))
 
 
 # ---- columns -------------------------------------------------------------------------------------------------
@@ -509,3 +502,39 @@ def _pivoted(table: Sequence[Line]) -> list[Line]:
         if at >= reached.get(place, -math.inf):
             reached[place], row[str(tag)] = at, value
     return list(runs.values())
+
+
+# ---- Of a log with several learning rates at each size, the runs of one ----------------------------------------------
+
+BEST = "best"
+
+
+def at_rate(
+    runs: Sequence[LoggedRun], variables: Sequence[str], rate: float | str | None
+) -> tuple[list[LoggedRun], list[str]]:
+    """The runs of a rate, or of the best one of each size, and a note on the choice; all of them where it is None.
+
+    Raises:
+        ValueError: for a rate that no run has.
+    """
+    if rate is None:
+        return list(runs), []
+    tried = sorted({run.lr for run in runs if run.lr is not None})
+    shown = ", ".join(f"{known:g}" for known in tried) or "not in the log"
+    if rate != BEST or not tried:
+        try:
+            wanted = float(rate)  # the shell gives a text
+        except ValueError:
+            wanted = math.nan
+        kept = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
+        if not kept:
+            raise InputError(f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {shown}.")
+        return kept, []
+    losses = dict[tuple[float, ...], dict[float | None, list[float]]]()
+    sizes = [tuple(getattr(run, name) for name in variables) for run in runs]
+    for size, run in zip(sizes, runs, strict=True):
+        losses.setdefault(size, {}).setdefault(run.lr, []).append(math.inf if run.loss is None else run.loss)
+    best = {size: min(own, key=lambda lr: fmean(own[lr])) for size, own in losses.items()}
+    ends = sum(lr in (tried[0], tried[-1]) for lr in best.values())
+    note = f"Of each size the runs at its best rate count, of {shown}; at {ends} of {len(best)} it is an end of them."
+    return [run for size, run in zip(sizes, runs, strict=True) if run.lr == best[size]], [note]

@@ -1,12 +1,16 @@
 """The law of the loss: what trained networks lose against the infinite one, its fit to runs, and its intervals.
 
-With ``s = x0 / x`` for width n and depth L, or one of them, x0 its smallest fitted value,
+With ``s = x0 / x`` for every variable x of a run (width n, depth L, tokens), x0 its smallest fitted value,
 
     loss = floor + sum_k A_k s_k^p_k + C_n s_n^2 + C_L s_L^2 + C_nL s_n s_L.
 
-The floor is the loss of the infinite network after the same training. The power is 1, that of the first correction to a
-limit, within a factor; terms of second order are 0, within those of first order, as networks that can be trained are of
-moderate size. So the fit learns from the losses what it can, and what it cannot learn widens the intervals.
+The floor is the loss of the infinite network after the same training. Width and depth have the power 1 of the first
+correction to their limits, and terms of second order, as networks that can be trained are of moderate size. Tokens
+have a power that only the losses tell. Every number has a prior: a power is what theory or earlier laws say,
+within a factor; a term of second order is 0, within the term of first order. So the fit learns from the losses what it
+can, and what it cannot learn widens the intervals.
+
+Source: Hoffmann et al. 2022, "Training compute-optimal large language models" (the term of tokens).
 """
 
 from __future__ import annotations
@@ -35,13 +39,14 @@ GOOD = 0.05  # the p-value below which the law does not hold
 # ---- The form and the priors: all that is taken to be so before any loss is seen. The likelihood is ``_Fit._settled``.
 
 
-_LETTERS = {"width": "a", "depth": "b"}
+_LIMITED = ("width", "depth")  # variables with a limit: their power is 1 there, and they have terms of second order
+_LETTERS = {"width": ("a", ""), "depth": ("b", ""), "tokens": ("c", "beta")}
 
-# The standard error of a power's logarithm, about the power 1. At sizes that can be trained, powers between 0.75 and
-# 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90 times in 100.
-_POWER_ERROR = 0.4
+# Median and standard error of a power's logarithm. At sizes that can be trained, powers of width and depth between 0.75
+# and 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90 times in 100.
+_POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
 
-_SLOPES = {"width": -0.5, "depth": 0.0}  # of the logarithm of a run's variance in that of a variable
+_SLOPES = {"width": -0.5}  # of the logarithm of a run's variance in that of a variable; of other variables 0
 _SLOPE_SURE = 4.0  # over the variance of these slopes
 _SHARED = (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)  # variance that sizes share over what is a size's own; all alike
 
@@ -51,11 +56,21 @@ class Form:
     """The variables of a law and the smallest size of each, ``x0``.
 
     A law is a row of numbers: the floor; the term of every variable at its smallest size, ``A``; the logarithm of every
-    power; the terms of second order, ``C``, of each variable and of two together.
+    power; the terms of second order, ``C``, of each limited variable and of two together.
     """
 
     variables: tuple[str, ...]
     smallest: Sizes
+
+    @cached_property
+    def limited(self) -> list[int]:
+        """The variables with the power 1 of a limit."""
+        return [k for k, name in enumerate(self.variables) if name in _LIMITED]
+
+    @cached_property
+    def free(self) -> list[int]:
+        """The variables whose power only the losses tell."""
+        return [k for k, name in enumerate(self.variables) if name not in _LIMITED]
 
     @cached_property
     def first(self) -> slice:
@@ -68,9 +83,21 @@ class Form:
         return slice(self.first.stop, self.first.stop + len(self.variables))
 
     @cached_property
+    def prior(self) -> tuple[Array, Array]:
+        """The middle of every number, and one over its variance: 0 where only the losses tell it.
+
+        How large second order may be depends on the first, which only a fit knows (``_Fit``).
+        """
+        middle, sure = np.zeros((2, self.second.stop))
+        middle[self.powers], sure[self.powers] = zip(
+            *((math.log(power), error**-2) for power, error in (_POWERS[name] for name in self.variables)), strict=True
+        )
+        return middle, sure
+
+    @cached_property
     def second(self) -> slice:
         """The place of the terms of second order."""
-        count = len(self.variables)
+        count = len(self.limited)
         return slice(self.powers.stop, self.powers.stop + count * (count + 1) // 2)
 
     def shrunk(self, laws: Array, sizes: Array) -> Array:
@@ -79,7 +106,7 @@ class Form:
 
     def bends(self, sizes: Array) -> Array:
         """The factors of the terms of second order, ``[K, terms]``."""
-        s = np.array(self.smallest) / sizes
+        s = (np.array(self.smallest) / sizes)[:, self.limited]
         return np.hstack([s**2, s[:, :1] * s[:, 1:]])
 
     def losses(self, laws: Array, sizes: Array) -> Array:
@@ -104,10 +131,10 @@ class Law:
     1.5 (one standard error). If the truth is further away, and the noise hides it, the floor is biased.
 
     Attributes:
-        form: its variables (width, depth) and the smallest size of each.
+        form: its variables (width, depth, tokens) and the smallest size of each.
         largest: the largest size of each that was fitted.
-        terms: the floor and the slopes ``a`` in width and ``b`` in depth: ``a / n`` is the term of the smallest width
-            n.
+        terms: the floor and the numbers of the law, by their letters in ``formula``. For width and depth it is the
+            slope at the smallest size: ``a / n`` is the term of width n there.
         p_value: the probability of a larger misfit if the law holds; not-a-number if it cannot be tested.
         seeds: the smallest number of seeds of a size.
         good: whether the law may be extrapolated: p_value at least 0.05, and enough sizes of every variable.
@@ -148,7 +175,8 @@ class Law:
         """The law with its numbers, such as ``loss = 1.00 [0.98, 1.02] + (+4.1 [+3.9, +4.3]) / width``."""
         formula = f"loss = {self.floor.unsigned}"
         for variable in self.variables:
-            formula += f" + ({self.terms[_LETTERS[variable]]}) / {variable}"
+            A, p = (self.terms.get(letter) for letter in _LETTERS[variable])
+            formula += f" + ({A}) / {variable}{'' if p is None else f'^({p.unsigned})'}"
         return formula
 
     @property
@@ -230,8 +258,9 @@ def interval_of(value: float, draws: Array) -> Interval:
 # correlation that the seeds allow. They are Student's t where the law is linear, and lean as it does where it is not.
 
 
-_FEWEST = 3  # sizes of a variable that can tell its law
+_FEWEST, _FEWEST_FREE = 3, 4  # sizes of a variable that can tell its law, by whether its power is known
 _DRAWS = 500
+_STARTS = np.geomspace(0.05, 2.0, 8)  # of free powers
 _LOG_POWERS = math.log(0.02), math.log(3.0)
 _REFINED = 4  # rounds in which the variance is learned from the misfit
 _ROUNDS, _SETTLED = 60, 1e-6  # of Levenberg and Marquardt; a smaller gain, of a chi-squared, ends them
@@ -279,7 +308,8 @@ def fit_law(variables: tuple[str, ...], losses: Losses, *, paired: bool = True) 
 
 def check_sizes(variables: tuple[str, ...], sizes: Collection[Any], note: str = "") -> None:
     """ValueError where these sizes are too few or too alike for a law in the variables; ``note`` says why."""
-    terms = 1 + len(variables)
+    form = Form(variables, ())
+    terms = 1 + len(variables) + len(form.free)
     if len(sizes) <= terms:
         raise InputError(
             f"a law in {' and '.join(variables)} has {terms} numbers and needs more sizes than that; got {len(sizes)}. "
@@ -296,29 +326,32 @@ class _Fit:
     """Mean losses ``[K]`` at sizes ``[K, variables]`` with noise, and the laws that are nearest to them.
 
     Attributes:
-        sure: one over the variance that the prior gives the numbers of a law, about 0. allowed: the error of second
-            order.
+        prior, sure: middle of the numbers of a law, and one over their variance. allowed: the error of second order.
     """
 
     def __init__(self, form: Form, sizes: Array, means: Array, noise: _Noise) -> None:
         self.form, self.sizes, self.means, self.noise = form, sizes, means, noise
         self.whitening = np.linalg.inv(np.linalg.cholesky(noise.covariance))  # of means, where the variance is 1
         self.least = float(np.square(self.whitening @ (_ROUNDING * means)).mean())
+        self.prior, sure = form.prior
         self.law = self._of_first_order()
         self.allowed, variance = self._second_order()
-        count = len(form.variables)
-        self.sure = np.concatenate([np.zeros(1 + count), np.full(count, _POWER_ERROR**-2), self.allowed**-2])
+        self.sure = np.concatenate([sure[: form.powers.stop], self.allowed**-2])
         for _ in range(_REFINED):
-            self.law = self._settled(self.law[None], self.means[None], np.zeros((1, len(self.law))), variance)[0]
+            self.law = self._settled(self.law[None], self.means[None], self.prior[None], variance)[0]
             variance, freedom = self._variance(self.law, variance)
         self.draws, self.variances = self._drawn(self.law, variance, freedom)  # logarithms of a run's (``Law.noise``)
 
     def _of_first_order(self) -> Array:
-        """The nearest law without second order, with powers of 1."""
-        law = np.zeros(self.form.second.stop)
-        columns = self.whitening @ self.form.slopes(law[None], self.sizes)[0, :, : self.form.first.stop]
-        law[: self.form.first.stop], *_ = np.linalg.lstsq(columns, self.whitening @ self.means, rcond=None)
-        return law
+        """The nearest law without second order, on a grid of the powers that only losses tell."""
+        form, laws = self.form, list[Array]()
+        for powers in product(_STARTS, repeat=len(form.free)):
+            law = self.prior.copy()
+            law[form.powers][form.free] = np.log(powers)
+            columns = self.whitening @ form.slopes(law[None], self.sizes)[0, :, : form.first.stop]
+            law[: form.first.stop], *_ = np.linalg.lstsq(columns, self.whitening @ self.means, rcond=None)
+            laws.append(law)
+        return min(laws, key=self.misfit)
 
     def _second_order(self) -> tuple[Array, float]:
         """How large second order may be, and the variance that the noise is times.
@@ -334,7 +367,7 @@ class _Fit:
         if not self.noise.freedom:
             variance = float(left @ left) / (K - rank) if rank < K else self.misfit(self.law) / (K - form.first.stop)
         variance = max(variance, self.least)
-        first = np.hypot(numbers, math.sqrt(variance) * np.linalg.norm(inverse, axis=1))[form.first]
+        first = np.hypot(numbers, math.sqrt(variance) * np.linalg.norm(inverse, axis=1))[form.first][form.limited]
         return np.array([*first, *([first.mean()] if len(first) > 1 else [])]), variance
 
     def misfit(self, law: Array) -> float:
@@ -369,7 +402,7 @@ class _Fit:
         drawn = errors * np.einsum("bij,bj->bi", np.linalg.cholesky(noise.shapes)[shape], own)
         doubts = np.where(self.sure > 0, 1 / np.sqrt(np.where(self.sure > 0, self.sure, 1.0)), 0.0)
         starts = np.broadcast_to(law, (_DRAWS, len(law)))
-        draws = self._settled(starts, self.means + drawn, aims * doubts, variance)
+        draws = self._settled(starts, self.means + drawn, self.prior + aims * doubts, variance)
         slopes = slopes + noise.slopes
         return draws, np.hstack([(np.log(level) + noise.level - slopes @ noise.centre)[:, None], slopes])
 
@@ -403,10 +436,13 @@ class _Fit:
 
 
 def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
-    """The floor and the slopes at the smallest size in the units of the sizes, by their letters."""
+    """The floor and the numbers of the law in the units of the sizes, by their letters."""
     both = np.vstack([law, draws])
     terms = {"floor": both[:, 0]}
-    terms |= {_LETTERS[name]: both[:, 1 + k] * form.smallest[k] for k, name in enumerate(form.variables)}
+    for k, variable in enumerate(form.variables):
+        (letter, letter_of_power), power = _LETTERS[variable], np.exp(both[:, form.powers.start + k])
+        terms[letter] = both[:, 1 + k] * form.smallest[k] ** (power if k in form.free else 1.0)
+        terms |= {letter_of_power: power} if k in form.free else {}
     return {name: interval_of(float(numbers[0]), numbers[1:]) for name, numbers in terms.items()}
 
 
@@ -487,7 +523,7 @@ def _smoothed(variables: Sequence[str], logs: Array, freedoms: Array, seen: Arra
     """
     Z, half = np.hstack([np.ones((len(logs), 1)), logs]), freedoms / 2
     sure = np.diag([0.0, *(_SLOPE_SURE for _ in variables)])
-    prior = np.array([math.log(half @ seen / half.sum()), *(_SLOPES[name] for name in variables)])
+    prior = np.array([math.log(half @ seen / half.sum()), *(_SLOPES.get(name, 0.0) for name in variables)])
     c, information = prior, Z.T @ (Z * half[:, None]) + sure
     for _ in range(50):
         score = Z.T @ (half * (seen * np.exp(-Z @ c) - 1)) - sure @ (c - prior)
@@ -514,13 +550,14 @@ def _tested(fit: _Fit) -> tuple[float, bool]:
     """The p-value of the law, not-a-number if nothing can be tested, and whether second order is what fails."""
     form, noise, root = fit.form, fit.noise, 1 / fit.noise.errors[:, None]
     law = fit.law.copy()
-    law[form.powers.start :] = 0.0
+    law[form.powers][form.limited], law[form.second] = 0.0, 0.0
     left = root[:, 0] * (fit.means - form.losses(law[None], fit.sizes)[0])
     slopes = root * form.slopes(law[None], fit.sizes)[0]
-    straight, second = _basis(slopes[:, : form.first.stop]), slopes[:, form.second]
+    numbers = [0, *range(1, form.powers.start), *(form.powers.start + k for k in form.free)]
+    straight, second = _basis(slopes[:, numbers]), slopes[:, form.second]
     curved = _basis(second - straight @ (straight.T @ second))
     rest = _basis(np.eye(len(root)) - straight @ straight.T - curved @ curved.T)
-    other = _basis(rest @ (rest.T @ (root * np.sqrt(form.shrunk(law[None], fit.sizes)[0]))))
+    other = _basis(rest @ (rest.T @ (root * np.sqrt(form.shrunk(law[None], fit.sizes)[0][:, form.limited]))))
     if not noise.freedom:
         freedom, gain = rest.shape[1] - other.shape[1], float(np.square(other.T @ left).sum())
         misfit = float(np.square(rest.T @ left).sum()) - gain
@@ -563,8 +600,8 @@ def _reason(form: Form, sizes: Array, p_value: float, bent: bool, furthest: Arra
             "that the smallest can be left out."
         )
     few = [
-        f"{count} sizes of {name} are too few to fit its law ({_FEWEST} or more are needed): train {more} too"
-        for name, more, own in zip(form.variables, larger, sizes.T.tolist(), strict=True)
-        if (count := len({*own})) < _FEWEST
+        f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): train {more} too"
+        for k, (name, more) in enumerate(zip(form.variables, larger, strict=True))
+        if (count := len({*sizes[:, k].tolist()})) < (least := _FEWEST_FREE if k in form.free else _FEWEST)
     ]
     return f"{'; '.join(few)}." if few else None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_cho
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.machine import undisturbed
 from nfd.core.tables import rows_as_text
-from nfd.forecasts.law import HeldOut, Law, Losses, Sizes, check_sizes, fit_law
-from nfd.logs import Field, Log, LoggedRun, as_number, read_log, with_parameters
+from nfd.forecasts.law import GOOD, HeldOut, Law, Losses, Sizes, check_sizes, fit_law
+from nfd.logs import Field, Log, LoggedRun, at_rate, read_log
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
@@ -60,6 +60,11 @@ class ScalingLaw:
     notes: tuple[str, ...] = ()
 
     @property
+    def trusted(self) -> dict[str, float]:
+        """The smallest value of each variable that was fitted; smaller ones bend the law or were not trained."""
+        return dict(zip(self.law.variables, self.law.smallest, strict=True))
+
+    @property
     def floor(self) -> Interval:
         """The loss of the infinitely large network, with its 95 % interval: every variable of the law is infinite.
 
@@ -67,18 +72,31 @@ class ScalingLaw:
         """
         return self.law.floor if self.law.good else UNKNOWN
 
-    def at(self, width: float | None = None, depth: float | None = None) -> Interval:
-        """The mean loss of runs of a size by the law, with its 95 % interval; each may be ``math.inf``.
+    def at(
+        self,
+        width: float | None = None,
+        depth: float | None = None,
+        *,
+        tokens: float | None = None,
+    ) -> Interval:
+        """The mean loss of runs of a size by the law, with its 95 % interval.
+
+        Args:
+            width, depth, tokens: the variables of the law; each may be ``math.inf``. ``tokens`` is by
+                default the largest number that was fitted.
 
         Raises:
             ValueError: for other variables than those of the law, and outside of the fitted sizes if the law may not be
                 extrapolated.
         """
-        given = {name: size for name, size in (("width", width), ("depth", depth)) if size is not None}
-        if {*given} != {*self.law.variables}:
-            got = ", ".join(f"{name}={size:g}" for name, size in given.items()) or "nothing"
-            raise InputError(f"the law is in {' and '.join(self.law.variables)}: give that; got {got}.")
-        return self.law.loss(*given.values())
+        named = {"width": width, "depth": depth, "tokens": tokens}
+        given = {name: size for name, size in named.items() if size is not None}
+        if others := [name for name in given if name not in self.law.variables]:
+            raise InputError(f"the law is in {' and '.join(self.law.variables)}; got {', '.join(others)}. Drop it.")
+        sizes = {k: x for k, x in zip(self.law.variables, self.law.largest, strict=True) if k == "tokens"} | given
+        if missing := [name for name in self.law.variables if name not in sizes]:
+            raise InputError(f"the law is in {' and '.join(self.law.variables)}; give {' and '.join(missing)} as well.")
+        return self.law.loss(*(sizes[name] for name in self.law.variables))
 
     def best(
         self,
@@ -102,7 +120,7 @@ class ScalingLaw:
             raise InputError(f"best needs one budget; got parameters={parameters}, flops={flops}.")
         resource = "flops" if parameters is None else "parameters"
         variables, most = self.law.variables, amount(resource, budget)
-        if variables != ("width", "depth"):
+        if variables[:2] != ("width", "depth"):
             raise InputError(f"best needs a law in width and depth; this law is in {' and '.join(variables)}.")
         if resource not in self.costs:
             known = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
@@ -141,15 +159,15 @@ def fit_scaling_law(
     rows: Any,
     *,
     columns: Mapping[str, str | None] | None = None,
-    rate: Literal["best"] | None = None,
+    rate: float | str | None = None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> ScalingLaw | LadderLaw:
     """Fit a law of size to the final losses of your logged runs, from any framework.
 
     Over parameters N, tokens D, or both (then shapes may vary, too): ``floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)``,
     with priors from other people's ladders and calibrated intervals. Over width n and depth L: ``floor + a / n + b /
-    L`` with terms of second order; where tokens vary, too, N is ``12 n^2 L`` if no column has it. ``held_out`` is the
-    largest size, predicted by a fit without it.
+    L`` with terms of second order, and ``c / D^beta`` where tokens vary; small sizes are left out until it holds.
+    ``held_out`` is the largest size, predicted by a fit without it.
 
     Example::
 
@@ -166,8 +184,8 @@ def fit_scaling_law(
         columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``. Keys: loss, width,
             depth, parameters, tokens (or steps and batch in tokens, or sequences of a batch and their length), seed,
             lr, rule, run, step and state. None ignores a column.
-        rate: if runs of one size differ in their learning rate, ``"best"``: those at the rate with the lowest mean loss
-            over seeds count. That choice makes losses too low, by less than their noise.
+        rate: if runs of one size differ in their learning rate, the rate whose runs count; or ``"best"``, at each size
+            the rate with the lowest mean loss over seeds. That choice makes losses too low, by less than their noise.
         prior: of a law over parameters and tokens: ``"ladders"``, that of the package; a file of ``python -m
             benchmarks.ladders --prior``; None for wide priors, whose intervals are wider.
 
@@ -181,20 +199,16 @@ def fit_scaling_law(
     """
     log = read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
     variables = _variables(log)
-    if "parameters" in variables:
-        log = with_parameters(log)
-    runs, notes = [run for run in log.runs if all(getattr(run, name) is not None for name in variables)], [*log.notes]
-    if lacking := len(log.runs) - len(runs):
-        notes.append(f"{lacking} rows that lack a size were left out.")
-    if rate is not None:
-        check_choice("rate", rate, ("best",))
-        runs = _at_best_rates(runs, variables, notes)
+    runs = [run for run in log.runs if all(getattr(run, name) is not None for name in variables)]
+    lacking = len(log.runs) - len(runs)
+    runs, of_rates = at_rate(runs, variables, rate)
     rungs = _rungs(runs, variables)
     losses = {size: [run.loss for run in rung if run.loss is not None] for size, rung in rungs.items()}
+    notes = (*log.notes, *of_rates, *([f"{lacking} rows that lack a size were left out."] if lacking else []))
     if {*variables} <= {"parameters", "tokens"}:
         from nfd.forecasts.ladder import fit_ladder  # loaded where it is asked for
 
-        return fit_ladder(variables, losses, f"A log of {log.recognised}", log.columns["loss"], tuple(notes), prior)
+        return fit_ladder(variables, losses, f"A log of {log.recognised}", log.columns["loss"], notes, prior)
     seeds = {tuple(run.seed for run in rung) for rung in rungs.values()}
     shared = len(seeds) == 1 and None not in next(iter(seeds))  # by all sizes
     counts = {(run.width, run.depth): run.parameters for run in runs if run.width and run.depth and run.parameters}
@@ -207,43 +221,26 @@ def fit_scaling_law(
         score=log.columns["loss"],
         costs={} if cost is None else {"parameters": cost},
         held_out=held_out,
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
 def _variables(log: Log) -> tuple[str, ...]:
-    """Parameters, tokens, or both, where tokens vary, or parameters alone, or width and depth together; else width,
-    depth, or both."""
+    """The sizes that vary, of which parameters stand for width and depth where tokens vary, too, or where both grow
+    together."""
     values = {name: {size for run in log.runs if (size := getattr(run, name)) is not None} for name in _SIZES}
     varying = [name for name in _SIZES if len(values[name]) > 1]
-    shape = [name for name in ("width", "depth") if name in varying]
+    shape: list[str] = [name for name in ("width", "depth") if name in varying]
     inverse = np.array([[1.0, 1 / run.width, 1 / run.depth] for run in log.runs if run.width and run.depth])
     together = len(shape) == 2 and np.linalg.matrix_rank(inverse, tol=1e-6) < 3
+    if "parameters" in varying and (not shape or together or ("tokens" in varying and not log.in_steps)):
+        shape = ["parameters"]
     if not varying:
         raise InputError(
             f"runs must differ in width, depth, parameters or tokens; none of them varies in {log.recognised} Name "
             "their columns by columns=."
         )
-    if "tokens" in varying:
-        return ("parameters", "tokens") if len(varying) > 1 else ("tokens",)
-    return ("parameters",) if "parameters" in varying and (not shape or together) else tuple(shape)
-
-
-def _at_best_rates(runs: list[LoggedRun], variables: tuple[str, ...], notes: list[str]) -> list[LoggedRun]:
-    """The runs at the best rate of each size, and a note on the choice; ValueError where none says its rate."""
-    tried = sorted({run.lr for run in runs if run.lr is not None})
-    if not tried:
-        raise InputError("rate='best' needs the rates of the runs; no column of the log is known to be the lr.")
-    losses = dict[Sizes, dict[float | None, list[float]]]()
-    sizes = [tuple(getattr(run, name) for name in variables) for run in runs]
-    for size, run in zip(sizes, runs, strict=True):
-        losses.setdefault(size, {}).setdefault(run.lr, []).append(math.inf if run.loss is None else run.loss)
-    best = {size: min(own, key=lambda lr: fmean(own[lr])) for size, own in losses.items()}
-    ends, shown = sum(lr in (tried[0], tried[-1]) for lr in best.values()), ", ".join(f"{lr:g}" for lr in tried)
-    notes.append(
-        f"Of each size the runs at its best rate count, of {shown}; at {ends} of {len(best)} it is an end of them."
-    )
-    return [run for size, run in zip(sizes, runs, strict=True) if run.lr == best[size]]
+    return (*shape, "tokens") if "tokens" in varying else tuple(shape)
 
 
 def _rungs(runs: list[LoggedRun], variables: tuple[str, ...]) -> dict[Sizes, list[LoggedRun]]:
@@ -274,13 +271,15 @@ def scaling_law(
     lr: float | None = None,
     *,
     seeds: int = 4,
+    lengths: Sequence[int] | None = None,
     sweep: Sweep | None = None,
 ) -> ScalingLaw:
     """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.
 
     The law answers how low the loss of a larger network would be (``.at``), and which size is best for a budget
     (``.best``). The floor is the loss of the infinitely large network after the same training. As a test, the largest
-    size is predicted from a fit without it.
+    size is predicted from a fit without it. With several ``lengths``, every size is trained over each number of steps,
+    and the law has the term ``c/D^beta``, where D (``tokens``) is the number of targets seen.
 
     Example::
 
@@ -295,6 +294,8 @@ def scaling_law(
         widths, depths: of the networks; every pair is trained. Three or more of each let the law be extrapolated.
         lr: learning rate of the base; by default that of ``nfd.check``.
         seeds: of each size, at least 2.
+        lengths: numbers of steps, on the first batches; by default one, on all. With several, a ``schedule`` must take
+            ``steps``.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -306,7 +307,7 @@ def scaling_law(
     """
     from nfd.families.family import as_family
     from nfd.runs.sweep import Sweep
-    from nfd.runs.task import as_task
+    from nfd.runs.task import as_task, knows_steps
     from nfd.runs.trial import Trial
     from nfd.scaling.optimizers import check_optimizer
     from nfd.scaling.rules import MAX_RATE
@@ -319,19 +320,32 @@ def scaling_law(
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
     rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
-    varying = [k for k, own in enumerate((widths, depths)) if len(own) > 1]
-    variables = tuple(("width", "depth")[k] for k in varying)
-    sizes = [(n, L) for n in widths for L in depths]
+    several = [task.steps] if lengths is None else check_ascending("lengths", lengths, task.steps)
+    if several != [task.steps] and task.schedule is not None and not knows_steps(task.schedule):
+        raise InputError(
+            "schedule must take steps, how many there are, where they vary: such as lambda step, steps: 1 - step / "
+            "steps."
+        )
+    tasks = [task.first(length) for length in several]
+    sizes = [(n, L, own.targets) for own in tasks for n in widths for L in depths]
+    varying = [k for k in range(3) if len({size[k] for size in sizes}) > 1]
+    variables = tuple(("width", "depth", "tokens")[k] for k in varying)
     check_sizes(variables, [[size[k] for k in varying] for size in sizes])  # before hours of training
-    trials = {(n, L): [Trial(family, task, n, L, seed, rate) for seed in range(count)] for n, L in sizes}
+    trials = {
+        (n, L, own.targets): [Trial(family, own, n, L, seed, rate) for seed in range(count)]
+        for own in tasks
+        for n in widths
+        for L in depths
+    }
     with sweep or Sweep() as opened:
         trained = opened.run_all(trials, "sizes")
     losses = {
         tuple(size[k] for k in varying): [record.metrics.get(task.score, math.inf) for record in records]
         for size, records in trained.items()
     }
-    sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in task.batches)
-    models = {size: family.member(*size, device=task.device) for size in sizes}
+    # what the longest training costs at every size
+    sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in tasks[-1].batches)
+    models = {(n, L): family.member(n, L, device=task.device) for n in widths for L in depths}
     counts = {
         "parameters": {size: model.parameters for size, model in models.items()},
         "flops": {size: round(model.operations(sample) * samples) for size, model in models.items()},
@@ -341,7 +355,7 @@ def scaling_law(
         law,
         losses,
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
-        f"{task.about}, {count} seeds of each size.",
+        f"{''.join(f'{own.steps} or ' for own in tasks[:-1])}{tasks[-1].about}, {count} seeds of each size.",
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
         costs={resource: cost for resource, of in counts.items() if (cost := counted(of, math.gcd(*widths)))},
         held_out=held_out,
@@ -352,19 +366,31 @@ def scaling_law(
 # ---- The law of some runs, and what holds it to account.
 
 
+_FEWEST_LEFT = 4  # sizes of a variable, where a longer ladder failed: three lie on some law of second order
+# The p-value below which the smallest sizes are left out. Between this and ``GOOD`` the law is refused: of true laws
+# some fail by chance, and where that chose the sizes, the floor lay in none of 12 intervals (of 600 fits).
+_BREAKS = 0.01
 _FAILS = "From the others the law does not predict the largest size: train it from other seeds, or a larger one."
+_LEFT_OUT = "Smaller sizes were left out until the law held."
 
 
 def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> tuple[Law, HeldOut | None]:
-    """The law of these sizes, and the largest of them by a law without it.
+    """The law of the sizes from which it holds, else that of all, and the largest size by a law without it.
 
     With one seed of each size little else can tell that it holds, so it must predict the largest from the others, too.
 
     Args:
         variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes are of one seed.
     """
-    law = fit_law(variables, losses, paired=paired)
-    trained, held = {size: own for size, own in losses.items() if all(map(math.isfinite, own))}, None
+    kept, law = losses, fit_law(variables, losses, paired=paired)
+    whole = law
+    while law.p_value < _BREAKS and (left := _without_smallest(variables, kept)):
+        kept, law = left, fit_law(variables, left, paired=paired)
+    if law.p_value < GOOD:
+        kept, law = losses, whole
+    elif kept is not losses:
+        law = replace(law, note=f"{_LEFT_OUT} {law.note}".strip())
+    trained, held = {size: own for size, own in kept.items() if all(map(math.isfinite, own))}, None
     largest = max(trained, key=math.prod)
     own = trained.pop(largest)
     with suppress(InputError):  # too few others, or a law that may not be extrapolated
@@ -375,7 +401,23 @@ def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> tuple
     return law, held
 
 
+def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | None:
+    """The runs without the smallest size of the variable that has most sizes; None where too few are left."""
+    axes = [sorted({*sizes}) for sizes in zip(*losses, strict=True)]
+    k = max(range(len(axes)), key=lambda axis: len(axes[axis]))
+    left = {size: own for size, own in losses.items() if size[k] > axes[k][0]}
+    with suppress(InputError):
+        check_sizes(variables, left)
+        return left if len(axes[k]) > _FEWEST_LEFT else None
+    return None
+
+
 # ---- What a network costs at a size, counted at several sizes.
+
+
+_PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
+_UNITS = {"parameters": r"(?:PARAM(?:ETER)?S?)?", "flops": r"(?:FLOPS?)?"}
+_EXAMPLES = {"parameters": "'2M' or 2_000_000", "flops": "'3 TFLOP' or 3e12"}
 
 
 @dataclass(frozen=True)
@@ -424,14 +466,14 @@ def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | 
 
 
 def amount(resource: str, budget: str | float) -> int:
-    """A budget as a whole number: ``"2M"`` parameters, or a number."""
-    check_choice("resource", resource, ("parameters", "flops"))
-    try:
-        value = as_number(budget)
-    except (TypeError, ValueError):
-        value = math.nan
+    """A budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"`` or a number."""
+    check_choice("resource", resource, _UNITS)
+    if not isinstance(budget, str):
+        return int(check_real("budget", budget, least=1.0))
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*", budget.upper())
+    value = float(match[1]) * 10.0 ** _PREFIXES[match[2]] if match else 0.0
     if not 1 <= value < math.inf:
-        raise InputError(f"budget in {resource} must be a number such as '2M' or 3e12, at least 1; got {budget!r}.")
+        raise InputError(f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}.")
     return round(value)
 
 
@@ -441,7 +483,7 @@ def amount(resource: str, budget: str | float) -> int:
 # were sizes real numbers, ``a / n = 2 b / L`` there.
 
 
-_DEEPEST = 10_000  # blocks: no network has more
+_CANDIDATES = 1000  # widths, and depths: all whole numbers up to some hundreds, beyond that 2 % apart at most
 
 
 @dataclass(frozen=True)
@@ -461,42 +503,73 @@ class BestSize:
 
 
 def best_size(law: Law, cost: Cost, most: int) -> BestSize:
-    """The width and depth of least ``a / n + b / L``, from the smallest fitted on, that cost no more than ``most``;
-    widths are multiples of ``cost.multiple``.
+    """The width and depth of least ``a / n + b / L`` that cost no more than ``most``; widths are multiples of
+    ``cost.multiple``.
 
     By the values of a and b, which decide where networks are large: other powers and second order are left out of the
-    choice. A law that may not be extrapolated is searched only where it was fitted.
+    choice. An axis whose term is not positive, or lost in its noise, stays at the smallest size fitted; a note says so.
+    A law that may not be extrapolated is searched only where it was fitted. Tokens are the most of the fit.
 
     Raises:
         ValueError: for a budget that buys no size, and where the losses tell of neither axis whether it pays.
     """
-    (n0, L0), (n1, L1) = map(int, law.smallest), map(int, law.largest)
-    terms = {"width": law.terms["a"], "depth": law.terms["b"]}
-    a, b = terms["width"], terms["depth"]
-    if all(term.value <= 0.5 * term.stderr for term in (a, b)) and max(a.high, b.high) > 0:
+    (n0, L0), (n1, L1) = map(int, law.smallest[:2]), map(int, law.largest[:2])
+    a, b = law.terms["a"], law.terms["b"]
+    wide, deep = pays(a), pays(b)
+    if not wide and not deep and max(a.high, b.high) > 0:
         raise InputError(
             f"the losses do not tell which size is best: neither more width (a = {a}) nor more depth (b = {b}) lowers "
             f"them significantly. Train more seeds, or width {2 * n1} and depth {2 * L1}."
         )
+    n0, L0 = cost.multiple if law.good and wide else n0, 1 if law.good and deep else L0
     if cost.at(n0, L0) > most:
         raise InputError(
             f"budget must pay for width {n0} and depth {L0}, which cost {cost.at(n0, L0):,}; got {most:,}. Raise it."
         )
-    deepest = min(cost.deepest(n0, most), _DEEPEST if law.good else L1)
-    widest = {
-        L: min(cost.widest(L, most), WIDEST if law.good else n1) if a.value > 0 else n0 for L in range(L0, deepest + 1)
-    }
-    L = min(widest, key=lambda L: a.value / widest[L] + b.value / L)
-    n = widest[L]
-    beyond = [
+
+    def widest(L: int) -> int:
+        n = cost.widest(L, most) if wide else n0
+        return n if law.good else min(n, n1)
+
+    def deepest(n: int) -> int:
+        L = cost.deepest(n, most) if deep else L0
+        return L if law.good else min(L, L1)
+
+    k = cost.multiple
+    widths = {k * round(n / k) for n in np.geomspace(n0, widest(L0), _CANDIDATES).tolist()}
+    depths = {round(L) for L in np.geomspace(L0, deepest(n0), _CANDIDATES).tolist()}
+    pairs = [*((n, deepest(n)) for n in widths), *((widest(L), L) for L in depths)]
+    n, L = min(
+        (size for size in pairs if size[0] >= n0 and size[1] >= L0),
+        key=lambda size: max(a.value, 0.0) / size[0] + max(b.value, 0.0) / size[1],
+    )
+    beyond = _beyond(law, n, L)
+    note = " ".join([*_about(law), *beyond])
+    return BestSize(n, L, cost.at(n, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
+
+
+def pays(term: Interval) -> bool:
+    """Whether growing along the axis of this term lowers the loss: by its value, beyond half a standard error."""
+    return term.value > 0.5 * term.stderr
+
+
+def _about(law: Law) -> list[str]:
+    notes = [law.note] if not law.good else []
+    for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
+        term = law.terms[symbol]
+        if not pays(term):
+            says = "raises the loss" if term.high < 0 else "does not pay significantly"
+            notes.append(f"More {name} {says} ({symbol} = {term}): the smallest fitted, {start:g}, was kept.")
+        elif not term.low > 0:
+            notes.append(f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to be sure.")
+    return notes
+
+
+def _beyond(law: Law, *sizes: float) -> list[str]:
+    """Which of these sizes lie outside of what was fitted."""
+    fitted = zip(law.variables, sizes, law.smallest, law.largest, strict=False)
+    return [
         f"{name.capitalize()} {size:.6g} lies outside of what was fitted, {least:.6g}..{most:.6g}: train it to be sure."
-        for name, size, least, most in zip(law.variables, (n, L), law.smallest, law.largest, strict=True)
-        if size > most
+        for name, size, least, most in fitted
+        if not least <= size <= most
     ]
-    unsure = [
-        f"That more {name} lowers the loss is not significant ({term}): take more seeds to be sure."
-        for name, term in terms.items()
-        if not term.low > 0
-    ]
-    note = " ".join([*([] if law.good else [law.note]), *unsure, *beyond])
-    return BestSize(n, L, cost.at(n, L), law.loss(n, L), not beyond, note)
