@@ -158,7 +158,8 @@ class Cell:
 
     def likelihood(self, bowl: Array, places: Array) -> tuple[Array, Array]:
         """Log-likelihood ``[places, curvatures]`` of the best rate and of the log curvatures ``[curvatures]``."""
-        mean_log, spread, noise, form, asymmetry = bowl[0], *np.exp(bowl[1:])
+        # without its powers, sharp bowls of short runs were taken for the far sides of flat ones
+        mean_log, (spread, noise, form, asymmetry) = bowl[0] + bowl[5:] @ self.place, np.exp(bowl[1:5])
         x, rise = self.log2_rates, self.losses / self.losses.min() - 1
         near = rise <= _CAP
         z = np.linspace(-2.5, 2.5, _CURVATURES)
@@ -192,18 +193,21 @@ class Cell:
 
 
 def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
-    """The shape of the bowl that cells share, by its largest posterior density: any best rate is as likely."""
+    """The bowl that cells share: its shape ``[5]``, by its largest posterior density where any best rate is as likely,
+    and the powers ``[3]`` of its curvature, which are the prior's."""
     mean, deviation = prior.arrays("bowl", _BOWL)
+    powers, _ = prior.arrays("curvature", [*REFERENCE])
     telling = [cell for cell in cells if len(cell.losses) > 3]  # three losses fit any bowl
     if len(telling) > _MOST:
         telling = [telling[k] for k in np.random.default_rng(0).choice(len(telling), _MOST, replace=False)]
 
-    def cost(bowl: Array) -> float:
+    def cost(shape: Array) -> float:
+        bowl = np.append(shape, powers)
         logs = [logsumexp(cell.likelihood(bowl, cell.grid(0.2))[0]) for cell in telling]
-        return float(0.5 * np.sum(((bowl - mean) / deviation) ** 2) - np.sum(logs))
+        return float(0.5 * np.sum(((shape - mean) / deviation) ** 2) - np.sum(logs))
 
     found = minimize(cost, mean, method="Nelder-Mead", options={"maxiter": 200, "xatol": 0.02, "fatol": 0.05})
-    return np.asarray(found.x)
+    return np.append(found.x, powers)
 
 
 # ---- The law --------------------------------------------------------------------------------------------------------
