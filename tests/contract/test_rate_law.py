@@ -127,6 +127,122 @@ def test_what_is_missing_or_cannot_be_is_refused_by_name() -> None:
         nfd.fit_transfer(one_rate)
 
 
+# ---- what cells say, and what they do not ------------------------------------------------------------------------
+
+
+def ended(rows: Rows, side: int) -> Rows:
+    """Of every cell the runs on one side of the best rate, more than half a doubling away."""
+    return [r for r in rows if side * (math.log2(r["lr"]) - best(r["parameters"], r["tokens"], r["batch"])) > 0.5]
+
+
+@pytest.mark.parametrize(("side", "word"), [(1, "lower"), (-1, "higher")])
+def test_one_sided_cells_reach_beyond_their_rates_and_are_told(side: int, word: str) -> None:
+    rows, place = table(np.random.default_rng(8)), (3e8, 2e10, 2.5e5)
+    cut = ended(rows, side)
+    whole, half = nfd.fit_transfer(rows), nfd.fit_transfer(cut)
+    rate = half.at(*place).rate
+    own = [r["lr"] for r in cut if (r["parameters"], r["tokens"], r["batch"]) == place]
+    assert rate.low < min(own) if side > 0 else rate.high > max(own)
+    assert f"of 12 cells the best run is at an end of its rates: add {word} rates" in str(half)
+    assert "at an end of its rates" not in str(whole)
+
+
+def test_the_best_rate_lies_on_the_near_side_of_a_run_that_diverged() -> None:
+    """The best run is the last one that is finite: next to it either nothing was tried, or it diverged."""
+    cells = [{"parameters": N, "tokens": D, "batch": 2.5e5} for N in (1e8, 3e8) for D in (4e9, 2e10)]
+    losses = {-12: 3.05, -11: 3.02, -10: 3.006, -9: 3.0}
+    open_end = [cell | {"lr": 2.0**k, "loss": loss} for cell in cells for k, loss in losses.items()]
+    wall = [cell | {"lr": 2.0**-8, "loss": math.inf} for cell in cells]
+    without, beside = (nfd.fit_transfer(rows, prior=None) for rows in (open_end, open_end + wall))
+    free, held = (law.at(3e8, 2e10, 2.5e5).rate for law in (without, beside))
+    assert free.high > 2.0**-8
+    assert held.high < free.high
+    assert held.value < 2.0**-8
+    assert "In 4 of 4 cells the best run is at an end of its rates: add higher rates" in str(without)
+    assert "at an end of its rates" not in str(beside)
+
+
+def test_cells_that_diverged_at_every_rate_are_left_out_and_counted() -> None:
+    rows = table(np.random.default_rng(9))
+    lost = [{"parameters": 1e9, "tokens": 4e9, "batch": 6e4, "lr": 2.0**k, "loss": math.nan} for k in (-9, -8)]
+    law, other = nfd.fit_transfer(rows), nfd.fit_transfer(rows + lost)
+    assert other.at(3e8, 2e10, 2.5e5).advised == pytest.approx(law.at(3e8, 2e10, 2.5e5).advised, rel=1e-6)
+    assert "1 of 13 cells" in str(other)
+    assert "left out" not in str(law)
+    with pytest.raises(ValueError, match="differ in the rate alone"):
+        nfd.fit_transfer(lost)
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 4.0])
+def test_the_critical_batch_is_found_where_batches_span_it_and_wide_where_they_do_not(sharpness: float) -> None:
+    truth, widths = 5e5, list[float]()  # at 10 billion tokens
+    for batches in ((6e4, 2.5e5, 1e6, 4e6), (1e3, 2e3, 4e3, 8e3), (4e6, 8e6, 1.6e7, 3.2e7)):
+        random, cells = np.random.default_rng(10), [(N, D, B) for N in (1e8, 3e8) for D in (4e9, 2e10) for B in batches]
+        law = nfd.fit_transfer([row for cell in cells for row in sweep(*cell, random, sharpness=sharpness)])
+        found = law.critical_batch(1e10)
+        assert found.low < truth < found.high
+        widths.append(math.log2(found.high / found.low))
+    assert widths[0] < 0.7 * min(widths[1:])
+
+
+def test_three_runs_of_a_sharp_bowl_hold_its_best_rate_between_them() -> None:
+    """Measured losses of one small model; where they fall to the last rate, the best one may lie beyond."""
+    place = {"parameters": 5.7e7, "tokens": 5.24e8, "batch": 1.05e6}
+    rates = (0.002, 0.004, 0.008)
+    bowl, fall = (
+        nfd.fit_transfer([place | {"lr": lr, "loss": loss} for lr, loss in zip(rates, losses, strict=True)])
+        for losses in ((4.6493, 4.4403, 4.4602), (4.6493, 4.4602, 4.4403))
+    )
+    inside, beyond = (law.at(**place).rate for law in (bowl, fall))
+    assert 0.002 < inside.low < inside.value < inside.high < 0.008 * 2**0.5
+    assert inside.value < 0.008 < beyond.high
+    assert inside.value < beyond.value
+
+
+@pytest.mark.parametrize("decays", [(0.1, 0.1), (0.0, 0.1)])
+def test_runs_of_another_decay_are_cells_of_their_own_and_said(decays: tuple[float, float]) -> None:
+    """Rows of one cell in turn have one decay or another, so that a merged cell would have seven rates."""
+    rows = [row | {"weight_decay": decays[k % 2]} for k, row in enumerate(table(np.random.default_rng(11)))]
+    text = str(nfd.fit_transfer(rows))
+    apart = decays[0] != decays[1]
+    assert f"from {24 if apart else 12} cells" in text
+    assert ("Runs of weight decays 0, 0.1 are kept apart" in text) == apart
+
+
+def test_widths_in_place_of_parameters_are_counted_and_said() -> None:
+    rows, sizes = table(np.random.default_rng(12)), {1e8: (1024, 8), 3e8: (2048, 6)}
+    named = [row | {"parameters": 12.0 * n * n * L} for row in rows for n, L in [sizes[row["parameters"]]]]
+    shaped = [
+        {key: value for key, value in row.items() if key != "parameters"} | {"width": n, "depth": L}
+        for row in rows
+        for n, L in [sizes[row["parameters"]]]
+    ]
+    law, by_shape = nfd.fit_transfer(named), nfd.fit_transfer(shaped)
+    assert by_shape.at(1e9, 2e10, 1e6).advised == pytest.approx(law.at(1e9, 2e10, 1e6).advised, rel=1e-6)
+    assert "12 width^2 depth" in str(by_shape)
+    assert "12 width^2 depth" not in str(law)
+
+
+def test_which_size_the_law_uses_is_said_where_parameters_and_widths_differ() -> None:
+    """Of one width the rate is expected to follow parameters less, as far as the package's prior says anything."""
+    rows = [row for row in table(np.random.default_rng(13)) if row["batch"] == 2.5e5]
+    one, two = ([row | {"width": n if row["parameters"] < 2e8 else 1024} for row in rows] for n in (1024, 512))
+    of_one, of_two = nfd.fit_transfer(one), nfd.fit_transfer(two)
+    assert of_one.exponents["parameters"].value > of_two.exponents["parameters"].value
+    assert "All runs have width 1024" in str(of_one)
+    assert "All runs have width" not in str(of_two)
+    assert "All runs have width" not in str(nfd.fit_transfer(one, prior=None))
+    assert "size is parameters: width and depth only keep cells apart" in str(of_two)
+    same = nfd.fit_transfer([row | {"parameters": 3e8} for row in two])
+    assert "parameters, which are the same in all runs" in str(same)
+
+
+def test_published_powers_stand_beside_those_of_the_package() -> None:
+    page = (Path(__file__).parents[2] / "docs/mathematics/recipe.md").read_text()
+    for power in nfd.RateLaw.of_sweeps().exponents.values():
+        assert f"| {power.unsigned} |" in page
+
+
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 RUN: dict[str, tuple[float, float]] = {"batch": (2.5e5, 2e6), "tokens": (4e9, 6.4e10)}

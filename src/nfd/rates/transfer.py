@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row, rows_as_text
-from nfd.logs import Field, LoggedRun, read_log
+from nfd.logs import Field, Log, LoggedRun, read_log
 from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words
 from nfd.scaling.rate_law import REFERENCE, BestRate, Cell, Prior, RateLaw, fit_rate_law
 
@@ -252,11 +252,48 @@ def fit_transfer(
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], (*notes, *compared(rules)))
 
 
+class _Setting(NamedTuple):
+    """What the runs of a cell have in common."""
+
+    place: tuple[float, float, float]  # parameters, tokens, batch
+    width: int | None
+    depth: int | None
+    decay: str | None
+
+
 def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str | Path | None) -> Transfer | None:
     """The answer by the law over parameters, tokens and batch; None where the table is about width and depth alone."""
     more: tuple[Field, ...] = ("parameters", "tokens", "batch", "decay", "width", "depth", "seed")
     log = read_log(rows, columns, ("lr", "loss"), more)
-    cells, notes = dict[tuple[object, ...], dict[float, list[float]]](), list(log.notes)
+    settings = _settings(log)
+    parameters, *others = (len({*along}) > 1 for along in zip(*(own.place for own in settings), strict=True))
+    shapes = {(own.width, own.depth) for own in settings}
+    counted, sized = "parameters" in log.columns, "width" in log.columns or "depth" in log.columns
+    by_parameters = counted and (not sized or (parameters and len(shapes) == 1))
+    if not by_parameters and not any(others):
+        return None
+    cells = [cell for own, runs in settings.items() if (cell := _told(own.place, runs)) is not None]
+    if not cells:
+        raise InputError("a law needs runs that differ in the rate alone; no two rows agree in all but lr and seed.")
+    notes = [*log.notes, *_about_cells(cells, settings)]
+    if sized and not counted:
+        notes.append("Parameters are counted as 12 width^2 depth.")
+    elif len(shapes) > 1:
+        notes.append(
+            f"The law's size is parameters{'' if parameters else ', which are the same in all runs'}: width and depth "
+            "only keep cells apart."
+        )
+    known, widths = Prior.read(prior), {own.width for own in settings}
+    if prior == "sweeps" and parameters and len(widths) == 1 and None not in widths:
+        known = known.of_one_width
+        notes.append(f"All runs have width {widths.pop()}: the best rate is expected to follow parameters less.")
+    law = fit_rate_law(cells, known)
+    return Transfer((), f"A log of {log.recognised}", log.columns["loss"], tuple(notes), law=law)
+
+
+def _settings(log: Log) -> dict[_Setting, dict[float, list[float]]]:
+    """The losses at every rate, by what runs have in common; infinite: diverged."""
+    settings = dict[_Setting, dict[float, list[float]]]()
     for run in log.runs:
         parameters = run.parameters or 12.0 * (run.width or 1) ** 2 * (run.depth or 1)
         tokens = None if log.in_steps else run.tokens
@@ -264,25 +301,31 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
         loss = math.inf if run.loss is None else run.loss
         if loss <= 0:
             raise InputError(f"losses must be above 0, as rises are shares of the lowest; got {loss:g}.")
-        cells.setdefault((place, run.width, run.depth, run.decay), {}).setdefault(run.lr or 0.0, []).append(loss)
-    places = np.array([place for place, *_ in cells], dtype=np.float64)
-    sized = "width" in log.columns or "depth" in log.columns
-    if not ("parameters" in log.columns and not sized) and not np.any(np.ptp(places[:, 1:], axis=0) > 0):
+        setting = _Setting(place, run.width, run.depth, run.decay)
+        settings.setdefault(setting, {}).setdefault(run.lr or 0.0, []).append(loss)
+    return settings
+
+
+def _told(place: Sequence[float], runs: Mapping[float, Sequence[float]]) -> Cell | None:
+    """The cell of some runs, losses of seeds averaged; None where it has one rate, or diverged at all."""
+    rates = sorted(runs)
+    losses = np.array([float(np.mean(runs[rate])) for rate in rates])
+    if len(rates) < 2 or not np.isfinite(losses).any():
         return None
-    told = list[Cell]()
-    for place, runs in zip(places, cells.values(), strict=True):
-        rates = sorted(runs)
-        losses = np.array([float(np.mean(runs[rate])) for rate in rates])
-        if len(rates) > 1 and np.isfinite(losses).any():
-            told.append(Cell(np.log2(place / [*REFERENCE.values()]), np.log2(rates), losses))
-    if not told:
-        raise InputError("a law needs runs that differ in the rate alone; no two rows agree in all but lr and seed.")
-    if len(told) < len(cells):
-        notes.append(f"{len(cells) - len(told)} of {len(cells)} cells have one rate, or diverged at all: left out.")
-    if sized and "parameters" not in log.columns:
-        notes.append("Parameters are counted as 12 width^2 depth.")
-    law = fit_rate_law(told, Prior.read(prior))
-    return Transfer((), f"A log of {log.recognised}", log.columns["loss"], tuple(notes), law=law)
+    return Cell(np.log2(np.array(place) / [*REFERENCE.values()]), np.log2(rates), losses)
+
+
+def _about_cells(cells: Sequence[Cell], settings: Collection[_Setting]) -> Iterator[str]:
+    """Which cells were left out, which say of the best rate only on which side it lies, and their decays."""
+    if len(cells) < len(settings):
+        yield f"{len(settings) - len(cells)} of {len(settings)} cells have one rate, or diverged at all: left out."
+    for side, end in (("lower", 0), ("higher", -1)):
+        if ends := sum(cell.best == cell.log2_rates[end] for cell in cells):
+            yield f"In {ends} of {len(cells)} cells the best run is at an end of its rates: add {side} rates."
+    decays = {own.decay for own in settings}
+    if len(decays) > 1:
+        listed = ", ".join(sorted("none said" if decay is None else decay for decay in decays))
+        yield f"Runs of weight decays {listed} are kept apart, in cells of their own; the law has one rate for all."
 
 
 def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:
