@@ -72,6 +72,14 @@ def test_runs_that_are_not_tuned_alike_are_warned_of() -> None:
     assert warning in str(fitted(0.05))
 
 
+def test_what_is_no_loss_is_named() -> None:
+    with pytest.raises(ValueError, match="rises with size: is it an accuracy"):
+        nfd.fit_scaling_law([row | {"loss": 1 / row["loss"]} for row in ladder(0.002)])
+    perplexities = nfd.fit_scaling_law([row | {"loss": 20 ** row["loss"]} for row in ladder(0.002)])
+    assert "perplexity" in (perplexities.warning or "")
+    assert "perplexity" in str(perplexities)
+
+
 def test_a_narrow_forecast_is_refused_where_runs_are_not_tuned_alike() -> None:
     near = {"parameters": 1e9, "tokens": 3.2e10}
     said = fitted(0.01).at(**near)

@@ -25,6 +25,7 @@ REFUSED = 0.08  # width of a forecast's interval: nearly half of the wider ones 
 UNTUNED = 0.005  # of the error of a run: ladders whose runs are tuned alike stay below
 _OFF = 30.0  # deviations of the runs from their line; published ladders, also of one budget, stay below 25
 _FURTHER = 10.0  # times the compute of the largest run: what is asked about where nothing is said
+_PERPLEXITY = math.log(15.0)  # the loss of guessing is below, with a vocabulary of a million
 _FEWEST = 4  # sizes of a ladder
 _LARGEST = 12  # sizes of the printed answer
 _CANDIDATES = 12  # sizes of each variable, of which the next run is chosen
@@ -141,7 +142,9 @@ class LadderLaw:
 
     @property
     def warning(self) -> str | None:
-        """A sentence where the residual says that the runs are not tuned alike."""
+        """A sentence where the residual says that the runs are not tuned alike, or that the losses are none."""
+        if self.posterior.log_losses.min() > _PERPLEXITY:
+            return f"The {self.score} is above 15 at every size: give the logarithm of a perplexity."
         if self.residual <= UNTUNED:
             return None
         return (
@@ -349,6 +352,8 @@ def fit_ladder(
         )
     if any(loss <= 0 for own in kept.values() for loss in own):
         raise InputError("losses must be above 0 for a law in parameters and tokens; give those of log probabilities.")
+    if np.corrcoef(np.log(_cost(np.array([*kept]))), [float(np.mean(own)) for own in kept.values()])[0, 1] > 0:
+        raise InputError(f"the {score} rises with size: is it an accuracy? The law is of a loss, in nats or bits.")
     chosen = read_prior(prior)
     middle = np.exp(np.log(np.array(list(kept))).mean(0)).tolist()
     for name, size in zip(variables, middle, strict=True):
