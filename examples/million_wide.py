@@ -16,8 +16,8 @@ import nfd
 from nfd.core.files import Axes, prepare_directory, write_csv
 from nfd.data import digits
 from nfd.report.charts import drawn, still
-from nfd.runs.loop import train
 from nfd.runs.losses import cross_entropy
+from nfd.runs.trial import train
 
 DEPTH, BATCH, ETA_C = 4, 8, 0.5
 

@@ -23,8 +23,8 @@ from benchmarks.run import Part, measured
 
 import nfd
 from nfd.data import digits
-from nfd.runs.loop import train
 from nfd.runs.losses import cross_entropy
+from nfd.runs.trial import train
 
 MACHINE = {"processor": "made up", "cores": 2, "threads": 2, "torch": "2", "date": "2026-01-01T00:00:00+00:00"}
 

@@ -34,10 +34,9 @@ from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
-from nfd.runs.loop import Step
 from nfd.runs.sweep import Sweep
 from nfd.runs.task import Batch, Task, as_task
-from nfd.runs.trial import Curves, Observation, Observer, Trial
+from nfd.runs.trial import Curves, Observation, Observer, Step, Trial
 from nfd.scaling.base import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit

@@ -53,10 +53,9 @@ from nfd.meters.verdict import (
     rows,
     stacks_of,
 )
-from nfd.runs.loop import Step, optimizer_of
 from nfd.runs.sweep import Sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
-from nfd.runs.trial import Observation, Observer, Trial
+from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
 from nfd.scaling.model import listed
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
