@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_795, 80, 6_000, 16_456, 6_736
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_804, 80, 6_000, 16_476, 6_736
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_602, 8),

@@ -311,11 +311,20 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
         ValueError: where rows without a name of their run have several losses at one step.
     """
     if all(run.step is None for run in runs):
+        lengths = dict[tuple[str | None, float | None], set[float | None]]()
+        for run in runs:
+            lengths.setdefault((run.run, run.lr), set()).add(run.tokens)
+        if several := [name for (name, _), own in lengths.items() if name is not None and len(own) > 1]:
+            notes.append(
+                f"Rows of {_listed(several[:1])} differ in tokens, and each counts as a finished run. If they are a "
+                "history, whose rate had not fallen yet, give the last row of every run."
+            )
         return list(runs)
     logged = {run.step for run in runs if run.loss is not None and math.isfinite(run.loss)}
     histories = dict[LoggedRun, list[LoggedRun]]()
     for run in sorted((run for run in runs if run.step is not None), key=lambda run: run.step or 0.0):
-        histories.setdefault(replace(run, loss=None, step=None), []).append(run)
+        tokens = run.tokens if run.run is None else None  # they grow with the steps of a run
+        histories.setdefault(replace(run, loss=None, step=None, tokens=tokens), []).append(run)
     last = []
     for history in histories.values():
         known = [run for run in history if run.loss is not None]

@@ -462,6 +462,26 @@ def test_logs_without_a_law_are_refused(rows: Rows, message: str) -> None:
         nfd.fit_scaling_law(rows)
 
 
+def test_tokens_that_grow_within_a_run_are_its_history_where_steps_say_so_and_else_a_question() -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "run": f"{N:g}",
+            "step": k,
+            "params": N,
+            "tokens": 2 * N * k,
+            "loss": 1.7 + 400 / N**0.34 + 410 / (2 * N * k) ** 0.28,
+        }
+        for N in (1e8, 2e8, 4e8, 8e8, 1.6e9)
+        for k in range(1, 11)
+    ]
+    law = nfd.fit_scaling_law(rows)
+    assert sorted(law.losses) == [(N, 20 * N) for N in (1e8, 2e8, 4e8, 8e8, 1.6e9)]
+    unsure = nfd.fit_scaling_law([{name: value for name, value in row.items() if name != "step"} for row in rows])
+    assert len(unsure.losses) == 50
+    assert "give the last row of every run" in str(unsure)
+    assert "give the last row of every run" not in str(law)
+
+
 # ---- the commands ----------------------------------------------------------------------------------------------------
 
 
