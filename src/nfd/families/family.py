@@ -110,8 +110,11 @@ class Family:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Plain data that names it in a store."""
+        """Plain data that names it in a store; numbers and texts that a ``functools.partial`` has bound are part of it."""
+        bound = self.make_model.keywords if isinstance(self.make_model, partial) else {}
+        plain = {name: value for name, value in sorted(bound.items()) if isinstance(value, int | float | str)}
         return {
+            **({"settings": plain} if plain else {}),
             "family": self.name,
             "version": self.version,
             "base": list(self.base),
@@ -136,6 +139,10 @@ class Family:
         changes |= {"sample": sample if self.sample is None else None}
         changes = {name: value for name, value in changes.items() if value is not None}
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
+
+    def having(self, **settings: Any) -> Self:
+        """The same family, with these keywords of ``make_model`` bound."""
+        return replace(self, make_model=partial(self.make_model, **settings))
 
     def plan(self, width: int, depth: int) -> Plan:
         """The plan of the network of a size: initial scale, rate, decay and epsilon of every tensor.

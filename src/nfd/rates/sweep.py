@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ def transfer(
         rules: to compare; by default that of the family and ``"standard"``, your model as it is.
         optimizer: in place of that of the family.
         seeds: of every network, at least 2; a verdict needs 3.
-        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"init_scale"``, and
-            under Muon ``"adamw_lr"``.
+        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"init_scale"``, under
+            Muon ``"adamw_lr"``, and every keyword of ``make_model`` beside width and depth, such as ``"experts"``.
         halving: choose rates by short trainings first.
         sweep: where networks are trained and kept.
 
@@ -112,7 +113,7 @@ def transfer(
     given.check_sizes(widths, depths)
     for own in families.values():
         check_optimizer(own.optimizer, rule=own.rule, weight_decay=task.weight_decay)
-    varying = _axes(axes)
+    varying = _axes(axes, given.make_model)
     sizes = [(n, L) for n in widths for L in depths]
     if len(sizes) < 2 and not varying:
         raise InputError(f"widths and depths must make two sizes, or one with axes=; got {widths} and {depths}.")
@@ -167,13 +168,17 @@ def _scale_note(family: Family) -> list[str]:
 # ---- further settings ------------------------------------------------------------------------------------------------
 
 
-def _axes(axes: Mapping[str, Sequence[float]] | None) -> dict[str, list[float]]:
-    """The axes that were asked for."""
+_OF_TASK = ("weight_decay", "batch_size", "steps", "init_scale", "adamw_lr")
+
+
+def _axes(axes: Mapping[str, Sequence[float]] | None, make_model: MakeModel) -> dict[str, list[float]]:
+    """The axes that were asked for: settings of the task, and keywords of the constructor beside width and depth."""
     if not isinstance(axes, Mapping | None):
         raise InputTypeError(f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}.")
-    checked = {}
+    checked, more = {}, [*inspect.signature(make_model).parameters.values()][2:]
+    keywords = [p.name for p in more if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for name, given in (axes or {}).items():
-        check_choice("axes", name, ("weight_decay", "batch_size", "steps", "init_scale", "adamw_lr"))
+        check_choice("axes", name, (*_OF_TASK, *keywords))
         values = check_several(f"axes[{name!r}]", given, "values of the setting")
         numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
         if not numbers or numbers != sorted(set(numbers)):
@@ -240,7 +245,17 @@ class _Question:
         """The task, and that of every variation."""
         family = next(iter(self.families.values()))
         varied = [(name, value) for name, values in self.axes.items() for value in values]
-        return {None: self.task} | {at: _varied(self.task, *at, family) for at in varied}
+        own = {at: _varied(self.task, *at, family) if at[0] in _OF_TASK else self.task for at in varied}
+        return {None: self.task} | own
+
+    @cached_property
+    def varied(self) -> dict[tuple[RuleName, tuple[str, float] | None], Family]:
+        """The family of every rule, and of every variation of its constructor."""
+        return {
+            (rule, at): family if at is None or at[0] in _OF_TASK else family.having(**{at[0]: at[1]})
+            for rule, family in self.families.items()
+            for at in self.tasks
+        }
 
     @cached_property
     def classes(self) -> int | None:
@@ -327,7 +342,7 @@ class _Question:
 
     def trials(self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None) -> list[Trial]:
         """Seeds times rates, the rates varying fastest."""
-        family, task = self.families[place.rule], self.tasks[place.variation]
+        family, task = self.varied[place.rule, place.variation], self.tasks[place.variation]
         return [Trial(family, task, *place.size, seed, lr, stop) for seed in seeds for lr in rates]
 
 
