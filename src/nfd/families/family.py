@@ -110,7 +110,7 @@ class Family:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Plain data that names it in a store; numbers and texts that a ``functools.partial`` has bound are part of it."""
+        """Plain data that names it in a store, with the numbers and texts that a ``functools.partial`` has bound."""
         bound = self.make_model.keywords if isinstance(self.make_model, partial) else {}
         plain = {name: value for name, value in sorted(bound.items()) if isinstance(value, int | float | str)}
         return {

@@ -34,6 +34,7 @@ from nfd.core.tables import Row, as_text, rows_as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
+from nfd.meters.experts import Routing, routing_events
 from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
 from nfd.meters.verdict import (
@@ -147,7 +148,7 @@ def check(
     meters = Meters(None if at is None else tuple(at), noise)
     looks = tuple(at) if at else (task.steps,)
     trials = [
-        Trial(family, task, width, depth, seed, rate, observe=(meters,))
+        Trial(family, task, width, depth, seed, rate, observe=(meters, Routing()))
         for width in sizes["width"]
         for depth in sizes["depth"]
         for seed in range(seeds)
@@ -155,6 +156,8 @@ def check(
     with sweep or Sweep() as opened:
         runs = [_row(record) for record in opened.run_all({"checking": trials}, "checking")["checking"]]
     _check_seeds(runs)
+    for run, event in [*routing_events(runs)]:
+        run["events"].append(event)
     stacks = stacks_of(runs)
     table = [
         row | ({"stack": stack} if stack else {}) | {"step": step}
@@ -176,7 +179,7 @@ def check(
 def _row(record: Record) -> Row:
     """What the meters returned of one network, with its size."""
     size = {name: record.config[name] for name in ("width", "depth", "seed")}
-    row: Row = size | record.observed[0]
+    row: Row = size | record.observed[0] | {"routing": record.observed[1]}
     row["events"] = [Event(**event) for event in row["events"]]
     return row | {name: [size | own for own in row[name]] for name in ("rows", "noise")}
 

@@ -322,6 +322,10 @@ _TEXTS = {
     "gradients-explode-at-zero": "gradients explode{place} where the stream is zero, as at a padding id with a zero "
     "embedding, which a norm divides by the root of its epsilon: {size:.1e} times the last block's at the first. Mask "
     "that id in the loss and in attention, or keep it out of the batches",
+    "experts-dead": "{layer} had no gradient at any step in any network, as {size:.0%} of all there: no token "
+    "reaches them. Does the router choose among all? Add a balancing loss or bias",
+    "router-collapsed": "the router {layer} chooses one expert first for {size:.0%} of the tokens, from every seed: a "
+    "balancing loss, a lower rate or a smaller start of the router keep it even",
 }
 
 
@@ -333,7 +337,8 @@ class Event:
         kind: what happened.
         step: how many updates the network had taken.
         layer: the first layer that shows it, or the stack of blocks; empty for the whole network.
-        size: the loss over the first loss, or the gradient that enters the first block over that which leaves the last.
+        size: the loss over the first loss, the gradient that enters the first block over that which leaves the last, or
+            a share of experts or of tokens.
     """
 
     kind: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -86,14 +86,25 @@ class Trace:
     def of(self, names: Mapping[str, str]) -> Trace:
         """The same for every tensor of a model, from the names that its tensors have in the model that ran. One that
         did not run shows what one of the same name but for numbers shows, such as another expert."""
-        namesakes = {numberless(other): other for other in self.tensors}
+        namesakes = {pattern: other for other in self.tensors for pattern in _but_for_numbers(other)}
         back, shown = {there: name for name, there in names.items()}, dict[str, Shown]()
         for name, there in names.items():
-            other = there if there in self.tensors else namesakes.get(numberless(there))
+            other = next((namesakes[pattern] for pattern in _but_for_numbers(there) if pattern in namesakes), None)
             if other is not None:
                 norm = frozenset(back[n] for n in self.tensors[other].norm if n in back)
                 shown[name] = replace(self.tensors[other], norm=norm)
         return replace(self, tensors=shown)
+
+
+def _but_for_numbers(name: str) -> Iterator[str]:
+    """A name; with ``*`` for one of its numbers, the outermost first, as the last one often counts layers of different
+    roles; and with ``*`` for all of them."""
+    yield name
+    parts = name.split(".")
+    for k, part in enumerate(parts):
+        if part.isdecimal():
+            yield ".".join((*parts[:k], "*", *parts[k + 1 :]))
+    yield numberless(name)
 
 
 def trace(model: nn.Module, sample: Any) -> Trace:
@@ -313,12 +324,12 @@ def _in_blocks(
             decisions[name] = None, "no sample= to trace"
         elif container_of(block) in interrupted:
             decisions[name] = "hidden", "in a block whose stream is not passed on unchanged"
+        elif name in traced.tensors and (act := traced.tensors[name].act) is not None:
+            decisions[name] = act
+        elif block in residual and t.is_vector:  # also one that only chooses, such as a bias of experts' scores
+            decisions[name] = "inner", "vector in a block"
         elif name not in traced.tensors:
             decisions[name] = None, "the sample never reached it"
-        elif (act := traced.tensors[name].act) is not None:
-            decisions[name] = act
-        elif block in residual and t.is_vector:
-            decisions[name] = "inner", "vector in a block"
         elif block in residual or container_of(block) not in containers:
             decisions[name] = None, "its block does not pass its input on: no skip, or a matrix on it"
     return decisions
