@@ -5,8 +5,8 @@ rate of experts, or multiplies it by (k/E)^1/2, as for a batch that is so much s
 
 Setting: a residual language model of width 64 and two mixtures, AdamW, on a Markov chain of order two over 64 tokens;
 160 steps of 512 tokens, a rate that falls linearly to zero, three seeds. Experts have 32 hidden units. Only the rate of
-the stacked experts is swept; all other tensors have ``REST``, which is near the best of one seed at E = 8, k = 2. Each of E = 2, 4,
-8, 16, 32 at k = 2, and of k = 1, 2, 4 at E = 16.
+the stacked experts is swept; all other tensors have ``REST``, which is near the best of one seed at E = 8, k = 2. Each
+of E = 2, 4, 8, 16, 32 at k = 2, and of k = 1, 2, 4 at E = 16.
 
 Written down before anything was run. With the exponent p of ``best rate ~ E^p`` and q of ``best rate ~ k^q``, 95 %
 intervals:

@@ -145,8 +145,7 @@ def planned(optimizer: str, **about: Any) -> nfd.Plan:
     """Four times as wide and twice as deep as its base, under complete-p."""
     make: Any = partial(Model, **about)
     torch.manual_seed(0)
-    plan = nfd.plan(make(32, 4), rule="complete-p", make_model=make, base=(8, 2), sample=IDS, optimizer=optimizer)
-    return plan
+    return nfd.plan(make(32, 4), rule="complete-p", make_model=make, base=(8, 2), sample=IDS, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("about", HELD, ids=str)
@@ -230,7 +229,7 @@ def test_a_keyword_of_make_model_is_an_axis() -> None:
 
 
 def test_an_unknown_axis_is_named_with_all_that_can_vary() -> None:
-    with pytest.raises(ValueError, match="'batch_size'.*'experts', 'top_k'; got 'expert'. Did you mean 'experts'"):
+    with pytest.raises(ValueError, match=r"'batch_size'.*'experts', 'top_k'; got 'expert'. Did you mean 'experts'"):
         swept({"expert": (2, 4)})
     with pytest.raises(ValueError, match="got 'width'"):
         swept({"width": (2, 4)})

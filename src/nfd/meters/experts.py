@@ -50,7 +50,7 @@ class _Watched(Observation):
     def __init__(self, member: Member) -> None:
         self.parts, self.steps, self.shares = modules(member.module), 0, dict[str, float]()
         self.experts, self.routers = experts_of(member)
-        self.left = {holder: [*range(len(own))] for holder, own in self.experts.items()}
+        self.left = {holder: [e for e, trained in enumerate(own) if trained] for holder, own in self.experts.items()}
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
