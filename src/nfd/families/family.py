@@ -140,10 +140,6 @@ class Family:
         changes = {name: value for name, value in changes.items() if value is not None}
         return replace(self, **changes) if changes else self  # type: ignore[arg-type]
 
-    def having(self, **settings: Any) -> Self:
-        """The same family, with these keywords of ``make_model`` bound."""
-        return replace(self, make_model=partial(self.make_model, **settings))
-
     def plan(self, width: int, depth: int) -> Plan:
         """The plan of the network of a size: initial scale, rate, decay and epsilon of every tensor.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -250,12 +250,12 @@ class _Question:
 
     @cached_property
     def varied(self) -> dict[tuple[RuleName, tuple[str, float] | None], Family]:
-        """The family of every rule, and of every variation of its constructor."""
-        return {
-            (rule, at): family if at is None or at[0] in _OF_TASK else family.having(**{at[0]: at[1]})
-            for rule, family in self.families.items()
-            for at in self.tasks
-        }
+        """The family of every rule, its constructor with the keyword of every variation bound."""
+        made = {(rule, at): own for rule, own in self.families.items() for at in self.tasks}
+        for (rule, at), own in made.items():
+            if at is not None and at[0] not in _OF_TASK:
+                made[rule, at] = replace(own, make_model=partial(own.make_model, **dict([at])))
+        return made
 
     @cached_property
     def classes(self) -> int | None:
