@@ -115,19 +115,20 @@ GPT_NEOX = (
     | {"**.dense_h_to_4h.weight": "inner n->n", "**.dense_h_to_4h.bias": "inner 1->n"}
     | {"*.layers.*.*_layernorm.*": "inner 1->n"}
 )
+BEFORE_A_NORM = {"**.o_proj.weight": "inner n->n", "**.down_proj.weight": "inner n->n"}
 OLMO2 = (
     {"**.post_attention_layernorm.weight": "outer 1->n", "**.post_feedforward_layernorm.weight": "outer 1->n"}
-    | {"**.o_proj.weight": "inner n->n", "**.down_proj.weight": "inner n->n"}
     | GATED
     | NORMS_OF_ALL_HEADS
+    | BEFORE_A_NORM
 )
-GEMMA2 = {"**.o_proj.weight": "inner n->n", "**.down_proj.weight": "inner n->n"} | GATED
+GEMMA2 = GATED | BEFORE_A_NORM
 BERT = (
-    {"*.embeddings.*.*": "input 1->n", "*.*.bias": "input 1->1"}  # the latter of the head
-    | {"**.LayerNorm.*": "inner 1->n", "*.encoder.**": "inner n->n"}
+    {"*.embeddings.*.*": "input 1->n", "cls.predictions.bias": "input 1->1"}
     | {"*.*.transform.dense.weight": "hidden n->n", "*.*.transform.dense.bias": "input 1->n"}
+    | {"**.LayerNorm.*": "inner 1->n", "**.bias": "inner 1->n", "**.dense.weight": "inner n->n"}
+    | {f"**.{name}.weight": "inner n->n" for name in ("query", "key", "value")}
 )
-BERT = {"**.encoder.layer.*.*.*.*.bias": "inner 1->n", "*.encoder.layer.*.*.dense.bias": "inner 1->n"} | BERT
 T5 = (
     {"shared.weight": "input 1->n", "*.final_layer_norm.weight": "input 1->n", "**.layer_norm.weight": "inner 1->n"}
     | {"**.relative_attention_bias.weight": "inner 1->n"}  # a number for every head and distance
@@ -153,6 +154,11 @@ XLSTM = (
     | {f"**.{name}.weight": "inner 1->n" for name in ("norm_mlstm", "norm_ffn", "multihead_norm")}
     | {"**.?gate_preact.bias": "inner 1->n", "**.weight": "inner n->n"}
 )
+
+
+LATENT = {"num_key_value_heads": None, "q_lora_rank": 0.5, "kv_lora_rank": 0.5}
+LATENT |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
+ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 1.0}
 
 
 def exhibit(name: str, make: Callable[[int, int], nn.Module], kinds: dict[str, str], **more: Any) -> Exhibit:
@@ -205,12 +211,7 @@ EXHIBITS: list[Exhibit] = [
     ),
     exhibit(
         "DeepSeek-V3",
-        decoder(
-            "DeepseekV3",
-            **{"num_key_value_heads": None, "q_lora_rank": 0.5, "kv_lora_rank": 0.5, "moe_intermediate_size": 1.0},
-            **{"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 1},
-            **{"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
-        ),
+        decoder("DeepseekV3", **LATENT, **ROUTED, first_k_dense_replace=1),
         {"**.kv_a_proj_with_mqa.weight": "inner n->n"} | SPARSE | MLP,
         note="latent attention; a dense first layer, then shared and routed experts",
     ),
