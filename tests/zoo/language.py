@@ -86,7 +86,7 @@ def rwkv(width: int, depth: int) -> nn.Module:
 
 def xlstm(width: int, depth: int) -> nn.Module:
     sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_heads": width // 8, "ffn_proj_factor": 2.0}
-    training = {"mode": "train", "chunk_size": 4}
+    training = {"use_cache": False}
     config = transformers.xLSTMConfig(**COMMON, **sizes, **training, ffn_round_up_to_multiple_of=8)
     return transformers.xLSTMForCausalLM(config)
 
