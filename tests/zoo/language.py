@@ -81,13 +81,14 @@ def mamba2(width: int, depth: int) -> nn.Module:
 
 def rwkv(width: int, depth: int) -> nn.Module:
     sizes = {"hidden_size": width, "num_hidden_layers": depth, "context_length": 64}
-    return transformers.RwkvForCausalLM(transformers.RwkvConfig(vocab_size=VOCABULARY, **sizes))
+    config = transformers.RwkvConfig(**sizes, vocab_size=VOCABULARY, rescale_every=0)  # else eval mode divides weights
+    return transformers.RwkvForCausalLM(config)
 
 
 def xlstm(width: int, depth: int) -> nn.Module:
     sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_heads": width // 8, "ffn_proj_factor": 2.0}
-    training = {"use_cache": False}
-    config = transformers.xLSTMConfig(**COMMON, **sizes, **training, ffn_round_up_to_multiple_of=8)
+    sizes |= {"ffn_round_up_to_multiple_of": 8}
+    config = transformers.xLSTMConfig(**COMMON, **sizes, use_cache=False)  # it writes its cache in place
     return transformers.xLSTMForCausalLM(config)
 
 

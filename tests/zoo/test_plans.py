@@ -38,8 +38,11 @@ def sample_of(exhibit: Exhibit) -> Any:
 def planned(exhibit: Exhibit, rule: str) -> tuple[Any, nfd.Plan]:
     width, depth = exhibit.base
     model = exhibit.make(M * width, L * depth)
+    before = {name: p.clone() for name, p in model.named_parameters()}
     sizes: Any = {"base": exhibit.base, "make_model": exhibit.make, "sample": sample_of(exhibit)}
-    return model, nfd.plan(model, rule=rule, optimizer="adamw", **sizes, **exhibit.options)
+    plan = nfd.plan(model, rule=rule, optimizer="adamw", **sizes, **exhibit.options)
+    assert all(p.equal(before[name]) for name, p in model.named_parameters())
+    return model, plan
 
 
 @pytest.mark.parametrize(("exhibit", "rule"), CASES, ids=[f"{exhibit.name}, {rule}" for exhibit, rule in CASES])
