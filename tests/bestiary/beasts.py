@@ -91,7 +91,7 @@ def scaled(rows: dict[str, Row], make: Callable[..., Optimizer] = adamw, **optio
 
 
 @beast(
-    source="karpathy/nanochat, nanochat/gpt.py, setup_optimizers: dmodel_lr_scale",
+    source="karpathy/nanochat, nanochat/gpt.py, setup_optimizers: unembedding_lr * dmodel_lr_scale",
     layers=("head.weight",),
     causes=("update",),
 )
@@ -155,9 +155,9 @@ class Readout(GPT):
 
 
 @beast(
-    source="OpenBioML/protein-lm-scaling, pull request 64: nn.Linear for MuReadout",
+    source="OpenBioML/protein-lm-scaling, pull request 64, review of model_pytorch.py: nn.Linear in place of MuReadout",
     layers=("head.weight",),
-    causes=("start",),
+    causes=("start", "update"),
 )
 def no_readout(sound: bool) -> Asked:
     """The head is a plain layer. The optimizer, which leaves heads to a readout's factor, does not scale its rate."""
@@ -190,7 +190,7 @@ class Tied(GPT):
 
 
 @beast(
-    source="EleutherAI/gpt-neox, megatron/mpu/layers.py in pull request 1087: input_ /= m_width, beside the logits' own",
+    source="EleutherAI/gpt-neox, megatron/mpu/layers.py in pull request 1087: input_ /= m_width, and logits too",
     layers=("tokens.weight", "head.weight", "norm.weight"),
     causes=("multiplier", "start"),
 )
@@ -222,12 +222,11 @@ def start_divided_once_more(sound: bool) -> Asked:
 
 
 class Experts(nn.Module):
-    """Experts, whose matrices lie in stacks of [experts, in, out], and a router where one is asked for."""
+    """A mean over experts, whose matrices lie in stacks of [experts, in, out]."""
 
-    def __init__(self, size: Size, router: str | None = None, alone: bool = True) -> None:
+    def __init__(self, size: Size, alone: bool) -> None:
         super().__init__()
         n = size.width
-        self.router = None if router is None else size.linear(n, EXPERTS, router)
         self.up, self.down = (nn.Parameter(torch.empty(EXPERTS, *fans)) for fans in ((n, 2 * n), (2 * n, n)))
         for stack, kind in ((self.up, "hidden"), (self.down, "outer")):
             for part in [matrix.T for matrix in stack.data] if alone else [stack.data]:
@@ -237,9 +236,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """What is added to the stream."""
         made = [F.gelu(x @ up) @ down for up, down in zip(self.up, self.down, strict=True)]
-        if self.router is None:
-            return sum(made[1:], made[0]) / EXPERTS
-        return (torch.stack(made, -1) * self.router(x).softmax(-1)[..., None, :]).sum(-1)
+        return torch.stack(made).mean(0)
 
 
 @beast(
@@ -359,17 +356,31 @@ def muon_at_adamws_size(sound: bool) -> Asked:
     return scaled(MUON_TABLE, partial(muon, shape=spectral if sound else of_adamw))
 
 
+class Routed(nn.Module):
+    """Experts of two layers, mixed by a router."""
+
+    def __init__(self, size: Size, router: str) -> None:
+        super().__init__()
+        self.router = size.linear(size.width, EXPERTS, router)
+        self.experts = nn.ModuleList(MLP(size) for _ in range(EXPERTS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What is added to the stream."""
+        made = torch.stack([expert(x) for expert in self.experts], -1)
+        return (made * self.router(x).softmax(-1)[..., None, :]).sum(-1)
+
+
 @beast(
     source="MoonshotAI/Moonlight, examples/toy_train.py, get_optimizer: all of two dimensions but embedding and head",
     layers=("blocks.*.mlp.router.weight",),
-    causes=("start",),
+    causes=("start", "update"),
     optimizer="muon",
     lr=0.02,
 )
 def router_as_hidden(sound: bool) -> Asked:
     """A router starts as a hidden matrix and Muon steps it, though it adds n coordinates up for few outputs."""
     table = {**MUON_TABLE, "router": TABLE["head"]}
-    experts = partial(Experts, router="router" if sound else "hidden")
+    experts = partial(Routed, router="router" if sound else "hidden")
     make = partial(muon, shape=clamped)
     return (lambda width, depth: GPT(Size(width, depth, table), mlp=experts)), task(make)
 
@@ -417,7 +428,7 @@ def gain_decays(sound: bool) -> Asked:
 )
 def epsilon_above_gradients(sound: bool) -> Asked:
     """Adam's epsilon is one for all widths. Gradients fall with the width, and updates with them."""
-    eps = (lambda p: 3e-4 if p.kind == "head" else 3e-4 / p.m) if sound else (lambda _: 3e-4)
+    eps = (lambda p: 1e-3 if p.kind == "head" else 1e-3 / p.m) if sound else (lambda _: 1e-3)
     return scaled({}, partial(own_adamw, decay=lambda _: 0.0, eps=eps))
 
 

@@ -202,8 +202,8 @@ class Muon(torch.optim.AdamW):
         for group in self.param_groups:
             for p in group["params"] if group["shape"] else ():
                 u, s, v = torch.linalg.svd(p.grad, full_matrices=False)
-                seen = (s > 1e-4 * s[..., :1])[..., None, :]  # the rest of a gradient of low rank is rounding
-                p -= group["lr"] * group["shape"](*p.shape[-2:]) * (u * seen) @ v
+                u *= s > 1e-4 * s[0]  # the rest of a gradient of low rank is rounding
+                p -= group["lr"] * group["shape"](*p.shape) * u @ v
                 p.grad = None  # AdamW passes over it
         return super().step(closure)
 
