@@ -23,7 +23,6 @@ _LIKE = {  # names of fields that follow width, the numbers of heads first, or d
     ),
     "depth": re.compile(r"((en|de)coder_)?((n|num)_)?((hidden|encoder|decoder)_)?layers?"),
 }
-_PER_LAYER = re.compile(r".*(layer|_types).*")
 _TASKS = (  # of the auto classes, and of the bare models; the first that knows a config decides
     *("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", "MODEL_FOR_SPEECH_SEQ_2_SEQ", "MODEL_FOR_MULTIMODAL_LM"),
     *("MODEL_FOR_MASKED_LM", "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION"),
@@ -57,8 +56,8 @@ def from_config(
             number per stage, as ConvNeXt's ``hidden_sizes`` and ``depths``, the first is the size.
         scale: further fields that keep their ratio to the width.
         keep: fields that stay as they are.
-        model_class: takes a config. By default the first of ``config.architectures``; where a config names none, that
-            of the task: sequences to sequences, then masked and causal language models, then images.
+        model_class: takes a config. By default the first of ``config.architectures``; where none is set, the class of
+            the first task that fits: sequence to sequence, images with text, masked or causal language, images.
 
     Returns:
         A function that can be pickled. Further keywords set fields: ``make_model(256, 4, num_local_experts=8)``.
@@ -80,8 +79,7 @@ def from_config(
     config = copy.deepcopy(config)
     kept = {_own_name(config, name) for name in keep}
     widths, depths = _tied(config, "width", width, kept, scale), _tied(config, "depth", depth, kept, ())
-    chosen = model_class or _class_of(config)
-    return _FromConfig(config, widths, depths, getattr(chosen, "from_config", chosen))  # so do auto classes build
+    return _FromConfig(config, widths, depths, model_class or _class_of(config))
 
 
 def _fields(config: Any, path: str = "") -> dict[str, Any]:
@@ -150,11 +148,12 @@ class _FromConfig:
     config: Any
     widths: Mapping[str, Any]
     depths: Mapping[str, Any]
-    build: Callable[[Any], nn.Module]
+    model_class: Callable[[Any], nn.Module]
 
     def __post_init__(self) -> None:  # stores know families by this name: two configs must not share it
         told = f"{self.config.to_dict()} {[*self.widths]} {[*self.depths]}"
-        self.__qualname__ = f"{type(self.config).__name__}-{derive(0, told):x}"
+        kind = getattr(self.model_class, "__qualname__", type(self.config).__qualname__)
+        self.__qualname__ = f"{kind}-{derive(0, told):x}"
 
     def __call__(self, width: int, depth: int, **more: Any) -> nn.Module:
         config = copy.deepcopy(self.config)
@@ -163,12 +162,13 @@ class _FromConfig:
         for name, value in _fields(config).items():
             place, _, last = name.rpartition(".")
             for deep, layers in self.depths.items():
-                beside = deep.rpartition(".")[0] == place and _PER_LAYER.fullmatch(last)
-                if beside and isinstance(value, list | tuple) and len(value) == layers and name not in given:
+                told = deep.rpartition(".")[0] == place and ("layer" in last or "_types" in last)
+                if told and isinstance(value, list | tuple) and len(value) == layers and name not in given:
                     fields[name] = _repeated(value, fields[deep])
         for name, value in fields.items():
             setattr(*_place(config, name), value)
-        return self.build(config)
+        made: nn.Module = getattr(self.model_class, "from_config", self.model_class)(config)  # an auto class has that
+        return made
 
 
 def _scaled(axis: str, size: int, sizes: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
