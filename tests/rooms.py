@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 21_804, 80, 6_000, 16_476, 6_736
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 22_000, 80, 6_000, 16_897, 6_736
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_602, 8),
     "scaling": (4_090, 11),
     "wide": (2_765, 9),
-    "families": (1_172, 4),
+    "families": (1_368, 5),
     "runs": (1_351, 5),
     "meters": (1_486, 4),
     "rates": (1_477, 4),

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from textwrap import fill
 from types import ModuleType
@@ -349,17 +349,26 @@ class Check(Sized):
         from nfd.report.page import Report, Section, made_by
 
         failures = [str(failure) for failure in answer.failures]
+        told = failures + answer.suspicions
         meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in METERS.items()]
         networks = [row for row in answer.rows if not row["matrix"] and row["step"] == answer.steps]
         numbers = {name: getattr(answer, name) for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")}
+        suspects = [asdict(suspect) for suspect in answer.suspects]
         return Report(
             f"How {model} scales",
             command,
             self.settings,
             check_findings(answer, f"batches of {self.setup}"),
-            opening=[Section("What went wrong", [], points=failures)] if failures else [],
+            opening=[Section("What went wrong", [], points=told)] if told else [],
             closing=[Section("What the meters are", [], points=meanings, folded=True), made_by(command)],
-            content={"model": model, "failures": failures, "noise": answer.noise, "ladder": answer.ladder} | numbers,
+            content={
+                "model": model,
+                "failures": failures,
+                "suspects": suspects,
+                "noise": answer.noise,
+                "ladder": answer.ladder,
+            }
+            | numbers,
             tables={"runs.csv": networks, "meters.csv": answer.rows}
             | ({"noise.csv": answer.noise} if self.noise else {}),
         )

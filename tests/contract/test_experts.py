@@ -185,7 +185,7 @@ def test_an_expert_without_a_token_has_the_roles_of_the_others_in_every_layer() 
 def test_a_bias_that_only_chooses_is_planned_and_left_alone() -> None:
     plan = planned("adamw", bias="parameter")
     name = "blocks.1.moe.bias"
-    assert (plan.roles[name], plan.constant(name), plan.rate(name)) == ("inner", 0.0, 1.0)
+    assert (plan.roles[name], plan.constant(name), plan.rate(name)) == ("vector", 0.0, 1.0)
 
 
 # ---- sweeps over the number of experts -------------------------------------------------------------------------------

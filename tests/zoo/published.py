@@ -63,7 +63,8 @@ class Exhibit:
             first match counts.
         own: pattern to the power of m of a factor that the model's own forward pass has on a tensor, as Gemma's root of
             the width on embeddings: start and rate are divided by it.
-        multipliers: pattern of a module to ``"1/m"`` or ``"1/l"``, the factor that the plan puts behind it.
+        multipliers: pattern of a module to ``"1/m"``, ``"m^-1/2"`` or ``"1/l"``, the factor that the plan puts behind
+            it.
         tied: patterns of gains and biases of the norm before a tied head, which take the head's 1/m.
         base: width and depth of the smallest network; widths double.
         loss, rules, options: of the task, those that a plan takes, further arguments of ``nfd.plan``.

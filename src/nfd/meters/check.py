@@ -36,6 +36,7 @@ from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
 from nfd.meters.experts import Routing, routing_events
 from nfd.meters.noise import noise_of, samples_of_a_part
+from nfd.meters.suspects import Sizes, Suspect, suspects_of
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
 from nfd.meters.verdict import (
     BOUND,
@@ -169,10 +170,12 @@ def check(
     table.sort(
         key=lambda row: (AXES.index(row["axis"]), [*METERS].index(row["meter"]), stacks.index(row.get("stack", "")))
     )
-    draws = any(run["draws"] for run in runs)
+    # in depth a suspect explains a fault of the meters: what a rule of width alone leaves as it is may be meant
+    deep = [axis for axis in AXES if axis == "width" or any(is_fault(row) and row["axis"] == axis for row in table)]
     return Check(
         table, runs, failures_of(runs), family.rule, family.optimizer, rate, looks, seeds, task.about, family.base,
-        growth(runs, looks), draws, task.copies, made,
+        growth(runs, looks), any(run["draws"] for run in runs), task.copies, made,
+        suspects_of(runs, sizes, family, deep),
     )  # fmt: skip
 
 
@@ -223,6 +226,7 @@ class Check:
         optimizer_class: name of what ``make_optimizer`` makes; empty without one.
         about: how the batches were read: their number, samples and shape, in words.
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
+        suspects: kinds of tensors that scale otherwise than they should, and why (``nfd.meters.suspects``).
 
     Example::
 
@@ -246,6 +250,7 @@ class Check:
     draws: bool = False
     copies: bool = False
     optimizer_class: str = ""
+    suspects: list[Suspect] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -286,17 +291,17 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether no meter collapses or grows and no training broke, at any step.
+        """Whether no meter collapses or grows, no tensor is a suspect and no training broke, at any step.
 
         A loss that falls with size and an uncertain verdict are not faults.
         """
-        return not self.failures and not any(is_fault(row) for row in self.table)
+        return not self.failures and not self.suspects and not any(is_fault(row) for row in self.table)
 
     @property
     def conclusion(self) -> str:
         """The number of faults, and the rule that removes all of them, if there is one, in words."""
         faults = [row for row in self.table if is_fault(row)]
-        count = len(faults) + len(self.failures)
+        count = len(faults) + len(self.failures) or len(self.suspects)
         if not count:
             return "No fault found."
         cure = None if self.failures else cure_of_all(faults, self.rule)
@@ -309,6 +314,15 @@ class Check:
         still = self.unmoved
         stands = f"Note: no training moved {listed(still)}. {_STILL}"
         return [note for note, holds in ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still)) if holds]
+
+    @property
+    def suspicions(self) -> list[str]:
+        """The suspects in words: the first that deviates in one way, and the names of the others."""
+        ways: dict[tuple[str, str, bool], list[Suspect]] = {}
+        for suspect in self.suspects:
+            ways.setdefault((suspect.axis, suspect.what, suspect.excess.value > 0), []).append(suspect)
+        alike = {str(first): listed([s.tensor for s in others]) for first, *others in ways.values()}
+        return [f"{first}{f'. Likewise {others}' if others else ''}." for first, others in alike.items()]
 
     @property
     def unmoved(self) -> list[str]:
@@ -331,7 +345,7 @@ class Check:
             table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
-        remarks = [*(f"! {failure}" for failure in self.failures), *self.notes]
+        remarks = [*(f"! {told}" for told in (*self.failures, *self.suspicions)), *self.notes]
         noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
         return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])
 
@@ -427,6 +441,7 @@ class _Measurement(Observation):
         for p in member.module.parameters():
             self.print = zlib.crc32(p.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), self.print)
         self.start = Baseline(member, task.sample)
+        self.sizes = Sizes(member, self.start.start)
         self.events: list[Event] = []
         self.meters: _Meters = {stack: {} for stack in self.start.unread}
         self.previous: dict[str, Tensor] | None = None
@@ -437,6 +452,7 @@ class _Measurement(Observation):
 
     def after(self, row: Step) -> None:
         """Read the network after a step, or name the layer that broke it."""
+        self.sizes.after(row.optimizer)
         self.losses.append(row.loss)
         self.meters[""]["loss"] = row.loss
         done, steps, run = row.step + 1, self.task.steps, partial(self.member, self.task.batches[row.step][0])
@@ -468,6 +484,7 @@ class _Measurement(Observation):
         network = stacks.pop("")
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
         told |= {"draws": global_state() != self.streams, "print": self.print}
+        told["tensors"] = self.sizes.read() if finite else []
         return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
 
     def _measure(self, step: int) -> _Meters:

@@ -192,8 +192,8 @@ class Baseline:
             self._start_sizes[t.name] = norm(start), spectral_norm(start) if t.name in self.hidden else 0.0
         size, spectral = self._start_sizes[t.name]
         meters = {"change": norm(changed) / size, "weight": norm(weight) / size} if size else {}
-        if t.name in self.hidden:
-            meters["update_to_weight"] = spectral_norm(changed) / spectral if spectral else math.nan
+        if spectral:  # of hidden matrices; one that begins at zero has no ratio
+            meters["update_to_weight"] = spectral_norm(changed) / spectral
         if z is None or not is_linear(t, z):
             return meters, None
         multiplier = self.member.multiplier(t.name)
@@ -230,7 +230,8 @@ class Baseline:
                 meters["function_update_inner"] = rms(now.outputs - reset)
             if outer:
                 meters["stream_update"] = _pooled(outer) / self.member.time_step(stack)
-            ratios = [matrices[name]["update_to_weight"] for name in self.hidden if self.stack_of[name] == stack]
+            own = [matrices[name] for name in self.hidden if self.stack_of[name] == stack]
+            ratios = [meters["update_to_weight"] for meters in own if "update_to_weight" in meters]
             if ratios:
                 meters["update_to_weight"] = rms(torch.tensor(ratios, dtype=torch.float64))
             stacks[stack] = meters

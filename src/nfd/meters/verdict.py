@@ -36,7 +36,7 @@ THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL} and a factor of {_LEAST} over "
     f"these sizes, the exponent beyond ±{_CLEAR}."
 )
-LIMITS = f"LIMIT: an update falls no faster than width^{_ROOT}, as in sound networks that are small: no fault."
+LIMITS = f"LIMIT: falls no faster than by the power {_ROOT}, as in sound networks that are small: no fault."
 
 Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 
@@ -73,6 +73,8 @@ def judged(
     tokens give exponents of -0.3 at widths 32 to 128 under AdamW, SGD and the sign of a momentum. ``direction`` is the
     part of the exponent of ``inner_update`` that is of the directions of updates, which fit the inputs less, and not of
     their sizes, which fall with the rates where features stop moving.
+
+    Branches of 1/L that begin independent add up as L^-1/2, and the stream so beside an embedding that begins smaller.
     """
     word = verdict_of(slope, span)
     if word == "STABLE":
@@ -82,6 +84,8 @@ def judged(
             return "LIMIT", "limit"
         if meter in _OF_INNER_LAYERS and slope.high >= _ROOT and slope.value - direction >= -_CLEAR:
             return "LIMIT", "direction"
+    if word == "COLLAPSES" and axis == "depth" and meter == "activation" and slope.high >= _ROOT:
+        return "LIMIT", "embedding"
     return word, "edge" if word == "UNCERTAIN" else "trend"
 
 
@@ -263,6 +267,8 @@ def _judged(
         "unless inner_update collapses, too.",
         "direction": f"{changed}: changes of matrices keep their size, and their directions fit the inputs less, as "
         "where a batch has more independent inputs than a layer has coordinates: no fault of the rates.",
+        "embedding": f"{changed}, as independent branches of 1/L do beside an embedding that begins small: no fault. "
+        "Begin it larger.",
         "edge": f"{changed}, across the threshold of a verdict: more seeds or sizes would settle it.",
         "broken": "zero or not finite in some networks.",
     }

@@ -75,12 +75,14 @@ def judged(member: Member, task: Task) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step saw before its update: the outputs ``[b, C]`` and the batch-mean loss, a number or not one."""
+    """What one step saw before its update: the outputs ``[b, C]`` and the batch-mean loss, a number or not one; and the
+    optimizer that made the update."""
 
     step: int
     losses: Tensor
     outputs: Any = field(repr=False)
     diverged: bool
+    optimizer: torch.optim.Optimizer = field(repr=False)
 
     @property
     def loss(self) -> float:
@@ -119,7 +121,8 @@ def train(
             outputs = net(inputs)
             value = loss(outputs, targets)
             losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs
-            row = Step(step, losses, seen, diverged=not bool(losses.isfinite()))  # the one wait for a device
+            diverged = not bool(losses.isfinite())  # the one wait for a device
+            row = Step(step, losses, seen, diverged, optimizer)
             if not row.diverged:
                 value.backward()  # type: ignore[no-untyped-call]
         if not row.diverged:

@@ -1,4 +1,5 @@
-"""What one forward pass shows, as autograd keeps it: residual streams and what writes them, fans, constant factors."""
+"""What one forward pass shows, as autograd keeps it: residual streams and what writes them, fans, constant factors, and
+how attention scales its logits."""
 
 from __future__ import annotations
 
@@ -412,3 +413,54 @@ def _constant(operation: Operation) -> float | None:
     if not len(entries) or not bool((entries == entries[0]).all()):
         return None
     return 1 / float(entries[0]) if divides else float(entries[0])
+
+
+# ---- Attention: what its logits are multiplied by, over the sizes of heads.
+
+
+def logit_scales_of(ran: Sequence[Operation]) -> dict[str, float]:
+    """Of every matrix that makes queries, ``c d``: the factor c of its logits ``c q k`` times the size d of its heads.
+
+    Queries and keys whose d entries are of order one fit each other after some training, so that ``q k`` is of order d.
+    """
+    users: dict[Operation, list[Operation]] = {o: [] for o in ran}
+    for operation in ran:
+        for operand in operation.operands:
+            users[operand].append(operation)
+    found = dict[str, float]()
+    for operation in ran:
+        scale = _fused_scale(operation) if "Attention" in operation.name else _scale_before_softmax(operation, users)
+        if scale is not None:
+            query, factor = operation.data[0], 1.0
+            while not query.applies_weights and query.data:  # back through heads, rotations and norms of queries
+                if len(query.operands) == 1 and (constant := _constant(query)) is not None:
+                    factor *= constant
+                query = query.data[0]
+            found |= {cast(str, p.tensor): scale * factor for weight in query.gains for p in parameters_of(weight)}
+    return found
+
+
+def _fused_scale(attention: Operation) -> float | None:
+    query, scale = getattr(attention.node, "_saved_query", None), getattr(attention.node, "_saved_scale", None)
+    if query is None:
+        return None
+    size = int(query.shape[-1])
+    return size * (size**-0.5 if scale is None else float(scale))
+
+
+def _scale_before_softmax(product: Operation, users: Mapping[Operation, Sequence[Operation]]) -> float | None:
+    """The same of a product of data that a softmax follows; None where something else does."""
+    if product.name not in ("Bmm", "Baddbmm") or len(product.data) < 2 or product.weights:
+        return None
+    size, scale, operation = int(getattr(product.node, _QUERIES[product.name]).shape[-1]), 1.0, product
+    while len(users[operation]) == 1:
+        (operation,) = users[operation]
+        if "Softmax" in operation.name:
+            return size * scale
+        if (constant := _constant(operation)) is None:
+            return None
+        scale *= constant
+    return None
+
+
+_QUERIES = {"Bmm": "_saved_self", "Baddbmm": "_saved_batch1"}

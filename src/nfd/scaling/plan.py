@@ -137,6 +137,8 @@ class Plan:
         run: factors for batch size and length of the run; None without ``for_run``.
         base: width and depth of the base, as arguments of ``make_model``; None without it, and for networks of
             the paper.
+        logits: by how much larger than in the base attention logits get, where that is seen, by the matrix of their
+            queries: heads that grow need logits over their size d, not its root.
 
     Example::
 
@@ -156,6 +158,7 @@ class Plan:
     notes: tuple[str, ...]
     run: RunScaling | None = None
     base: tuple[float, float] | None = None
+    logits: dict[str, float] = field(default_factory=dict)
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -210,19 +213,19 @@ class Plan:
         makes up for it; else 1."""
         return self.entry(name).own_factor if rule_named(self.rule).scales_width else 1.0
 
-    def _start_factor(self, name: str) -> float:
-        """The initial entries of a tensor over those of the base."""
+    def start_factor(self, name: str) -> float:
+        """The initial entries of a tensor, as a multiple of those of the base."""
         return self.factor(name, self.powers(name).std) / self.own_factor(name)
 
     def std(self, name: str) -> float:
         """Initial standard deviation of the entries; 0 for a tensor that starts at a constant."""
-        return self.entry(name).start.std * self._start_factor(name)
+        return self.entry(name).start.std * self.start_factor(name)
 
     def constant(self, name: str) -> float | None:
         """The initial value of every entry; None for a tensor that starts at random. Gains that write into the
         residual stream start lower in deeper models, like matrices that write into it."""
         constant = self.entry(name).start.constant
-        return None if constant is None else constant * self._start_factor(name)
+        return None if constant is None else constant * self.start_factor(name)
 
     def rate(self, name: str) -> float:
         """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
@@ -286,7 +289,7 @@ class Plan:
                 continue
             elif (start := drawn(self, infos[name], seed)) is not None:
                 fill_(held.parameters[0], start)
-            elif self.std(name) and self._start_factor(name) != 1:
+            elif self.std(name) and self.start_factor(name) != 1:
                 (p,) = held.parameters
                 with torch.no_grad():  # to its RMS, so that a second call changes nothing
                     p.mul_(self.std(name) / whole(p).double().square().mean().sqrt())
@@ -488,9 +491,9 @@ class Plan:
         entry, own = self.entries[name], self.own_factor(name)
         std, rate, epsilon = self.powers(name)
         base = entry.start.std if entry.start.constant is None else entry.start.constant
-        begins = _formula(std, base * self._start_factor(name), 1 / own, f"{base:.4g}")
+        begins = _formula(std, base * self.start_factor(name), 1 / own, f"{base:.4g}")
         if entry.start.kept:
-            begins = "kept" if self._start_factor(name) == 1 or not base else f"kept, RMS {self.std(name):.4g}"
+            begins = "kept" if self.start_factor(name) == 1 or not base else f"kept, RMS {self.std(name):.4g}"
         return (
             "x".join(map(str, entry.shape)) or "scalar",
             entry.role,

@@ -54,6 +54,10 @@ _HEADS = (
     "Attention heads are assumed to keep their size. If they grow with width, attention logits need 1/d instead of "
     "1/sqrt(d)."
 )
+_GROWN_HEADS = (
+    "Attention heads grow with width: the logits of {} are {:.3g} times as large as those of the base once queries fit "
+    "keys. Divide them by the size of a head in place of its root (scale=c/d; c the root of the base's size)."
+)
 _OWN_DEPTH = (
     "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
     "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
@@ -222,7 +226,7 @@ def _plan_of_any(
             entries |= {name: replace(entries[name], start=start) for name, start in deep.items()}
             notes.append(f"The constructor begins {listed([*deep])} by depth; they begin as in a model of this depth.")
     made = replace(started, width=m, depth=depth, entries=entries)
-    found, unseen = _factors_over_base(made, structure, model, compared, constructor, blocks, sample)
+    found, unseen, logits = _factors_over_base(made, structure, model, compared, constructor, blocks, sample)
     notes += [_UNSEEN + unseen] if unseen else []
     entries, of_own = with_own_factors(entries, found, structure.blocks)
     entries, factors, of_head = with_head(structure, entries, found)
@@ -235,9 +239,15 @@ def _plan_of_any(
         branches = {name: rule.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
         factors |= branches
         notes += [_UNSCALED] if branches else []
-    if traced.attends:
+    if logits:
+        notes.append(
+            _GROWN_HEADS.format(
+                listed([*dict.fromkeys(in_any_block(n, structure.blocks) for n in logits)]), max(logits.values())
+            )
+        )
+    elif traced.attends and logits is None:
         notes.append(_HEADS)
-    return replace(made, entries=entries, multipliers=factors, notes=tuple(notes))
+    return replace(made, entries=entries, multipliers=factors, notes=tuple(notes), logits=logits or {})
 
 
 def entries_of(
@@ -295,10 +305,11 @@ _DIGITS = 6  # of a power: what float32 holds of the factors of two models
 
 
 class Seen(NamedTuple):
-    """The factors of a model, by tensor, and its blocks."""
+    """The factors of a model, by tensor, its blocks, and by which factor attention multiplies its logits."""
 
     factors: Mapping[str, Factors]
     blocks: Blocks
+    logits: Mapping[str, float]
 
 
 def _factors_over_base(
@@ -309,8 +320,9 @@ def _factors_over_base(
     constructor: Constructor | None,
     blocks: Where,
     sample: Any,
-) -> tuple[dict[str, Own | None], str]:
-    """The model's own factors over those of its base, by tensor, and why they are not known, if they are not.
+) -> tuple[dict[str, Own | None], str, dict[str, float] | None]:
+    """The model's own factors over those of its base, by tensor, and why they are not known, if they are not; and by
+    how much its attention logits grow, None where that is not seen.
 
     ``compared``: the base, at the depth of the model under a rule that leaves factors of depth as they are; None where
     nothing builds that. Of a model on the meta device, in which nothing can be traced, factors follow from the powers
@@ -323,27 +335,28 @@ def _factors_over_base(
             traced = trace(instance, on_device(sample, place))
         except InputTypeError:  # it does not take the sample
             return None
-        return Seen(traced.factors, blocks_of(instance, blocks)) if traced.tensors else None
+        return Seen(traced.factors, blocks_of(instance, blocks), traced.logits) if traced.tensors else None
 
     entries = made.entries
     if made.width == 1 and all(entry.ratios.depth == 1 for entry in entries.values()):
-        return {}, ""
+        return {}, "", {}
     if not structure.traced.tensors:
-        return {}, "pass sample=, an input to trace."
+        return {}, "pass sample=, an input to trace.", None
     if not is_unbuilt(model):
         if compared is None or (small := look(compared)) is None:
-            return {}, "the base has another depth, or does not take the sample. Pass make_model=."
-        return own_factors(Seen(structure.traced.factors, structure.blocks), small), ""
+            return {}, "the base has another depth, or does not take the sample. Pass make_model=.", None
+        here = Seen(structure.traced.factors, structure.blocks, structure.traced.logits)
+        return own_factors(here, small), "", grown_logits(here, small)
     unknown = "the model is on the meta device. Pass make_model= that takes the sample, or build the model."
     if constructor is None or (small := look(constructor.at())) is None:
-        return {}, unknown
+        return {}, unknown, None
     found = dict[str, Own | None]()
     depths = {n: e.ratios.depth for n, e in entries.items()} if rule_named(made.rule).scales_depth else {}
     for grown, larger in ((dict.fromkeys(entries, made.width), {"wider": 2}), (depths, {"deeper": 2})):
         if all(ratio == 1 for ratio in grown.values()):
             continue
         if (seen := look(constructor.at(**larger))) is None:
-            return {}, unknown
+            return {}, unknown, None
         doubled, places = own_factors(seen, small), places_of(seen.factors, seen.blocks)
         for name in structure.tensors:
             other = alike(name, structure.blocks, places)
@@ -351,7 +364,17 @@ def _factors_over_base(
                 own, of_two = found.get(name, Own()), doubled[other]
                 powers = [grown[name] ** round(math.log2(more), _DIGITS) for more in of_two or ()]
                 found[name] = own and of_two and Own(own.looked_up * powers[0], own.applied * powers[1])
-    return found, ""
+    return found, "", None
+
+
+def grown_logits(model: Seen, base: Seen) -> dict[str, float] | None:
+    """By how much the attention logits of a model are larger than those of its base, by the matrix of their queries."""
+    places, grown = places_of(base.logits, base.blocks), dict[str, float]()
+    for name, scale in model.logits.items():
+        other = alike(name, model.blocks, places)
+        if other is not None and abs(math.log(scale / base.logits[other])) > _SAME:
+            grown[name] = scale / base.logits[other]
+    return grown if model.logits and places else None
 
 
 def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:

@@ -18,6 +18,7 @@ from nfd.scaling.graph import (
     branches_of,
     factors_of,
     fans_of,
+    logit_scales_of,
     norm_before,
     operations,
     parameters_of,
@@ -72,11 +73,13 @@ class Shown:
 @dataclass(frozen=True)
 class Trace:
     """What was seen: by the names of tensors, none where nothing could be run; ``unscaled``, modules whose outputs are
-    branches that no tensor scales; and whether something looks like attention, a softmax alone or fused."""
+    branches that no tensor scales; whether something looks like attention, a softmax alone or fused; and
+    ``logits``, by which factor attention multiplies them, times the size of heads (``logit_scales_of``)."""
 
     tensors: Mapping[str, Shown] = field(default_factory=dict)
     unscaled: frozenset[str] = frozenset()
     attends: bool = False
+    logits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def factors(self) -> dict[str, Factors]:
@@ -163,7 +166,7 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     fans = fans_of(ran)
     shown = {n: Shown(acts.get(n), streams.get(n), fans.get(n), norms.get(n, frozenset()), factors[n]) for n in factors}
     attends = any(_ATTENTION.search(o.name) for o in ran)
-    return Trace(shown, frozenset(unscaled), attends).of({name: name for name in own})
+    return Trace(shown, frozenset(unscaled), attends, logit_scales_of(ran)).of({name: name for name in own})
 
 
 def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
@@ -326,8 +329,9 @@ def _in_blocks(
             decisions[name] = "hidden", "in a block whose stream is not passed on unchanged"
         elif name in traced.tensors and (act := traced.tensors[name].act) is not None:
             decisions[name] = act
-        elif block in residual and t.is_vector:  # also one that only chooses, such as a bias of experts' scores
-            decisions[name] = "inner", "vector in a block"
+        elif block in residual and t.is_vector:
+            seen = name in traced.tensors  # a bias that only chooses, as among experts, takes no gradient
+            decisions[name] = "vector", "vector on the stream" if seen else "vector without a gradient"
         elif name not in traced.tensors:
             decisions[name] = None, "the sample never reached it"
         elif block in residual or container_of(block) not in containers:

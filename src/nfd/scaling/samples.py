@@ -21,7 +21,9 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
 
     Raises:
         TypeError: when the model raises an error on this sample.
+        ValueError: when it changes its own weights, as RWKV of Hugging Face rescales them for inference.
     """
+    versions = {name: p._version for name, p in model.named_parameters() if not p.is_inference()}
     frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
     try:
         for p in frozen:
@@ -31,6 +33,11 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
     finally:
         for p in frozen:
             p.requires_grad_(False)
+    if changed := [name for name, p in model.named_parameters() if versions.get(name, p._version) != p._version]:
+        raise InputError(
+            f"A forward pass in eval mode changes weights of the model in place: {', '.join(changed[:3])}. Switch this "
+            "off, as by rescale_every=0 of RWKV, and build the model again."
+        )
     # all of them: a loss may come first, and streams that end in other outputs are streams too
     return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
 

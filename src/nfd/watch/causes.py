@@ -29,6 +29,7 @@ from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
 from nfd.meters.check import Check
+from nfd.meters.suspects import DECAYED_GAIN, decayed_gains
 from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
 from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
@@ -330,7 +331,7 @@ class RateCheck:
     their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan, as a multiple of the tuned one,
     every ``rate / scale`` is the tuned rate times the factor of the schedule, the same for all tensors. A tensor where
     it is not that of the median tensor has another rate than planned. Where all tensors have one rate, it is taken for
-    the tuned one.
+    the tuned one. Where rates are planned, so are weight decays to be, times the rate the same for all that decay.
     """
 
     def __init__(self, plan: Plan, model: nn.Module) -> None:
@@ -347,7 +348,8 @@ class RateCheck:
         """The alert of the first step whose rates are above 0, of another kind of optimizer or else of other rates."""
         if not self._remove.alive:
             return []
-        plan, rates, steppers = self.plan, dict[str, float](), dict[str, torch.optim.Optimizer]()
+        plan, rates, decays = self.plan, dict[str, float](), dict[str, float]()
+        steppers = dict[str, torch.optim.Optimizer]()
         names = {id(held.parameters[0]): name for name, held in held_as_planned(self.model, plan.entries).items()}
         groups = plan.param_groups(self.model, lr=1.0)
         scales = {names[id(p)]: float(group[SCALE]) for group in groups for p in group["params"]}
@@ -356,6 +358,7 @@ class RateCheck:
                 for name in {names.get(id(p), "") for p in group["params"]} & scales.keys() - rates.keys():
                     if rate := float(group.get("lr") or 0.0):
                         rates[name], steppers[name] = rate, optimizer
+                        decays[name] = float(group.get("weight_decay") or 0.0)
         if not rates:
             return []
         self._remove()
@@ -372,14 +375,9 @@ class RateCheck:
                 reason = f"the plan is for {planned}; the optimizer of {listed(alien)} is {own}"
                 tensors = [Deviation(name, rates[name], 0.0) for name in alien]
                 return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
-        others = list[Deviation]()
-        for law in dict.fromkeys(laws.values()):  # what Muon leaves to AdamW has a tuned rate of its own
-            of_law = {name: rate for name, rate in rates.items() if laws[name] == law}
-            found = _others(of_law, scales, median_low([rate / scales[name] for name, rate in of_law.items()]))
-            shared = set(of_law.values())
-            others += _others(of_law, scales, shared.pop()) if found and len(shared) == 1 else found
+        others = _others_by_law(rates, laws, scales)
         if not others:
-            return []
+            return self._decays(decays, laws, scales, step)
         others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
         optimizer = steppers[others[0].tensor]
         cause, lacks = Cause.RATE, ""
@@ -387,6 +385,39 @@ class RateCheck:
             cause, lacks = Cause.OPTIMIZER, "does not have the groups of the plan and "
         what = f"{lacks}steps {len(others)} tensors at another rate than planned: {_in_words(others, 'rate')}"
         return [_off_plan(cause, "rate", others, f"the {type(optimizer).__name__} {what}", step)]
+
+    def _decays(
+        self,
+        decays: Mapping[str, float],
+        laws: Mapping[str, OptimizerLaw],
+        scales: Mapping[str, float],
+        step: int,
+    ) -> list[Alert]:
+        """The alert of weight decays that do not rise as rates fall, or that pull gains alone to zero."""
+        decaying = {name: decay for name, decay in decays.items() if decay}
+        others = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
+        if others:
+            reason = f"{len(others)} tensors decay otherwise than planned: {_in_words(others, 'weight decay')}"
+            return [_off_plan(Cause.OPTIMIZER, "weight decay", others, reason, step)]
+        if gains := decayed_gains(self.plan, decays):
+            reason = f"of {listed(gains)}, {DECAYED_GAIN}"
+            return [
+                _off_plan(Cause.OPTIMIZER, "weight decay", [Deviation(n, decays[n], 0.0) for n in gains], reason, step)
+            ]
+        return []
+
+
+def _others_by_law(
+    values: Mapping[str, float], laws: Mapping[str, OptimizerLaw], scales: Mapping[str, float]
+) -> list[Deviation]:
+    """Tensors whose number is not the tuned one times the plan's factor; what Muon leaves to AdamW has its own."""
+    others = list[Deviation]()
+    for law in dict.fromkeys(laws[name] for name in values):
+        of_law = {name: value for name, value in values.items() if laws[name] == law}
+        found = _others(of_law, scales, median_low([value / scales[name] for name, value in of_law.items()]))
+        shared = set(of_law.values())
+        others += _others(of_law, scales, shared.pop()) if found and len(shared) == 1 else found
+    return others
 
 
 def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> bool:

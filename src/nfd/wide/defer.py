@@ -19,6 +19,7 @@ from nfd.core.machine import gradients
 from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
+from nfd.scaling.optimizers import law_of
 from nfd.scaling.plan import Plan, held_by
 from nfd.scaling.rules import SPECTRAL
 from nfd.wide.layers import DeferredLinear, FactoredLinear, StructuredLinear
@@ -89,7 +90,7 @@ def defer(
             "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
         )
     if obstacles := [own for own in told.replacements if own.reason is not None and own.reason.is_obstacle]:
-        several = "; ".join(f"{own.name!r}: {own.reason}" for own in obstacles)
+        several = "; ".join(dict.fromkeys(f"{numberless(own.name)!r}: {own.reason}" for own in obstacles))
         raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
     if not told.replaced:
         hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
@@ -273,7 +274,9 @@ class Reason(StrEnum):
     FROZEN = "does not train"
     UNSTORED = "has no stored weights already"
     TIED = "its weight is tied to that of another module"
-    OTHER = "it is not one linear map, as in a convolution with groups or an attention that adds keys"
+    OTHER = (
+        "it is not one linear map, as in a stack of experts, a convolution with groups or an attention that adds keys"
+    )
     KEPT = "it begins in a way of its own"
     HOOKED = "code hooks into it, or replaced its forward, and would not be called by a layer in its place"
     ELEMENTWISE = "its optimizer acts on every entry of a matrix; plan with optimizer='sgd' or a kind of 'muon'"
@@ -316,7 +319,7 @@ def _examined(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -
         else:
             reason = _obstacle(parts, owner, linear)
             if reason is None and plan is not None and not plan.law_for(name).equivariant:
-                reason = Reason.ELEMENTWISE
+                reason = Reason.ELEMENTWISE if law_of(plan.optimizer).rest is None else Reason.NARROW
             elif reason is None and plan is not None and plan.entries[name].start.kept:
                 reason = Reason.KEPT
         made.append(Replacement(name, "" if owner is None else type(owner).__name__, own.shape, reason))

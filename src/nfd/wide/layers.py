@@ -310,8 +310,7 @@ class Unstored(Tensor):
     def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
         raise StateError(
             f"{function} was asked of a weight that is not stored: some code reads the weight of a layer, as "
-            "of one that nfd.defer replaced, instead of calling it. Call it, keep that layer dense, by where= of "
-            "nfd.defer, or use weights='dense'."
+            "of one that nfd.defer replaced, instead of calling it. Call it, or name other layers by where=."
         )
 
 

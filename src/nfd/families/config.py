@@ -1,0 +1,196 @@
+"""``from_config``: a model of Hugging Face's transformers at every width and depth, from one config."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from nfd.core.errors import InputError, InputTypeError, check_count, nearest
+from nfd.core.random import derive
+
+_LIKE = {  # names of fields that follow width, the numbers of heads first, or depth
+    "width": re.compile(
+        r"(.+_)?(n|num)_(.+_)?heads?|(.+_)?attention_heads|(mamba_)?n_groups"
+        r"|(.+_)?((hidden|intermediate|embedding|bottleneck|pooler_output)_sizes?|ffn(_hidden)?_size|word_embed_proj_dim"
+        r"|(hidden|intermediate|embed|emb|ffn|mlp|expert)_dim|d_model|d_ff|d_inner|d_ssm|n_inner|n_embd|lru_width"
+        r"|lora_rank|(time_step|dt)_rank)|intermediate_size_mlp|dim"
+    ),
+    "depth": re.compile(r"((en|de)coder_)?((n|num)_)?((hidden|encoder|decoder)_)?layers?"),
+}
+_TASKS = (  # of the auto classes, and of the bare models; the first that knows a config decides
+    *("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", "MODEL_FOR_SPEECH_SEQ_2_SEQ", "MODEL_FOR_MULTIMODAL_LM"),
+    *("MODEL_FOR_MASKED_LM", "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION"),
+    *("MODEL_FOR_IMAGE_CLASSIFICATION", "MODEL"),
+)
+
+
+def from_config(
+    config: Any,
+    *,
+    width: str | Sequence[str] = "hidden_size",
+    depth: str | Sequence[str] = "num_hidden_layers",
+    scale: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    model_class: Callable[[Any], nn.Module] | None = None,
+) -> Callable[..., nn.Module]:
+    """``make_model(width, depth)`` of a config of Hugging Face's transformers; its models have new random weights.
+
+    What is tied to the width keeps its ratio to it, in the configs that hold a field of ``width``: feed-forward, expert
+    and embedding sizes, ranks, and the numbers of heads and of key-value heads, unless they are 1. So heads keep their
+    size. Other sizes stay: vocabularies, states, projections out of the model. Both depths of an encoder-decoder keep
+    their ratio. Lists with an entry per layer, as ``layer_types``, repeat their pattern or are cut: take depths that
+    hold it whole. Fields are told by their names in transformers 5.
+
+    Dropout stays as it is, and adds noise to all that is measured: set it to 0 in the config. Weights are in float32.
+
+    Args:
+        config: as ``AutoConfig.from_pretrained`` returns it. It is copied.
+        width, depth: the field that each is, or several: the first is the size, the others keep their ratio to it. Dots
+            lead into sub-configs: ``width=("text_config.hidden_size", "vision_config.hidden_size")``. Of a list with a
+            number per stage, as ConvNeXt's ``hidden_sizes`` and ``depths``, the first is the size.
+        scale: further fields that keep their ratio to the width.
+        keep: fields that stay as they are.
+        model_class: takes a config. By default the first of ``config.architectures``; where none is set, the class of
+            the first task that fits: sequence to sequence, images with text, masked or causal language, images.
+
+    Returns:
+        A function that can be pickled. Further keywords set fields: ``make_model(256, 4, num_local_experts=8)``.
+
+    Raises:
+        ValueError, TypeError: naming the field; of a size, with the smallest at which everything divides.
+
+    Example::
+
+        from transformers import LlamaConfig
+
+        make_model = nfd.from_config(LlamaConfig(vocab_size=256))  # or of AutoConfig.from_pretrained(...)
+        plan = nfd.plan(make_model(256, 4), make_model=make_model, base=(128, 2))
+    """
+    from transformers import PretrainedConfig
+
+    if not isinstance(config, PretrainedConfig):
+        raise InputTypeError(f"config must be one of transformers; got {config!r} of type {type(config).__name__}.")
+    config = copy.deepcopy(config)
+    kept = {_own_name(config, name) for name in keep}
+    widths, depths = _tied(config, "width", width, kept, scale), _tied(config, "depth", depth, kept, ())
+    return _FromConfig(config, widths, depths, model_class or _class_of(config))
+
+
+def _fields(config: Any, path: str = "") -> dict[str, Any]:
+    """The fields of a config and its sub-configs, under dotted names."""
+    found = {path + name: value for name, value in vars(config).items() if not name.startswith("_")}
+    for name, value in vars(config).items():
+        if hasattr(value, "attribute_map"):
+            found |= _fields(value, f"{path}{name}.")
+    return found
+
+
+def _place(config: Any, name: str) -> tuple[Any, str]:
+    """The config or sub-config in which a field lies, and what it is called there."""
+    *path, last = name.split(".")
+    for part in path:
+        config = getattr(config, part, None)
+    return config, getattr(config, "attribute_map", {}).get(last, last)
+
+
+def _own_name(config: Any, name: str) -> str:
+    """The name by which the config itself calls a field; ValueError where it has none."""
+    place, last = _place(config, name)
+    if not hasattr(place, last):
+        raise InputError(f"{type(config).__name__} has no field {name!r}.{nearest(name, _fields(config))}")
+    return ".".join([*name.split(".")[:-1], last])
+
+
+def _numbers(value: Any) -> list[int]:
+    """A whole number, or those of several stages; empty for anything else."""
+    numbers = list(value) if isinstance(value, list | tuple) else [value]
+    return numbers if all(type(number) is int for number in numbers) else []
+
+
+def _tied(config: Any, axis: str, named: str | Sequence[str], kept: set[str], more: Sequence[str]) -> dict[str, Any]:
+    """The fields that keep their ratio to the first: those that are named, then others like them beside these."""
+    names = [_own_name(config, name) for name in ([named] if isinstance(named, str) else named)]
+    places = {name.rpartition(".")[0] for name in names}
+    names += [_own_name(config, name) for name in more]
+    fields = _fields(config)
+    for name in names:
+        if not _numbers(fields.get(name)):
+            raise InputTypeError(f"{name} must be a whole number to follow {axis}; it is {fields.get(name)!r}.")
+    for name, value in fields.items():
+        place, _, last = name.rpartition(".")
+        if place in places and name not in kept and _LIKE[axis].fullmatch(last) and max(_numbers(value), default=0) > 1:
+            names.append(name)
+    return {name: fields[name] for name in names}
+
+
+def _class_of(config: Any) -> Callable[[Any], nn.Module]:
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    known = (getattr(modeling_auto, f"{task}_MAPPING_NAMES", {}).get(config.model_type) for task in _TASKS)
+    name = next(iter(config.architectures or filter(None, known)), None)
+    found: Callable[[Any], nn.Module] | None = getattr(transformers, str(name), None)
+    if found is None:
+        raise InputError(f"transformers has no class {name!r} for a {type(config).__name__}: pass model_class.")
+    return found
+
+
+@dataclass
+class _FromConfig:
+    """What ``from_config`` returns: an object, so that it can be pickled."""
+
+    config: Any
+    widths: Mapping[str, Any]
+    depths: Mapping[str, Any]
+    model_class: Callable[[Any], nn.Module]
+
+    def __post_init__(self) -> None:  # stores know families by this name: two configs must not share it
+        told = f"{self.config.to_dict()} {[*self.widths]} {[*self.depths]}"
+        kind = getattr(self.model_class, "__qualname__", type(self.config).__qualname__)
+        self.__qualname__ = f"{kind}-{derive(0, told):x}"
+
+    def __call__(self, width: int, depth: int, **more: Any) -> nn.Module:
+        config = copy.deepcopy(self.config)
+        given = {_own_name(config, name): value for name, value in more.items()}
+        fields = _scaled("width", width, self.widths, given) | _scaled("depth", depth, self.depths, given) | given
+        for name, value in _fields(config).items():
+            place, _, last = name.rpartition(".")
+            for deep, layers in self.depths.items():
+                told = deep.rpartition(".")[0] == place and ("layer" in last or "_types" in last)
+                if told and isinstance(value, list | tuple) and len(value) == layers and name not in given:
+                    fields[name] = _repeated(value, fields[deep])
+        for name, value in fields.items():
+            setattr(*_place(config, name), value)
+        made: nn.Module = getattr(self.model_class, "from_config", self.model_class)(config)  # an auto class has that
+        return made
+
+
+def _scaled(axis: str, size: int, sizes: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """The fields of a size, without those that are given; ValueError where one would be no whole number."""
+    size, first = check_count(axis, size), next(iter(sizes))
+    if first in given:
+        raise InputError(f"{first} is the {axis}: it is given twice.")
+    whole, scaled = _numbers(sizes[first])[0], dict[str, Any]()
+    numbers = {name: _numbers(value) for name, value in sizes.items() if name not in given}
+    step = math.lcm(*(whole // math.gcd(whole, number) for several in numbers.values() for number in several))
+    for name, several in numbers.items():
+        if any(number * size % whole for number in several):
+            raise InputError(
+                f"{axis} must be a multiple of {step}, so that all that follows it stays whole; got {size}: {name} is "
+                f"{sizes[name]} at {whole}. To change that, set {name} in the config, or name it in keep."
+            )
+        new = [number * size // whole for number in several]
+        scaled[name] = new[0] if isinstance(sizes[name], int) else type(sizes[name])(new)
+    return scaled
+
+
+def _repeated(entries: Sequence[Any], length: int) -> Sequence[Any]:
+    """The shortest pattern that entries repeat, to this length."""
+    period = next(p for p in range(1, len(entries) + 1) if entries[p:] == entries[:-p])
+    return [entries[index % period] for index in range(length)]

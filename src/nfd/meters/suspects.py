@@ -1,0 +1,332 @@
+"""Which tensors scale otherwise than the tables of the rules say, and why.
+
+The meters of a check say that something grows. Its suspects say where. Of every tensor W a network shows
+
+    start    rms(W(0))
+    change   rms(W - W(0)) after the last step; |W - W(0)|_2 where the optimizer fixes the largest singular value (Muon)
+    decay    its rate times its weight decay
+    epsilon  Adam's epsilon over the root of its second moment
+
+and a plan of the same model under a rule of mup's kind says how start and change are to follow the sizes, with what the
+model's own forward pass multiplies the tensor by. What is left is the *excess*, a power of width or depth that is to
+be 0. Updates of sound networks of Adam have the exponents of their rates; those of SGD follow their gradients, which
+have the powers of ``nfd.scaling.rules`` in sound networks alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import Axis, InputError, RuleName
+from nfd.core.estimates import UNKNOWN, Interval, pooled_slope, rms
+from nfd.core.tables import Row
+from nfd.families.family import Family
+from nfd.families.member import Member
+from nfd.meters.updates import copies, spectral_norm
+from nfd.meters.verdict import verdict_of
+from nfd.scaling.model import in_any_block, numberless, tensors, whole
+from nfd.scaling.optimizers import WHOLE_MATRIX
+from nfd.scaling.plan import Plan
+from nfd.scaling.rules import rule_named
+
+What = Literal["start", "update", "factor", "decay", "epsilon", "attention"]
+
+# ---- what is read of one network -------------------------------------------------------------------------------------
+
+
+class Sizes:
+    """How large every tensor of a network begins, and what training changes in it.
+
+    Args:
+        member: the network before training.
+        kept: copies of some of its tensors, by name.
+    """
+
+    def __init__(self, member: Member, kept: Mapping[str, Tensor]) -> None:
+        self.member, own = (
+            member,
+            {} if member.net is not None else tensors(member.module),
+        )  # of the paper's all is known
+        self.start = copies({name: t for name, t in own.items() if name not in kept}) | dict(kept) if own else {}
+        self.settings: dict[str, Row] = {name: {} for name in self.start}
+        self.optimizer: Any = None
+
+    def after(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the rates of the first step."""
+        if self.optimizer is None:
+            self.optimizer, names = optimizer, self._names()
+            for group in optimizer.param_groups:
+                rate, decay = float(group.get("lr") or 0.0), float(group.get("weight_decay") or 0.0)
+                for name in {names.get(id(p), "") for p in group["params"]} & self.settings.keys():
+                    self.settings[name] = {"rate": rate, "decay": rate * decay}
+
+    def read(self) -> list[Row]:
+        """A row for every tensor."""
+        infos, epsilons = tensors(self.member.module), self._epsilons()
+        rows = []
+        for name, start in self.start.items():
+            changed = whole(infos[name].parameter.detach()) - start
+            in_norm = self.member.plan.law_for(name).unit == WHOLE_MATRIX and changed.dim() > 1
+            sizes = {"start": rms(start), "change": spectral_norm(changed) if in_norm else rms(changed)}
+            rows.append({"tensor": name, **sizes, **self.settings[name], "epsilon": epsilons.get(name, 0.0)})
+        return rows
+
+    def _names(self) -> dict[int, str]:
+        return {id(t.parameter): name for name, t in tensors(self.member.module).items()}
+
+    def _epsilons(self) -> dict[str, float]:
+        names, found = self._names(), dict[str, float]()
+        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+            for p in group["params"]:
+                state = self.optimizer.state.get(p, {})
+                if id(p) in names and "exp_avg_sq" in state and float(state["step"]):
+                    seen = 1 - group["betas"][1] ** float(state["step"])
+                    size = rms(state["exp_avg_sq"].double().sqrt()) / math.sqrt(seen)
+                    found[names[id(p)]] = group["eps"] / size if size else math.inf
+        return found
+
+
+# ---- what all networks show ------------------------------------------------------------------------------------------
+
+_IDLE = 0.02  # of what a normalised update would change: a tensor whose gradient is rounding, as of biases of keys
+_RULING = 0.3  # of the gradient: an epsilon that decides the size of Adam's updates
+_ALIKE = 0.15  # exponents that are the same
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A kind of tensors that scales otherwise than it should. Print it for the sentence.
+
+    Attributes:
+        tensor: its name, with ``*`` for every block.
+        axis: width or depth.
+        what: its ``start`` or its ``update``; the ``factor`` of the forward pass, where both deviate alike; its
+            ``decay``; Adam's ``epsilon``; or the scale of the ``attention`` logits of these queries.
+        excess: the power of the axis that is to be 0.
+        cause: why, in words.
+    """
+
+    tensor: str
+    axis: Axis
+    what: What
+    excess: Interval
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.tensor}: {self.cause}"
+
+
+def reference(family: Family, sizes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Plan]:
+    """Plans of all sizes by which networks are judged: the family's own, or of one that leaves tensors as they are
+    those of a rule that scales; none where none can be made."""
+    rules = [family.rule] if rule_named(family.rule).scales_width else ["complete-p", "mup"]
+    for rule in rules:
+        try:
+            chosen = family.under(rule)
+            return {size: chosen.plan(*size) for size in sizes}
+        except InputError:
+            continue
+    return {}
+
+
+def suspects_of(
+    runs: Sequence[Row], sizes: Mapping[str, list[int]], family: Family, axes: Sequence[Axis]
+) -> list[Suspect]:
+    """The suspects of all networks along these axes, the furthest from what is sound first."""
+    asked = [axis for axis in axes if len(sizes[axis]) > 1]
+    if not asked or not any(run["tensors"] for run in runs):
+        return []
+    plans = reference(family, [(width, depth) for width in sizes["width"] for depth in sizes["depth"]])
+    is_free = not rule_named(family.rule).scales_width
+    found = [
+        suspect for axis in asked if plans for suspect in _Along(axis, runs, sizes[axis], plans, is_free).suspects()
+    ]
+    return sorted(found, key=lambda suspect: -abs(suspect.excess.value))
+
+
+@dataclass(frozen=True)
+class _Along:
+    """The networks along one axis and the plans that judge them; ``is_free``: whether no plan scales these networks."""
+
+    axis: Axis
+    runs: Sequence[Row]
+    sizes: list[int]
+    plans: Mapping[tuple[int, int], Plan]
+    is_free: bool
+
+    def suspects(self) -> Iterator[Suspect]:
+        found = dict[tuple[str, What], Interval]()
+        # both exponents of a branch have limits in depth: where nobody chose, the nearer one judges
+        rules: list[RuleName] = ["depth-mup", "complete-p"] if self.is_free and self.axis == "depth" else []
+        for rule in rules or [self.plan(self.runs[0]).rule]:
+            for place, excess in self.excesses(rule).items():
+                if place not in found or abs(excess.value) < abs(found[place].value):
+                    found[place] = excess
+        span = self.sizes[-1] / self.sizes[0]
+        clear = {place: own for place, own in found.items() if verdict_of(own, span) in ("GROWS", "COLLAPSES")}
+        for (kind, what), excess in clear.items():
+            start, update = (clear.get((kind, of)) for of in ("start", "update"))
+            is_factor = start and update and abs(start.value - update.value) < _ALIKE
+            if not is_factor or what not in ("start", "update"):
+                yield self.suspect(kind, what, excess)
+            elif what == "start":
+                yield self.suspect(kind, "factor", excess)
+        if self.axis == "width":
+            yield from self.grown_logits()
+            yield from self.decayed_gains()
+
+    def plan(self, run: Row) -> Plan:
+        """What judges a network."""
+        return self.plans[run["width"], run["depth"]]
+
+    def excesses(self, rule: RuleName) -> dict[tuple[str, What], Interval]:
+        """The power of the axis that is left of every quantity of every kind of tensors."""
+        other: Axis = "depth" if self.axis == "width" else "width"
+        points = defaultdict[tuple[str, What], list[tuple[float, float, float]]](list)
+        for run in self.runs:
+            plan = replace(self.plan(run), rule=rule)
+            for place, value in _logs(run, plan, self.idle).items():
+                points[place].append((math.log(run[self.axis]), run[other], value))
+            for name in self.lacking:
+                points[_kind(f"{name}.", plan).rstrip("."), "factor"].append(
+                    (math.log(run[self.axis]), run[other], -math.log(plan.multipliers.get(name, 1.0)))
+                )
+        columns = {place: torch.tensor(own, dtype=torch.float64).T for place, own in points.items()}
+        return {place: pooled_slope(x, y, group) for place, (x, group, y) in columns.items()}
+
+    @cached_property
+    def idle(self) -> frozenset[str]:
+        """Kinds that normalised updates do not move, as their gradients are rounding: biases of keys."""
+        moved, kinds = set[str](), set[str]()
+        for run in self.runs:
+            plan = self.plan(run)
+            for t in run["tensors"]:
+                kinds.add(kind := _kind(t["tensor"], plan))
+                if plan.law_for(t["tensor"]).degree or t["change"] > _IDLE * t.get("rate", 0.0):
+                    moved.add(kind)
+        return frozenset(kinds - moved)
+
+    @cached_property
+    def lacking(self) -> frozenset[str]:
+        """Modules that need a factor in the forward pass that nobody gave them."""
+        plans = self.plans.values() if self.is_free and self.axis == "width" else ()
+        return frozenset(name for plan in plans for name in plan.multipliers)
+
+    # ---- in words
+
+    def suspect(self, kind: str, what: What, excess: Interval) -> Suspect:
+        """With what was seen at both ends of the axis, at one size of the other."""
+        small = self.runs[0]
+        (large,) = (
+            r
+            for r in self.runs
+            if _elsewhere(r, self.axis) == _elsewhere(small, self.axis) and r[self.axis] == self.sizes[-1]
+        )
+        a, b = (_means(run, kind, self.plan(run)) for run in (small, large))
+        first, last = (f"{self.axis} {run[self.axis]}" for run in (small, large))
+        power = f"(excess: {self.axis}^{excess})"
+
+        def values(name: str, sound: str) -> str:
+            return f"{a[name]:.3g} at {first} and {b[name]:.3g} at {last}, sound is {a[name] * b[sound] / a[sound]:.3g}"
+
+        if what == "factor":
+            text = f"the forward pass lacks a factor, or has one too many, beside its start and its rate {power}"
+        elif what == "start":
+            text = f"it begins with an RMS of {values('start', 'sound_start')} {power}"
+        elif what == "decay":
+            text = f"its rate times its weight decay is {values('decay', 'one')}: decays rise as rates fall {power}"
+        else:
+            text = f"training changes it by {values('change', 'sound_update')} {power}"
+            if b["epsilon"] > _RULING and b["epsilon"] > a["epsilon"]:
+                what = "epsilon"
+                text += f": Adam's epsilon is {b['epsilon']:.2g} times its gradient, from {a['epsilon']:.2g}. Lower it"
+            elif a["rate"] and not math.isclose(b["rate"] / a["rate"], b["sound_rate"] / a["sound_rate"], rel_tol=0.05):
+                text += f": its rate is {values('rate', 'sound_rate')}"
+            elif a["rate"]:
+                text += ": its rate is sound, so that its gradient or the optimizer's own factor of shape is not"
+        return Suspect(kind, self.axis, what, excess, text)
+
+    def grown_logits(self) -> Iterator[Suspect]:
+        """Attention whose logits get larger as its heads grow."""
+        run = self.runs[-1]
+        plan, grown = self.plan(run), dict[str, float]()
+        for name, factor in plan.logits.items():
+            grown.setdefault(_kind(name, plan), factor)
+        for kind, factor in grown.items():
+            power = math.log(factor) / math.log(self.sizes[-1] / self.sizes[0])
+            if abs(power) > _ALIKE:
+                text = f"attention logits of its queries are {factor:.3g} times too large at width {run['width']}"
+                remedy = "heads grow, and their logits need 1/d in place of 1/sqrt(d)"
+                yield Suspect(kind, "width", "attention", Interval(power, 0.0, power, power), f"{text}: {remedy}")
+
+    def decayed_gains(self) -> Iterator[Suspect]:
+        plan, read = self.plan(self.runs[0]), self.runs[0]["tensors"]
+        for name in dict.fromkeys(
+            _kind(n, plan) for n in decayed_gains(plan, {t["tensor"]: t.get("decay", 0.0) for t in read})
+        ):
+            yield Suspect(name, "width", "decay", UNKNOWN, DECAYED_GAIN)
+
+
+DECAYED_GAIN = "it is a gain that weight decay pulls to 0, while other vectors are spared"
+
+
+def decayed_gains(plan: Plan, decays: Mapping[str, float]) -> list[str]:
+    """Gains that decay while other vectors are spared, as by a list of names or classes that misses them."""
+    vectors = [name for name in decays if plan.entry(name).is_vector]
+    gains = [name for name in vectors if decays[name] and plan.entry(name).start.constant]
+    return gains if len(gains) < sum(map(bool, decays.values())) and any(not decays[name] for name in vectors) else []
+
+
+def _elsewhere(run: Row, axis: Axis) -> tuple[int, int]:
+    return run["depth" if axis == "width" else "width"], run["seed"]
+
+
+def _kind(name: str, plan: Plan) -> str:
+    return numberless(in_any_block(name, plan.blocks))
+
+
+def _sound_update(plan: Plan, name: str) -> float:
+    """What updates of a tensor are to be, as a multiple of those of the base."""
+    law, powers = plan.law_for(name), plan.powers(name)
+    size = plan.factor(name, powers.rate) * math.pow(plan.own_factor(name), -1 - law.degree)
+    return size * math.pow(plan.epsilon(name), law.degree)
+
+
+def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What], float]:
+    """What a network shows over what is sound, by kind, as logarithms of root mean squares over its tensors."""
+    parts = defaultdict[tuple[str, What], list[float]](list)
+    for t in run["tensors"]:
+        kind = _kind(t["tensor"], plan)
+        begins = plan.entry(t["tensor"])
+        is_drawn_vector = begins.is_vector and begins.start.constant is None  # smaller biases harm nothing
+        if t["start"] and not begins.start.kept and not is_drawn_vector:
+            parts[kind, "start"].append(t["start"] / plan.start_factor(t["tensor"]))
+        if t["change"] and kind not in idle:
+            parts[kind, "update"].append(t["change"] / _sound_update(plan, t["tensor"]))
+        if t.get("decay"):
+            parts[kind, "decay"].append(t["decay"])
+    squares = {place: math.fsum(v * v for v in own) / len(own) for place, own in parts.items()}
+    return {place: math.log(square) / 2 for place, square in squares.items() if 0 < square < math.inf}
+
+
+def _means(run: Row, kind: str, plan: Plan) -> dict[str, float]:
+    """Means of what a kind of tensors shows in a network, and what is sound."""
+    own = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind]
+    read = ("start", "change", "rate", "decay", "epsilon")
+    means = {name: math.fsum(t.get(name, 0.0) for t in own) / max(1, len(own)) for name in read}
+    if own:
+        name = own[0]["tensor"]
+        means |= {
+            "sound_start": plan.start_factor(name),
+            "sound_update": _sound_update(plan, name),
+            "sound_rate": plan.rate(name),
+        }
+    return means | {"one": 1.0}

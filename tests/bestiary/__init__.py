@@ -1,0 +1,1 @@
+"""Scaling bugs of public code, each beside its sound twin."""
