@@ -2,7 +2,8 @@
 
 Experts stand in a block: matrices stacked in a bare parameter [E, n, m], or E alike children of a ``ModuleList``. Their
 router is a matrix with E outputs in the same block. An expert is reached where the gradient of one of its tensors has
-an entry that is not zero. Chance is no fault: routers begin at random, and tokens resemble each other.
+an entry that is not zero. A router that is a module shows its choices: its output with E entries for each token. Chance
+is no fault: routers begin at random, and tokens resemble each other.
 
 - An expert is dead that no step reached in any network, unless so few tokens or so uneven routers would explain it:
   unless others are missed with a probability p by which ``E p^networks`` is above ``_CHANCE``.
@@ -27,7 +28,7 @@ from nfd.families.member import Member
 from nfd.meters.verdict import Event
 from nfd.runs.task import Task
 from nfd.runs.trial import Observation, Observer, Step
-from nfd.scaling.model import block_of, container_of, modules, tensors
+from nfd.scaling.model import container_of, modules, tensors
 from nfd.scaling.samples import tensors_in
 
 _CHANCE = 0.01
@@ -70,7 +71,7 @@ class _Watched(Observation):
         return {}, {}, {"steps": self.steps, "experts": held, "shares": self.shares}
 
     def _see(self, name: str, count: int, _: nn.Module, args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
-        scores = [t for t in tensors_in(out) if t.is_floating_point() and t.shape[-1] == count]
+        scores = [t for t in tensors_in(out) if t.is_floating_point() and t.shape[-1:] == (count,)]
         tokens = tensors_in((args, kwargs))[0].detach()
         tokens = tokens.reshape(-1, tokens.shape[-1])
         if not scores or scores[0].numel() != len(tokens) * count:
@@ -88,40 +89,36 @@ def _is_reached(held: tuple[nn.Parameter, Any]) -> bool:
 
 
 def experts_of(member: Member) -> tuple[dict[str, _Experts], dict[str, int]]:
-    """The experts of a network by the name of what holds them, and the modules that are the only router of some, with
-    the number of experts."""
-    found, routers, blocks = dict[str, _Experts](), dict[str, int](), member.plan.blocks
-    inside: dict[str, dict[str, nn.Parameter]] = {block: {} for block in blocks}
-    own = {name: t for name, t in tensors(member.module).items() if t.parameter.requires_grad}
-    for name, t in own.items():
-        if (block := block_of(name, blocks)) is not None:
-            inside[block][name] = t.parameter
-    parts = modules(member.module)
-    for block, held in inside.items():
-        fans = {n: member.plan.entries[n].fan_in for n, p in held.items() if n in member.plan.entries and p.dim() > 1}
-        here = dict[str, _Experts]()
-        for name, fan_in in fans.items():
-            if own[name].ins is None and held[name].dim() == 3 and fan_in in held[name].shape[1:]:
-                stacked = here.setdefault(container_of(name), [[] for _ in held[name]])
-                for e, of_one in zip(range(len(held[name])), stacked, strict=False):
-                    of_one.append((held[name], e))
-        for name, part in parts.items():
-            if isinstance(part, nn.ModuleList) and name.startswith(f"{block}.") and len(part) > 1:
-                shapes = [{n: p.shape for n, p in child.named_parameters()} for child in part]
-                if shapes[0] and all(other == shapes[0] for other in shapes):
-                    here[name] = [[(p, ...) for p in child.parameters() if p.requires_grad] for child in part]
+    """The experts of a network by the name of what holds them, and how many there are by the module that alone can be
+    the router of some."""
+    found, routers, parts = dict[str, _Experts](), dict[str, int](), modules(member.module)
+    fans = {name: entry.fan_in for name, entry in member.plan.entries.items()}
+    trained = {n: t for n, t in tensors(member.module).items() if t.parameter.requires_grad and fans.get(n)}
+    for block in member.plan.blocks:
+        held = {n: t.parameter for n, t in trained.items() if n.startswith(f"{block}.")}
+        lists = [n for n, p in parts.items() if n.startswith(f"{block}.") and isinstance(p, nn.ModuleList)]
+        here = {name: own for name in lists if (own := _of_list(parts[name]))}
+        for name, p in held.items():
+            if trained[name].ins is None and p.dim() == 3 and fans[name] in p.shape[1:]:
+                stacked = here.setdefault(container_of(name), [[] for _ in p])
+                for e, of_one in zip(range(len(p)), stacked, strict=False):
+                    of_one.append((p, e))
+        apart = {n: p for n, p in held.items() if p.dim() == 2 and not n.startswith(tuple(f"{own}." for own in lists))}
         for holder, experts in here.items():
             count = len(experts)
-            fitting = [
-                container_of(n) for n, fan_in in fans.items()
-                if held[n].dim() == 2 and fan_in and held[n].numel() == fan_in * count
-                and not n.startswith(tuple(f"{other}." for other in here if isinstance(parts[other], nn.ModuleList)))
-            ]  # fmt: skip
+            fitting = [container_of(n) for n, p in apart.items() if p.numel() == (fans[n] or 0) * count]
             if fitting:
                 found[holder] = experts
             if len(fitting) == 1 and fitting[0] != holder:
                 routers[fitting[0]] = count
     return found, routers
+
+
+def _of_list(children: Any) -> _Experts:
+    """The tensors of every child, where there are several and all have the same."""
+    shapes = [{n: p.shape for n, p in child.named_parameters()} for child in children]
+    alike = len(shapes) > 1 and all(own == shapes[0] for own in shapes)
+    return [[(p, ...) for p in child.parameters() if p.requires_grad] for child in children] if alike else []
 
 
 def routing_events(runs: Sequence[Row]) -> Iterator[tuple[Row, Event]]:
