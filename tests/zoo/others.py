@@ -394,6 +394,7 @@ NANOGPT = (
     | of("outer n->n", "h.*.*.c_proj.weight")
 )
 
+READ = {"roles": {"blocks.*.s4d.read": "vector"}}  # the plan asks: a complex tensor as pairs of real numbers
 POSITIONS = {"pos_emb.emb.weight": -0.5}  # the model multiplies positions by the inverse root of its width
 
 EXHIBITS: list[Exhibit] = [
@@ -412,6 +413,6 @@ EXHIBITS: list[Exhibit] = [
     Exhibit("encoder", "series", "x-transformers", x_encoder, series, X_ENCODER, own=POSITIONS, loss="mse"),
     Exhibit("residual LSTM", "language", "plain", ResidualLSTM, tokens, LSTM),
     Exhibit("graph network", "graphs", "plain", GraphNet, graphs, GRAPH),
-    Exhibit("S4D", "sequences", "plain", LongConv, signals, STATE_SPACE),
+    Exhibit("S4D", "sequences", "plain", LongConv, signals, STATE_SPACE, options=READ),
     Exhibit("nanoGPT", "language", "plain", GPT, tokens, NANOGPT, tied=("ln_f.weight",)),
 ]

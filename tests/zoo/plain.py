@@ -1,10 +1,9 @@
-"""Models in plain PyTorch, as a user of the literature writes them: recurrent, on graphs, of long filters, a small GPT."""
+"""Models in plain PyTorch, as the literature has them: recurrent, on graphs, of long filters, and a small GPT."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 VOCABULARY = 32
 
@@ -38,7 +37,7 @@ class MessagePassing(nn.Module):
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         h = self.norm(x)
         mean = adjacency @ self.message(h) / adjacency.sum(-1, keepdim=True).clamp(min=1)
-        return x + self.update(F.relu(mean + self.own(h)))
+        return x + self.update(nn.functional.relu(mean + self.own(h)))
 
 
 class GraphNet(nn.Module):
@@ -89,7 +88,7 @@ class LongConvBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         u, gate = self.into(self.norm(x)).chunk(2, -1)
-        return x + self.out(F.gelu(self.s4d(u)) * torch.sigmoid(gate))
+        return x + self.out(nn.functional.gelu(self.s4d(u)) * torch.sigmoid(gate))
 
 
 class LongConv(nn.Module):
@@ -115,7 +114,7 @@ class CausalSelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         q, k, v = (t.view(batch, length, width // 16, 16).transpose(1, 2) for t in self.c_attn(x).split(width, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width))
 
 
@@ -132,7 +131,7 @@ class GPTBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
-        return x + self.mlp["c_proj"](F.gelu(self.mlp["c_fc"](self.ln_2(x))))
+        return x + self.mlp["c_proj"](nn.functional.gelu(self.mlp["c_fc"](self.ln_2(x))))
 
 
 class GPT(nn.Module):
