@@ -159,16 +159,16 @@ def dit(width: int, depth: int) -> nn.Module:
 def unet(width: int, depth: int) -> nn.Module:
     diffusers = pytest.importorskip("diffusers")
     kinds = {"down_block_types": ["DownBlock2D"] * 2, "up_block_types": ["UpBlock2D"] * 2}
-    sizes = {"block_out_channels": (width, 2 * width), "layers_per_block": depth, "attention_head_dim": 16}
+    sizes = {"block_out_channels": (width // 2, width), "layers_per_block": depth, "attention_head_dim": 16}
     return diffusers.UNet2DModel(sample_size=8, norm_num_groups=8, **sizes, **kinds)
 
 
 def noise(channels: int, labels: bool, seed: int) -> Pair:
     g = drawn(seed)
-    noisy, target = (torch.randn(4, channels, 8, 8, generator=g) for _ in range(2))
-    inputs = {"timestep": torch.randint(1000, (4,), generator=g)}
+    noisy, target = (torch.randn(2, channels, 8, 8, generator=g) for _ in range(2))
+    inputs = {"timestep": torch.randint(1000, (2,), generator=g)}
     if labels:
-        return inputs | {"hidden_states": noisy, "class_labels": torch.randint(10, (4,), generator=g)}, target
+        return inputs | {"hidden_states": noisy, "class_labels": torch.randint(10, (2,), generator=g)}, target
     return inputs | {"sample": noisy}, target
 
 
