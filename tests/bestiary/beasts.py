@@ -190,7 +190,7 @@ class Tied(GPT):
 
 
 @beast(
-    source="EleutherAI/gpt-neox, megatron/mpu/layers.py in pull request 1087: input_ /= m_width, and logits too",
+    source="EleutherAI/gpt-neox, pull request 1087, review of megatron/mpu/layers.py: input_ /= m_width adjusts twice",
     layers=("tokens.weight", "head.weight", "norm.weight"),
     causes=("multiplier", "start"),
 )
@@ -376,6 +376,7 @@ class Routed(nn.Module):
     causes=("start", "update"),
     optimizer="muon",
     lr=0.02,
+    sizes=((32, 64, 128), (2,)),
 )
 def router_as_hidden(sound: bool) -> Asked:
     """A router starts as a hidden matrix and Muon steps it, though it adds n coordinates up for few outputs."""
