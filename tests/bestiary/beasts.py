@@ -258,7 +258,7 @@ def fan_of_a_stack(sound: bool) -> Asked:
     sizes=DEEP,
 )
 def branch_unscaled(sound: bool) -> Asked:
-    """One of two branches writes the stream unscaled by depth: its name in a list is that of the layer before."""
+    """One of two branches writes the stream unscaled by depth (there 1/sqrt(2L)): a list has another layer's name."""
     shrinks = TABLE["outer"]
     rows = {"down": shrinks, "up": TABLE["hidden"]}
     if not sound:
@@ -297,7 +297,7 @@ class FewHeadsByRoot(FewHeads):
     causes=("attention",),
 )
 def attention_by_root(sound: bool) -> Asked:
-    """Logits of attention are divided by the root of the size of heads, which grows with the width."""
+    """Logits of attention are divided by the root of the size of heads. There it is fixed; here it grows with width."""
     attention = FewHeads if sound else FewHeadsByRoot
     return (lambda width, depth: GPT(Size(width, depth), attention=attention)), task(adamw)
 
@@ -380,7 +380,7 @@ class Routed(nn.Module):
     sizes=((32, 64, 128), (2,)),
 )
 def router_as_hidden(sound: bool) -> Asked:
-    """A router starts as a hidden matrix and Muon steps it, though it adds n coordinates up for few outputs."""
+    """Names spare embedding and head alone. A router, which that model lacks, starts and steps as a hidden matrix."""
     table = {**MUON_TABLE, "router": TABLE["head"]}
     experts = partial(Routed, router="router" if sound else "hidden")
     make = partial(muon, shape=clamped)
@@ -429,7 +429,7 @@ def gain_decays(sound: bool) -> Asked:
     causes=("epsilon",),
 )
 def epsilon_above_gradients(sound: bool) -> Asked:
-    """Adam's epsilon is one for all widths. Gradients fall with the width, and updates with them."""
+    """Adam's epsilon is one for all widths, here larger to show early. Gradients fall with width, and updates with them."""
     eps = (lambda p: 1e-3 if p.kind == "head" else 1e-3 / p.m) if sound else (lambda _: 1e-3)
     return scaled({}, partial(own_adamw, decay=lambda _: 0.0, eps=eps))
 
