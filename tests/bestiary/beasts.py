@@ -429,7 +429,7 @@ def gain_decays(sound: bool) -> Asked:
     causes=("epsilon",),
 )
 def epsilon_above_gradients(sound: bool) -> Asked:
-    """Adam's epsilon is one for all widths, here larger to show early. Gradients fall with width, and updates with them."""
+    """Adam's epsilon is one for all widths, here a large one. Gradients fall with width, and updates do, too."""
     eps = (lambda p: 1e-3 if p.kind == "head" else 1e-3 / p.m) if sound else (lambda _: 1e-3)
     return scaled({}, partial(own_adamw, decay=lambda _: 0.0, eps=eps))
 
