@@ -377,7 +377,6 @@ class Routed(nn.Module):
     causes=("start", "update"),
     optimizer="muon",
     lr=0.02,
-    sizes=((32, 64, 128), (2,)),
 )
 def router_as_hidden(sound: bool) -> Asked:
     """Names spare embedding and head alone. A router, which that model lacks, starts and steps as a hidden matrix."""

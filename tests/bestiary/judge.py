@@ -41,9 +41,7 @@ def asked(beast: Beast, *, sound: bool) -> Answer:
 def checked(beast: Beast, sound: bool) -> list[tuple[str, str, str]]:
     """Layer, cause and sentence of all that a check raises; its meters name no layer."""
     make_model, task = beast.make(sound)
-    check = nfd.check(
-        make_model, task, *beast.sizes, lr=beast.lr, rule="standard", optimizer=beast.optimizer, seeds=2
-    )
+    check = nfd.check(make_model, task, *beast.sizes, lr=beast.lr, rule="standard", optimizer=beast.optimizer, seeds=2)
     meters = [f"{row['meter']} {row['verdict']} with {row['axis']}" for row in check.faults]
     suspects = [(s.tensor, NAMES.get(s.what, s.what), str(s)) for s in check.suspects]
     return [*suspects, *(("", "", text) for text in [*map(str, check.failures), *meters])]

@@ -236,6 +236,8 @@ def anatomy(
             is_tied = len(t.readers) < len(t.names)
             why = f"an embedding shared with {', '.join(t.readers)}" if is_tied else f"shared by {', '.join(t.names)}"
             decisions[name] = "tied" if is_tied else None, why
+        elif decisions[name][0] == "embedding" and name in traced.tensors and all(traced.tensors[name].factors):
+            decisions[name] = "tied", "an embedding that the forward pass applies as the head, too"
     for name, t in own.items():  # a bias has the role of the matrix beside it, its width factors those of a vector
         beside = own.get(f"{container_of(name)}.weight".lstrip("."))
         if t.is_vector and beside is not None and not beside.is_vector and name not in said:
