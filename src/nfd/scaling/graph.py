@@ -321,7 +321,7 @@ def _strides_in(factor: Tensor, p: Tensor) -> Sequence[int]:
     """The strides of a parameter's dimensions in a view of it, or in a copy, such as einsum makes of a stack: there its
     numbers tell the order of dimensions in memory."""
     extent = 1 + sum((size - 1) * step for size, step in zip(factor.shape, factor.stride(), strict=True))
-    is_whole = factor.numel() == p.numel() == extent
+    is_whole = factor.numel() == p.numel() == extent and not factor.is_complex()
     if not is_whole or factor.untyped_storage().data_ptr() == p.untyped_storage().data_ptr():
         return p.stride()
     numbers = factor.as_strided((factor.numel(),), (1,)).to(p.dtype)

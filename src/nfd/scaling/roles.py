@@ -259,6 +259,7 @@ def anatomy(
         first = "blocks=, the names of the modules that add to their input, and of no others"
         way = first if traced.tensors else "sample=, an input to trace"
         ways = f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}."
+        ways += " Or take rule='mup', which treats what lies in a block alike." if chosen.scales_depth else ""
         raise InputError("\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways]))
     told = {block_of(name, names) for name, (role, _) in said.items() if role == "outer"}  # what writes there
     unscaled = frozenset(name for name in traced.unscaled if block_of(name, names) not in {None, *told})
