@@ -69,6 +69,9 @@ class Beast:
 
 
 DEEP = ((32,), (2, 4, 8))
+NORMS = ("blocks.*.norm1.weight", "blocks.*.norm2.weight", "norm.weight")
+INNER = ("blocks.*.attn.qkv.weight", "blocks.*.mlp.up.weight")
+MATRICES = (*INNER, "blocks.*.attn.proj.weight", "blocks.*.mlp.down.weight")
 BEASTS: list[Beast] = []
 
 
@@ -135,7 +138,7 @@ def vector_in_the_catch_all(sound: bool) -> Asked:
 
 @beast(
     source="scottsuk0306/lingua, apps/mup/optim.py: c_attn, c_fc and c_proj, in a model of wq to wo and w1 to w3",
-    layers=("blocks.*.mlp.up.weight",),
+    layers=MATRICES,
     causes=("update",),
 )
 def names_of_another_model(sound: bool) -> Asked:
@@ -190,7 +193,7 @@ class Tied(GPT):
 
 
 @beast(
-    source="EleutherAI/gpt-neox, megatron/mpu/layers.py in pull request 1087: input_ /= m_width, and logits too",
+    source="EleutherAI/gpt-neox, pull request 1087, review of megatron/mpu/layers.py: input_ /= m_width adjusts twice",
     layers=("tokens.weight", "head.weight", "norm.weight"),
     causes=("multiplier", "start"),
 )
@@ -202,9 +205,7 @@ def tied_head_scaled_twice(sound: bool) -> Asked:
 # ---- starts ----------------------------------------------------------------------------------------------------------
 
 
-@beast(
-    source="karpathy/nanoGPT, model.py, _init_weights: std=0.02", layers=("blocks.*.mlp.up.weight",), causes=("start",)
-)
+@beast(source="karpathy/nanoGPT, model.py, _init_weights: std=0.02", layers=MATRICES, causes=("start",))
 def constant_start(sound: bool) -> Asked:
     """Matrices start with one standard deviation at all widths, beside the rates of muP."""
     same = {"hidden": Row(0.0, -1.0), "outer": Row(0.0, -1.0, -1.0, -1.0), "head": Row(0.0, -1.0)}
@@ -213,7 +214,7 @@ def constant_start(sound: bool) -> Asked:
 
 @beast(
     source="EleutherAI/gpt-neox, megatron/model/init_functions.py (pull request 1087): xavier, then div_(mup_m_width)",
-    layers=("blocks.*.mlp.up.weight",),
+    layers=INNER,
     causes=("start",),
 )
 def start_divided_once_more(sound: bool) -> Asked:
@@ -241,7 +242,7 @@ class Experts(nn.Module):
 
 @beast(
     source="pytorch/torchtune, torchtune/modules/moe/experts.py, reset_parameters: kaiming_uniform_ of a stack",
-    layers=("blocks.*.mlp.up",),
+    layers=("blocks.*.mlp.up", "blocks.*.mlp.down"),
     causes=("start",),
 )
 def fan_of_a_stack(sound: bool) -> Asked:
@@ -251,13 +252,13 @@ def fan_of_a_stack(sound: bool) -> Asked:
 
 @beast(
     source="karpathy/llama2.c, model.py (issue 579): w3 and wo are scaled by depth, in place of w2 and wo",
-    layers=("blocks.*.mlp.down.weight",),
+    layers=("blocks.*.mlp.down.weight", "blocks.*.mlp.up.weight"),
     causes=("start",),
     axis="depth",
     sizes=DEEP,
 )
 def branch_unscaled(sound: bool) -> Asked:
-    """One of two branches writes the stream unscaled by depth: its name in a list is that of the layer before."""
+    """One of two branches writes the stream unscaled by depth (there 1/sqrt(2L)): a list has another layer's name."""
     shrinks = TABLE["outer"]
     rows = {"down": shrinks, "up": TABLE["hidden"]}
     if not sound:
@@ -296,7 +297,7 @@ class FewHeadsByRoot(FewHeads):
     causes=("attention",),
 )
 def attention_by_root(sound: bool) -> Asked:
-    """Logits of attention are divided by the root of the size of heads, which grows with the width."""
+    """Logits of attention are divided by the root of the size of heads. There it is fixed; here it grows with width."""
     attention = FewHeads if sound else FewHeadsByRoot
     return (lambda width, depth: GPT(Size(width, depth), attention=attention)), task(adamw)
 
@@ -346,7 +347,7 @@ def muon_of_few_key_heads(sound: bool) -> Asked:
 
 @beast(
     source="MoonshotAI/Moonlight, examples/toy_train.py, adjust_lr_for_muon: 0.2 sqrt(max(A, B))",
-    layers=("blocks.*.mlp.up.weight",),
+    layers=MATRICES,
     causes=("update",),
     optimizer="muon",
     lr=0.02,
@@ -378,7 +379,7 @@ class Routed(nn.Module):
     lr=0.02,
 )
 def router_as_hidden(sound: bool) -> Asked:
-    """A router starts as a hidden matrix and Muon steps it, though it adds n coordinates up for few outputs."""
+    """Names spare embedding and head alone. A router, which that model lacks, starts and steps as a hidden matrix."""
     table = {**MUON_TABLE, "router": TABLE["head"]}
     experts = partial(Routed, router="router" if sound else "hidden")
     make = partial(muon, shape=clamped)
@@ -397,7 +398,7 @@ def own_adamw(groups: list[dict[str, Any]], decay: Callable[[Any], float], eps: 
 
 @beast(
     source="EleutherAI/nanoGPT-mup, model.py, configure_optimizers: weight_decay of hidden_weight_params under muP",
-    layers=("blocks.*.mlp.up.weight",),
+    layers=MATRICES,
     causes=("decay",),
 )
 def decay_falls_with_the_rate(sound: bool) -> Asked:
@@ -408,7 +409,7 @@ def decay_falls_with_the_rate(sound: bool) -> Asked:
 
 @beast(
     source="huggingface/transformers, trainer.py (pull request 35927): get_parameter_names spares nn.LayerNorm alone",
-    layers=("blocks.*.norm1.weight",),
+    layers=NORMS,
     causes=("decay",),
     axis=None,
 )
@@ -423,11 +424,11 @@ def gain_decays(sound: bool) -> Asked:
 
 @beast(
     source="mlcommons/training_policies, training_rules.adoc (pull request 567): opt_adamw_epsilon 1e-5 of llama31_8b",
-    layers=("blocks.*.mlp.up.weight",),
+    layers=INNER,
     causes=("epsilon",),
 )
 def epsilon_above_gradients(sound: bool) -> Asked:
-    """Adam's epsilon is one for all widths. Gradients fall with the width, and updates with them."""
+    """Adam's epsilon is one for all widths, here a large one. Gradients fall with width, and updates do, too."""
     eps = (lambda p: 1e-3 if p.kind == "head" else 1e-3 / p.m) if sound else (lambda _: 1e-3)
     return scaled({}, partial(own_adamw, decay=lambda _: 0.0, eps=eps))
 
@@ -461,7 +462,7 @@ def watched(
 
 @beast(
     source="shariqfarooq123/AdaBins, train.py (issue 44): OneCycleLR(optimizer, args.lr) over groups of two rates",
-    layers=("blocks.*.mlp.up.weight",),
+    layers=MATRICES,
     causes=("rate",),
     ask="watch",
     axis=None,
@@ -478,7 +479,7 @@ def one_rate_of_a_cycle(sound: bool) -> nfd.Watch:
 
 @beast(
     source="pytorch/pytorch, torch/distributed/fsdp/_init_utils.py (issue 104187): reset_parameters of every module",
-    layers=("blocks.*.mlp.up.weight",),
+    layers=MATRICES,
     causes=("start",),
     ask="watch",
     axis=None,

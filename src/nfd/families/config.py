@@ -18,8 +18,8 @@ _LIKE = {  # names of fields that follow width, the numbers of heads first, or d
     "width": re.compile(
         r"(.+_)?(n|num)_(.+_)?heads?|(.+_)?attention_heads|(mamba_)?n_groups"
         r"|(.+_)?((hidden|intermediate|embedding|bottleneck|pooler_output)_sizes?|ffn(_hidden)?_size|word_embed_proj_dim"
-        r"|(hidden|intermediate|embed|emb|ffn|mlp|expert)_dim|d_model|d_ff|d_inner|d_ssm|n_inner|n_embd|lru_width"
-        r"|lora_rank|(time_step|dt)_rank)|intermediate_size_mlp|dim"
+        r"|(hidden|intermediate|embed|embedding|emb|ffn|mlp|expert)_dim|dim_ff|d_?ff|d_(model|inner|ssm)|n_(inner|embd)"
+        r"|lru_width|(lora|time_step|dt)_rank)|intermediate_size_mlp|dim"
     ),
     "depth": re.compile(r"((en|de)coder_)?((n|num)_)?((hidden|encoder|decoder)_)?layers?"),
 }

@@ -16,7 +16,7 @@ from nfd.core.errors import InputError
 from nfd.core.random import global_streams
 from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
-from nfd.scaling.model import block_of, modules, stacks_of
+from nfd.scaling.model import block_of, modules
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import told_by
 from nfd.scaling.rules import rule_named
@@ -48,7 +48,7 @@ class Member:
     @property
     def stacks(self) -> dict[str, tuple[str, ...]]:
         """The blocks of every stack by its name; of one stack alone, or none, under no name."""
-        return stacks_of(self.plan.blocks)
+        return self.plan.stacks
 
     def time_step(self, stack: str = "") -> float:
         """The step tau of one block along the depth of a stack, ``T / L``."""

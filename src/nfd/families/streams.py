@@ -15,6 +15,7 @@ from nfd.core.errors import InputTypeError
 from nfd.core.estimates import rms
 from nfd.scaling.samples import outputs_of
 
+_GIVEN = 4  # inputs of modules that are kept: one of them may be the stream that a branch was added to
 _ROUNDED = 4  # last digits by which what was added may differ from a multiple of what the block made
 
 
@@ -79,7 +80,7 @@ class StreamEnds:
         """Note what a block, or a module outside of blocks, is given: it may be the stream behind the latest block."""
         with suppress(InputTypeError):
             h, call = outputs_of(value), self._call
-            self._given = (h, *self._given[:1])
+            self._given = (h, *self._given[: _GIVEN - 1])
             if call is None or h.shape != call.made.shape or any(h is given for given in call.given):
                 return
             if torch.equal(h, call.made):
@@ -101,7 +102,7 @@ class StreamEnds:
         with suppress(InputTypeError):
             own = outputs_of(given)
             others = [h for h in self._given if h is not own]
-            call = _Call(stack, block, (own, *others[:1]), outputs_of(made), is_first, is_last)
+            call = _Call(stack, block, (own, *others), outputs_of(made), is_first, is_last)
             if is_first:
                 self.keep(self.first[stack], own)
             if is_last:

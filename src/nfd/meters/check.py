@@ -290,21 +290,25 @@ class Check:
         write_json(expanded(path), {"ladder": self.ladder})
 
     @property
+    def faults(self) -> list[dict[str, Any]]:
+        """The rows of the table that say that something scales wrongly."""
+        return [row for row in self.table if is_fault(row)]
+
+    @property
     def ok(self) -> bool:
         """Whether no meter collapses or grows, no tensor is a suspect and no training broke, at any step.
 
         A loss that falls with size and an uncertain verdict are not faults.
         """
-        return not self.failures and not self.suspects and not any(is_fault(row) for row in self.table)
+        return not self.failures and not self.suspects and not self.faults
 
     @property
     def conclusion(self) -> str:
         """The number of faults, and the rule that removes all of them, if there is one, in words."""
-        faults = [row for row in self.table if is_fault(row)]
-        count = len(faults) + len(self.failures) or len(self.suspects)
+        count = len(self.faults) + len(self.failures) or len(self.suspects)
         if not count:
             return "No fault found."
-        cure = None if self.failures else cure_of_all(faults, self.rule)
+        cure = None if self.failures else cure_of_all(self.faults, self.rule)
         remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
         return f"{count} fault{'s' if count > 1 else ''}.{remedy}"
 

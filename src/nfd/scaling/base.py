@@ -23,6 +23,7 @@ from nfd.scaling.model import (
     blocks_of,
     check_plannable,
     counterpart,
+    numberless,
     place_of,
     places_of,
     stacks_of,
@@ -54,7 +55,9 @@ def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequ
     small = tensors(instance(make_model, first, depths[0]))
     for width, depth in [(width, depths[0]) for width in widths[1:2]] + [(first, depth) for depth in depths[1:2]]:
         other = tensors(instance(make_model, width, depth))
-        grows = any(name in other and other[name].shape != t.shape for name, t in small.items())
+        changed = [other[name].shape != t.shape for name, t in small.items() if name in other]
+        # depth changes the shape of few at most: the last block of a stage often leads to another width
+        grows = any(changed) if width != first else 2 * sum(changed) > len(changed)
         if not grows if width != first else grows or len(small) == len(other):
             wanted = "other shapes" if width != first else "more blocks, and the same shapes in those they share"
             raise InputError(
@@ -238,7 +241,7 @@ def grown_fans(t: TensorInfo, other: TensorInfo, role: Role) -> tuple[float, flo
     if grown[-2] != grown[-1] or math.prod(grown) != grown[-2] * grown[-1]:
         raise InputError(
             f"{t.name!r} grew from {list(other.shape)} to {list(t.shape)}: which of its dimensions are inputs? Pass "
-            f"roles={{{t.name!r}: 'vector'}} if it adds up none of them, or make it an nn.Linear."
+            f"roles={{{numberless(t.name)!r}: 'vector'}} if it adds up none of them, or make it an nn.Linear."
         )
     return grown[-2], grown[-1]
 

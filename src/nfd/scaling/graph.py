@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import permutations
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
@@ -173,7 +175,7 @@ def branches_of(operations: Sequence[Operation]) -> list[Branch]:
                     branches[operation] = branch
                     starts[operation] = branch.start
                     break
-        elif len(data) == 1 and (operation.is_linear or operation.name in _CLIPS):
+        elif len(data) == 1 and (_constant(operation) == 1 or operation.name in _CLIPS):
             starts[operation] = starts[data[0]]
     nested = {o for branch in branches.values() for o in branch.reading if o in branches}
     return [branch for sum_, branch in branches.items() if sum_ not in nested]
@@ -258,8 +260,8 @@ def _written_by(operation: Operation, parts: Sequence[frozenset[Operation]]) -> 
     if operation.applies_weights:
         return own
     if operation.is_product or operation.name in _ENTRYWISE:
-        if len(scaled) == 1:  # a factor, or LayerScale, of what is scaled
-            return scaled[0]
+        if scaled and (len(scaled) == 1 or not frozenset.intersection(*scaled)):
+            return scaled[-1]  # which a factor, LayerScale or a gate multiplies; one of several is enough
         is_gain = operation.name != "Div" and bool(operation.gains)  # behind a norm
         return own if not scaled and is_gain else _NOTHING
     is_sum = operation.is_linear and can_scale and len(scaled) == len(parts)
@@ -295,20 +297,39 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, Fans]:
 
 
 def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
-    """A factor of a product is a view of the parameter, or a copy that lies in memory alike: its strides tell."""
+    """Of a factor of a product, the strides of the parameter's dimensions in it tell."""
     names = _FACTORS.get(product.name, ())
     name = names[place] if place < len(names) else None
     factor = None if name is None else getattr(product.node, f"_saved_{name}")
     if factor is None:
         return None
 
+    strides = _strides_in(factor, p.detach())
+
     def through(side: int) -> tuple[int, ...]:
         step, end = factor.stride(side), factor.stride(side) * factor.shape[side]
-        return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= p.stride(k) < end)
+        return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= strides[k] < end)
 
     is_last = place == len(names) - 2
     ins, outs = (through(-1), through(-2)) if is_last else (through(-2), through(-1))
+    if ins and not outs:  # every row is applied by itself, as the readout of a state space is to each channel
+        outs = tuple(k for k in range(p.dim()) if k not in ins)
     return (ins, outs) if ins and outs and not set(ins) & set(outs) else None
+
+
+def _strides_in(factor: Tensor, p: Tensor) -> Sequence[int]:
+    """The strides of a parameter's dimensions in a view of it, or in a copy, such as einsum makes of a stack: there its
+    numbers tell the order of dimensions in memory."""
+    extent = 1 + sum((size - 1) * step for size, step in zip(factor.shape, factor.stride(), strict=True))
+    is_whole = factor.numel() == p.numel() == extent and not factor.is_complex()
+    if not is_whole or factor.untyped_storage().data_ptr() == p.untyped_storage().data_ptr():
+        return p.stride()
+    numbers = factor.as_strided((factor.numel(),), (1,)).to(p.dtype)
+    for order in permutations(range(p.dim())):
+        moved = p.permute(order).contiguous()
+        if torch.allclose(moved.flatten(), numbers, rtol=1e-2):  # under autocast they are rounded
+            return [moved.stride(order.index(k)) for k in range(p.dim())]
+    return p.stride()
 
 
 # ---- Constant factors: what one forward pass multiplies tensors by.

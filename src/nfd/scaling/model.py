@@ -352,10 +352,14 @@ def places_of(names: Iterable[str], blocks: Blocks) -> dict[Place, list[str]]:
 
 
 def alike(name: str, blocks: Blocks, places: Mapping[Place, Sequence[str]]) -> str | None:
-    """The tensor of another instance in the place of one of this: in the block of the same name, or else in the second
-    of its kind, as the first often differs."""
+    """The tensor of another instance in the place of one of this. Its first and last blocks often differ: they stand
+    for the first and the last of their kind, and the second of it for all that are not there."""
     own = places.get(place_of(name, blocks), ())
-    return name if name in own else own[min(1, len(own) - 1)] if own else None
+    if (block := block_of(name, blocks)) is None or not own:
+        return name if name in own else own[min(1, len(own) - 1)] if own else None
+    alike = [b for b in blocks if container_of(b) == container_of(block) and blocks[b] == blocks[block]]
+    k = alike.index(block)
+    return own[-1] if k == len(alike) - 1 else own[min(k, max(len(own) - 2, 1), len(own) - 1)]
 
 
 def counterpart(

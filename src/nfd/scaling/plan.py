@@ -165,6 +165,14 @@ class Plan:
         """The role of every tensor."""
         return {name: entry.role for name, entry in self.entries.items()}
 
+    @property
+    def stacks(self) -> dict[str, tuple[str, ...]]:
+        """The blocks of every stack (``stacks_of``). Where parts of blocks lie in lists of their own, one list writes
+        the stream: it is the stack, and the others are none."""
+        writing = {block_of(name, self.blocks) for name, entry in self.entries.items() if entry.role == "outer"}
+        holders = {block.rpartition(".")[0] for block in writing if block}
+        return stacks_of([b for b in self.blocks if b.rpartition(".")[0] in holders] or self.blocks)
+
     # ---- the scale of one tensor -----------------------------------------------------------------------------
 
     def entry(self, name: str) -> Entry:
@@ -467,7 +475,7 @@ class Plan:
 
         rows = Counter((anywhere(name), *self._row(name)) for name in self.entries)
         inserted = Counter((anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items())
-        stacks = {block: stack for stack, blocks in stacks_of(self.blocks).items() for block in blocks}
+        stacks = {block: stack for stack, blocks in self.stacks.items() for block in blocks}
         inside = ((block_of(name, self.blocks), entry.ratios.depth) for name, entry in self.entries.items())
         own = {stacks[block]: depth for block, depth in inside if block is not None}
         depths = ", ".join(f"l = {depth:g} in {stack}" for stack, depth in own.items())

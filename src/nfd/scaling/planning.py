@@ -195,7 +195,7 @@ def _plan_of_any(
     rule = rule_named(started.rule)
     if blocks is None and base is not None:  # two instances of which one has more blocks show them
         blocks = repeated(model, base) or None
-        if blocks is None and constructor is not None and rule.scales_depth:
+        if blocks is None and constructor is not None:
             blocks = repeated(base, constructor.at(deeper=2)) or None
     tuned, grows = None if base is None else Base.of(base, blocks), dict[str, tuple[bool, ...]]()
     if tuned is not None:
@@ -452,6 +452,11 @@ def with_head(
             notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor {factor:.4g}.")
             continue
         heads = [container_of(n) for n in structure.tensors[name].readers]
+        if not heads:
+            raise InputError(
+                f"{name!r} is the head as well, and nothing can take the head's factor {factor:.4g}: no affine norm "
+                "feeds it alone, and no module applies it. Make the head an nn.Linear whose weight is the embedding's."
+            )
         factors |= dict.fromkeys(heads, factor)
         notes.append(
             f"{name} is the head as well, and no affine norm is seen to feed it alone (sample= may show one): "

@@ -247,6 +247,8 @@ def anatomy(
             is_tied = len(t.readers) < len(t.names)
             why = f"an embedding shared with {', '.join(t.readers)}" if is_tied else f"shared by {', '.join(t.names)}"
             decisions[name] = "tied" if is_tied else None, why
+        elif decisions[name][0] == "embedding" and name in traced.tensors and all(traced.tensors[name].factors):
+            decisions[name] = "tied", "an embedding that the forward pass applies as the head, too"
     for name, t in own.items():  # a bias has the role of the matrix beside it, its width factors those of a vector
         beside = own.get(f"{container_of(name)}.weight".lstrip("."))
         if t.is_vector and beside is not None and not beside.is_vector and name not in said:
@@ -268,6 +270,7 @@ def anatomy(
         first = "blocks=, the names of the modules that add to their input, and of no others"
         way = first if traced.tensors else "sample=, an input to trace"
         ways = f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}."
+        ways += " Or take rule='mup', which treats what lies in a block alike." if chosen.scales_depth else ""
         raise InputError("\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways]))
     told = {block_of(name, names) for name, (role, _) in said.items() if role == "outer"}  # what writes there
     unscaled = frozenset(name for name in traced.unscaled if block_of(name, names) not in {None, *told})

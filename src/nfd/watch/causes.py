@@ -30,7 +30,7 @@ from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
 from nfd.meters.check import Check
 from nfd.meters.suspects import DECAYED_GAIN, decayed_gains
-from nfd.scaling.model import TensorInfo, listed, numberless, stacks_of
+from nfd.scaling.model import TensorInfo, listed, numberless
 from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
 from nfd.scaling.rules import rule_named
@@ -471,7 +471,7 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
             f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} (width x depth of "
             "the base), so that one lr means other rates. Check with the base of the plan as the smallest size."
         )
-    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, stacks_of(plan.blocks).values())])
+    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, plan.stacks.values())])
     # names that have nothing in common, as those of a wrapped model, tell nothing
     named = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}

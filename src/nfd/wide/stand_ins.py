@@ -106,6 +106,13 @@ class DeferredConv(nn.Module):
         super().__init__()
         self.linear = linear
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # settings that a model reads of the convolution, such as its stride
+            linear: Any = super().__getattr__("linear")
+            return getattr(linear.original, name)
+
     @property
     def weight(self) -> Unstored:
         """Shape, type and device of the weight that is not stored."""
