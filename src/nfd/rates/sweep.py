@@ -92,8 +92,8 @@ def transfer(
         rules: to compare; by default that of the family and ``"standard"``, your model as it is.
         optimizer: in place of that of the family.
         seeds: of every network, at least 2; a verdict needs 3.
-        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"init_scale"``, under
-            Muon ``"adamw_lr"``, and every keyword of ``make_model`` beside width and depth, such as ``"experts"``.
+        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"init_scale"``,
+            ``"adamw_lr"``, or another keyword of ``make_model``.
         halving: choose rates by short trainings first.
         sweep: where networks are trained and kept.
 
