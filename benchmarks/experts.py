@@ -31,7 +31,7 @@ import json
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -85,7 +85,7 @@ class Model(nn.Module):
         h = self.last(ids[:, 1:]) + self.before(ids[:, :-1])
         for block in self.blocks:
             h = block(h)
-        return self.head(self.norm(h)), torch.stack([block.balance for block in self.blocks]).mean()
+        return self.head(self.norm(h)), torch.stack([cast("Mixture", block).balance for block in self.blocks]).mean()
 
 
 def loss(output: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
         before, last = ids[:, -2], ids[:, -1]
         chances = (of_kinds[kinds[before], kinds[last]] + of_last[last]).softmax(-1)
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=draws)], 1)
-    return [(part[:, :-1], part[:, 2:]) for part in ids.split(TOKENS // LENGTH)]
+    return [(part[:, :-1], part[:, 2:]) for part in torch.split(ids, TOKENS // LENGTH)]
 
 
 def of_experts(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

@@ -34,7 +34,8 @@ from nfd.scaling.model import matches
 # What writes the stream (out): effective weights n^-1/2 l^-a, moved by AdamW by rate x n x 1 = 1/l: rate 1/(4 l).
 # What lies inside (in): moved by r, it moves the stream by l^-a r = 1/l: r = l^(a - 1), rate 1/4 of that for a matrix.
 # SGD moves by its rate times the gradient: 1/4 of the base's for tensors inside the network, times l^-a inside of a
-# branch. So its rates are AdamW's over these: 4, and l^a. The head's gradient does not scale, and it begins at 1/4.
+# branch. So its rates are AdamW's over these: 4, and l^a. The head's gradient does not scale, and it begins at 1/4, as
+# do matrices in blocks that lead to outputs of fixed number.
 # Muon's updates of a matrix have norm 1, those of AdamW sqrt(in out) = 4 times as much per rate: 4 times AdamW's rate.
 M, L = 4.0, 3.0
 
@@ -57,7 +58,7 @@ KINDS = {
     "writing, of fixed fan-in": Factors((1, 1 / R3, 1 / 3), (1, 1 / 3, 1 / 3), (4, 4 / 3, 4 / 3)),
     "inner matrix": Factors((1 / 2, 1 / 2, 1 / 2), (1 / 4, 1 / (4 * R3), 1 / 4), (1, 1, 3)),
     "inner vector": Factors(ONE, (1, 1 / R3, 1), (4, 4, 12)),
-    "inner, of fixed fan-out": Factors((1 / 2, 1 / 2, 1 / 2), (1 / 4, 1 / (4 * R3), 1 / 4), (1 / 4, 1 / 4, 3 / 4)),
+    "inner, of fixed fan-out": Factors(QUARTER, (1 / 4, 1 / (4 * R3), 1 / 4), (1 / 4, 1 / 4, 3 / 4)),
     "inner vector of a head": Factors(ONE, (1, 1 / R3, 1), (1, 1, 3)),  # of fixed size
     "hidden": Factors((1 / 2, 1 / 2, 1 / 2), QUARTER, ONE),
     "input": Factors(ONE, ONE, FOUR),

@@ -323,7 +323,7 @@ SOUND: dict[str, Make] = {
     "the optimizer of the plan": lambda model, plan: plan.make_optimizer(model, lr=LR),
     "Adam with its groups": lambda model, plan: Adam(plan.param_groups(model, lr=LR)),
     "the same rates by hand": lambda model, plan: AdamW(
-        [{"params": group["params"], "lr": group["lr"]} for group in plan.param_groups(model, LR)]
+        [{"params": group["params"], "lr": group["lr"]} for group in plan.param_groups(model, LR)], weight_decay=0.0
     ),
     "an optimizer for each group": lambda model, plan: [AdamW([group]) for group in plan.param_groups(model, LR)],
     "wrapped": lambda model, plan: Wrapped(plan.make_optimizer(model, lr=LR)),

@@ -11,11 +11,15 @@ from tests.contract.parity import LOSSES, cases, losses
 CASES = dict(cases())
 WRITTEN = json.loads(LOSSES.read_text())
 ROUNDING = 1e-6  # sums in another order, over five steps in double precision
+OF_MUON = (
+    1e-5  # PyTorch's rounds to bfloat16: a last digit that another processor rounds otherwise moved losses by 2.3e-6
+)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_repeats_the_losses_that_were_written_down(name: str) -> None:
-    torch.testing.assert_close(losses(CASES[name]), WRITTEN[name], rtol=ROUNDING, atol=0)
+    rounding = OF_MUON if "optimizer=muon" in name else ROUNDING
+    torch.testing.assert_close(losses(CASES[name]), WRITTEN[name], rtol=rounding, atol=0)
 
 
 def test_every_training_is_written_down() -> None:

@@ -492,7 +492,7 @@ def hugging_face(kind: str) -> Make:
         if kind == "Mamba2":
             sizes |= {"num_heads": width // 4, "head_dim": 8, "state_size": 8, "n_groups": 1}
         elif kind == "Rwkv":
-            sizes |= {"attention_hidden_size": width, "context_length": 16}
+            sizes |= {"attention_hidden_size": width, "context_length": 16, "rescale_every": 0}
         else:
             sizes |= {"num_blocks": depth, "chunkwise_kernel": "chunkwise--native_autograd"}
             sizes |= {"sequence_kernel": "native_sequence__native", "step_kernel": "native"}

@@ -10,7 +10,7 @@ input      std 1, rate 1                                                   the s
 hidden     std in^-1/2, rate 1/in: a matrix outside of residual branches   the same
 inner      std in^-1/2, rate 1/in                                          rate times l^(a-1), a = 1
 outer      the same: it writes the residual stream                         branch times l^-a, rate times l^(a-1)
-readout    std 1/in, rate 1/in                                             the same
+readout    std 1/in, rate 1/in: outputs that do not grow                   the same; in blocks rates of inner
 =========  ==============================================================  =============================
 
 The multiplier l^-a of a branch is folded into what writes the stream: a weight behind a factor s trains under Adam as
@@ -48,7 +48,8 @@ def published(kind: str, rule: Rule, m: float, l: float) -> Factors:  # noqa: E7
         return Factors(1 / fan_in, 1 / fan_in)
     branch = depth**-a if place == "outer" else 1.0
     block = depth ** (a - 1) if place in ("inner", "outer") else 1.0
-    return Factors(fan_in**-0.5 * branch, block * branch / fan_in)
+    start = 1 / fan_in if found[3] == "1" else fan_in**-0.5  # table 8: from infinite to finite is output
+    return Factors(start * branch, block * branch / fan_in)
 
 
 @dataclass(frozen=True)

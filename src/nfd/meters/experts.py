@@ -129,14 +129,9 @@ def routing_events(runs: Sequence[Row]) -> Iterator[tuple[Row, Event]]:
         missed = [{*run["routing"]["experts"][holder][1]} for run in own]
         dead = set.intersection(*missed)
         others = (sum(map(len, missed)) - len(dead) * len(own) + 1) / ((count - len(dead)) * len(own) + 1)
-        if dead and count * others ** len(own) < _CHANCE:
-            for run in own:
-                yield (
-                    run,
-                    Event(
-                        "experts-dead", run["routing"]["steps"], f"expert {min(dead)} of {holder}", len(dead) / count
-                    ),
-                )
+        for run in own if dead and count * others ** len(own) < _CHANCE else ():
+            first = f"expert {min(dead)} of {holder}"
+            yield run, Event("experts-dead", run["routing"]["steps"], first, len(dead) / count)
     for router in dict.fromkeys(name for run in runs for name in run["routing"]["shares"]):
         for size in {(run["width"], run["depth"]) for run in runs}:
             own = [run for run in runs if (run["width"], run["depth"]) == size]

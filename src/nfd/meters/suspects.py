@@ -173,8 +173,6 @@ class _Along:
         span = self.sizes[-1] / self.sizes[0]
         clear = {place: own for place, own in found.items() if verdict_of(own, span) in ("GROWS", "COLLAPSES")}
         for (kind, what), excess in clear.items():
-            if what == "start" and kind in self.narrow and -0.5 - _ALIKE < excess.value < 0:
-                continue
             start, update = (clear.get((kind, of)) for of in ("start", "update"))
             is_factor = start and update and abs(start.value - update.value) < _ALIKE
             if not is_factor or what not in ("start", "update"):
@@ -215,12 +213,6 @@ class _Along:
                 if plan.law_for(t["tensor"]).degree or t["change"] > _IDLE * t.get("rate", 0.0):
                     moved.add(kind)
         return frozenset(kinds - moved)
-
-    @cached_property
-    def narrow(self) -> frozenset[str]:
-        """Kinds that lead to a fixed number of outputs, such as routers: they may begin as a readout does."""
-        plan = self.plan(self.runs[-1])
-        return frozenset(_kind(n, plan) for n, e in plan.entries.items() if e.ratios.fan_out == 1 != e.ratios.fan_in)
 
     @cached_property
     def lacking(self) -> frozenset[str]:

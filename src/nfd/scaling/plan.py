@@ -167,10 +167,10 @@ class Plan:
 
     @property
     def stacks(self) -> dict[str, tuple[str, ...]]:
-        """The blocks of every stack (``stacks_of``). Where parts of blocks lie in lists of their own, one list writes
-        the stream: it is the stack, and the others are none."""
-        writing = {block_of(name, self.blocks) for name, entry in self.entries.items() if entry.role == "outer"}
-        holders = {block.rpartition(".")[0] for block in writing if block}
+        """The blocks of every stack (``stacks_of``). Where parts of blocks lie in lists of their own, the list that
+        writes the stream is the stack, and those that lie inside of its branches are none."""
+        inside = {block_of(name, self.blocks) for name, entry in self.entries.items() if entry.role != "inner"}
+        holders = {block.rpartition(".")[0] for block in inside if block}
         return stacks_of([b for b in self.blocks if b.rpartition(".")[0] in holders] or self.blocks)
 
     # ---- the scale of one tensor -----------------------------------------------------------------------------
@@ -195,7 +195,9 @@ class Plan:
     def powers(self, name: str) -> Powers:
         """How std, rate and epsilon of a tensor scale with its fans and the depth, including forward multipliers."""
         entry = self.entry(name)
-        return rule_named(self.rule).powers(entry.role, self.law_for(name), entry.multiplier, vector=entry.is_vector)
+        narrow = entry.role in SPECTRAL and entry.ratios.fan_out == 1 != entry.ratios.fan_in and not entry.is_vector
+        rule, law = rule_named(self.rule), self.law_for(name)
+        return rule.powers(entry.role, law, entry.multiplier, vector=entry.is_vector, narrow=narrow)
 
     def law_for(self, name: str) -> OptimizerLaw:
         """The law of the optimizer that trains a tensor; under Muon some tensors have AdamW's."""

@@ -195,7 +195,7 @@ def _plan_of_any(
     rule = rule_named(started.rule)
     if blocks is None and base is not None:  # two instances of which one has more blocks show them
         blocks = repeated(model, base) or None
-        if blocks is None and constructor is not None:
+        if blocks is None and constructor is not None and (rule.scales_depth or repeated(base)):
             blocks = repeated(base, constructor.at(deeper=2)) or None
     tuned, grows = None if base is None else Base.of(base, blocks), dict[str, tuple[bool, ...]]()
     if tuned is not None:

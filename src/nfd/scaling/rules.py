@@ -14,6 +14,8 @@ inner      in^-1/2         out/in l^(2a-1)          1/in l^(a-1)             1/o
 readout    in^-1           1/in                     1/in                     1
 =========  ==============  =======================  =======================  ===============
 
+A matrix in a block whose outputs do not grow, such as a router or keys of a fixed number of heads, has ``in^-1`` for
+``in^-1/2``: its outputs would else move as in^1/2 once training aligns the stream with its start.
 ``input`` stands for embeddings, tied embeddings, and biases and gains outside blocks too. Under ``depth-mup-inner``
 (Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the rate of updates with entries of order one,
 its epsilon the size of the gradient's entries; every other rate follows from these two by the optimizer's law
@@ -128,10 +130,15 @@ class Rule:
         width = 0.0 if role == "readout" else -1.0
         return self._kept(Power(fan_out=width, depth=-self._a if role == "inner" else 0.0))
 
-    def powers(self, role: Role, law: Updates, multiplier: Power, *, vector: bool) -> Powers:
-        """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every size."""
+    def powers(
+        self, role: Role, law: Updates, multiplier: Power, *, vector: bool = False, narrow: bool = False
+    ) -> Powers:
+        """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every size, ``narrow``: its
+        fan-out while its fan-in grows."""
         s = multiplier if self.scales_width else Power()
         std, rate = self.std(role) * s**-1, self.rate(role, law) * s ** -(1 + law.degree)
+        if narrow:
+            std *= self._kept(Power(fan_in=-0.5))
         if vector:
             std, rate = std.of_vector(), rate.of_vector()
         return Powers(std, rate, self.epsilon(role) * s)

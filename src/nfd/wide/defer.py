@@ -90,7 +90,8 @@ def defer(
             "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
         )
     if obstacles := [own for own in told.replacements if own.reason is not None and own.reason.is_obstacle]:
-        several = "; ".join(dict.fromkeys(f"{numberless(own.name)!r}: {own.reason}" for own in obstacles))
+        first = {numberless(own.name): own for own in obstacles[::-1]}  # of those that stand alike
+        several = "; ".join(f"{own.name!r}: {own.reason}" for own in [*first.values()][::-1])
         raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
     if not told.replaced:
         hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
