@@ -11,14 +11,12 @@ from tests.contract.parity import LOSSES, cases, losses
 CASES = dict(cases())
 WRITTEN = json.loads(LOSSES.read_text())
 ROUNDING = 1e-6  # sums in another order, over five steps in double precision
-OF_MUON = (
-    1e-5  # PyTorch's rounds to bfloat16: a last digit that another processor rounds otherwise moved losses by 2.3e-6
-)
+OF_MUON = 1e-4  # PyTorch's rounds to bfloat16: two kinds of processors were 1.6e-5 apart
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_repeats_the_losses_that_were_written_down(name: str) -> None:
-    rounding = OF_MUON if "optimizer=muon" in name else ROUNDING
+    rounding = OF_MUON if name.startswith("model=") and name.endswith("optimizer=muon") else ROUNDING
     torch.testing.assert_close(losses(CASES[name]), WRITTEN[name], rtol=rounding, atol=0)
 
 

@@ -238,7 +238,8 @@ class _Along:
             return f"{a[name]:.3g} at {first} and {b[name]:.3g} at {last}, sound is {a[name] * b[sound] / a[sound]:.3g}"
 
         if what == "factor":
-            text = f"the forward pass lacks a factor, or has one too many, beside its start and its rate {power}"
+            side = "large" if excess.value > 0 else "small"
+            text = f"its start and its updates are too {side} alike, as by a factor of the forward pass {power}"
         elif what == "start":
             text = f"it begins with an RMS of {values('start', 'sound_start')} {power}"
         elif what == "decay":

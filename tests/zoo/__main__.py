@@ -1,0 +1,219 @@
+"""The tour: every question of nfd is put to every model of the zoo, and the answers make one page.
+
+python -m tests.zoo                 asks what ``docs/zoo.json`` lacks, and writes it and ``docs/zoo.md``
+python -m tests.zoo --again Llama   asks of some again; of all without names
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.zoo.published import Exhibit
+from tests.zoo.test_plans import CASES, EXHIBITS, planned, sample_of
+from tests.zoo.test_plans import test_every_tensor_is_planned_as_published as as_published
+
+import nfd
+
+DOCS = Path(__file__).parents[2] / "docs"
+ANSWERS, PAGE = DOCS / "zoo.json", DOCS / "zoo.md"
+RATES = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+STEPS, LONG, LR = 8, 24, 2e-3
+
+
+def task(exhibit: Exhibit, steps: int = STEPS) -> nfd.Task:
+    """The first batches of a model, each of which it sees more than once: so there is something to learn."""
+    pairs = [exhibit.batch(step % 2) for step in range(steps)]
+    return nfd.Task(pairs) if isinstance(pairs[0], dict) else nfd.Task(pairs, loss=exhibit.loss)
+
+
+def family(exhibit: Exhibit, rule: str) -> nfd.Family:
+    """A model under a rule, with what a plan must be told."""
+    return nfd.Family(exhibit.make, exhibit.base, rule=rule, name=exhibit.name, **exhibit.options)  # type: ignore[arg-type]
+
+
+def sizes(exhibit: Exhibit) -> tuple[list[int], list[int]]:
+    """Three widths, and two depths where a rule scales with depth."""
+    width, depth = exhibit.base
+    return [width, 2 * width, 4 * width], [depth, 2 * depth] if "complete-p" in exhibit.rules else [depth]
+
+
+# ---- the questions: each returns a verdict and, where there is more to say, a sentence
+
+
+def plans(exhibit: Exhibit) -> tuple[str, str]:
+    """Whether every tensor has the published factors."""
+    for _, rule in (case for case in CASES if case[0] is exhibit):
+        as_published(exhibit, rule)
+    count = len(planned(exhibit, exhibit.rules[-1])[1].entries)
+    try:
+        planned(exhibit, "complete-p")
+    except ValueError as error:
+        return f"{count} of {count} right", f"complete-p is refused: {error}"
+    return f"{count} of {count} right", ""
+
+
+def checks(exhibit: Exhibit, rule: str) -> tuple[str, str]:
+    """What a check finds."""
+    found = nfd.check(family(exhibit, rule), task(exhibit), *sizes(exhibit), lr=LR)
+    faults = [f"{row['meter']} {row['verdict']} with {row['axis']}" for row in found.faults]
+    told = [*map(str, found.failures), *faults, *found.suspicions]
+    count = len(found.faults) + len(found.failures)
+    return (f"{count} faults, {len(found.suspects)} suspects" if told else "sound"), "; ".join(told)
+
+
+def transfers(exhibit: Exhibit) -> tuple[str, str]:
+    """Whether the best rate of the smallest network serves one that is twice as wide."""
+    rule, ((width, *_), (depth, *_)) = exhibit.rules[-1], sizes(exhibit)
+    found = nfd.transfer(family(exhibit, rule), task(exhibit, LONG), [width, 2 * width], [depth], RATES, rules=[rule])
+    return str(found.verdict(rule)).rpartition(".")[2], str(found.of(rule))
+
+
+def defers(exhibit: Exhibit) -> tuple[str, str]:
+    """How many matrices are trained without being stored; where some cannot, those that ``where=`` may name."""
+    width, depth = exhibit.base
+    model = exhibit.make(4 * width, depth)
+    made: Any = {"base": exhibit.base, "make_model": exhibit.make, "sample": sample_of(exhibit)}
+    plan = nfd.plan(model, rule=exhibit.rules[-1], optimizer="muon", **made, **exhibit.options)
+    refused, where = "", list[str]()
+    try:
+        nfd.defer(model, plan, weights="structured")
+    except ValueError as error:
+        refused = str(error)
+        where = sorted({own.name.rpartition(".")[0] for own in nfd.deferral(model, plan).replaced})
+        if not where:
+            return "none", refused
+        nfd.defer(model, plan, where=where, weights="structured")
+    optimizer = plan.make_optimizer(model, lr=LR)
+    batch = exhibit.batch(0)
+    output = model(**batch) if isinstance(batch, dict) else model(batch[0])
+    loss = output.loss if isinstance(batch, dict) else nfd.Task([batch], loss=exhibit.loss).value(output, batch[1])
+    loss.backward()
+    optimizer.step()
+    replaced = sum(own.reason is None for own in model.deferral.replacements)
+    return f"{replaced} matrices", refused and f"where= names them, as {refused}"
+
+
+def watches(exhibit: Exhibit) -> tuple[str, str]:
+    """Alerts of a run by its plan, of which there are to be none, and of one that gives all tensors one rate."""
+    rule, given, (widths, depths) = exhibit.rules[-1], task(exhibit, 6), sizes(exhibit)
+    check = nfd.check(family(exhibit, rule), given, widths[:2], depths, lr=LR, at=(1, 3, 6))
+    alerts = dict[bool, list[str]]()
+    for sound in (True, False):
+        large = family(exhibit, rule).under(sample=given.sample)
+        model, plan = large.build(4 * exhibit.base[0], depths[-1], seed=0), large.plan(4 * exhibit.base[0], depths[-1])
+        watch = nfd.Watch(model, plan, given.sample, every=3, expected=check, own_start=True)
+        groups = plan.param_groups(model, lr=LR) if sound else [{"params": [*model.parameters()], "lr": LR}]
+        optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
+        for inputs, targets in given.batches:
+            optimizer.zero_grad()
+            output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+            given.value(output, targets).backward()
+            optimizer.step()
+            watch.step()
+        alerts[sound] = [str(alert) for alert in watch.alerts] + [str(watch.failed)] * (watch.failed is not None)
+    verdict = "quiet; named" if not alerts[True] and alerts[False] else f"{len(alerts[True])}; {len(alerts[False])}"
+    return verdict, "; ".join(alerts[True])
+
+
+QUESTIONS: dict[str, Callable[[Exhibit], tuple[str, str]]] = {
+    "plan": plans,
+    "check, standard": partial(checks, rule="standard"),
+    "check": lambda exhibit: checks(exhibit, exhibit.rules[-1]),
+    "transfer": transfers,
+    "defer": defers,
+    "watch": watches,
+}
+
+
+def asked(name: str) -> dict[str, Any]:
+    """Verdict, seconds and note of every question that is put to a model."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    (exhibit,) = (own for own in EXHIBITS if own.name == name)
+    answers = {}
+    for question, ask in QUESTIONS.items():
+        began = time.perf_counter()
+        try:
+            verdict, note = ask(exhibit)
+        except Exception as error:  # it is told on the page
+            verdict, note = "error", f"{type(error).__name__}: {error}"
+        answers[question] = {"verdict": verdict, "seconds": round(time.perf_counter() - began, 1), "note": note}
+    return answers
+
+
+# ---- the page
+
+HEAD = """# The zoo
+
+{count} models that other people wrote, used without an edit: what does every question answer?
+
+*`make zoo` asks, and writes this page at every release. Models are small (widths {width} to {most}), begin as their
+classes make them, and see two batches of random data over and over. Times are of one core.*
+
+- **plan**: tensors whose start and rate under AdamW equal those of the published tables of muP and CompleteP, which
+  `tests/zoo` writes down without the library.
+- **check**: under PyTorch's scaling, and under the plan's rule. 3 widths, 2 depths, 3 seeds.
+- **transfer**: whether the smallest network's best rate serves twice the width, after {long} steps.
+- **defer**: matrices that train without being stored, under Muon.
+- **watch**: alerts of a run by the plan, which is to be quiet, and of one with a single rate, whose tensors are to be
+  named.
+
+"""
+
+
+def page(answers: dict[str, Any]) -> str:
+    """The page of these answers."""
+    known = {exhibit.name: exhibit for exhibit in EXHIBITS}
+    text = [HEAD.format(count=len(answers), width=32, most=128, long=LONG)]
+    text.append(f"| model | {' | '.join(QUESTIONS)} |\n|---|{'---|' * len(QUESTIONS)}\n")
+    for name in (name for name in known if name in answers):
+        cells = [f"{own['verdict']}, {own['seconds']:.0f} s" for own in answers[name].values()]
+        text.append(f"| {name} ({known[name].source}) | {' | '.join(cells)} |\n")
+    notes = [(name, q, own) for name, of in answers.items() for q, own in of.items() if q != "check, standard"]
+    told = [f"- {name}, {q}: {_short(own['note'])}\n" for name, q, own in notes if own["note"] and _is_told(q, own)]
+    return "".join([*text, *(["\n## What is not plain\n\n"] if told else []), *told])
+
+
+def _is_told(question: str, answer: dict[str, Any]) -> bool:
+    return question != "transfer" or answer["verdict"] not in ("TRANSFERS", "UNCERTAIN")
+
+
+def _short(note: str, most: int = 300) -> str:
+    line = re.sub(r"\s+", " ", note)
+    return line if len(line) <= most else f"{line[:most].rpartition(' ')[0]} ..."
+
+
+def main() -> None:
+    """Ask, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--again", nargs="*", help="names of models to ask again; none for all")
+    chosen = parser.parse_args().again
+    answers = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
+    names = [exhibit.name for exhibit in EXHIBITS]
+    left = [n for n in names if n not in answers or (chosen is not None and (not chosen or n in chosen))]
+    with ProcessPoolExecutor(2) as pool:
+        for name, answer in _told(pool, left):
+            answers[name] = answer
+            ordered = {n: answers[n] for n in names if n in answers}
+            ANSWERS.write_text(json.dumps(ordered, indent=1) + "\n")
+            PAGE.write_text(page(ordered))
+
+
+def _told(pool: ProcessPoolExecutor, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, answer in zip(names, pool.map(asked, names), strict=True):
+        print(name, {question: own["verdict"] for question, own in answer.items()}, flush=True)
+        yield name, answer
+
+
+if __name__ == "__main__":
+    main()
