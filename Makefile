@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage \
-  release-check browser clean
+  zoo bestiary release-check browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd paper study
@@ -56,6 +56,20 @@ bench-baseline: .venv/installed
 # How often intervals contain the truth: docs/coverage.csv and .md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed
 	$(BIN)/python -m benchmarks.coverage --keep $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
+
+# Every question put to models that others wrote: docs/zoo.md. The zoo has an environment of its own, as timm needs a
+# torchvision that fits PyTorch. make zoo AGAIN="Llama ViT" asks of some again.
+zoo: out/zoo/installed
+	out/zoo/bin/python -m tests.zoo --again $(AGAIN)
+
+out/zoo/installed: pyproject.toml
+	$(PYTHON) -m venv out/zoo
+	out/zoo/bin/python -m pip install --quiet --disable-pip-version-check -e '.[zoo]'
+	touch $@
+
+# What a check says of twenty scaling bugs of public code, and of their twins: docs/bestiary.md.
+bestiary: .venv/installed
+	$(BIN)/python -m tests.bestiary
 
 # An opponent of the kernels that needs an old JAX, and so an environment of its own.
 # The wheel as users get it: away from the repository, with each extra. VERSIONS=oldest or newest tries others.

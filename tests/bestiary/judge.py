@@ -19,12 +19,12 @@ class Answer:
     """What was said of one network.
 
     Attributes:
-        raised: the sentences, none where nothing was found. named: whether one of them has layer and cause of the bug.
+        raised: the sentences, none where nothing was found. named: layer and cause of the bug, where they are said.
         seconds: that it took.
     """
 
     raised: tuple[str, ...]
-    named: bool
+    named: str
     seconds: float
 
 
@@ -34,8 +34,8 @@ def asked(beast: Beast, *, sound: bool) -> Answer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         told = watched(beast, sound) if beast.ask == "watch" else checked(beast, sound)
-    is_named = any(layer in beast.layers and cause in beast.causes for layer, cause, _ in told)
-    return Answer(tuple(text for *_, text in told), is_named, time.perf_counter() - began)
+    found = [f"`{layer}`: {cause}" for layer, cause, _ in told if layer in beast.layers and cause in beast.causes]
+    return Answer(tuple(text for *_, text in told), found[0] if found else "", time.perf_counter() - began)
 
 
 def checked(beast: Beast, sound: bool) -> list[tuple[str, str, str]]:

@@ -178,7 +178,8 @@ def page(answers: dict[str, Any]) -> str:
     text.append(f"| model | {' | '.join(QUESTIONS)} |\n|---|{'---|' * len(QUESTIONS)}\n")
     for name in (name for name in known if name in answers):
         cells = [f"{own['verdict']}, {own['seconds']:.0f} s" for own in answers[name].values()]
-        text.append(f"| {name} ({known[name].source}) | {' | '.join(cells)} |\n")
+        about = f"{known[name].source}: {known[name].note}" if known[name].note else known[name].source
+        text.append(f"| **{name}** {about} | {' | '.join(cells)} |\n")
     notes = [(name, q, own) for name, of in answers.items() for q, own in of.items() if q != "check, standard"]
     told = [f"- {name}, {q}: {_short(own['note'])}\n" for name, q, own in notes if own["note"] and _is_told(q, own)]
     return "".join([*text, *(["\n## What is not plain\n\n"] if told else []), *told])

@@ -1,0 +1,20 @@
+"""Scaling bugs of public code are named by layer and cause, and their sound twins raise nothing."""
+
+from __future__ import annotations
+
+import pytest
+from tests.bestiary.beasts import BEASTS, Beast
+from tests.bestiary.judge import asked
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("beast", BEASTS, ids=[beast.name for beast in BEASTS])
+def test_a_bug_is_named_and_its_twin_raises_nothing(beast: Beast) -> None:
+    bug, twin = (asked(beast, sound=sound) for sound in (False, True))
+    assert bug.named, bug.raised
+    assert not twin.raised
+
+
+def test_there_are_twenty() -> None:
+    assert len({beast.name for beast in BEASTS}) == 20
