@@ -23,6 +23,8 @@ from tests.zoo.test_plans import CASES, EXHIBITS, planned, sample_of
 from tests.zoo.test_plans import test_every_tensor_is_planned_as_published as as_published
 
 import nfd
+from nfd.scaling.model import matches
+from nfd.scaling.samples import call_with
 
 DOCS = Path(__file__).parents[2] / "docs"
 ANSWERS, PAGE = DOCS / "zoo.json", DOCS / "zoo.md"
@@ -79,28 +81,25 @@ def transfers(exhibit: Exhibit) -> tuple[str, str]:
 
 
 def defers(exhibit: Exhibit) -> tuple[str, str]:
-    """How many matrices are trained without being stored; where some cannot, those that ``where=`` may name."""
+    """How many matrices are trained without being stored; where some cannot, the rest by ``where=``."""
     width, depth = exhibit.base
-    model = exhibit.make(4 * width, depth)
     made: Any = {"base": exhibit.base, "make_model": exhibit.make, "sample": sample_of(exhibit)}
-    plan = nfd.plan(model, rule=exhibit.rules[-1], optimizer="muon", **made, **exhibit.options)
-    refused, where = "", list[str]()
+    plan = nfd.plan(exhibit.make(4 * width, depth), rule=exhibit.rules[-1], optimizer="sgd", **made, **exhibit.options)
+    ((inputs, targets),) = (given := task(exhibit, 1)).batches
+
+    def trained(**options: Any) -> str:
+        model: Any = nfd.defer(exhibit.make(4 * width, depth), plan, weights="structured", **options)
+        optimizer = plan.make_optimizer(model, lr=LR)
+        given.value(call_with(model, inputs), targets).backward()
+        optimizer.step()
+        return f"{len(model.deferral.replaced)} matrices"
+
     try:
-        nfd.defer(model, plan, weights="structured")
-    except ValueError as error:
-        refused = str(error)
-        where = sorted({own.name.rpartition(".")[0] for own in nfd.deferral(model, plan).replaced})
-        if not where:
-            return "none", refused
-        nfd.defer(model, plan, where=where, weights="structured")
-    optimizer = plan.make_optimizer(model, lr=LR)
-    batch = exhibit.batch(0)
-    output = model(**batch) if isinstance(batch, dict) else model(batch[0])
-    loss = output.loss if isinstance(batch, dict) else nfd.Task([batch], loss=exhibit.loss).value(output, batch[1])
-    loss.backward()
-    optimizer.step()
-    replaced = sum(own.reason is None for own in model.deferral.replacements)
-    return f"{replaced} matrices", refused and f"where= names them, as {refused}"
+        return trained(), ""
+    except (ValueError, RuntimeError) as error:
+        own = [own.name for own in nfd.deferral(exhibit.make(4 * width, depth), plan).replaced]
+        where = [name.rpartition(".")[0] for name in own if not any(matches(name, p) for p in exhibit.read)]
+        return f"{trained(where=where)} by where=", str(error)
 
 
 def watches(exhibit: Exhibit) -> tuple[str, str]:
@@ -116,8 +115,7 @@ def watches(exhibit: Exhibit) -> tuple[str, str]:
         optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
         for inputs, targets in given.batches:
             optimizer.zero_grad()
-            output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-            given.value(output, targets).backward()
+            given.value(call_with(model, inputs), targets).backward()
             optimizer.step()
             watch.step()
         alerts[sound] = [str(alert) for alert in watch.alerts] + [str(watch.failed)] * (watch.failed is not None)

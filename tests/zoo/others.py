@@ -402,7 +402,7 @@ EXHIBITS: list[Exhibit] = [
     Exhibit("ConvNeXt", "vision", "timm", convnext, images32, CONVNEXT),
     Exhibit("ResNet", "vision", "timm", resnet, images32, RESNET),
     Exhibit("MLP-Mixer", "vision", "timm", mixer, images8, MIXER),
-    Exhibit("Swin v2", "vision", "timm", swin, images16, SWIN),
+    Exhibit("Swin v2", "vision", "timm", swin, images16, SWIN, read=("**.qkv.weight",)),
     Exhibit("Whisper", "speech", "transformers", whisper, speech, WHISPER, tied=("model.decoder.layer_norm.*",)),
     Exhibit("CLIP", "vision and language", "transformers", clip, captions, CLIP),
     Exhibit("wav2vec 2.0", "speech", "transformers", wav2vec2, waves, WAV2VEC2),

@@ -69,6 +69,7 @@ class Exhibit:
         tied: patterns of gains and biases of the norm before a tied head, which take the head's 1/m.
         base: width and depth of the smallest network; widths double.
         loss, rules, options: of the task, those that a plan takes, further arguments of ``nfd.plan``.
+        read: patterns of matrices that the model reads without calling their module, so that they have to be stored.
         note: what is said of it on the page.
     """
 
@@ -85,4 +86,5 @@ class Exhibit:
     loss: Any = "cross-entropy"
     rules: tuple[Rule, ...] = ("mup", "complete-p")
     options: Mapping[str, Any] = field(default_factory=dict)
+    read: tuple[str, ...] = ()
     note: str = ""

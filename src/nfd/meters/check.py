@@ -39,7 +39,6 @@ from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
 from nfd.meters.verdict import (
-    BOUND,
     LIMITS,
     METERS,
     THRESHOLDS,
@@ -495,8 +494,8 @@ class _Measurement(Observation):
         """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
         look = self.start.look(self.previous)
         seen = {"": look.network, **look.stacks}
-        for stack, bound in look.bounds.items():
-            seen[stack][BOUND] = bound
+        for stack, bounds in look.bounds.items():
+            seen[stack] |= bounds
         meters = self._note(step, {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()})
         self.readings += [(step, *reading) for reading in readings(self.member, look)]
         for name, of_matrix in look.matrices.items():

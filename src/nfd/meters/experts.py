@@ -116,6 +116,8 @@ def experts_of(member: Member) -> tuple[dict[str, _Experts], dict[str, int]]:
 
 def _of_list(children: Any) -> _Experts:
     """The tensors of every child, where there are several and all have the same."""
+    if any(child is None for child in children):
+        return []
     shapes = [{n: p.shape for n, p in child.named_parameters()} for child in children]
     alike = len(shapes) > 1 and all(own == shapes[0] for own in shapes)
     return [[(p, ...) for p in child.parameters() if p.requires_grad] for child in children] if alike else []

@@ -72,14 +72,14 @@ class Look:
     """The meters of a network after a step, those of its matrices and those of its blocks, by name.
 
     ``stacks`` has those of every stack of blocks by the name of the stack, where there are several. ``bounds`` has by
-    stack what ``inner_update`` would be at perfect alignment.
+    stack what ``inner_update`` and ``stream_update`` would be at perfect alignment.
     """
 
     network: dict[str, float]
     stacks: dict[str, dict[str, float]]
     matrices: dict[str, dict[str, float]]
     blocks: dict[str, dict[str, float]]
-    bounds: dict[str, float]
+    bounds: dict[str, dict[str, float]]
 
 
 class Baseline:
@@ -169,7 +169,13 @@ class Baseline:
                     trained.callback(weight.copy_, weight.detach().clone())
                     fill_(weight, start)
             stacks = self._of_stacks(now, matrices, responses)
-        bounds = {stack: _pooled(own, 1) for stack in stacks if (own := self._of_stack(stack, self.inner, responses))}
+        parts = {"inner_bound": self.inner, "stream_bound": self.outer}
+        bounds = {
+            stack: {
+                bound: _pooled(own, 1) for bound, n in parts.items() if (own := self._of_stack(stack, n, responses))
+            }
+            for stack in stacks
+        }
         network = stacks.pop("")
         aligned = [meters["alignment"] for meters in matrices.values() if "alignment" in meters]
         if aligned:

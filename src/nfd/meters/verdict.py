@@ -30,8 +30,9 @@ _SMALL, _CLEAR = 0.15, 0.25  # chosen by both errors of a check, docs/verdicts.m
 _LEAST = 1.2  # a factor from the smallest size to the largest; without it, two near sizes raise twice as many alarms
 _ROOT = -0.5  # the exponent of what adds up as independent parts do
 _OF_THE_FUNCTION = "function_update", "function_update_inner"
-_OF_INNER_LAYERS = "inner_update", "update_to_weight"
-BOUND = "inner_bound"  # what inner_update would be at perfect alignment: no meter of the table, but it judges some
+_OF_LAYERS = "inner_update", "update_to_weight", "stream_update"
+# What these would be at perfect alignment: no meters of the table, but they judge some
+_BOUNDS = {"inner_update": "inner_bound", "stream_update": "stream_bound"}
 THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL} and a factor of {_LEAST} over "
     f"these sizes, the exponent beyond ±{_CLEAR}."
@@ -69,12 +70,13 @@ def judged(
     Small networks have the larger b, so that sound ones show exponents down to -1/2. A collapse of this update alone
     would look alike over the sizes of a check; where features stop moving, ``inner_update`` tells.
 
-    So do the updates of inner layers, where a batch has more independent inputs than a layer has coordinates: random
+    So do the updates of layers, where a batch has more independent inputs than a layer has coordinates: random
     tokens give exponents of -0.3 at widths 32 to 128 under AdamW, SGD and the sign of a momentum. ``direction`` is the
-    part of the exponent of ``inner_update`` that is of the directions of updates, which fit the inputs less, and not of
-    their sizes, which fall with the rates where features stop moving.
+    part of the exponent that is of the directions of updates, which fit the inputs less, and not of their sizes, which
+    fall with the rates where features stop moving.
 
-    Branches of 1/L that begin independent add up as L^-1/2, and the stream so beside an embedding that begins smaller.
+    Branches of 1/L that begin independent add up as L^-1/2, and so does the stream beside an embedding that begins
+    smaller, and with it what norms let through of the gradient.
     """
     word = verdict_of(slope, span)
     if word == "STABLE":
@@ -82,9 +84,9 @@ def judged(
     if word == "COLLAPSES" and axis == "width":
         if meter in _OF_THE_FUNCTION and slope.high >= _ROOT + direction:
             return "LIMIT", "limit"
-        if meter in _OF_INNER_LAYERS and slope.high >= _ROOT and slope.value - direction >= -_CLEAR:
+        if meter in _OF_LAYERS and slope.high >= _ROOT and slope.value - direction >= -_CLEAR:
             return "LIMIT", "direction"
-    if word == "COLLAPSES" and axis == "depth" and meter == "activation" and slope.high >= _ROOT:
+    if word == "COLLAPSES" and axis == "depth" and meter in ("activation", "gradient") and slope.high >= _ROOT:
         return "LIMIT", "embedding"
     return word, "edge" if word == "UNCERTAIN" else "trend"
 
@@ -207,13 +209,11 @@ def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: 
     networks begin independently."""
     other: Axis = "depth" if axis == "width" else "width"
     table = []
-    inner, bound = (
-        _slope([(run[axis], run[other], run[meter]) for run in seen if meter in run])
-        for meter in ("inner_update", BOUND)
-    )
-    # where the bound stands, rates are right, and what falls is how directions fit
-    fall = inner.value - bound.value
-    direction = fall if verdict_of(bound) == "STABLE" and fall < -_SMALL else 0.0
+    directions = {}
+    for meter, bound in _BOUNDS.items():  # where the bound stands, rates are right; what falls is how directions fit
+        slopes = [_slope([(run[axis], run[other], run[m]) for run in seen if m in run]) for m in (meter, bound)]
+        fall = slopes[0].value - slopes[1].value
+        directions[meter] = fall if verdict_of(slopes[1]) == "STABLE" and fall < -_SMALL else 0.0
     for meter in METERS if len(sizes[axis]) > 1 else ():
         if _OF_ONE_AXIS.get(meter, axis) != axis:
             continue
@@ -224,7 +224,9 @@ def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: 
         if unread:
             row |= {"verdict": "NOT MEASURED", "reason": "unread", "cause": unread}
         elif points:
-            slope, judgement = _judged(meter, axis, sizes[axis], points, direction, len(seen), rule)
+            slope, judgement = _judged(
+                meter, axis, sizes[axis], points, directions.get(meter, directions["inner_update"]), len(seen), rule
+            )
             row |= judgement
         else:
             continue

@@ -116,6 +116,7 @@ def defer(
             inner = plan is not None and plan.entries[name].role == "inner"
             basis: BasisName = "inputs" if inner else "auto"
             layer = StructuredLinear(*linear.features, basis=basis, resolution=resolution, **options)
+        layer.place = name
         model = placed(model, places[id(linear.module)], linear.stand_in(layer))
     if plan is not None:
         plan.apply_(model, seed)
@@ -320,7 +321,8 @@ def _examined(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -
         else:
             reason = _obstacle(parts, owner, linear)
             if reason is None and plan is not None and not plan.law_for(name).equivariant:
-                reason = Reason.ELEMENTWISE if law_of(plan.optimizer).rest is None else Reason.NARROW
+                is_outside = law_of(plan.optimizer).rest is not None and block_of(name, plan.blocks) is None
+                reason = Reason.NARROW if is_outside else Reason.ELEMENTWISE
             elif reason is None and plan is not None and plan.entries[name].start.kept:
                 reason = Reason.KEPT
         made.append(Replacement(name, "" if owner is None else type(owner).__name__, own.shape, reason))

@@ -48,6 +48,7 @@ class FactoredLinear(nn.Module):
     is_deferred: ClassVar[bool] = True  # by which plans know it
     original: nn.Module | None = None  # the module that it replaced, without its numbers
     suffix = ".weight"  # of the name of the tensor that it stands for
+    place = ""  # that name, in a model of nfd.defer
     bias: nn.Parameter | None
     matrix: LazyGaussian | RandomPlusLowRank
     update: Guarded
@@ -159,9 +160,11 @@ class FactoredLinear(nn.Module):
         """The weights that it stands for, without numbers, laid as in the module that it replaced."""
         laid, like = getattr(self.original, "weight", None), self.update
         shape = (self.out_features, self.in_features) if laid is None else tuple(laid.shape)
-        return Tensor._make_wrapper_subclass(
+        made = Tensor._make_wrapper_subclass(
             Unstored, shape, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
         )
+        made.place = self.place
+        return made
 
     def extra_repr(self) -> str:
         resolution = f", resolution={self.update.resolution:g}" if self.update.resolution else ""
@@ -306,11 +309,14 @@ class Unstored(Tensor):
         # as Tensor has it; PyTorch chooses its slow paths where a class has its own
         return super().__torch_function__(function, types, args, kwargs)  # type: ignore[no-untyped-call]
 
+    place = ""  # the name of its layer in a model
+
     @classmethod
-    def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        place = next((part.place for part in args if isinstance(part, cls)), "")
         raise StateError(
-            f"{function} was asked of a weight that is not stored: some code reads the weight of a layer, as "
-            "of one that nfd.defer replaced, instead of calling it. Call it, or name other layers by where=."
+            f"{function} was asked of a weight that is not stored: some code reads the weight of {place or 'a layer'} "
+            "instead of calling it, as of one that nfd.defer replaced. Call it, or name other layers by where=."
         )
 
 
