@@ -273,10 +273,9 @@ class _Along:
         for name in dict.fromkeys(
             _kind(n, plan) for n in decayed_gains(plan, {t["tensor"]: t.get("decay", 0.0) for t in read})
         ):
-            yield Suspect(name, "width", "decay", UNKNOWN, DECAYED_GAIN)
-
-
-DECAYED_GAIN = "it is a gain that weight decay pulls to 0, while other vectors are spared"
+            yield Suspect(
+                name, "width", "decay", UNKNOWN, "weight decay pulls this gain to 0 while other vectors are spared"
+            )
 
 
 def decayed_gains(plan: Plan, decays: Mapping[str, float]) -> list[str]:

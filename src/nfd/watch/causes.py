@@ -29,7 +29,7 @@ from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
 from nfd.meters.check import Check
-from nfd.meters.suspects import DECAYED_GAIN, decayed_gains
+from nfd.meters.suspects import decayed_gains
 from nfd.scaling.model import TensorInfo, listed, numberless
 from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
@@ -400,7 +400,7 @@ class RateCheck:
             reason = f"{len(others)} tensors decay otherwise than planned: {_in_words(others, 'weight decay')}"
             return [_off_plan(Cause.OPTIMIZER, "weight decay", others, reason, step)]
         if gains := decayed_gains(self.plan, decays):
-            reason = f"of {listed(gains)}, {DECAYED_GAIN}"
+            reason = f"weight decay pulls gains to 0 while other vectors are spared: {listed(gains)}"
             return [
                 _off_plan(Cause.OPTIMIZER, "weight decay", [Deviation(n, decays[n], 0.0) for n in gains], reason, step)
             ]

@@ -312,7 +312,9 @@ class Unstored(Tensor):
     place = ""  # the name of its layer in a model
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
         place = next((part.place for part in args if isinstance(part, cls)), "")
         raise StateError(
             f"{function} was asked of a weight that is not stored: some code reads the weight of {place or 'a layer'} "

@@ -1,0 +1,95 @@
+"""Checks name the tensors that scale otherwise than they should, plans the heads that grow, watches the decays."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tests.bestiary.beasts import BEASTS, FewHeads, FewHeadsByRoot
+from tests.bestiary.gpt import BASE_DEPTH, BASE_WIDTH, GPT, Size, batches
+from torch import nn
+
+import nfd
+
+BY_NAME = {beast.name: beast for beast in BEASTS}
+SAMPLE = batches()[0][0]
+
+
+def suspects(name: str, *, sound: bool) -> set[tuple[str, str, bool]]:
+    """Tensor, what it is and whether it grows, of a bug or of its twin."""
+    beast = BY_NAME[name]
+    make_model, task = beast.make(sound)
+    check = nfd.check(make_model, task.first(3), [32, 64, 128], [2], lr=beast.lr, rule="standard", seeds=2)
+    assert check.ok == (not check.suspects)
+    assert all(f"{s.tensor}: " in str(check) for s in check.suspects[:1])
+    return {(s.tensor, s.what, s.excess.value > 0) for s in check.suspects}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("head_rate_by_root", {("head.weight", "update", True)}),
+        ("embedding_rate_by_root", {("tokens.weight", "update", False), ("places.weight", "update", False)}),
+        ("fan_of_a_stack", {("blocks.*.mlp.up", "start", False), ("blocks.*.mlp.down", "start", False)}),
+        ("attention_by_root", {("blocks.*.attn.qkv.weight", "attention", True)}),
+    ],
+)
+def test_a_bug_has_suspects_and_its_twin_has_none(name: str, expected: set[tuple[str, str, bool]]) -> None:
+    assert suspects(name, sound=False) == expected
+    assert suspects(name, sound=True) == set()
+
+
+def planned(attention: type[nn.Module], rule: str = "mup") -> nfd.Plan:
+    """A plan of the GPT at four times the width of its base."""
+    make: Any = lambda width, depth: GPT(Size(width, depth), attention=partial(attention))  # noqa: E731
+    return nfd.plan(
+        make(4 * BASE_WIDTH, BASE_DEPTH), (BASE_WIDTH, BASE_DEPTH), make_model=make, rule=rule, sample=SAMPLE
+    )
+
+
+def test_a_plan_says_by_how_much_logits_of_growing_heads_are_too_large() -> None:
+    grown = planned(FewHeadsByRoot)
+    assert grown.logits == {f"blocks.{k}.attn.qkv.weight": pytest.approx(2.0) for k in range(BASE_DEPTH)}
+    assert any("heads grow" in note for note in grown.notes)
+    assert nfd.Plan.from_dict(grown.to_dict()) == grown
+    sound = planned(FewHeads)
+    assert sound.logits == {}
+    assert not any("heads" in note for note in sound.notes)
+
+
+@pytest.mark.parametrize(
+    ("decay", "told"),
+    [
+        (lambda scale, vector: 0.1 / scale, ""),
+        (lambda scale, vector: 0.0 if vector else 0.1 / scale, ""),
+        (lambda scale, vector: 0.0, ""),
+        (lambda scale, vector: 0.1, "decay otherwise than planned"),
+        (lambda scale, vector: 0.0 if vector == "bias" else 0.1 / scale, "pulls gains to 0"),
+    ],
+)
+def test_a_watch_tells_decays_that_are_not_planned(decay: Any, told: str) -> None:
+    make: Any = lambda width, depth: GPT(Size(width, depth))  # noqa: E731
+    model = make(64, BASE_DEPTH)
+    plan = nfd.plan(model, (BASE_WIDTH, BASE_DEPTH), make_model=make, sample=SAMPLE)
+    plan.apply_(model)
+    watch = nfd.Watch(model, plan, SAMPLE)
+    kinds = {
+        id(p): ("bias" if name.endswith("bias") else "gain") if p.dim() < 2 else ""
+        for name, p in model.named_parameters()
+    }
+    groups = [
+        {"params": [p], "lr": group["lr"], "weight_decay": decay(group["lr_scale"], kinds[id(p)])}
+        for group in plan.param_groups(model, lr=1e-3)
+        for p in group["params"]
+    ]
+    optimizer = torch.optim.AdamW(groups)
+    model(SAMPLE).sum().backward()
+    optimizer.step()
+    with pytest.warns(RuntimeWarning, match=told) if told else nullcontext():
+        watch.step()
+    alerts = [str(alert) for alert in watch.alerts]
+    assert len(alerts) == bool(told)
+    assert all(told in alert for alert in alerts)
