@@ -167,6 +167,11 @@ class Case:
 
     def train(self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT) -> list[Row]:
         """Its networks with their meters after every step of ``at``."""
+        runs = self.check(seeds, sizes, at).runs
+        return [{"unread": run["unread"]} | look for run in runs for look in run["rows"] if not look["matrix"]]
+
+    def check(self, seeds: int, sizes: Sequence[int], at: Sequence[int]) -> nfd.Check:
+        """The check of its networks."""
         make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None = None
         if self.fault in FORGOTTEN:
             make_optimizer = partial(forgetful, self.fault, self.optimizer)
@@ -178,8 +183,7 @@ class Case:
         task = nfd.Task(data(), make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None)
         family = nfd.Family(MODELS[self.model], (1, 1) if self.of_paper else (widths[0], depths[0]))
         settings: dict[str, Any] = {"rule": self.rule, "optimizer": self.optimizer, "seeds": seeds, "at": at}
-        found = nfd.check(family, task, widths, depths, self.lr, **settings)
-        return [{"unread": run["unread"]} | look for run in found.runs for look in run["rows"] if not look["matrix"]]
+        return nfd.check(family, task, widths, depths, self.lr, **settings)
 
 
 @cache

@@ -232,27 +232,29 @@ class _Along:
         )
         a, b = (_means(run, kind, self.plan(run)) for run in (small, large))
         first, last = (f"{self.axis} {run[self.axis]}" for run in (small, large))
-        power = f"(excess: {self.axis}^{excess})"
+        side = "large" if excess.value > 0 else "small"
+        by = f"too {side} by {self.axis}^{excess.value:+.2f} [{excess.low:+.2f}, {excess.high:+.2f}]"
 
         def values(name: str, sound: str) -> str:
-            return f"{a[name]:.3g} at {first} and {b[name]:.3g} at {last}, sound is {a[name] * b[sound] / a[sound]:.3g}"
+            meant = a[name] * b[sound] / a[sound]
+            return f"{a[name]:.3g} at {first} and {b[name]:.3g} at {last}, where {meant:.3g} is sound"
 
         if what == "factor":
-            side = "large" if excess.value > 0 else "small"
-            text = f"its start and its updates are too {side} alike, as by a factor of the forward pass {power}"
+            text = f"start and updates {by} alike, as by a factor of the forward pass"
         elif what == "start":
-            text = f"it begins with an RMS of {values('start', 'sound_start')} {power}"
+            text = f"start {by}: RMS {values('start', 'sound_start')}"
         elif what == "decay":
-            text = f"its rate times its weight decay is {values('decay', 'one')}: decays rise as rates fall {power}"
+            text = f"rate times decay {by}: {values('decay', 'one')}. Let decays rise as rates fall"
+        elif b["epsilon"] > max(_RULING, a["epsilon"]) and excess.value < 0:
+            what = "epsilon"
+            text = f"updates {by}: Adam's epsilon is {b['epsilon']:.2g} times the gradient at {last}. Lower it"
+        elif a["rate"] and not math.isclose(b["rate"] / a["rate"], b["sound_rate"] / a["sound_rate"], rel_tol=0.05):
+            text = f"updates {by}: its rate is {values('rate', 'sound_rate')}"
         else:
-            text = f"training changes it by {values('change', 'sound_update')} {power}"
-            if b["epsilon"] > _RULING and b["epsilon"] > a["epsilon"]:
-                what = "epsilon"
-                text += f": Adam's epsilon is {b['epsilon']:.2g} times its gradient, from {a['epsilon']:.2g}. Lower it"
-            elif a["rate"] and not math.isclose(b["rate"] / a["rate"], b["sound_rate"] / a["sound_rate"], rel_tol=0.05):
-                text += f": its rate is {values('rate', 'sound_rate')}"
-            elif a["rate"]:
-                text += ": its rate is sound, so that its gradient or the optimizer's own factor of shape is not"
+            text = f"updates {by}: {values('change', 'sound_update')}"
+            text += (
+                "; its rate is sound, but not its gradient or the optimizer's factor of its shape" if a["rate"] else ""
+            )
         return Suspect(kind, self.axis, what, excess, text)
 
     def grown_logits(self) -> Iterator[Suspect]:
