@@ -32,7 +32,7 @@ from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.meters.updates import copies, spectral_norm
 from nfd.meters.verdict import verdict_of
-from nfd.scaling.model import in_any_block, numberless, tensors, whole
+from nfd.scaling.model import block_of, in_any_block, numberless, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
@@ -292,7 +292,8 @@ def _elsewhere(run: Row, axis: Axis) -> tuple[int, int]:
 
 
 def _kind(name: str, plan: Plan) -> str:
-    return numberless(in_any_block(name, plan.blocks))
+    """The name with ``*`` for a block, and for an expert in it."""
+    return name if block_of(name, plan.blocks) is None else numberless(in_any_block(name, plan.blocks))
 
 
 def _sound_update(plan: Plan, name: str) -> float:
