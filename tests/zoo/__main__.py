@@ -145,7 +145,8 @@ def asked(name: str) -> dict[str, Any]:
             verdict, note = ask(exhibit)
         except Exception as error:  # it is told on the page
             verdict, note = "error", f"{type(error).__name__}: {error}"
-        answers[question] = {"verdict": verdict, "seconds": round(time.perf_counter() - began, 1), "note": note}
+        seconds = round(time.perf_counter() - began, 1)
+        answers[question] = {"verdict": verdict, "seconds": seconds, "note": note[:600]}
     return answers
 
 
@@ -156,13 +157,13 @@ HEAD = """# The zoo
 {count} models that other people wrote, used without an edit: what does every question answer?
 
 *`make zoo` asks, and writes this page at every release. Models are small (widths {width} to {most}), begin as their
-classes make them, and see two batches of random data over and over. Times are of one core.*
+classes make them, and see two batches of random data over and over. Seconds are of one core, for all six answers.*
 
 - **plan**: tensors whose start and rate under AdamW equal those of the published tables of muP and CompleteP, which
   `tests/zoo` writes down without the library.
 - **check**: under PyTorch's scaling, and under the plan's rule. 3 widths, 2 depths, 3 seeds.
 - **transfer**: whether the smallest network's best rate serves twice the width, after {long} steps.
-- **defer**: matrices that train without being stored, under Muon.
+- **defer**: matrices that train without being stored, under SGD.
 - **watch**: alerts of a run by the plan, which is to be quiet, and of one with a single rate, whose tensors are to be
   named.
 
@@ -173,14 +174,19 @@ def page(answers: dict[str, Any]) -> str:
     """The page of these answers."""
     known = {exhibit.name: exhibit for exhibit in EXHIBITS}
     text = [HEAD.format(count=len(answers), width=32, most=128, long=LONG)]
-    text.append(f"| model | {' | '.join(QUESTIONS)} |\n|---|{'---|' * len(QUESTIONS)}\n")
+    text.append(f"| model | {' | '.join(QUESTIONS)} | s |\n|---|{'---|' * len(QUESTIONS)}---|\n")
     for name in (name for name in known if name in answers):
-        cells = [f"{own['verdict']}, {own['seconds']:.0f} s" for own in answers[name].values()]
+        cells = [own["verdict"] for own in answers[name].values()]
         about = f"{known[name].source}: {known[name].note}" if known[name].note else known[name].source
-        text.append(f"| **{name}** {about} | {' | '.join(cells)} |\n")
-    notes = [(name, q, own) for name, of in answers.items() for q, own in of.items() if q != "check, standard"]
-    told = [f"- {name}, {q}: {_short(own['note'])}\n" for name, q, own in notes if own["note"] and _is_told(q, own)]
-    return "".join([*text, *(["\n## What is not plain\n\n"] if told else []), *told])
+        seconds = sum(own["seconds"] for own in answers[name].values())
+        text.append(f"| **{name}** {about} | {' | '.join(cells)} | {seconds:.0f} |\n")
+    told: dict[str, list[str]] = {}
+    for name, of in answers.items():
+        for question, own in of.items():
+            if question != "check, standard" and own["note"] and _is_told(question, own):
+                told.setdefault(f"{question}: {_short(own['note'])}", []).append(name)
+    lines = [f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()]
+    return "".join([*text, *(["\n## What is not plain\n\n"] if lines else []), *lines])
 
 
 def _is_told(question: str, answer: dict[str, Any]) -> bool:
@@ -188,7 +194,10 @@ def _is_told(question: str, answer: dict[str, Any]) -> bool:
 
 
 def _short(note: str, most: int = 300) -> str:
+    """A note in one line: of a list of matrices that stay, the reasons."""
     line = re.sub(r"\s+", " ", note)
+    if reasons := dict.fromkeys(re.findall(r"'[^']+': (it [^;.]+)", line)):
+        line = f"{line.partition('.')[0]}. Of some, {'; '.join(reasons)}."
     return line if len(line) <= most else f"{line[:most].rpartition(' ')[0]} ..."
 
 

@@ -185,7 +185,12 @@ EXHIBITS: list[Exhibit] = [
         },
         note="tied; root of the width on embeddings; gains of 1 + g before and behind a branch",
     ),
-    exhibit("OLMo 2", decoder("Olmo2"), OLMO2, note="norms behind branches only"),
+    exhibit(
+        "OLMo 2",
+        decoder("Olmo2"),
+        OLMO2,
+        note="norms behind branches only, whose epsilon starts of 0.02 do not reach at these widths",
+    ),
     exhibit(
         "BERT", bert, BERT, tied=("*.*.transform.LayerNorm.*",), rules=("mup",), note="normalises after adding; tied"
     ),
@@ -224,7 +229,7 @@ EXHIBITS: list[Exhibit] = [
         read=("**.dt_proj.weight",),
         note="state space; tied",
     ),
-    exhibit("Mamba-2", mamba2, MAMBA, note="state space with heads"),
-    exhibit("RWKV", rwkv, RWKV, note="recurrent; normalises its embeddings in the first block"),
+    exhibit("Mamba-2", mamba2, MAMBA, note="state space with heads; embeddings begin small beside what blocks write"),
+    exhibit("RWKV", rwkv, RWKV, note="recurrent; embeddings of 1e-4 before a norm, which makes their gradients large"),
     exhibit("xLSTM", xlstm, XLSTM, note="matrix memory with gates of every head"),
 ]
