@@ -174,8 +174,13 @@ class _Along:
         clear = {place: own for place, own in found.items() if verdict_of(own, span) in ("GROWS", "COLLAPSES")}
         for (kind, what), excess in clear.items():
             start, update = (clear.get((kind, of)) for of in ("start", "update"))
-            is_factor = start and update and abs(start.value - update.value) < _ALIKE
-            if not is_factor or what not in ("start", "update"):
+            alike = start and update and abs(start.value - update.value) < _ALIKE
+            a, b = self.ends(kind)
+            if (
+                not alike
+                or math.isclose(a["own_factor"], b["own_factor"], rel_tol=1e-3)
+                or what not in ("start", "update")
+            ):
                 yield self.suspect(kind, what, excess)
             elif what == "start":
                 yield self.suspect(kind, "factor", excess)
@@ -220,18 +225,17 @@ class _Along:
         plans = self.plans.values() if self.is_free and self.axis == "width" else ()
         return frozenset(name for plan in plans for name in plan.multipliers)
 
+    def ends(self, kind: str) -> tuple[dict[str, float], dict[str, float]]:
+        """Means of a kind of tensors at both ends of the axis, at one size of the other."""
+        first, other = self.runs[0], "depth" if self.axis == "width" else "width"
+        last = next(run for run in self.runs if (run[self.axis], run[other]) == (self.sizes[-1], first[other]))
+        return _means(first, kind, self.plan(first)), _means(last, kind, self.plan(last))
+
     # ---- in words
 
     def suspect(self, kind: str, what: What, excess: Interval) -> Suspect:
-        """With what was seen at both ends of the axis, at one size of the other."""
-        small = self.runs[0]
-        (large,) = (
-            r
-            for r in self.runs
-            if _elsewhere(r, self.axis) == _elsewhere(small, self.axis) and r[self.axis] == self.sizes[-1]
-        )
-        a, b = (_means(run, kind, self.plan(run)) for run in (small, large))
-        first, last = (f"{self.axis} {run[self.axis]}" for run in (small, large))
+        """With what was seen at both ends of the axis."""
+        (a, b), (first, last) = self.ends(kind), (f"{self.axis} {self.sizes[k]}" for k in (0, -1))
         side = "large" if excess.value > 0 else "small"
         by = f"too {side} by {self.axis}^{excess.value:+.2f} [{excess.low:+.2f}, {excess.high:+.2f}]"
 
@@ -240,7 +244,7 @@ class _Along:
             return f"{a[name]:.3g} at {first} and {b[name]:.3g} at {last}, where {meant:.3g} is sound"
 
         if what == "factor":
-            text = f"start and updates {by} alike, as by a factor of the forward pass"
+            text = f"start and updates {by}: the forward pass has a factor of {self.axis} too many, or lacks one"
         elif what == "start":
             text = f"start {by}: RMS {values('start', 'sound_start')}"
         elif what == "decay":
@@ -287,10 +291,6 @@ def decayed_gains(plan: Plan, decays: Mapping[str, float]) -> list[str]:
     return gains if len(gains) < sum(map(bool, decays.values())) and any(not decays[name] for name in vectors) else []
 
 
-def _elsewhere(run: Row, axis: Axis) -> tuple[int, int]:
-    return run["depth" if axis == "width" else "width"], run["seed"]
-
-
 def _kind(name: str, plan: Plan) -> str:
     """The name with ``*`` for a block, and for an expert in it."""
     return name if block_of(name, plan.blocks) is None else numberless(in_any_block(name, plan.blocks))
@@ -325,11 +325,8 @@ def _means(run: Row, kind: str, plan: Plan) -> dict[str, float]:
     own = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind]
     read = ("start", "change", "rate", "decay", "epsilon")
     means = {name: math.fsum(t.get(name, 0.0) for t in own) / max(1, len(own)) for name in read}
-    if own:
-        name = own[0]["tensor"]
-        means |= {
-            "sound_start": plan.start_factor(name),
-            "sound_update": _sound_update(plan, name),
-            "sound_rate": plan.rate(name),
-        }
-    return means | {"one": 1.0}
+    if not own:  # a module that lacks a factor
+        return means | {"own_factor": 0.0}
+    name = own[0]["tensor"]
+    means |= {"sound_start": plan.start_factor(name), "sound_update": _sound_update(plan, name)}
+    return means | {"sound_rate": plan.rate(name), "own_factor": plan.own_factor(name), "one": 1.0}
