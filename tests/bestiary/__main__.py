@@ -20,8 +20,8 @@ or was reported; where it does no harm there, since sizes are fixed, the case le
 
 **{named} of {count} bugs are named by layer and cause; {false} of {count} sound twins raise anything.**
 
-| bug | where | named as | seconds |
-|---|---|---|---|
+| bug, *and where it stands* | named as | s |
+|---|---|---|
 """
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     for beast, (bug, twin) in zip(BEASTS, answers, strict=True):
         said = bug.named or "not named"
         said += f"; twin: {twin.raised[0]}" if twin.raised else ""
-        rows.append(f"| {beast.says} | {beast.source} | {said} | {bug.seconds:.0f} |\n")
+        rows.append(f"| {beast.says} *{beast.source.replace('*', '&ast;')}* | {said} | {bug.seconds:.0f} |\n")
     PAGE.write_text(HEAD.format(count=len(BEASTS), named=named, false=false) + "".join(rows))
     print(f"{named} of {len(BEASTS)} named, {false} twins raise something: {PAGE}")
 
