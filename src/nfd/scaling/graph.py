@@ -356,8 +356,7 @@ def factors_of(ran: Sequence[Operation], ends: Collection[Any], scaled: Collecti
     """The factors of every parameter.
 
     A constant is a parameter's if it stands behind the operation that applies it, before anything else acts. One that
-    stands right before a product of matrices is that of the product's weights; before a product of data, as in
-    attention, it is no one's.
+    stands right before a product with weights is that of those weights. Of what attention multiplies, see ``Logits``.
 
     Args:
         ran: operations in order.
@@ -408,7 +407,7 @@ def _behind(
         (operation,) = users[operation]
         constant = constants[operation]
         if operation.is_product or "Attention" in operation.name:
-            return settled
+            return settled if operation.weights else settled * pending
         if constant is None:
             break
         if len(operation.operands) > 1:
@@ -439,8 +438,25 @@ def _constant(operation: Operation) -> float | None:
 # ---- Attention: what its logits are multiplied by, over the sizes of heads.
 
 
-def logit_scales_of(ran: Sequence[Operation]) -> dict[str, float]:
-    """Of every matrix that makes queries, ``c d``: the factor c of its logits ``c q k`` times the size d of its heads.
+class Logits(NamedTuple):
+    """Attention logits ``c q k`` as the matrix of their queries, or of their keys, shows them.
+
+    Attributes:
+        size: d, of a head. is_query: whether the matrix makes queries.
+        inside: the constant between the matrix and the product. Where heads keep their size it is a factor of the
+            matrix, else a part of c. both: that of queries times that of keys.
+        outside: the constant of the product.
+    """
+
+    size: int
+    is_query: bool
+    inside: float
+    both: float
+    outside: float
+
+
+def logits_of(ran: Sequence[Operation]) -> dict[str, Logits]:
+    """Of every matrix that makes queries or keys.
 
     Queries and keys whose d entries are of order one fit each other after some training, so that ``q k`` is of order d.
     """
@@ -448,28 +464,38 @@ def logit_scales_of(ran: Sequence[Operation]) -> dict[str, float]:
     for operation in ran:
         for operand in operation.operands:
             users[operand].append(operation)
-    found = dict[str, float]()
+    found = dict[str, Logits]()
     for operation in ran:
-        scale = _fused_scale(operation) if "Attention" in operation.name else _scale_before_softmax(operation, users)
-        if scale is not None:
-            query, factor = operation.data[0], 1.0
-            while not query.applies_weights and query.data:  # back through heads, rotations and norms of queries
-                if len(query.operands) == 1 and (constant := _constant(query)) is not None:
-                    factor *= constant
-                query = query.data[0]
-            found |= {cast(str, p.tensor): scale * factor for weight in query.gains for p in parameters_of(weight)}
+        seen = _fused(operation) if "Attention" in operation.name else _before_softmax(operation, users)
+        if seen is None or len(operation.data) < 2:
+            continue
+        queries, keys = (_made_by(data) for data in operation.data[:2])
+        for names, inside, is_query in ((*keys, False), (*queries, True)):
+            logits = Logits(seen[0], is_query, inside, queries[1] * keys[1], seen[1])
+            found |= dict.fromkeys(names, logits)
     return found
 
 
-def _fused_scale(attention: Operation) -> float | None:
+def _made_by(operation: Operation) -> tuple[list[str], float]:
+    """The matrix that makes queries or keys, before heads, rotations and norms of them; and the constants behind it."""
+    factor = 1.0
+    while not operation.applies_weights and operation.data:
+        if len(operation.operands) == 1 and (constant := _constant(operation)) is not None:
+            factor *= constant
+        operation = operation.data[0]
+    return [cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)], factor
+
+
+def _fused(attention: Operation) -> tuple[int, float] | None:
+    """The size of heads and the constant of a fused attention."""
     query, scale = getattr(attention.node, "_saved_query", None), getattr(attention.node, "_saved_scale", None)
     if query is None:
         return None
     size = int(query.shape[-1])
-    return size * (size**-0.5 if scale is None else float(scale))
+    return size, size**-0.5 if scale is None else float(scale)
 
 
-def _scale_before_softmax(product: Operation, users: Mapping[Operation, Sequence[Operation]]) -> float | None:
+def _before_softmax(product: Operation, users: Mapping[Operation, Sequence[Operation]]) -> tuple[int, float] | None:
     """The same of a product of data that a softmax follows; None where something else does."""
     if product.name not in ("Bmm", "Baddbmm") or len(product.data) < 2 or product.weights:
         return None
@@ -477,7 +503,7 @@ def _scale_before_softmax(product: Operation, users: Mapping[Operation, Sequence
     while len(users[operation]) == 1:
         (operation,) = users[operation]
         if "Softmax" in operation.name:
-            return size * scale
+            return size, scale
         if (constant := _constant(operation)) is None:
             return None
         scale *= constant

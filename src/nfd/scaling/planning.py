@@ -22,7 +22,7 @@ from nfd.scaling.base import (
     grown_fans,
     start_of,
 )
-from nfd.scaling.graph import Factors, Own
+from nfd.scaling.graph import Factors, Logits, Own
 from nfd.scaling.model import (
     Blocks,
     Where,
@@ -305,11 +305,11 @@ _DIGITS = 6  # of a power: what float32 holds of the factors of two models
 
 
 class Seen(NamedTuple):
-    """The factors of a model, by tensor, its blocks, and by which factor attention multiplies its logits."""
+    """The factors of a model, by tensor, its blocks, and its attention logits."""
 
     factors: Mapping[str, Factors]
     blocks: Blocks
-    logits: Mapping[str, float]
+    logits: Mapping[str, Logits]
 
 
 def _factors_over_base(
@@ -370,10 +370,13 @@ def _factors_over_base(
 def grown_logits(model: Seen, base: Seen) -> dict[str, float] | None:
     """By how much the attention logits of a model are larger than those of its base, by the matrix of their queries."""
     places, grown = places_of(base.logits, base.blocks), dict[str, float]()
-    for name, scale in model.logits.items():
-        other = alike(name, model.blocks, places)
-        if other is not None and abs(math.log(scale / base.logits[other])) > _SAME:
-            grown[name] = scale / base.logits[other]
+    for name, here in model.logits.items():
+        if here.is_query and (other := alike(name, model.blocks, places)) is not None:
+            there = base.logits[other]
+            ratio = here.size * here.outside / (there.size * there.outside)
+            ratio *= here.both / there.both if here.size != there.size else 1.0
+            if abs(math.log(ratio)) > _SAME:
+                grown[name] = ratio
     return grown if model.logits and places else None
 
 
@@ -389,6 +392,9 @@ def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:
         for name, other in zip(names, there.get(place, ()), strict=False):  # one of them may be deeper
             pairs = zip(model.factors[name], base.factors[other], strict=True)
             looked_up, applied = (_ratio(*pair) for pair in pairs)
+            here, at_base = model.logits.get(name), base.logits.get(other)
+            if here and at_base and here.size != at_base.size:  # what scales the logits of growing heads is no factor
+                applied = 1.0 if applied is None else applied * at_base.inside / here.inside
             own.add(None if looked_up is None or applied is None else Own(looked_up, applied))
         if own - {Own()}:
             found |= dict.fromkeys(names, own.pop() if len(own) == 1 else None)

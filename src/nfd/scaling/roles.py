@@ -15,10 +15,11 @@ from nfd.scaling.graph import (
     Branch,
     Factors,
     Fans,
+    Logits,
     branches_of,
     factors_of,
     fans_of,
-    logit_scales_of,
+    logits_of,
     norm_before,
     operations,
     parameters_of,
@@ -74,12 +75,12 @@ class Shown:
 class Trace:
     """What was seen: by the names of tensors, none where nothing could be run; ``unscaled``, modules whose outputs are
     branches that no tensor scales; whether something looks like attention, a softmax alone or fused; and
-    ``logits``, by which factor attention multiplies them, times the size of heads (``logit_scales_of``)."""
+    ``logits``, how attention multiplies what matrices of queries and keys make."""
 
     tensors: Mapping[str, Shown] = field(default_factory=dict)
     unscaled: frozenset[str] = frozenset()
     attends: bool = False
-    logits: Mapping[str, float] = field(default_factory=dict)
+    logits: Mapping[str, Logits] = field(default_factory=dict)
 
     @property
     def factors(self) -> dict[str, Factors]:
@@ -166,7 +167,7 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     fans = fans_of(ran)
     shown = {n: Shown(acts.get(n), streams.get(n), fans.get(n), norms.get(n, frozenset()), factors[n]) for n in factors}
     attends = any(_ATTENTION.search(o.name) for o in ran)
-    return Trace(shown, frozenset(unscaled), attends, logit_scales_of(ran)).of({name: name for name in own})
+    return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of({name: name for name in own})
 
 
 def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
