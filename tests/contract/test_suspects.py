@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.bestiary.beasts import BEASTS, FewHeads, FewHeadsByRoot
-from tests.bestiary.gpt import BASE_DEPTH, BASE_WIDTH, GPT, Size, batches
+from tests.bestiary.gpt import BASE_DEPTH, BASE_WIDTH, GPT, Attention, Size, batches
 from torch import nn
 
 import nfd
@@ -58,6 +58,45 @@ def test_a_plan_says_by_how_much_logits_of_growing_heads_are_too_large() -> None
     sound = planned(FewHeads)
     assert sound.logits == {}
     assert not any("heads" in note for note in sound.notes)
+
+
+class UnitAttention(Attention):
+    """Weights of variance one, with their scale in the forward pass, as in u-muP."""
+
+    def split(self, x: torch.Tensor) -> Any:
+        scaled = self.qkv(x) * x.shape[-1] ** -0.5
+        return (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in scaled.chunk(3, -1))
+
+
+def test_a_factor_behind_queries_is_the_models_own() -> None:
+    plan = planned(UnitAttention)
+    assert [plan.own_factor(f"blocks.{k}.attn.qkv.weight") for k in (0, 1)] == pytest.approx([0.5, 0.5])
+    assert plan.logits == {}
+
+
+class Unknown(torch.optim.Optimizer):
+    """Signs, by a class that nobody knows."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad.sign()
+
+
+def test_updates_of_an_unknown_optimizer_are_judged_by_the_law_that_is_said() -> None:
+    beast = BY_NAME["head_rate_by_root"]
+    make_model, _ = beast.make(True)
+    task, sizes = nfd.Task(batches()[:2], make_optimizer=Unknown), ([32, 64, 128], [2])
+    silent = nfd.check(make_model, task, *sizes, lr=1e-3, rule="standard", seeds=2)
+    assert "Unknown" in silent.unjudged
+    assert all(suspect.what != "update" for suspect in silent.suspects)
+    told = nfd.check(make_model, task, *sizes, lr=1e-3, rule="standard", optimizer="lion", seeds=2)
+    assert {s.tensor for s in told.suspects if s.what == "update"} >= {"head.weight", "blocks.*.mlp.up.weight"}
+    assert not told.unjudged
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,20 @@ def from_config(
     from transformers import PretrainedConfig
 
     if not isinstance(config, PretrainedConfig):
-        raise InputTypeError(f"config must be one of transformers; got {config!r} of type {type(config).__name__}.")
+        raise InputTypeError(
+            "config must be a config of transformers, as AutoConfig.from_pretrained returns it, or model.config; got "
+            f"a {type(config).__name__}."
+        )
+    for argument, given in (("scale", scale), ("keep", keep)):
+        if isinstance(given, str):
+            raise InputTypeError(f"{argument} must be a list of names of fields; got {given!r}.")
+    for argument, named in (("width", width), ("depth", depth)):
+        if not all(isinstance(name, str) for name in ([named] if isinstance(named, str | int) else named)):
+            raise InputTypeError(
+                f"{argument} must name a field, such as 'hidden_size'; got {named!r}. make_model takes the size itself."
+            )
+    if model_class is not None and (isinstance(model_class, nn.Module) or not callable(model_class)):
+        raise InputTypeError(f"model_class must be a class that takes a config; got {model_class!r}.")
     config = copy.deepcopy(config)
     kept = {_own_name(config, name) for name in keep}
     widths, depths = _tied(config, "width", width, kept, scale), _tied(config, "depth", depth, kept, ())

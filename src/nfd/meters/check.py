@@ -59,8 +59,8 @@ from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
 from nfd.scaling.model import listed
-from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
-from nfd.scaling.rules import MAX_RATE
+from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import outputs_of
 from nfd.store import Record
 
@@ -92,7 +92,7 @@ def check(
         check = nfd.check(make_model, batches, [16, 32], [2, 4], lr=3e-3)
         print(check)  # per meter: exponent, verdict, cause and remedy
         if not check.ok:
-            print(check.failures)
+            print(check.suspects, check.faults, check.failures)
 
     Meters are read on the first batch, after the last step, or with ``at`` after each of these steps:
 
@@ -141,10 +141,16 @@ def check(
         samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
-    made = ""
+    made, judge, unjudged = "", family, ""
     if task.make_optimizer is not None:  # made once before anything is trained, for its name and its errors
         groups = family.member(*family.base, device=task.device).groups(rate, task.weight_decay, task.adamw_lr)
-        made = type(optimizer_of(task, family.optimizer, groups)).__name__
+        stepping = optimizer_of(task, family.optimizer, groups)
+        made = type(stepping).__name__
+        if optimizer is None and not rule_named(family.rule).scales_width:  # nobody said which: its class may
+            try:
+                judge = family.under(optimizer=law_of(stepping).name)
+            except InputError:
+                unjudged = f"What updates of a {made} should be is not known: pass optimizer=, the law that it has."
     meters = Meters(None if at is None else tuple(at), noise)
     looks = tuple(at) if at else (task.steps,)
     trials = [
@@ -171,10 +177,11 @@ def check(
     )
     # in depth a suspect explains a fault of the meters: what a rule of width alone leaves as it is may be meant
     deep = [axis for axis in AXES if axis == "width" or any(is_fault(row) and row["axis"] == axis for row in table)]
+    suspects, untold = suspects_of(runs, sizes, judge, deep, updates=not unjudged)
     return Check(
         table, runs, failures_of(runs), family.rule, family.optimizer, rate, looks, seeds, task.about, family.base,
         growth(runs, looks), any(run["draws"] for run in runs), task.copies, made,
-        suspects_of(runs, sizes, family, deep),
+        suspects, unjudged or untold,
     )  # fmt: skip
 
 
@@ -226,6 +233,7 @@ class Check:
         about: how the batches were read: their number, samples and shape, in words.
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
         suspects: kinds of tensors that scale otherwise than they should, and why (``nfd.meters.suspects``).
+        unjudged: why tensors, or their updates, were not judged by themselves; empty where they were.
 
     Example::
 
@@ -250,6 +258,7 @@ class Check:
     copies: bool = False
     optimizer_class: str = ""
     suspects: list[Suspect] = field(default_factory=list)
+    unjudged: str = ""
 
     @property
     def steps(self) -> int:
@@ -316,7 +325,8 @@ class Check:
         """Warnings in words: random numbers in training, targets that repeat the inputs, matrices that never moved."""
         still = self.unmoved
         stands = f"Note: no training moved {listed(still)}. {_STILL}"
-        return [note for note, holds in ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still)) if holds]
+        told = ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still), (f"Note: {self.unjudged}", self.unjudged))
+        return [note for note, holds in told if holds]
 
     @property
     def suspicions(self) -> list[str]:

@@ -35,8 +35,9 @@ from nfd.meters.verdict import verdict_of
 from nfd.scaling.model import block_of, in_any_block, numberless, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX
 from nfd.scaling.plan import Plan
-from nfd.scaling.rules import rule_named
+from nfd.scaling.rules import Power, rule_named
 
+_Excesses = dict[tuple[str, "What"], Interval]
 What = Literal["start", "update", "factor", "decay", "epsilon", "attention"]
 
 # ---- what is read of one network -------------------------------------------------------------------------------------
@@ -58,15 +59,15 @@ class Sizes:
         self.start = copies({name: t for name, t in own.items() if name not in kept}) | dict(kept) if own else {}
         self.settings: dict[str, Row] = {name: {} for name in self.start}
         self.optimizer: Any = None
+        self.names = {id(t.parameter): name for name, t in own.items()}
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the rates of the first step."""
-        if self.optimizer is None:
-            self.optimizer, names = optimizer, self._names()
-            for group in optimizer.param_groups:
-                rate, decay = float(group.get("lr") or 0.0), float(group.get("weight_decay") or 0.0)
-                for name in {names.get(id(p), "") for p in group["params"]} & self.settings.keys():
-                    self.settings[name] = {"rate": rate, "decay": rate * decay}
+        """Note the rates of a step, which later ones replace: a loop may overwrite those of the groups."""
+        self.optimizer, names = optimizer, self.names
+        for group in optimizer.param_groups:
+            rate, decay = float(group.get("lr") or 0.0), float(group.get("weight_decay") or 0.0)
+            for name in {names.get(id(p), "") for p in group["params"]} & self.settings.keys() if rate else ():
+                self.settings[name] = {"rate": rate, "decay": rate * decay}
 
     def read(self) -> list[Row]:
         """A row for every tensor."""
@@ -79,11 +80,8 @@ class Sizes:
             rows.append({"tensor": name, **sizes, **self.settings[name], "epsilon": epsilons.get(name, 0.0)})
         return rows
 
-    def _names(self) -> dict[int, str]:
-        return {id(t.parameter): name for name, t in tensors(self.member.module).items()}
-
     def _epsilons(self) -> dict[str, float]:
-        names, found = self._names(), dict[str, float]()
+        names, found = self.names, dict[str, float]()
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             for p in group["params"]:
                 state = self.optimizer.state.get(p, {})
@@ -124,43 +122,44 @@ class Suspect:
         return f"{self.tensor}: {self.cause}"
 
 
-def reference(family: Family, sizes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Plan]:
-    """Plans of all sizes by which networks are judged: the family's own, or of one that leaves tensors as they are
-    those of a rule that scales; none where none can be made."""
-    rules = [family.rule] if rule_named(family.rule).scales_width else ["complete-p", "mup"]
-    for rule in rules:
-        try:
-            chosen = family.under(rule)
-            return {size: chosen.plan(*size) for size in sizes}
-        except InputError:
-            continue
-    return {}
-
-
 def suspects_of(
-    runs: Sequence[Row], sizes: Mapping[str, list[int]], family: Family, axes: Sequence[Axis]
-) -> list[Suspect]:
-    """The suspects of all networks along these axes, the furthest from what is sound first."""
+    runs: Sequence[Row], sizes: Mapping[str, list[int]], family: Family, axes: Sequence[Axis], *, updates: bool
+) -> tuple[list[Suspect], str]:
+    """The suspects of all networks along these axes, the furthest from what is sound first; and why there can be none,
+    where no plan can be made.
+
+    Args:
+        family: its plans judge: those of its rule, or where that leaves tensors as they are of one that scales.
+        updates: whether the law of its optimizer is the law of the one that trained.
+    """
     asked = [axis for axis in axes if len(sizes[axis]) > 1]
     if not asked or not any(run["tensors"] for run in runs):
-        return []
-    plans = reference(family, [(width, depth) for width in sizes["width"] for depth in sizes["depth"]])
-    is_free = not rule_named(family.rule).scales_width
-    found = [
-        suspect for axis in asked if plans for suspect in _Along(axis, runs, sizes[axis], plans, is_free).suspects()
-    ]
-    return sorted(found, key=lambda suspect: -abs(suspect.excess.value))
+        return [], ""
+    is_free, plans, untold = not rule_named(family.rule).scales_width, {}, ""
+    for rule in ["complete-p", "mup"] if is_free else [family.rule]:
+        try:
+            judge = family.under(rule)
+            plans = {(n, L): judge.plan(n, L) for n in sizes["width"] for L in sizes["depth"]}
+            break
+        except InputError as error:
+            untold = f"Tensors are not judged by themselves: {str(error).splitlines()[0]}"
+    if not plans:
+        return [], untold
+    found = [s for axis in asked for s in _Along(axis, runs, sizes[axis], plans, is_free, updates).suspects()]
+    return sorted(found, key=lambda suspect: -abs(suspect.excess.value)), ""
 
 
 @dataclass(frozen=True)
 class _Along:
-    """The networks along one axis and the plans that judge them; ``is_free``: whether no plan scales these networks."""
+    """The networks along one axis and the plans that judge them; ``is_free``: whether no plan scales these networks,
+    ``updates``: whether their updates are judged."""
 
     axis: Axis
     runs: Sequence[Row]
     sizes: list[int]
     plans: Mapping[tuple[int, int], Plan]
     is_free: bool
+    updates: bool
 
     def suspects(self) -> Iterator[Suspect]:
         found = dict[tuple[str, What], Interval]()
@@ -168,10 +167,12 @@ class _Along:
         rules: list[RuleName] = ["depth-mup", "complete-p"] if self.is_free and self.axis == "depth" else []
         for rule in rules or [self.plan(self.runs[0]).rule]:
             for place, excess in self.excesses(rule).items():
-                if place not in found or abs(excess.value) < abs(found[place].value):
+                is_judged = self.updates or place[1] != "update"
+                if is_judged and (place not in found or abs(excess.value) < abs(found[place].value)):
                     found[place] = excess
         span = self.sizes[-1] / self.sizes[0]
         clear = {place: own for place, own in found.items() if verdict_of(own, span) in ("GROWS", "COLLAPSES")}
+        clear = self.without_what_follows(clear)
         for (kind, what), excess in clear.items():
             start, update = (clear.get((kind, of)) for of in ("start", "update"))
             alike = start and update and abs(start.value - update.value) < _ALIKE
@@ -187,6 +188,15 @@ class _Along:
         if self.axis == "width":
             yield from self.grown_logits()
             yield from self.decayed_gains()
+
+    def without_what_follows(self, clear: _Excesses) -> _Excesses:
+        """Suspects without updates at sound rates, where something else is wrong of which they may be a consequence."""
+        follows = {
+            (kind, what): what == "update" and self.has_sound_rate(kind) and (kind, "start") not in clear
+            for kind, what in clear
+        }
+        causes = {place: excess for place, excess in clear.items() if not follows[place]}
+        return causes or clear
 
     def plan(self, run: Row) -> Plan:
         """What judges a network."""
@@ -231,6 +241,12 @@ class _Along:
         last = next(run for run in self.runs if (run[self.axis], run[other]) == (self.sizes[-1], first[other]))
         return _means(first, kind, self.plan(first)), _means(last, kind, self.plan(last))
 
+    def has_sound_rate(self, kind: str) -> bool:
+        """Whether its rate follows the plan and Adam's epsilon leaves its updates alone."""
+        a, b = self.ends(kind)
+        follows = a["rate"] > 0 and math.isclose(b["rate"] / a["rate"], b["sound_rate"] / a["sound_rate"], rel_tol=0.05)
+        return follows and b["epsilon"] < _RULING
+
     # ---- in words
 
     def suspect(self, kind: str, what: What, excess: Interval) -> Suspect:
@@ -245,14 +261,24 @@ class _Along:
 
         if what == "factor":
             text = f"start and updates {by}: the forward pass has a factor of {self.axis} too many, or lacks one"
+            entries = self.plan(self.runs[-1]).entries
+            tied = [name for name, entry in entries.items() if entry.role == "tied"]
+            if (
+                tied and kind in entries and entries[kind].multiplier != Power()
+            ):  # the norm that takes the head's factor
+                kind, text = (
+                    tied[0],
+                    f"it is the head as well, and its logits are {by}: the forward pass must divide them",
+                )
+                text += f" by the {self.axis}, once"
         elif what == "start":
             text = f"start {by}: RMS {values('start', 'sound_start')}"
         elif what == "decay":
-            text = f"rate times decay {by}: {values('decay', 'one')}. Let decays rise as rates fall"
+            text = f"rate times decay {by}: {values('decay', 'one')}. Let decays rise as rates fall, and no faster"
         elif b["epsilon"] > max(_RULING, a["epsilon"]) and excess.value < 0:
             what = "epsilon"
             text = f"updates {by}: Adam's epsilon is {b['epsilon']:.2g} times the gradient at {last}. Lower it"
-        elif a["rate"] and not math.isclose(b["rate"] / a["rate"], b["sound_rate"] / a["sound_rate"], rel_tol=0.05):
+        elif a["rate"] and not self.has_sound_rate(kind):
             text = f"updates {by}: its rate is {values('rate', 'sound_rate')}"
         else:
             text = f"updates {by}: {values('change', 'sound_update')}"

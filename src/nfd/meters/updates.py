@@ -195,11 +195,12 @@ class Baseline:
         weight, z, law = whole(t.parameter), now.inputs.get(t.name), self.member.plan.law_for(t.name)
         changed = weight - start
         if t.name not in self._start_sizes:
-            self._start_sizes[t.name] = norm(start), spectral_norm(start) if t.name in self.hidden else 0.0
+            spectral = spectral_norm(start, is_stack=is_stack(t)) if t.name in self.hidden else 0.0
+            self._start_sizes[t.name] = norm(start), spectral
         size, spectral = self._start_sizes[t.name]
         meters = {"change": norm(changed) / size, "weight": norm(weight) / size} if size else {}
         if spectral:  # of hidden matrices; one that begins at zero has no ratio
-            meters["update_to_weight"] = spectral_norm(changed) / spectral
+            meters["update_to_weight"] = spectral_norm(changed, is_stack=is_stack(t)) / spectral
         if z is None or not is_linear(t, z):
             return meters, None
         multiplier = self.member.multiplier(t.name)
@@ -365,6 +366,11 @@ def quiet(model: nn.Module) -> Iterator[None]:
 _POWER_ITERATIONS = 16
 
 
+def is_stack(t: TensorInfo) -> bool:
+    """Whether a tensor is a stack of matrices, as of experts: of three dimensions, in a module that tells no fans."""
+    return len(t.shape) == 3 and t.ins is None
+
+
 def is_linear(t: TensorInfo, z: Tensor) -> bool:
     """Whether the owner of a matrix does nothing but apply it: only then can its own part be measured."""
     if isinstance(t.owner, nn.MultiheadAttention):
@@ -392,16 +398,18 @@ def reach(t: TensorInfo, change: Tensor, z: Tensor, law: OptimizerLaw) -> float:
     return size * _norm_of_inputs(t, z)
 
 
-def spectral_norm(matrix: Tensor) -> float:
-    """The largest singular value of a matrix, flattened to two dimensions, by power iteration."""
-    w = matrix.flatten(1)
+def spectral_norm(matrix: Tensor, *, is_stack: bool = False) -> float:
+    """The largest singular value of a matrix, flattened to two dimensions, by power iteration; RMS over a stack."""
+    w = matrix if is_stack else matrix.flatten(1)
     w = w.to(torch.promote_types(w.dtype, torch.float32))  # squares of small updates are zero in 16 bits
-    v = torch.ones(1, w.shape[1], dtype=w.dtype, device=w.device)  # a row: ten times as fast as a column
+    v = torch.ones(
+        *w.shape[:-2], 1, w.shape[-1], dtype=w.dtype, device=w.device
+    )  # a row: ten times as fast as a column
     v[..., ::2] -= 0.5
     for _ in range(_POWER_ITERATIONS):
         v = v @ w.mT @ w
-        v /= torch.linalg.vector_norm(v).clamp_min_(torch.finfo(w.dtype).tiny)
-    return norm(v @ w.mT)
+        v /= torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True).clamp_min_(torch.finfo(w.dtype).tiny)
+    return norm(v @ w.mT) / math.sqrt(math.prod(w.shape[:-2]))
 
 
 def norm(values: Tensor) -> float:

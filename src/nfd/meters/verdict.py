@@ -330,8 +330,8 @@ _TEXTS = {
     "gradients-explode-at-zero": "gradients explode{place} where the stream is zero, as at a padding id with a zero "
     "embedding, which a norm divides by the root of its epsilon: {size:.1e} times the last block's at the first. Mask "
     "that id in the loss and in attention, or keep it out of the batches",
-    "experts-dead": "{layer} had no gradient at any step in any network, as {size:.0%} of all there: no token "
-    "reaches them. Does the router choose among all? Add a balancing loss or bias",
+    "experts-dead": "no token reached {layer} at any step in any network, as {size:.0%} of the experts there: does the "
+    "router choose among all? Add a balancing loss or bias",
     "router-collapsed": "the router {layer} chooses one expert first for {size:.0%} of the tokens, from every seed: a "
     "balancing loss, a lower rate or a smaller start of the router keep it even",
 }

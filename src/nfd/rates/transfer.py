@@ -153,7 +153,8 @@ class Transfer:
         """The answer of every rule along sizes and further axes, and the notes."""
         against = [own.sentence for answer in self.rules for own in answer.against.values()]
         law = [] if self.law is None else [self.law.sentence]
-        return [*law, *map(str, self.rules), *against, *self.notes]
+        along = [str(answer) for answer in self.rules if len(answer.cells) > 1]  # of one size there is nothing to say
+        return [*law, *along, *against, *self.notes]
 
     def __str__(self) -> str:
         return "\n".join([rows_as_text(self.levels), *self.sentences])
