@@ -33,23 +33,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.show import fill_page
-from benchmarks.two_limits import FEEDBACKS, PAGE
+from benchmarks.two_limits import FEEDBACKS, PAGE, table
 from nfd import SGD, ResNet, kernel
-from nfd.core import Activation, Feedback, interval, log_slope
+from nfd.core import Activation, interval, log_slope
 from nfd.core.files import write_text
 from nfd.data import digits
 from nfd.paper.two_limits import systematic
 
 NUMBERS, STORE = Path(__file__).with_suffix(".json"), Path("build/two-limits-depth")
 LOOKS, PROBES, SEEDS = (1, 5, 40), 64, 16
-ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf", "identity")
-HORIZONS = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -68,45 +66,43 @@ class Case:
 
     @property
     def eta_c(self) -> float:
-        return 1 / (3 * kernels(self, torch.ones(1, 4), math.inf)[1].item())
+        return 1 / (3 * float(self.kernel(torch.ones(1, 4), "independent-feedback")))
+
+    def kernel(self, x: Tensor, kind: Any, depth: float = math.inf) -> Tensor:
+        """What a small step moves at infinite width."""
+        return kernel(x.double(), kind=kind, activation=self.activation, horizon=self.horizon, depth=depth)
+
+    def network(self, L: int, **settings: Any) -> ResNet:
+        return ResNet(64, self.outputs, self.width, L, horizon=self.horizon, activation=self.activation, **settings)
 
     def loss(self, f: Tensor, label: Tensor) -> Tensor:
         if self.outputs > 1:
             return torch.nn.functional.cross_entropy(f, label)
-        return (f[:, 0] - sign(label)).square().sum() / 2
+        return (f[:, 0] - torch.where(label % 2 == 0, 1.0, -1.0)).square().sum() / 2
 
 
 MAIN = Case(depths=(4, 8, 16, 32, 64, 128, 256, 512), width=256)
-GRID = (*(Case(name, T) for name in ACTIVATIONS for T in HORIZONS), Case(outputs=10))
-
-
-def sign(label: Tensor) -> Tensor:
-    """+1 for even digits, -1 for odd ones."""
-    return torch.where(label % 2 == 0, 1.0, -1.0)
-
-
-def kernels(case: Case, x: Tensor, depth: float) -> list[Tensor]:
-    """What a small step moves at infinite width, of standard and decoupled networks."""
-    kinds = ("ntk", "independent-feedback")
-    form: Any = {"activation": case.activation, "horizon": case.horizon, "depth": depth}
-    return [kernel(x.double(), kind=cast(Any, kind), **form) for kind in kinds]
+_NAMES: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf", "identity")
+GRID = (*(Case(name, T) for name in _NAMES for T in (0.5, 1.0, 2.0)), Case(outputs=10))
 
 
 def exact(case: Case) -> Tensor:
     """The RMS [depths] of the difference after one small step at infinite width."""
     x = digits().inputs[[0, *range(LOOKS[-1], LOOKS[-1] + PROBES)]]
-    gaps = (torch.sub(*kernels(case, x, L))[0, 1:] for L in case.depths)
-    return case.eta_c * torch.stack([gap.square().mean().sqrt() for gap in gaps])
+    gaps = (case.kernel(x, "ntk", L) - case.kernel(x, "independent-feedback", L) for L in case.depths)
+    return case.eta_c * torch.stack([gap[0, 1:].square().mean().sqrt() for gap in gaps])
 
 
-def changes(case: Case, L: int, feedback: Feedback, seed: int) -> Tensor:
+def apart(case: Case, seed: int) -> Tensor:
+    """Standard minus decoupled [depths, looks, probes * outputs]."""
+    kinds = ([changes(case, case.network(L, feedback=kind, seed=seed)) for L in case.depths] for kind in FEEDBACKS)
+    return torch.sub(*map(torch.stack, kinds))
+
+
+def changes(case: Case, net: ResNet) -> Tensor:
     """Changes of the outputs on other digits [looks, probes * outputs]."""
     data, steps = digits(), LOOKS[-1]
     x, label, probe = data.inputs.float(), data.labels, data.inputs[steps : steps + PROBES].float()
-    net = ResNet(
-        x.shape[1], case.outputs, case.width, L, horizon=case.horizon, activation=case.activation, feedback=feedback,
-        seed=seed,
-    )  # fmt: skip
     optimizer, seen = SGD(net.param_groups(case.eta_c)), []
     with torch.no_grad():
         start = net(probe)
@@ -120,26 +116,19 @@ def changes(case: Case, L: int, feedback: Feedback, seed: int) -> Tensor:
     return torch.stack(seen)
 
 
-def apart(case: Case, seed: int) -> Tensor:
-    """Standard minus decoupled [depths, looks, probes * outputs]."""
-    return torch.stack([torch.sub(*(changes(case, L, kind, seed) for kind in FEEDBACKS)) for L in case.depths])
-
-
 def coupling(case: Case, L: int, seed: int) -> Tensor:
     """The mean over layers of what the initial matrices answer along g, over the rate, after one step on one digit."""
-    x, rate = digits().inputs[:1].float(), 0.01
+    x, rate, net = digits().inputs[:1].float(), 0.01, case.network(L, seed=seed)
     x = x / x.norm() * math.sqrt(x.shape[1])
-    net = ResNet(x.shape[1], 1, case.width, L, activation=case.activation, horizon=case.horizon, seed=seed)
     start = [layer.weight.detach().clone() for layer in net.outer]
     before = net.streams(x)
-    before.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(before.outputs.sum())
     h, g = before.h[:, 0].detach(), before.delta[:, 0]
     SGD(net.param_groups(rate)).step()
     with torch.no_grad():
         moved = torch.relu(net.streams(x).h[:, 0]) - torch.relu(h)
-        scale = math.sqrt(case.horizon / L / case.width) / rate
         parts = [-(g[k + 1] @ (W @ moved[k])) / g[k + 1].square().sum() for k, W in enumerate(start)]
-    return scale * torch.stack(parts).mean().double()
+    return math.sqrt(case.horizon / L / case.width) / rate * torch.stack(parts).mean().double()
 
 
 def counted(L: int) -> tuple[float, float]:
@@ -156,7 +145,13 @@ def found(depths: Sequence[int], differences: Tensor) -> dict[str, Any]:
     """The sizes of differences [R, depths, ...], noise subtracted, their power of L, and what is said of it."""
     power = interval(lambda r: log_slope(depths, systematic(r)), differences)
     said = "vanishes" if power.high < -0.5 else "stays" if power.low > -0.5 else "undecided"
-    return {"sizes": systematic(differences).tolist(), "power": str(power), "said": said} | power.limits
+    shown = f"{power.value:+.2f}±{power.high - power.value:.2f}"
+    return {"sizes": systematic(differences).tolist(), "power": shown, "said": said} | power.limits
+
+
+def formula(depths: Sequence[int], sizes: Tensor) -> dict[str, Any]:
+    """Sizes without noise, and their power of L."""
+    return {"sizes": sizes.tolist(), "power": f"{log_slope(depths, sizes):+.2f}"}
 
 
 def kept(name: str, case: Case, measured: Callable[[int], Tensor]) -> Tensor:
@@ -171,34 +166,31 @@ def kept(name: str, case: Case, measured: Callable[[int], Tensor]) -> Tensor:
 
 def judged(case: Case) -> dict[str, Any]:
     """The powers of a case by the number of steps, and that of the closed form."""
-    differences, first = kept("apart", case, partial(apart, case)), exact(case)
-    after = {str(k): found(case.depths, differences[:, :, i]) for i, k in enumerate(LOOKS)}
-    closed = {"sizes": first.tolist(), "power": f"{log_slope(case.depths, first):+.3f}"}
-    return {"case": case.name, "depths": case.depths, "first small step": closed} | after
+    differences = kept("apart", case, partial(apart, case))
+    after = {f"step {k}": found(case.depths, differences[:, :, i]) for i, k in enumerate(LOOKS)}
+    return after | {"step 1, formula": formula(case.depths, exact(case))}
 
 
 def tables(numbers: dict[str, Any]) -> dict[str, str]:
     """The tables of the page."""
-    main, layers, depths = numbers["main"], numbers["layers"], numbers["main"]["depths"]
-    rows = {f"after step {k}": main[str(k)] for k in LOOKS} | {"first small step, formula": main["first small step"]}
-    lines = [["difference", *(f"L = {L}" for L in depths), "power of L"], ["---"] * (len(depths) + 2)]
-    for name, row in (rows | layers).items():
-        lines.append([name, *(f"{size:.2g}" for size in row["sizes"]), row["power"]])
-    powers = [["activation, T", "first small step, formula", *(f"after step {k}" for k in LOOKS)], ["---"] * 5]
-    for case in numbers["grid"]:
-        powers.append([case["case"], case["first small step"]["power"], *(case[str(k)]["power"] for k in LOOKS)])
-    both = {"depth": lines, "powers": powers}
-    return {name: "\n".join(f"| {' | '.join(line)} |" for line in table) for name, table in both.items()}
+    rows = {name: [*(f"{v:.2g}" for v in row["sizes"]), row["power"]] for name, row in numbers["main"].items()}
+    powers = {name: [row["power"] for row in rows.values()] for name, rows in numbers["cases"].items()}
+    first, *_ = numbers["cases"].values()
+    depth = table(["L", *map(str, MAIN.depths), "power"], rows)
+    return {"depth": depth, "powers": table(["activation, T", *first], powers)}
 
 
 def main() -> None:
     """Measure, and write what was found."""
-    each = torch.tensor([counted(L) for L in MAIN.depths]).T
-    part = kept("layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in MAIN.depths]))
-    layers = {"coupling of a layer": found(MAIN.depths, part)}
-    for name, sizes in (("the same, formula", each[0]), ("the same by Appendix F", each[1])):
-        layers[name] = {"sizes": sizes.tolist(), "power": f"{log_slope(MAIN.depths, sizes):+.3f}"}
-    numbers = {"layers": layers, "main": judged(MAIN), "grid": [judged(case) for case in GRID]}
+    depths, L = MAIN.depths, torch.tensor(MAIN.depths)
+    layer = kept("layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in depths]))[:, :, None]
+    ours, theirs = torch.tensor([counted(L) for L in depths], dtype=torch.float64).T
+    main = judged(MAIN) | {
+        "one layer": found(depths, layer), "formula": formula(depths, ours),
+        "Appendix F": formula(depths, theirs), "all layers": found(depths, layer * L[:, None]),
+        "all, formula": formula(depths, ours * L), "all, Appendix F": formula(depths, theirs * L),
+    }  # fmt: skip
+    numbers = {"main": main, "cases": {case.name: judged(case) for case in GRID}}
     write_text(NUMBERS, json.dumps(numbers, indent=1) + "\n")
     fill_page(PAGE, tables(numbers))
 
