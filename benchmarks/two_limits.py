@@ -2,7 +2,7 @@
 
     python -m benchmarks.two_limits
 
-fills tables of docs/two-limits.md in about a quarter of an hour; ``benchmarks.two_limits_depth`` fills the others.
+fills ``benchmarks/two_limits.md``, which docs/two-limits.md quotes, in about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nfd.paper.two_limits import (
     systematic,
 )
 
-PAGE = Path(__file__).parents[1] / "docs/two-limits.md"
+PAGE = Path(__file__).with_suffix(".md")
 FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent")
 WIDTH, NETWORKS, PARTICLES = 4096, 24, 8192  # and as many solutions of Definition 1 as networks
 

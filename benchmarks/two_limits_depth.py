@@ -39,13 +39,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.show import fill_page
-from benchmarks.two_limits import FEEDBACKS, PAGE, table
+from benchmarks.two_limits import FEEDBACKS, table
 from nfd import SGD, ResNet, kernel
 from nfd.core import Activation, interval, log_slope
 from nfd.core.files import write_text
 from nfd.data import digits
 from nfd.paper.two_limits import systematic
 
+PAGE = Path(__file__).parents[1] / "docs/two-limits.md"
 NUMBERS, STORE = Path(__file__).with_suffix(".json"), Path("build/two-limits-depth")
 LOOKS, PROBES, SEEDS = (1, 5, 40), 64, 16
 
@@ -173,10 +174,11 @@ def judged(case: Case) -> dict[str, Any]:
 
 def tables(numbers: dict[str, Any]) -> dict[str, str]:
     """The tables of the page."""
-    rows = {name: [*(f"{v:.2g}" for v in row["sizes"]), row["power"]] for name, row in numbers["main"].items()}
+    shown = [MAIN.depths.index(L) for L in (4, 32, 512)]
+    rows = {name: [*(f"{row['sizes'][i]:.2g}" for i in shown), row["power"]] for name, row in numbers["main"].items()}
     powers = {name: [row["power"] for row in rows.values()] for name, rows in numbers["cases"].items()}
     first, *_ = numbers["cases"].values()
-    depth = table(["L", *map(str, MAIN.depths), "power"], rows)
+    depth = table(["", *(f"L = {MAIN.depths[i]}" for i in shown), "power"], rows)
     return {"depth": depth, "powers": table(["activation, T", *first], powers)}
 
 
