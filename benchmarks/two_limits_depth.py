@@ -34,10 +34,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from benchmarks.show import fill_page
 from benchmarks.two_limits import FEEDBACKS, table
@@ -68,18 +69,18 @@ class Case:
 
     @property
     def eta_c(self) -> float:
-        return 1 / (3 * float(self.kernel(torch.ones(1, 4), "independent-feedback")))
+        return 1 / (3 * float(self.kernel(torch.ones(1, 4, dtype=torch.float64), "independent-feedback")))
 
     def kernel(self, x: Tensor, kind: Any, depth: float = math.inf) -> Tensor:
         """What a small step moves at infinite width."""
-        return kernel(x.double(), kind=kind, activation=self.activation, horizon=self.horizon, depth=depth)
+        return cast("Tensor", kernel(x, kind=kind, activation=self.activation, horizon=self.horizon, depth=depth))
 
     def network(self, L: int, **settings: Any) -> ResNet:
         return ResNet(64, self.outputs, self.width, L, horizon=self.horizon, activation=self.activation, **settings)
 
     def loss(self, f: Tensor, label: Tensor) -> Tensor:
         if self.outputs > 1:
-            return torch.nn.functional.cross_entropy(f, label)
+            return cross_entropy(f, label)
         return (f[:, 0] - torch.where(label % 2 == 0, 1.0, -1.0)).square().sum() / 2
 
 
@@ -90,7 +91,7 @@ GRID = (*(Case(name, T) for name in _NAMES for T in (0.5, 1.0, 2.0)), Case(outpu
 
 def exact(case: Case) -> Tensor:
     """The RMS [depths] of the difference after one small step at infinite width."""
-    x = digits().inputs[[0, *range(LOOKS[-1], LOOKS[-1] + PROBES)]]
+    x = digits().inputs.double()[[0, *range(LOOKS[-1], LOOKS[-1] + PROBES)]]
     gaps = (case.kernel(x, "ntk", L) - case.kernel(x, "independent-feedback", L) for L in case.depths)
     return case.eta_c * torch.stack([gap[0, 1:].square().mean().sqrt() for gap in gaps])
 
@@ -122,7 +123,7 @@ def coupling(case: Case, L: int, seed: int) -> Tensor:
     """The mean over layers of what the initial matrices answer along g, over the rate, after one step on one digit."""
     x, rate, net = digits().inputs[:1].float(), 0.01, case.network(L, seed=seed)
     x = x / x.norm() * math.sqrt(x.shape[1])
-    start = [layer.weight.detach().clone() for layer in net.outer]
+    start = [cast("Tensor", layer.weight).detach().clone() for layer in net.outer]
     before = net.streams(x)
     torch.autograd.backward(before.outputs.sum())
     h, g = before.h[:, 0].detach(), before.delta[:, 0]
