@@ -2,13 +2,13 @@
 
     python -m benchmarks.two_limits
 
-fills docs/two-limits.md in about a quarter of an hour.
+fills ``benchmarks/two_limits.md``, which docs/two-limits.md quotes, in about a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,16 +21,14 @@ from nfd.core import Activation, Feedback, activation
 from nfd.core.estimates import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data import digits
 from nfd.paper.two_limits import (
-    HORIZON,
     errors_in_depth,
-    first_step,
     flows,
     networks,
     solutions,
     systematic,
 )
 
-PAGE = Path(__file__).parents[1] / "docs/two-limits.md"
+PAGE = Path(__file__).with_suffix(".md")
 FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent")
 WIDTH, NETWORKS, PARTICLES = 4096, 24, 8192  # and as many solutions of Definition 1 as networks
 
@@ -47,7 +45,6 @@ def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), sam
     width, count = scaled(WIDTH, 16), scaled(NETWORKS, 4)
     particles = scaled(PARTICLES, 2 * samples + 2)
     made = {
-        "first steps": first_steps(x[0], scaled(512, 64), scaled(24, 2)),
         "agreement": agreement(x, y, depths, particles, width, count),
         "before training": initialisation(x, scaled(256, 16), scaled(8, 2)),
         "during training": convergence(x, y, width, count),
@@ -58,10 +55,9 @@ def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), sam
 
 
 def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width: int, count: int) -> str:
-    """Differences at every depth, a verdict on each pair, and the size of the outputs."""
+    """Differences at every depth, and the size of the outputs."""
     names = ("Definition 1 - independent", "Eq. 5 - Definition 1", "Definition 1 - standard", "shared - standard")
     rows, paired = list[str](), list[Tensor]()
-    apart: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for L in depths:
         found = {
             "Definition 1": solutions(x, y, L, particles, count, eq5=False),
@@ -75,50 +71,15 @@ def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width
             first, second = (found[part] for part in name.split(" - "))
             same = name.startswith("Eq. 5")
             groups = (first - second,) if same else (first, second)
-            apart[name].append(difference(*groups))
-            cells.append("{:.4f} ({:.4f}), {:.1f}".format(*apart[name][-1]))
+            cells.append("{:.4f} ({:.4f}), {:.1f}".format(*difference(*groups)))
         paired.append((found["Eq. 5"] - found["Definition 1"])[:, None])
         rows.append(f"| {L} | " + " | ".join(cells) + " |")
     head = f"| depth | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}"
-    change = ""
+    size = f"The outputs of the standard network have RMS {rms(found['standard'].mean(0)):.2f}."
     if len(depths) > 1:
         power = interval(lambda r: log_slope(depths, systematic(r)), torch.cat(paired, 1))
-        change = f" by an amount that falls as L^{power}"
-    limits = apart[names[2]]
-    verdicts = "\n".join(
-        [
-            f"- Definition 1 and the decoupled network: {alike(apart[names[0]])}.",
-            f"- The standard network and the infinitely wide one with shared feedback: {alike(apart[names[3]])}.",
-            f"- Definition 1 and the standard network: {alike(limits)}. The difference goes from {limits[0][0]:.3f} at "
-            f"depth {depths[0]} to {limits[-1][0]:.3f} at depth {depths[-1]}.",
-            f"- The extra term of Eq. 5 moves Definition 1{change}. It vanishes with depth, as the paper says, and "
-            "does not explain the gap between the two limits.",
-        ]
-    )
-    size = f"- Outputs of the standard network have RMS {rms(found['standard'].mean(0)):.2f}."
-    return "\n".join([head, *rows, "", verdicts, size])
-
-
-def alike(found: list[tuple[float, float, float]]) -> str:
-    """Whether differences exceed the noise, in words."""
-    largest = max(z for _, _, z in found)
-    return f"the same within noise ({largest:.1f} standard errors at most)" if largest < 2 else (
-        f"different, by {min(z for _, _, z in found):.0f} to {largest:.0f} standard errors"
-    )  # fmt: skip
-
-
-def first_steps(x: Tensor, n: int, count: int) -> str:
-    """Change of f by the first small step: standard over decoupled, against the formula."""
-    x = (x / x.norm() * math.sqrt(len(x))).double()[None]
-    lines = ["| depth | standard / decoupled, measured | formula |", "|---|---|---|"]
-    for L in (4, 16, 64):
-        both = [
-            torch.stack([first_step(x, n, L, feedback, seed) for seed in range(count)])
-            for feedback in ("shared", "independent")
-        ]
-        ratio = interval(lambda a, b: a.mean(0) / b.mean(0), *both)
-        lines.append(f"| {L} | {ratio} | {1 + (HORIZON / 4) / (1 + HORIZON / (2 * L)):.3f} |")
-    return "\n".join([f"Networks of width {n}, {count} of each kind, eta_c = 0.001:", "", *lines])
+        size += f" What Eq. 5 adds falls as L^{power}."
+    return "\n".join([head, *rows, "", size])
 
 
 Pair = tuple[Tensor, Tensor]
@@ -144,22 +105,24 @@ def weighted(group: Tensor | Pair, sign: float) -> list[tuple[float, Tensor]]:
 
 def initialisation(x: Tensor, n: int, count: int) -> str:
     """Fitted exponents of the mean-square errors of untrained networks in depth and width."""
-    depths, L = (4, 8, 16, 32), 8
-    lines = [
-        "| what | activation | against | exponent of the mean square [95 % interval] |",
-        "|---|---|---|---|",
-    ]
+    depths, L, widths = (4, 8, 16, 32), 8, [max(4, n // 4), max(8, n // 2), n, 2 * n]
+    rows: dict[str, list[str]] = {}
     for name in ("relu", "tanh"):
         h, g = zip(*(errors_in_depth(x, name, n, seed, depths) for seed in range(count)), strict=True)
         for what, squares in (("`h_L`", torch.stack(h)), ("`g_0`", torch.stack(g))):
             found = interval(lambda r: log_slope(depths, r.mean(0)), squares)
-            lines.append(f"| {what} | {name} | depth {', '.join(map(str, depths))} | {found} |")
-        widths = [max(4, n // 4), max(8, n // 2), n, 2 * n]
+            rows.setdefault(f"{what}, depths {', '.join(map(str, depths))}", []).append(str(found))
         squares = torch.stack([errors_in_width(x, name, L, seed, widths) for seed in range(4 * count)])
         for k, what in enumerate(("`h_L.h_L / n`", "`g_0.g_0 / n`")):
-            found = interval(lambda r, w=widths: log_slope(w, r.mean(0)), squares[:, k])
-            lines.append(f"| {what} | {name} | width {', '.join(map(str, widths))} | {found} |")
-    return "\n".join(lines)
+            found = interval(lambda r: log_slope(widths, r.mean(0)), squares[:, k])
+            rows.setdefault(f"{what}, widths {', '.join(map(str, widths))}", []).append(str(found))
+    return table(["mean square of", "relu", "tanh"], rows)
+
+
+def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A table of Markdown, its rows by their first cell."""
+    lines = [head, ["---"] * len(head), *([name, *cells] for name, cells in rows.items())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def errors_in_width(x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int]) -> Tensor:
@@ -189,8 +152,8 @@ def moments(x: Tensor, name: Activation, L: int) -> tuple[Tensor, Tensor]:
 def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
     """Fitted exponents in width and depth for both kinds of feedback."""
     depth, depths, widths = 8, (2, 4, 8, 16, 32), [max(4, width // k) for k in (64, 32, 16, 8)]
-    table = ["| feedback | against | sizes | exponent [95 % interval] | expected |", "|---|---|---|---|---|"]
-    for feedback in ("shared", "independent"):
+    rows: dict[str, list[str]] = {}
+    for feedback in FEEDBACKS:
         limit = networks(x, y, depth, width, count, feedback, "deferred", seed=2)
         runs = torch.stack([networks(x, y, depth, n, count, feedback, "dense", seed=3) for n in widths], 1)
         wide = [networks(x, y, L, width, count, feedback, "deferred", seed=2, coupled=True) for L in depths]
@@ -199,11 +162,9 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
             lambda r, m: log_slope(widths, squared_distances(r, m).clamp_min(1e-12).sqrt()), runs, limit
         )
         by_depth = interval(lambda r: log_slope(depths[:-2], systematic(r)), apart)
-        sizes = ", ".join(map(str, widths))
-        table.append(f"| {feedback} | width n | {sizes} | {by_width} | -1/2, fluctuations of one network |")
-        sizes = ", ".join(map(str, depths[:-2]))
-        table.append(f"| {feedback} | depth L | {sizes} | {by_depth} | -1 for large L |")
-    return "\n".join(table)
+        rows.setdefault(f"widths {', '.join(map(str, widths))}", []).append(str(by_width))
+        rows.setdefault(f"depths {', '.join(map(str, depths[:-2]))}", []).append(str(by_depth))
+    return table(["RMS error against", *FEEDBACKS], rows)
 
 
 def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> str:

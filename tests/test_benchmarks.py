@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import against_others, check, real_ladders_page, two_limits, two_limits_settings
+from benchmarks import against_others, check, real_ladders_page, two_limits, two_limits_depth
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
@@ -164,8 +164,18 @@ def test_the_two_limits_are_measured_and_their_page_filled(tmp_path: Path) -> No
     assert "Extrapolated from n = 40" in text
 
 
-def test_the_table_of_kernels_is_on_the_page() -> None:
-    assert two_limits_settings.kernels() in two_limits.PAGE.read_text()
+def test_powers_of_depth_are_told_apart() -> None:
+    depths, noise = (4, 16, 64), torch.randn(8, 3, 16, generator=torch.Generator().manual_seed(0)) / 50
+    for p, said in ((0.0, "stays"), (-1.0, "vanishes"), (-0.5, "undecided")):
+        sizes = torch.tensor([float(L) ** p for L in depths])
+        assert two_limits_depth.found(depths, sizes[:, None] * (1 + noise))["said"] == said
+
+
+def test_a_layer_couples_as_the_derivation_counts() -> None:
+    case = two_limits_depth.Case(width=256)
+    measured = torch.stack([two_limits_depth.coupling(case, 8, seed) for seed in range(8)]).mean()
+    ours, theirs = two_limits_depth.counted(8)
+    assert abs(measured - ours) < 0.25 * ours < 0.5 * abs(measured - theirs)
 
 
 # ---- the page of real ladders -----------------------------------------------------------------------------------
