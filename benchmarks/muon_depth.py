@@ -40,8 +40,7 @@ from nfd.data import digits
 WIDTH, DEPTHS, STEPS, SEEDS, ADAMW_LR, HEAD = 32, [4, 8, 16, 32, 64], 60, 3, 3e-2, 16
 RATES = {"mlp": [2.0**k for k in range(-6, -1)], "gpt": [2.0**k for k in range(-5, -1)]}
 POWERS = {"complete-p": "1/L", "depth-mup": "1/sqrt(L)"}
-MARGIN = 0.25
-PAGE = Path(__file__).with_suffix(".json")
+MARGIN, PAGE = 0.25, Path(__file__).with_suffix(".json")
 
 
 class TwoLayers(nn.Module):
@@ -133,8 +132,7 @@ def measured(name: str) -> dict[str, Any]:
         lr = float(f"{answer.best('complete-p', WIDTH, DEPTHS[0]).value:.3g}")
         found: dict[str, Any] = {"answer": judged(answer), "lr": lr, "text": str(answer).splitlines(), "rules": {}}
         for rule in POWERS:
-            own = family.under(rule)
-            looked = nfd.check(own, given, [WIDTH], DEPTHS, lr, seeds=SEEDS, at=[10, STEPS], sweep=sweep)
+            looked = nfd.check(family.under(rule), given, [WIDTH], DEPTHS, lr, seeds=SEEDS, at=[10, STEPS], sweep=sweep)
             found["rules"][rule] = {"transfer": answer.of(rule).table, "check": looked.table}
     found["1/sqrt(L) over 1/L"] = {L: worse(answer, (WIDTH, L)).limits for L in DEPTHS}
     return found
