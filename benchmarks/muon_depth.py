@@ -51,7 +51,7 @@ class TwoLayers(nn.Module):
         self.norm, self.up = nn.RMSNorm(width), nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor) -> Any:
         return h + self.down(nn.functional.gelu(self.up(self.norm(h))))
 
 
@@ -63,7 +63,7 @@ class Attention(nn.Module):
         self.norm, self.qkv = nn.RMSNorm(width), nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor) -> Any:
         q, k, v = self.qkv(self.norm(h)).unflatten(-1, (3, -1, HEAD)).permute(2, 0, 3, 1, 4)
         attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return h + self.out(attended.transpose(1, 2).flatten(2))
@@ -77,7 +77,7 @@ class MLP(nn.Module):
         self.read, self.blocks = nn.Linear(64, width), nn.Sequential(*(TwoLayers(width) for _ in range(depth)))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, 10, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.head(self.norm(self.blocks(self.read(x))))
 
 
@@ -90,7 +90,7 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(nn.Sequential(Attention(width), TwoLayers(width)) for _ in range(depth)))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, BYTES, bias=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         return self.head(self.norm(self.blocks(self.tokens(ids) + self.places.weight)))
 
 
