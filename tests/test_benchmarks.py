@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import against_others, check, real_ladders_page, two_limits, two_limits_depth
+from benchmarks import against_others, check, muon_depth, real_ladders_page, two_limits, two_limits_settings
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
@@ -148,6 +149,39 @@ def test_the_toy_moves_as_theory_says(monkeypatch: pytest.MonkeyPatch) -> None:
         powers[rule] = against_others.slopes((2, 16), values).value
     assert abs(powers["depth-mup"] + 0.5) < 0.05
     assert abs(powers["complete-p"]) < 0.05
+
+
+# ---- the page of Muon in depth ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("drift", "extra", "power"),
+    [
+        ({"depth-mup": -0.5}, {}, "1/L"),
+        ({"complete-p": -0.5}, {}, "1/sqrt(L)"),
+        ({}, {"depth-mup": 0.05}, "1/L"),
+        ({}, {"complete-p": 0.05}, "1/sqrt(L)"),
+        ({}, {}, "either"),
+        ({"depth-mup": -0.5}, {"complete-p": 0.05}, "undecided"),
+        ({"complete-p": -0.5, "depth-mup": -0.5}, {}, "undecided"),
+    ],
+)
+def test_the_power_of_depth_is_told_from_drifts_and_losses(
+    drift: dict[str, float], extra: dict[str, float], power: str
+) -> None:
+    """Parabolas whose best rate and lowest loss move with depth as planted, and a little noise."""
+    stream = torch.Generator().manual_seed(0)
+    rows: list[dict[str, Any]] = [
+        {"width": 32, "depth": 4 * 2**d, "rule": rule, "lr": 2.0**k, "seed": seed}
+        | {"loss": 1 + d * extra.get(rule, 0) + 0.1 * (k + 5 - d * drift.get(rule, 0)) ** 2}
+        for rule in muon_depth.POWERS
+        for d in (0, 2, 4)
+        for seed in range(3)
+        for k in range(-9, 0)
+    ]
+    for row in rows:
+        row["loss"] += 0.002 * float(torch.randn((), generator=stream))
+    assert muon_depth.judged(nfd.fit_transfer(rows, guess=4.0)) == power
 
 
 # ---- the page of the two limits ---------------------------------------------------------------------------------
