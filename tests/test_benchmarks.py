@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import against_others, check, real_ladders_page, two_limits, two_limits_depth
-from benchmarks import against_others, check, muon_depth, real_ladders_page, two_limits, two_limits_settings
+from benchmarks import (
+    against_others,
+    check,
+    muon_depth,
+    real_ladders_page,
+    two_limits,
+    two_limits_depth,
+)
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
