@@ -41,7 +41,7 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,14 +49,16 @@ from torch.nn import functional
 
 import nfd
 from benchmarks.byte_gpt import BYTES, LENGTH, held_out, windows
+from nfd.core.errors import RuleName
 from nfd.core.estimates import Interval, mean
+from nfd.rates.optimum import Regret
 
 HEAD, BASE, DEPTH, WIDTHS = 32, 64, 2, (64, 128, 256, 512)
 STEPS, ROWS, SEEDS, DECAY, NEGLIGIBLE = 80, 4, 3, 0.03, 0.02
 LOW, HIGH = [2.0**k for k in range(-11, -5)], [2.0**k for k in range(-9, -4)]
 
 # rule, powers of 1/m on all rates and on those of embeddings beside the rule's, decay, share of warm-up
-RECIPES: dict[str, tuple[str, int, int, float, float]] = {
+RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
     "standard": ("standard", 0, 0, 0.0, 0.1),
     "embedding": ("standard", 1, 0, 0.0, 0.1),
     "mup": ("mup", 0, 0, 0.0, 0.1),
@@ -80,8 +82,8 @@ class Block(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         q, k, v = (x.unflatten(-1, (-1, HEAD)).transpose(1, 2) for x in self.qkv(self.norm1(h)).chunk(3, -1))
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        h = h + self.out(attended.transpose(1, 2).flatten(2))
-        return h + self.down(functional.gelu(self.up(self.norm2(h)), approximate="tanh"))
+        h = h + cast(Tensor, self.out(attended.transpose(1, 2).flatten(2)))
+        return h + cast(Tensor, self.down(functional.gelu(self.up(self.norm2(h)), approximate="tanh")))
 
 
 class GPT(nn.Module):
@@ -100,8 +102,7 @@ class GPT(nn.Module):
                     nn.init.normal_(p, std=0.1 if embeds else p.shape[1] ** -0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.norm(self.blocks(self.tokens(ids) + self.places.weight)))
-        return logits
+        return cast(Tensor, self.head(self.norm(self.blocks(self.tokens(ids) + self.places.weight))))
 
 
 def adamw(groups: list[dict[str, Any]], decay: float) -> torch.optim.Optimizer:
@@ -155,13 +156,13 @@ def main(names: list[str]) -> None:
                 continue
             rates = LOW if name.startswith("standard") else HIGH
             answer = nfd.transfer(family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep)
-        own = answer.of(rule)
+        own, regret = answer.of(rule), cast("Regret", answer.of(rule).regret)
         print(f"{name}\n{answer}", flush=True)
-        losses[name] = torch.as_tensor(own.regret.new.scores[:, 0])
+        losses[name] = torch.as_tensor(regret.new.scores[:, 0])
         found[name] = {"carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}"), "verdict": own.verdict}
         found[name] |= {"carried": mean(losses[name]).limits, "table": own.table}
         found[name]["grid"] = {n: [c.log2_eta.tolist(), c.scores.mean(0).tolist()] for (n, _), c in own.cells.items()}
-        found[name]["progress"] = math.log(BYTES) - float(own.regret.own.mean())
+        found[name]["progress"] = math.log(BYTES) - float(regret.own.mean())
     if names:
         return
     words = {}
