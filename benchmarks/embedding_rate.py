@@ -30,6 +30,9 @@ where it lies above, else it is "undecided". Then:
 
 Drifts of best rates, regrets and best losses are those of ``nfd.transfer``.
 
+Added when muP's loss was seen to be the larger one: small-head, which is embedding with muP's start of the head; and
+differences between other pairs of recipes.
+
 Run: ``python -m benchmarks.embedding_rate`` writes ``benchmarks/embedding_rate.json``; names of recipes train only
 those.
 """
@@ -66,8 +69,11 @@ RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
     "mup-decay": ("mup", 0, 0, DECAY, 0.5),
     "by-width": ("standard", 1, 1, 0.0, 0.1),
     "mup-without": ("mup", 0, 1, 0.0, 0.1),
+    "small-head": ("standard", 1, 0, 0.0, 0.1),
 }
-CARRIED = {"by-width": "standard", "mup-without": "mup"}  # at the rate of which recipe, which is the same at the base
+ADDED = [("by-width", "embedding"), ("mup-without", "mup"), ("small-head", "mup"), ("mup", "embedding")]
+# at the rate of which recipe, which is the same at the base
+CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}
 
 
 class Block(nn.Module):
@@ -89,7 +95,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Bytes to logits of the next; every parameter knows the factor on its rate beside that of the rule."""
 
-    def __init__(self, width: int, depth: int, falls: int = 0, embeddings_fall: int = 0) -> None:
+    def __init__(self, width: int, depth: int, falls: int = 0, embeddings_fall: int = 0, head: int = 0) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(LENGTH, width)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
@@ -100,6 +106,7 @@ class GPT(nn.Module):
                 p.factor = (BASE / width) ** (embeddings_fall if embeds else falls)  # type: ignore[attr-defined]
                 if p.dim() > 1:
                     nn.init.normal_(p, std=0.1 if embeds else p.shape[1] ** -0.5)
+        self.head.weight.data *= (BASE / width) ** (head / 2)
 
     def forward(self, ids: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.norm(self.blocks(self.tokens(ids) + self.places.weight))))
@@ -144,7 +151,8 @@ def main(names: list[str]) -> None:
         task = nfd.Task(
             pairs[:-1], eval_batches=pairs[-1:], schedule=schedule, make_optimizer=make_optimizer, weight_decay=0.0
         )
-        make = partial(GPT, falls=falls, embeddings_fall=embeddings_fall)
+        more = {"head": 1} if name == "small-head" else {}
+        make = partial(GPT, falls=falls, embeddings_fall=embeddings_fall, **more)
         family = nfd.Family(make, (BASE, DEPTH), rule, "adamw", name=name, version="1", sample=pairs[0][0])
         with nfd.Sweep(f"build/embedding-rate/{name}") as sweep:
             if name in CARRIED:
@@ -170,6 +178,7 @@ def main(names: list[str]) -> None:
         mup = "mup-decay" if name.endswith("decay") else "mup"
         words[name], cost = compared(losses[name], losses[mup], found[mup]["progress"])
         found[name] |= {"cost over muP": cost.limits, "word": words[name]}
+    found["added"] = {f"{a} over {b}": mean(losses[a] - losses[b]).limits for a, b in ADDED}
     found["muP is the embedding's rate"] = explains(words["embedding"], words["by-width"])
     found["muP is decay and warm-up"] = explains(words["standard-decay"], words["standard"])
     print({name: value for name, value in found.items() if isinstance(value, str)})
