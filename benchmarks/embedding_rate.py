@@ -72,8 +72,7 @@ RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
     "small-head": ("standard", 1, 0, 0.0, 0.1),
 }
 ADDED = [("by-width", "embedding"), ("mup-without", "mup"), ("small-head", "mup"), ("mup", "embedding")]
-# at the rate of which recipe, which is the same at the base
-CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}
+CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}  # at the rate of which recipe
 
 
 class Block(nn.Module):
@@ -148,9 +147,7 @@ def main(names: list[str]) -> None:
     for name in names or RECIPES:
         rule, falls, embeddings_fall, decay, share = RECIPES[name]
         schedule, make_optimizer = partial(warmed, share=share), partial(adamw, decay=decay)
-        task = nfd.Task(
-            pairs[:-1], eval_batches=pairs[-1:], schedule=schedule, make_optimizer=make_optimizer, weight_decay=0.0
-        )
+        task = nfd.Task(pairs[:-1], eval_batches=pairs[-1:], schedule=schedule, make_optimizer=make_optimizer)
         more = {"head": 1} if name == "small-head" else {}
         make = partial(GPT, falls=falls, embeddings_fall=embeddings_fall, **more)
         family = nfd.Family(make, (BASE, DEPTH), rule, "adamw", name=name, version="1", sample=pairs[0][0])
