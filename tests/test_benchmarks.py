@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from benchmarks import (
     against_others,
     check,
+    embedding_rate,
     muon_depth,
     real_ladders_page,
     two_limits,
@@ -188,6 +190,40 @@ def test_the_power_of_depth_is_told_from_drifts_and_losses(
     for row in rows:
         row["loss"] += 0.002 * float(torch.randn((), generator=stream))
     assert muon_depth.judged(nfd.fit_transfer(rows, guess=4.0)) == power
+
+
+# ---- what muP gives, and which part of it does -------------------------------------------------------------------
+
+
+def test_a_part_explains_mup_where_the_standard_scaling_has_its_loss_with_it_alone() -> None:
+    mup = 2.5 + 0.01 * torch.randn(6, generator=torch.Generator().manual_seed(0))
+    words = [embedding_rate.compared(mup + cost, mup, 3.0)[0] for cost in (0.0, 0.3)]
+    assert words == ["equals", "lacks"]
+    assert embedding_rate.explains(*words) == "yes"
+    assert embedding_rate.explains("equals", "equals") == "no"  # nothing is to be explained
+    assert embedding_rate.explains("lacks", "lacks") == "no"
+    noisy = mup + 0.06 + 0.2 * torch.randn(6, generator=torch.Generator().manual_seed(1))
+    assert embedding_rate.compared(noisy, mup, 3.0)[0] == "undecided"
+    assert embedding_rate.explains("undecided", "lacks") == "undecided"
+
+
+def test_recipes_move_the_rates_that_they_name_and_every_matrix_decays_alike() -> None:
+    sample = torch.zeros(1, embedding_rate.LENGTH, dtype=torch.long)
+    rates = dict[str, list[float]]()
+    for name, (rule, falls, embeddings_fall, decay, _) in embedding_rate.RECIPES.items():
+        make = partial(embedding_rate.GPT, falls=falls, embeddings_fall=embeddings_fall)
+        member = nfd.Family(make, (64, 1), rule, "adamw", sample=sample).member(128, 1)
+        groups = embedding_rate.adamw(member.groups(1.0), decay).param_groups
+        assert {round(group["lr"] * group["weight_decay"], 9) for group in groups} <= {0.0, decay}
+        of = {id(p): group["lr"] for group in groups for p in group["params"]}
+        module = member.module
+        tensors = [module.get_parameter(one) for one in ("tokens.weight", "blocks.0.up.weight", "norm.weight")]
+        rates[name] = [of[id(p)] for p in tensors]
+    assert rates["standard"] == rates["standard-decay"] == [1, 1, 1]
+    assert rates["by-width"] == [0.5, 0.5, 0.5]
+    assert rates["embedding"] == [1, 0.5, 0.5]
+    assert rates["mup"] == rates["mup-decay"] == [1, 0.5, 1]
+    assert rates["mup-without"] == [0.5, 0.5, 1]
 
 
 # ---- the page of the two limits ---------------------------------------------------------------------------------

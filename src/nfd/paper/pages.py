@@ -193,8 +193,9 @@ def _intro(config: FigureConfig, data: str, command: str) -> str:
     return (
         "These are statements of the paper, in our words, that can be measured. All are of version 1 "
         "(arXiv:2512.21075, December 2025). Of versions 2 and 3 (26 May 2026) we could read the abstracts: they "
-        "restate what theorem-1 and corollary1 say, with rates, and name no two-layer blocks. The statements are judged "
-        f"at size {config.size} on {data} by {command}. For example, fig1-train says that pre-activation networks train "
+        "restate what theorem-1 and corollary1 say, with rates, and name no two-layer blocks. The statements are "
+        f"judged at size {config.size} on {data} by {command}. For example, fig1-train says that pre-activation "
+        "networks train "
         "faster: it holds where the whole interval of the difference in loss lies above 0. Intervals are 95 % ones, "
         "over seeds of the initial weights where networks are trained. The rule beside each measurement makes the "
         "verdict. A statement holds, or does not, where the whole interval says so. It holds with a condition where it "
