@@ -25,7 +25,8 @@ their losses have several minima over the rate: cross-entropy with relu, and Muo
   (from outputs of zero to the best rate), mean over seeds. A proxy is wide enough where that is below 1 %.
 
 Intervals are jackknives over seeds (``nfd.core.estimates``). A network whose minimum lies outside of its rates counts
-as at their end, a loss above 1, or none, as 1; a width where that holds for more than 5 % of the seeds counts for the mean and the cost alone.
+as at their end; a loss above 1, or none, counts as 1. A width where more than 5 % of the seeds lie at an end counts for
+the mean and the cost alone.
 
 Run: ``python -m benchmarks.rate_in_width [CASE ...]``, then without a case, which writes ``rate_in_width.json``.
 """
@@ -47,16 +48,17 @@ from nfd.core.estimates import Interval, interval, intervals, log_slope
 from nfd.data import digits
 from nfd.families.family import networks
 
-DEPTH, BATCH, JUDGED, TARGET = 4, 8, 128, 3.0
+DEPTH, BATCH, JUDGED, TARGET, WORST, LIMITS, LOST, TURN = 4, 8, 128, 3.0, 1.0, (0.1, 4.0), 0.05, 1024
 NOTHING = TARGET**2 / 10 / 2  # the loss of outputs that are zero
-WORST, LIMITS, LOST, TURN = 1.0, (0.1, 4.0), 0.05, 1024
 PLACES = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], dtype=torch.float64)  # of the rates, in steps of the grid
 _CUBIC = torch.linalg.pinv(torch.stack([PLACES**k for k in range(4)], 1))
+_FINE = torch.linspace(-2, 2, 4001, dtype=torch.float64)
 
-# the middle rate, the step in doublings, the number of steps, and seeds by width
-Case = tuple[float, float, int, dict[int, int]]
-CASES: dict[str, Case] = {
-    "linear-1": (4.5, 1 / 2, 1, {32: 400, 64: 400, 128: 300, 256: 160, 512: 80, 1024: 40, 4096: 24, 16384: 8, 65536: 4}),
+# by name the middle rate, the step in doublings, the number of steps, and seeds by width
+CASES: dict[str, tuple[float, float, int, dict[int, int]]] = {
+    "linear-1": (
+        4.5, 1 / 2, 1, {32: 400, 64: 400, 128: 300, 256: 160, 512: 80, 1024: 40, 4096: 24, 16384: 8, 65536: 4},
+    ),
     "sgd-1": (5.5, 1 / 2, 1, {32: 400, 64: 400, 128: 300, 256: 160, 512: 80, 1024: 40, 4096: 24, 16384: 12, 65536: 6}),
     "sgd-10": (4.2, 1 / 4, 10, {32: 300, 64: 300, 128: 200, 256: 100, 512: 60, 1024: 30, 4096: 12, 16384: 6, 65536: 3}),
     "sgd-40": (2.8, 1 / 4, 40, {32: 200, 64: 200, 128: 100, 256: 60, 512: 32, 1024: 16, 4096: 6, 16384: 3}),
@@ -85,30 +87,30 @@ class Residual(nn.Module):
 
 
 def setup(name: str) -> tuple[nfd.Family, nfd.Task]:
-    """What a case trains."""
-    kind, data, (*_, steps, _) = name.partition("-")[0], digits(), CASES[name]
+    """What a case trains, and on what."""
+    data, steps, settings = digits(), CASES[name][2], dict[str, Any]()
 
     def batch(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return x, TARGET * nn.functional.one_hot(labels, 10).float()
 
-    if kind == "linear":
-        own = batch(data.inputs[:32], data.labels[:32])
-        return networks(nfd.MLP, 64, 10, rule="mup", activation="identity"), nfd.Task([own], "mse", eval_batches=[own])
     batches = [batch(*pair) for pair in zip(*data.batches(BATCH, 40, 0), strict=True)][:steps]
-    test = [batch(data.test_inputs[:JUDGED], data.test_labels[:JUDGED])]
-    if kind == "sgd":
-        return nfd.resnets(64, 10, activation="tanh"), nfd.Task(batches, "mse", eval_batches=test)
-    decay: dict[str, Any] = {"schedule": lambda step, steps: 1 - step / steps, "adamw_lr": 0.003}
-    family = nfd.Family(Residual, (64, DEPTH), "depth-mup", "muon", sample=batches[0][0], name="residual")
-    return family, nfd.Task(batches, "mse", eval_batches=test, **decay)
+    test = batch(data.test_inputs[:JUDGED], data.test_labels[:JUDGED])
+    family: nfd.Family = nfd.resnets(64, 10, activation="tanh")
+    if name.startswith("linear"):
+        family = networks(nfd.MLP, 64, 10, rule="mup", activation="identity")
+        batches = [test := batch(data.inputs[:32], data.labels[:32])]
+    if name.startswith("muon"):
+        family = nfd.Family(Residual, (64, DEPTH), "depth-mup", "muon", sample=batches[0][0], name="residual")
+        settings = {"schedule": lambda step, steps: 1 - step / steps, "adamw_lr": 0.003}
+    return family, nfd.Task(batches, "mse", eval_batches=[test], **settings)
 
 
 def swept(name: str, sweep: nfd.Sweep) -> dict[int, Tensor]:
     """The losses ``[seeds, rates]`` of a case by width."""
     (family, task), (middle, step, _, seeds) = setup(name), CASES[name]
+    rates = [float(f"{middle * 2 ** (step * k):.4g}") for k in PLACES.tolist()]
     dense, found = 256 if name.startswith("muon") else 1024, dict[int, Tensor]()
     for n, count in seeds.items():
-        rates = [float(f"{middle * 2 ** (step * k):.4g}") for k in PLACES.tolist()]
         kind: Any = "dense" if n <= dense else "structured"
         trials = [nfd.Trial(family, task, n, DEPTH, s, lr, weights=kind) for s in range(count) for lr in rates]
         losses = [record.metrics["test_loss"] for record in sweep.run(trials, f"{name}, width {n}")]
@@ -116,26 +118,30 @@ def swept(name: str, sweep: nfd.Sweep) -> dict[int, Tensor]:
     return found
 
 
+def curve(losses: Tensor, places: Tensor) -> Tensor:
+    """The cubic through losses ``[..., rates]`` at places ``[P]``, ``[..., P]``."""
+    return losses @ _CUBIC.T @ torch.stack([places**k for k in range(4)])
+
+
 def best(losses: Tensor) -> Tensor:
-    """Where the cubic through losses ``[..., rates]`` is lowest, in steps of the grid, at most its end."""
-    places = torch.linspace(-2, 2, 4001, dtype=torch.float64)
-    curves = losses @ _CUBIC.T @ torch.stack([places**k for k in range(4)])
-    k = curves.argmin(-1).clamp(1, len(places) - 2)[..., None]
+    """Where the cubic is lowest, in steps of the grid, at most its end: the vertex of the parabola at a fine grid."""
+    curves = curve(losses, _FINE)
+    k = curves.argmin(-1).clamp(1, len(_FINE) - 2)[..., None]
     low, mid, high = (curves.gather(-1, k + d)[..., 0] for d in (-1, 0, 1))
-    bent = (low - 2 * mid + high).clamp_min(1e-12)
-    return places[k[..., 0]] + ((low - high) / bent / 2).clamp(-1, 1) * (places[1] - places[0])
+    off = (low - high) / (low - 2 * mid + high).clamp_min(1e-12) / 2
+    return _FINE[k[..., 0]] + off.clamp(-1, 1) * (_FINE[1] - _FINE[0])
 
 
 def power(widths: Tensor, places: Tensor, errors: Tensor) -> Tensor:
     """p of ``places = limit + c widths^-p``, weighted least squares."""
 
-    def fitted(log_p: float) -> tuple[Tensor, Tensor]:
+    def misfit(log_p: float) -> float:
         design = torch.stack([torch.ones_like(widths), (widths / widths[0]) ** -math.exp(log_p)], 1) / errors[:, None]
-        numbers = torch.linalg.lstsq(design, (places / errors)[:, None]).solution
-        return numbers, (design @ numbers - (places / errors)[:, None]).square().sum()
+        left = design @ torch.linalg.lstsq(design, (places / errors)[:, None]).solution[:, 0] - places / errors
+        return float(left.square().sum())
 
     ends = [math.log(limit) for limit in LIMITS]
-    return torch.tensor(math.exp(minimize_scalar(lambda p: float(fitted(p)[1]), bounds=ends, method="bounded").x))
+    return torch.tensor(math.exp(minimize_scalar(misfit, bounds=ends, method="bounded").x), dtype=torch.float64)
 
 
 def word(p: Interval) -> str:
@@ -147,54 +153,43 @@ def word(p: Interval) -> str:
 
 def judge(losses: dict[int, Tensor], step: float) -> dict[str, Any]:
     """What the losses ``[seeds, rates]`` by width say, with the grid's step in doublings."""
-    cells = list(losses.values())
-    own = {n: best(x) for n, x in losses.items()}
-    lost = {n: float((x.abs() >= 2).double().mean()) for n, x in own.items()}
-    means = [interval(lambda x: step * best(x.mean(0)), x) for x in cells]
-    widths = torch.tensor(list(losses), dtype=torch.float64)
-    errors = torch.tensor([m.stderr for m in means], dtype=torch.float64)
-    p = interval(lambda *xs: power(widths, torch.stack([step * best(x.mean(0)) for x in xs]), errors), *cells)
-    found: dict[str, Any] = {"mean": {"p": p.limits, "word": word(p)}}
-
+    own = {n: step * best(x) for n, x in losses.items()}
+    means = [interval(lambda x: step * best(x.mean(0)), x) for x in losses.values()]
+    widths, errors = torch.tensor([[n, m.stderr] for n, m in zip(losses, means, strict=True)], dtype=torch.float64).T
+    p = interval(lambda *xs: power(widths, torch.stack([step * best(x.mean(0)) for x in xs]), errors), *losses.values())
+    lost = {n: float((x.abs() >= 2 * step).double().mean()) for n, x in own.items()}
     kept = [n for n in losses if lost[n] <= LOST]
-    narrow, wide = [n for n in kept if n <= TURN], [n for n in kept if n >= TURN]
 
     def slopes(*places: Tensor) -> Tensor:
-        spread = torch.stack([x.std() for x in places])
-        parts = [-log_slope(some, spread[[kept.index(n) for n in some]]) for some in (kept, narrow, wide)]
-        return torch.stack([*parts, parts[2] - parts[1]])
+        spread = {n: x.std() for n, x in zip(kept, places, strict=True)}
+        parts = (kept, [n for n in kept if n <= TURN], [n for n in kept if n >= TURN])
+        whole, below, above = (-log_slope(part, torch.stack([spread[n] for n in part])) for part in parts)
+        return torch.stack([whole, below, above, above - below])
 
-    whole, below, above, turn = intervals(slopes, *(step * own[n] for n in kept))
-    changes = "undecided" if not turn.resolved and max(-turn.low, turn.high) > 0.25 else "it does not"
-    changes = "it changes at 1,024" if turn.resolved else changes
+    whole, below, above, turn = intervals(slopes, *(own[n] for n in kept))
+    calm = "it does not" if max(-turn.low, turn.high) <= 0.25 else "undecided"
+    found: dict[str, Any] = {"mean": {"p": p.limits, "word": word(p)}, "widths": []}
     found["one network"] = {"p": whole.limits, "word": word(whole), "below": below.limits, "above": above.limits}
-    found["one network"] |= {"turn": turn.limits, "change": changes}
-
-    curve = cells[-1].mean(0)
-    lowest = best(curve)
-    coefficients = _CUBIC @ curve
-
-    def loss(place: Tensor) -> Tensor:
-        return (coefficients * torch.stack([place**k for k in range(4)], -1)).sum(-1)
-
-    progress = NOTHING - loss(lowest)
-    found["progress"], found["widths"] = float(progress), []
+    found["one network"] |= {"turn": turn.limits, "change": "it changes at 1,024" if turn.resolved else calm}
+    widest = losses[max(losses)].mean(0)
+    lowest = curve(widest, best(widest)[None])
+    progress = NOTHING - lowest
     for n, m in zip(losses, means, strict=True):
-        cost = interval(lambda x: 100 * ((loss(x) - loss(lowest)) / progress).mean(), own[n])
-        tuned = 100 * float((loss(best(losses[n].mean(0))) - loss(lowest)) / progress)
-        row = {"width": n, "seeds": len(losses[n]), "log2 rate": m.limits, "sd": float(step * own[n].std())}
-        found["widths"].append(row | {"lost": lost[n], "cost": cost.limits, "cost of the mean's": tuned})
+        cost = interval(lambda x: 100 * ((curve(widest, x / step) - lowest) / progress).mean(), own[n])
+        tuned = 100 * (curve(widest, best(losses[n].mean(0))[None]) - lowest) / progress
+        row = {"width": n, "seeds": len(losses[n]), "log2 rate": m.limits, "sd": float(own[n].std()), "lost": lost[n]}
+        found["widths"].append(row | {"cost": cost.limits, "cost of the mean's": float(tuned)})
     return found
 
 
 def main() -> None:
-    """Train the cases that are named; without a name train what is missing and write what was found."""
-    named, results = sys.argv[1:], {}
-    for name in named or CASES:
+    """Train the cases that are named; without a name train what is missing, and write what was found."""
+    results = {}
+    for name in sys.argv[1:] or CASES:
         with nfd.Sweep(f"build/rate_in_width/{name}") as sweep:
             results[name] = judge(swept(name, sweep), CASES[name][1])
         print(name, json.dumps(results[name], indent=1), flush=True)
-    if not named:
+    if not sys.argv[1:]:
         (Path(__file__).parent / "rate_in_width.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
