@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from benchmarks.rate_in_width import PLACES, judge
@@ -38,10 +40,8 @@ def test_the_power_of_single_networks_is_told(scatter: float, said: str) -> None
 
 def test_a_turn_at_1024_is_seen_and_the_cost_is_that_of_a_parabola() -> None:
     losses = planted(1.0, 0.5)
-    losses |= {n: 0.2 + (x - 0.2) / 4 for n, x in losses.items() if n == 32}  # a flatter bowl has the same best rate
     for n in (4096, 16384):
-        middle = 0.02 * (PLACES - 3 / n).square()
-        losses[n] = 0.2 + middle + (losses[n] - 0.2 - middle) * (1024 / n)
+        losses[n] = planted(1.0, scatter=0.5 + 0.5 * (1 - math.log(1024) / math.log(n)))[n]  # n^-1 from 1,024 on
     found = judge(losses, STEP)
     assert found["one network"]["change"] == "it changes at 1,024"
     own = planted(1.0, 0.5)[128]
