@@ -28,6 +28,10 @@ Intervals are jackknives over seeds (``nfd.core.estimates``). A network whose mi
 as at their end; a loss above 1, or none, counts as 1. A width where more than 5 % of the seeds lie at an end counts for
 the mean and the cost alone.
 
+Added when ``sgd-1`` and ``sgd-10`` were seen: no p is given where the best one is an end of ``LIMITS``; and "every
+network alike", the slope of the logarithms of distances of single networks from the mean of their width. A standard
+deviation of three networks, of the same weight as one of 300, has a logarithm that is too small.
+
 Run: ``python -m benchmarks.rate_in_width [CASE ...]``, then without a case, which writes ``rate_in_width.json``.
 """
 
@@ -44,7 +48,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.estimates import Interval, interval, intervals, log_slope
+from nfd.core.estimates import Interval, interval, intervals, log_slope, pooled_slope
 from nfd.data import digits
 from nfd.families.family import networks
 
@@ -168,9 +172,14 @@ def judge(losses: dict[int, Tensor], step: float) -> dict[str, Any]:
 
     whole, below, above, turn = intervals(slopes, *(own[n] for n in kept))
     calm = "it does not" if max(-turn.low, turn.high) <= 0.25 else "undecided"
-    found: dict[str, Any] = {"mean": {"p": p.limits, "word": word(p)}, "widths": []}
+    fits = LIMITS[0] * 1.01 < p.value < LIMITS[1] / 1.01
+    found: dict[str, Any] = {"mean": {"p": p.limits, "word": word(p)} if fits else {"word": "no power"}, "widths": []}
     found["one network"] = {"p": whole.limits, "word": word(whole), "below": below.limits, "above": above.limits}
     found["one network"] |= {"turn": turn.limits, "change": "it changes at 1,024" if turn.resolved else calm}
+    apart = [(own[n] - own[n].mean()).abs() * math.sqrt(len(own[n]) / (len(own[n]) - 1)) for n in kept]
+    sizes = torch.cat([torch.full_like(x, math.log(n)) for n, x in zip(kept, apart, strict=True)])
+    alike = pooled_slope(sizes, -torch.cat(apart).clamp_min(1e-6).log(), torch.zeros_like(sizes))
+    found["one network"] |= {"every network alike": alike.limits}
     widest = losses[max(losses)].mean(0)
     lowest = curve(widest, best(widest)[None])
     progress = NOTHING - lowest
