@@ -32,7 +32,7 @@ Added when ``sgd-1`` and ``sgd-10`` were seen: no p is given where the best one 
 network alike", the slope of the logarithms of distances of single networks from the mean of their width. A standard
 deviation of three networks, of the same weight as one of 300, has a logarithm that is too small.
 
-Run: ``python -m benchmarks.rate_in_width [CASE ...]``, then without a case, which writes ``rate_in_width.json``.
+Run: ``python -m benchmarks.rate_in_width [CASE ...]`` writes ``rate_in_width.json``.
 """
 
 from __future__ import annotations
@@ -192,14 +192,13 @@ def judge(losses: dict[int, Tensor], step: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train the cases that are named; without a name train what is missing, and write what was found."""
-    results = {}
+    """Train what is missing of the cases that are named, or of all, and write what was found beside the others."""
+    path = Path(__file__).parent / "rate_in_width.json"
     for name in sys.argv[1:] or CASES:
         with nfd.Sweep(f"build/rate_in_width/{name}") as sweep:
-            results[name] = judge(swept(name, sweep), CASES[name][1])
-        print(name, json.dumps(results[name], indent=1), flush=True)
-    if not sys.argv[1:]:
-        (Path(__file__).parent / "rate_in_width.json").write_text(json.dumps(results, indent=1) + "\n")
+            found = {name: judge(swept(name, sweep), CASES[name][1])}
+        results = (json.loads(path.read_text()) if path.exists() else {}) | found
+        path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
