@@ -41,7 +41,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -79,15 +79,15 @@ class Residual(nn.Module):
         super().__init__()
         self.embed, self.head = nn.Linear(64, width, bias=False), nn.Linear(width, 10, bias=False)
         self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
-        sizes = [(self.embed, 1 / 8), (self.head, 1 / width), *((b, (width * depth) ** -0.5) for b in self.blocks)]
-        for layer, size in sizes:
-            nn.init.normal_(layer.weight, std=size)
+        starts = [1 / 8, 1 / width, *[(width * depth) ** -0.5] * depth]
+        for weight, std in zip(self.parameters(), starts, strict=True):
+            nn.init.normal_(weight, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
         for block in self.blocks:
             h = h + block(torch.tanh(h))
-        return self.head(h)
+        return cast(Tensor, self.head(h))
 
 
 def setup(name: str) -> tuple[nfd.Family, nfd.Task]:
@@ -133,7 +133,7 @@ def best(losses: Tensor) -> Tensor:
     k = curves.argmin(-1).clamp(1, len(_FINE) - 2)[..., None]
     low, mid, high = (curves.gather(-1, k + d)[..., 0] for d in (-1, 0, 1))
     off = (low - high) / (low - 2 * mid + high).clamp_min(1e-12) / 2
-    return _FINE[k[..., 0]] + off.clamp(-1, 1) * (_FINE[1] - _FINE[0])
+    return cast(Tensor, _FINE[k[..., 0]] + off.clamp(-1, 1) * (_FINE[1] - _FINE[0]))
 
 
 def power(widths: Tensor, places: Tensor, errors: Tensor) -> Tensor:
