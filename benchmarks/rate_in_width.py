@@ -124,7 +124,8 @@ def swept(name: str, sweep: nfd.Sweep) -> dict[int, Tensor]:
 
 def curve(losses: Tensor, places: Tensor) -> Tensor:
     """The cubic through losses ``[..., rates]`` at places ``[P]``, ``[..., P]``."""
-    return losses @ _CUBIC.T @ torch.stack([places**k for k in range(4)])
+    through: Tensor = losses @ _CUBIC.T @ torch.stack([places**k for k in range(4)])
+    return through
 
 
 def best(losses: Tensor) -> Tensor:
@@ -133,7 +134,7 @@ def best(losses: Tensor) -> Tensor:
     k = curves.argmin(-1).clamp(1, len(_FINE) - 2)[..., None]
     low, mid, high = (curves.gather(-1, k + d)[..., 0] for d in (-1, 0, 1))
     off = (low - high) / (low - 2 * mid + high).clamp_min(1e-12) / 2
-    return cast(Tensor, _FINE[k[..., 0]] + off.clamp(-1, 1) * (_FINE[1] - _FINE[0]))
+    return _FINE[k[..., 0]] + off.clamp(-1, 1) * (_FINE[1] - _FINE[0])
 
 
 def power(widths: Tensor, places: Tensor, errors: Tensor) -> Tensor:
