@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 22_846, 83, 6_000, 19_485, 7_488
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 22_847, 83, 6_000, 19_495, 7_488
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_602, 8),
     "scaling": (4_276, 11),
     "wide": (2_785, 9),
-    "families": (1_385, 5),
+    "families": (1_386, 5),
     "runs": (1_354, 5),
     "meters": (2_048, 6),
     "rates": (1_495, 4),

@@ -47,6 +47,13 @@ def test_every_kind_of_weights_is_built_by_both_families(weights: Any) -> None:
         assert family.build(32, 2, weights=weights)(batches(1)[0][0]).shape == (32, 10)
 
 
+def test_muon_steps_the_hidden_matrices_of_the_papers_networks() -> None:
+    plan = nfd.resnets(64, 10, block="two-layer", optimizer="muon").plan(32, 2)
+    assert {name for name in plan.entries if plan.is_muon(name)} == {
+        f"{part}.{k}.weight" for part in ("inner", "outer") for k in (0, 1)
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -1,4 +1,7 @@
-"""Trainings repeat the losses that version 0.2.0 wrote down."""
+"""Trainings repeat the losses that version 0.2.0 wrote down.
+
+Two are written anew: networks of the paper under ``optimizer="muon"``, whose dense matrices 0.2.0 gave to AdamW.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ OF_MUON = 1e-4  # PyTorch's rounds to bfloat16: two kinds of processors were 1.6
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_repeats_the_losses_that_were_written_down(name: str) -> None:
-    rounding = OF_MUON if name.startswith("model=") and name.endswith("optimizer=muon") else ROUNDING
+    rounding = OF_MUON if name.endswith("optimizer=muon") else ROUNDING
     torch.testing.assert_close(losses(CASES[name]), WRITTEN[name], rtol=rounding, atol=0)
 
 

@@ -32,7 +32,7 @@ from nfd.core.errors import (
     check_seed,
 )
 from nfd.core.random import Increment, derive, generator
-from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
+from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, SPECTRAL, Power, Role, rule_named
 
 if TYPE_CHECKING:
     from nfd.scaling.plan import Plan
@@ -284,8 +284,9 @@ class Network(nn.Module):
                 depths = -self.branch_exponent if role == "outer" else 0.0
                 multiplier, why = Power(fan_in=-widths.get(role, 0.5), depth=depths), type(self).__name__
             grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m, deeper)
+            matrix = "out-in" if role in SPECTRAL and self.weights == "dense" else layout_of(t)
             fan_in = math.prod(t.shape[1:])
-            entries[name] = Entry(t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, layout_of(t))
+            entries[name] = Entry(t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, matrix)
         return Plan(cast(Any, rule), optimizer, m, deeper, entries, tuple(self.block_names()), {}, ())
 
     def scale(self, role: Role) -> float:
