@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nfd.core.errors import Axis, InputError, RuleName
 from nfd.core.estimates import UNKNOWN, Interval, pooled_slope, rms
+from nfd.core.machine import undisturbed
 from nfd.core.tables import Row
 from nfd.families.family import Family
 from nfd.families.member import Member
@@ -122,6 +123,7 @@ class Suspect:
         return f"{self.tensor}: {self.cause}"
 
 
+@undisturbed()
 def suspects_of(
     runs: Sequence[Row], sizes: Mapping[str, list[int]], family: Family, axes: Sequence[Axis], *, updates: bool
 ) -> tuple[list[Suspect], str]:
