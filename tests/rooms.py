@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 22_849, 83, 6_000, 19_495, 7_488
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 22_849, 83, 6_000, 19_498, 7_488
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_602, 8),

@@ -20,6 +20,8 @@ or was reported; where it does no harm there, since sizes are fixed, the case le
 
 **{named} of {count} bugs are named by layer and cause; {false} of {count} sound twins raise anything.**
 
+The cases are not held out: what a check says was mended on some of them.
+
 | bug, *and where it stands* | named as | s |
 |---|---|---|
 """
