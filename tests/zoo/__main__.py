@@ -161,8 +161,8 @@ classes make them, and see two batches of random data over and over. Seconds are
 
 - **plan**: tensors whose start and rate under AdamW equal those of the published tables of muP and CompleteP, which
   `tests/zoo` writes down without the library.
-- **check**: under PyTorch's scaling, and under the plan's rule. 3 widths, 2 depths, 3 seeds. Not held out: verdicts were
-  mended on some of these models.
+- **check**: under PyTorch's scaling, and under the plan's rule. 3 widths, 2 depths, 3 seeds. Not held out: verdicts
+  were mended on some of these models.
 - **transfer**: whether the smallest network's best rate serves twice the width, after {long} steps.
 - **defer**: matrices that train without being stored, under SGD.
 - **watch**: alerts of a run by the plan, which is to be quiet, and of one with a single rate, whose tensors are to be
