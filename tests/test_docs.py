@@ -31,11 +31,8 @@ from nfd.scaling import optimizers as laws
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
 SHOWN = {"text", "math", "diff", "yaml", "{toctree}", "{eval-rst}", "{include}", "{math}", "{nfd-help}", "{note}"}
-LONG = {"README.md", "docs/tutorial.md"}  # pages whose Python takes longer
-LONG |= {
-    f"docs/howto/{name}.md"
-    for name in ("limit", "paper", "plan", "scaling-law", "train-this-size", "transfer", "transformer")
-}
+_GUIDES = "limit", "paper", "plan", "scaling-law", "train-this-size", "transfer", "transformer"
+LONG = {"README.md", "docs/tutorial.md", *(f"docs/howto/{name}.md" for name in _GUIDES)}  # their Python takes longer
 WARNS = {"README.md": "the AdamW does not have the groups of the plan"}  # pages that show a mistake
 
 
@@ -181,7 +178,7 @@ def test_images_are_used_described_and_made_by_commands() -> None:
 
 
 def test_the_reference_has_every_public_name_once() -> None:
-    pages = "".join(path.read_text() for path in (ROOT / "docs/api").glob("*.md"))
+    pages = "".join(map(Path.read_text, (ROOT / "docs/api").iterdir()))
     listed = re.findall(r"\.\. auto(?:class|function|data):: ([\w.]+)", pages)
     assert len(listed) == len(set(listed))
     public = {f"nfd.{name}" for name in nfd.__all__} - {"nfd.integrations"}
