@@ -1,4 +1,5 @@
-"""``{nfd-help} COMMAND`` shows how a command is called, the options that it lists, and folded all of its help.
+"""``{nfd-help} COMMAND`` says what a command does and how it is called, describes the options that are named, and folds
+all of its help.
 
 They are what ``nfd COMMAND --help`` prints, asked of the command while the site is built.
 """
@@ -29,23 +30,24 @@ class Help(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """A line of usage and a list of options before the block of text; that alone where no options are named."""
+        """What it does, its usage and a list of options before the block of text; that alone where none are named."""
         text = help_of(*self.arguments)
         block = nodes.container("", nodes.literal_block(text, text, language="text"), classes=["help"])
         names = " ".join(self.content).split()
         if not names:
             return [block]
-        described = {re.split(r"[ ,]", shown)[0]: (shown, about) for shown, about in _OPTION.findall(text)}
+        described = {shown.split()[0]: (shown, meant) for shown, meant in _OPTION.findall(text)}
         if lacking := [name for name in names if name not in described]:
             raise self.error(f"{' '.join(self.arguments)} has no {', '.join(lacking)}, but {', '.join(described)}")
-        usage = text.partition("\n")[0].removeprefix("usage: ")
+        usage, about, *_ = text.removeprefix("usage: ").split("\n\n")
         options = nodes.definition_list()
-        for shown, about in (described[name] for name in names):
+        for shown, meant in (described[name] for name in names):
             term = nodes.term("", "", nodes.literal("", shown))
-            meaning = nodes.definition("", nodes.paragraph("", " ".join(about.split())))
+            meaning = nodes.definition("", nodes.paragraph("", " ".join(meant.split())))
             options += nodes.definition_list_item("", term, meaning)
         summary = f"<details><summary>All options of <code>{escape('nfd ' + ' '.join(self.arguments))}</code></summary>"
         return [
+            nodes.paragraph("", " ".join(about.split())),
             nodes.paragraph("", "", nodes.strong("", "Usage: "), nodes.literal("", usage)),
             options,
             nodes.raw("", summary, format="html"),
