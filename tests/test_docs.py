@@ -30,7 +30,7 @@ from nfd.scaling import optimizers as laws
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
-SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{note}", "{warning}"}
+SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{claims}", "{note}", "{warning}"}
 LONG = {"README.md", "docs/index.md", "docs/tutorial.md"}  # pages whose Python takes longer
 LONG |= {
     f"docs/howto/{name}.md"
