@@ -8,14 +8,16 @@ from pathlib import Path
 from textwrap import fill
 
 from benchmarks.check import BASELINE
+from benchmarks.ratio import Ratio
 from benchmarks.result import Result
 from benchmarks.show import cell, fill_page, markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+RATIOS = ("plan", "check")  # parts of one row and one ratio
 
 
 def made(result: Result) -> dict[str, str]:
-    """A sentence on the machine, and a table for every part that has a place on the page."""
+    """Sentences on the machine and on what costs what, and a table for every part that has a place on the page."""
     about = {name: cell(name, value) for name, value in result.machine.items()}
     machine = (
         f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, {about['cores']} cores, "
@@ -23,9 +25,17 @@ def made(result: Result) -> dict[str, str]:
         f"{about['python']}. It read {about['read, GB/s']} GB/s from memory and multiplied large matrices at "
         f"{about['float32 products, GFLOP/s']} GFLOP/s in float32 and {about['float64 products, GFLOP/s']} in float64."
     )
+    powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
+    reached = ", ".join(cell(name, row[name]) for row in result.parts["query"] for name in row if "share" in name)
+    ratios = {part: next(cell("", v) for v in result.parts[part][0].values() if isinstance(v, Ratio)) for part in RATIOS}
+    costs = (
+        f"Time grows as the power {', '.join(powers)}. A query of the factors reaches {reached} of what memory and arithmetic "
+        f"allow. A plan by tracing takes {ratios['plan']} forward and backward passes of its Transformer. Training alone "
+        f"takes {ratios['check']} of the time of a check."
+    )
     text = PAGE.read_text(encoding="utf-8")
     tables = {part: markdown(rows) for part, rows in result.parts.items() if f"<!-- made: {part} -->" in text}
-    return {"machine": fill(machine, 120)} | tables
+    return {"machine": fill(machine, 120), "costs": fill(costs, 120)} | tables
 
 
 def main() -> int:
