@@ -13,7 +13,7 @@ from benchmarks.result import Result
 from benchmarks.show import cell, fill_page, markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-RATIOS = ("plan", "check")  # parts of one row and one ratio
+PARTS = ("plan", "check")  # of one row and one ratio
 
 
 def made(result: Result) -> dict[str, str]:
@@ -26,12 +26,12 @@ def made(result: Result) -> dict[str, str]:
         f"{about['float32 products, GFLOP/s']} GFLOP/s in float32 and {about['float64 products, GFLOP/s']} in float64."
     )
     powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
-    reached = ", ".join(cell(name, row[name]) for row in result.parts["query"] for name in row if "share" in name)
-    ratios = {part: next(cell("", v) for v in result.parts[part][0].values() if isinstance(v, Ratio)) for part in RATIOS}
+    reached = [cell(name, row[name]) for row in result.parts["query"] for name in row if "share" in name]
+    plan, check = (next(cell("", v) for v in result.parts[part][0].values() if isinstance(v, Ratio)) for part in PARTS)
     costs = (
-        f"Time grows as the power {', '.join(powers)}. A query of the factors reaches {reached} of what memory and arithmetic "
-        f"allow. A plan by tracing takes {ratios['plan']} forward and backward passes of its Transformer. Training alone "
-        f"takes {ratios['check']} of the time of a check."
+        f"Time grows as the power {', '.join(powers)}. A query of the factors reaches {', '.join(reached)} of what "
+        f"memory and arithmetic allow. A plan by tracing takes {plan} forward and backward passes of its Transformer. "
+        f"Training alone takes {check} of the time of a check."
     )
     text = PAGE.read_text(encoding="utf-8")
     tables = {part: markdown(rows) for part, rows in result.parts.items() if f"<!-- made: {part} -->" in text}

@@ -440,13 +440,12 @@ def write(made: Mapping[str, Sequence[Row]]) -> None:
     """Keep the tables, and fill the page with some of them."""
     write_json(NUMBERS, made)
     shown = next(row for row in made["situations"] if row["sizes span"] == "a factor of 8" and row["seeds"] == 3)
-    alarms, misses = (shown[f"{what}, 10 steps"] for what in ("alarms", "misses"))
-    answer = (
-        f"After 10 steps, over a factor of 8 in size and with three seeds, a check raises a false alarm in {alarms} % of the "
-        f"sound models, and misses {misses} % of the faults."
-    )
-    cases = "; ".join("`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}".format(**row) for row in made["cases"])
-    texts = {"answer": answer, "cases": f"Wrong in more than 5 % of the checks: {cases}."}
+    said = "`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}"
+    texts = {
+        "answer": "After 10 steps, over a factor of 8 in size and with three seeds, a check raises a false alarm in "
+        "{alarms, 10 steps} % of the sound models, and misses {misses, 10 steps} % of the faults.".format(**shown),
+        "cases": f"Wrong in more than 5 % of the checks: {'; '.join(said.format(**row) for row in made['cases'])}.",
+    }
     fill_page(PAGE, {name: fill(text, 120) for name, text in texts.items()} | {"kinds": markdown(made["kinds"])})
 
 

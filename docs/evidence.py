@@ -26,7 +26,7 @@ from benchmarks.result import Result  # noqa: E402
 from benchmarks.verdicts import NUMBERS  # noqa: E402
 
 from nfd.core.files import prepare_directory, write_text  # noqa: E402
-from nfd.report.charts import COLOURS, INK, REFERENCE  # noqa: E402
+from nfd.report.charts import COLOURS, INK  # noqa: E402
 
 Row = Mapping[str, Any]
 OUT = ROOT / "out/evidence"
@@ -44,7 +44,9 @@ def named(rows: Sequence[Row], x: alt.X, beside: alt.Chart | None = None) -> alt
     base = chart(rows).encode(y=y)
     layers = [
         base.mark_text(align="left", dx=-NAMES, fontSize=FONT).encode(x=alt.value(0), text="name:N"),
-        base.transform_filter("isValid(datum.low)").mark_rule(color=INK, strokeWidth=1.5).encode(x=x_of(x, "low"), x2="high:Q"),
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(color=INK, strokeWidth=1.5)
+        .encode(x=x_of(x, "low"), x2="high:Q"),
         base.mark_point(color=INK, filled=True, size=40, opacity=1).encode(x=x),
     ]
     behind = [] if beside is None else [beside]
@@ -83,10 +85,10 @@ def covered(rows: Sequence[Row]) -> alt.LayerChart:
         ticks.mark_tick(color=COLOURS[0], thickness=1.5, height=9, opacity=0.8).encode(x=x, y=y),
     )
     good = sum(row["measured"] >= coverage.WANTED for row in known)
-    told = title(f"{good} of {len(known)} cases reach {100 * coverage.WANTED:.0f} %, the others within the noise of counting")
-    if any(coverage.verdict(row) == "falls short" for row in known):
-        told = title(f"{good} of {len(known)} cases reach {100 * coverage.WANTED:.0f} %")
-    return named(bars, x, behind).properties(title=told)
+    short = any(coverage.verdict(row) == "falls short" for row in known)
+    told = f"{good} of {len(known)} cases reach {100 * coverage.WANTED:.0f} %"
+    told += "" if short else ", the others within the noise of counting"
+    return named(bars, x, behind).properties(title=title(told))
 
 
 def kind_of(row: Row) -> str:
@@ -112,13 +114,16 @@ def faster(result: Result) -> alt.LayerChart:
             ratio: Ratio = row[column]
             found = ratio.interval
             ends = {"low": found.low, "high": found.high} if math.isfinite(found.low) else {}  # of one round, none
-            rows.append({"name": name.format(**row | {"kind": str(row.get("kind")).upper()}), "value": found.value} | ends)
+            label = name.format(**row | {"kind": str(row.get("kind")).upper()})
+            rows.append({"name": label, "value": found.value} | ends)
     axis = alt.Axis(values=[1, 3, 10, 30, 100, 300], title="times as fast as the opponent")
     x = alt.X("value:Q", scale=alt.Scale(type="log", domain=[1, 500], nice=False), axis=axis)
-    dense = [row["value"] for row in rows[:4]]
-    told = title(f"Wide networks train {min(dense):.0f} to {max(dense):.0f} times faster than dense ones, "
-                 f"kernels are {min(r['value'] for r in rows[5:]):.0f} to {max(r['value'] for r in rows[5:]):.0f} times as fast")  # fmt: skip
-    return named(rows, x).properties(title=told)
+    dense, kernels = ([row["value"] for row in part] for part in (rows[:4], rows[5:]))
+    told = (
+        f"Wide networks train {min(dense):.0f} to {max(dense):.0f} times faster than dense ones, "
+        f"kernels are {min(kernels):.0f} to {max(kernels):.0f} times as fast"
+    )
+    return named(rows, x).properties(title=title(told))
 
 
 def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
@@ -146,7 +151,8 @@ def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
                 key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
                 layers.append(key.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1))
                 layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
-        panels.append(alt.layer(*layers).properties(width=140, height=150, title=title(f"{said} after {looked} steps, %")))
+        over = title(f"{said} after {looked} steps, %")
+        panels.append(alt.layer(*layers).properties(width=140, height=150, title=over))
     by = {(row["sizes span"], row["seeds"]): row[f"misses, {looked} steps"].split()[0] for row in rows}
     told = title(f"With three seeds, over a factor of 2 in size, a check misses {by['a factor of 2', 3]} % "
                  f"of the faults; over a factor of 8 it misses {by['a factor of 8', 3]} %")  # fmt: skip

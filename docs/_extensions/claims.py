@@ -18,8 +18,8 @@ HEAD = ("claim", "the paper says", "version", "verdict", "measured, 95 %")
 
 _STYLE = """<style>
 .claims table { border-collapse: collapse; width: 100%; font-size: 0.85rem; line-height: 1.4; }
-.claims th, .claims td { border-bottom: 1px solid var(--color-background-border); padding: 0.4rem 0.5rem; text-align: left;
-  vertical-align: top; }
+.claims th, .claims td { border-bottom: 1px solid var(--color-background-border); padding: 0.4rem 0.5rem;
+  text-align: left; vertical-align: top; }
 .claims summary { cursor: pointer; color: var(--color-foreground-muted); }
 .claims input { box-sizing: border-box; width: 100%; max-width: 24rem; padding: 0.4rem; font: inherit; }
 .claims small { display: block; color: var(--color-foreground-muted); }
