@@ -120,11 +120,6 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
     return {"below": markdown(below)}
 
 
-def share_of(one: Row) -> float:
-    """Its measured coverage."""
-    return float(one["measured"])
-
-
 def shown(one: Row) -> str:
     """Coverage with Wilson's interval, in percent."""
     found = share(one["measured"] * one["count"], one["count"])

@@ -7,8 +7,7 @@ were chosen.
 
     python -m benchmarks.verdicts BANK
 
-Cases that the file BANK lacks are trained, 25 minutes of one core for all; then docs/verdicts.json is made again, in
-ten, and fills docs/verdicts.md.
+Cases that the file BANK lacks are trained, 25 minutes of one core for all; docs/verdicts.json and .md take ten more.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ from nfd.core.tables import Row
 from nfd.data import digits
 from nfd.meters.verdict import is_fault, rows
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGE, NUMBERS = DOCS / "verdicts.md", DOCS / "verdicts.json"
+PAGE, NUMBERS = (Path(__file__).parents[1] / f"docs/verdicts.{kind}" for kind in ("md", "json"))
 AT, SEEDS = (3, 10, 60), 8
 FACTORS, FEWER = (2, 4, 8, 16), (2, 3, 4)  # of sizes; of seeds
 _CLASSES, _BYTES = 10, 97  # outputs
@@ -440,11 +438,11 @@ def write(made: Mapping[str, Sequence[Row]]) -> None:
     """Keep the tables, and fill the page with some of them."""
     write_json(NUMBERS, made)
     shown = next(row for row in made["situations"] if row["sizes span"] == "a factor of 8" and row["seeds"] == 3)
-    said = "`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}"
+    cases = ["`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}".format(**row) for row in made["cases"]]
     texts = {
         "answer": "After 10 steps, over a factor of 8 in size and with three seeds, a check raises a false alarm in "
         "{alarms, 10 steps} % of the sound models, and misses {misses, 10 steps} % of the faults.".format(**shown),
-        "cases": f"Wrong in more than 5 % of the checks: {'; '.join(said.format(**row) for row in made['cases'])}.",
+        "cases": f"Wrong in more than 5 % of the checks: {'; '.join(cases)}.",
     }
     fill_page(PAGE, {name: fill(text, 120) for name, text in texts.items()} | {"kinds": markdown(made["kinds"])})
 

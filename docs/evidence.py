@@ -68,8 +68,8 @@ def title(text: str) -> alt.Title:
 def covered(rows: Sequence[Row]) -> alt.LayerChart:
     """Every case as a tick, a line per kind; a dot and its bar for the lowest case of a kind."""
     known = [row for row in rows if row["count"]]
-    least = [min(own, key=coverage.share_of) for _, own in groupby(sorted(known, key=kind_of), kind_of)]
-    order = sorted(least, key=coverage.share_of)
+    least = [min(own, key=share_of) for _, own in groupby(sorted(known, key=kind_of), kind_of)]
+    order = sorted(least, key=share_of)
     bars = []
     for row in order:
         found = coverage.share(row["measured"] * row["count"], row["count"])
@@ -89,6 +89,11 @@ def covered(rows: Sequence[Row]) -> alt.LayerChart:
     told = f"{good} of {len(known)} cases reach {100 * coverage.WANTED:.0f} %"
     told += "" if short else ", the others within the noise of counting"
     return named(bars, x, behind).properties(title=title(told))
+
+
+def share_of(row: Row) -> float:
+    """Of intervals that contain the truth."""
+    return float(row["measured"])
 
 
 def kind_of(row: Row) -> str:
