@@ -159,8 +159,8 @@ def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
         over = title(f"{said} after {looked} steps, %")
         panels.append(alt.layer(*layers).properties(width=140, height=150, title=over))
     by = {(row["sizes span"], row["seeds"]): row[f"misses, {looked} steps"].split()[0] for row in rows}
-    told = title(f"With three seeds, over a factor of 2 in size, a check misses {by['a factor of 2', 3]} % "
-                 f"of the faults; over a factor of 8 it misses {by['a factor of 8', 3]} %")  # fmt: skip
+    near, far = (by[f"a factor of {factor}", 3] for factor in (2, 8))
+    told = title(f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8")
     return alt.hconcat(*panels, spacing=10).properties(title=told)
 
 
