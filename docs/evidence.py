@@ -156,8 +156,7 @@ def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
                 key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
                 layers.append(key.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1))
                 layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
-        over = title(f"{said} after {looked} steps, %")
-        panels.append(alt.layer(*layers).properties(width=140, height=150, title=over))
+        panels.append(alt.layer(*layers).properties(width=140, height=150, title=title(f"{said}, %")))
     by = {(row["sizes span"], row["seeds"]): row[f"misses, {looked} steps"].split()[0] for row in rows}
     near, far = (by[f"a factor of {factor}", 3] for factor in (2, 8))
     told = title(f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8")

@@ -184,7 +184,7 @@ def page(answers: dict[str, Any]) -> str:
 
 def _short(note: str, most: int = 130) -> str:
     """A note in one line: of a list of matrices that stay, the reasons."""
-    line = re.sub(r"\s+", " ", note)
+    line = re.sub(r"\s+", " ", note).replace("*", "&ast;")
     if reasons := dict.fromkeys(re.findall(r"'[^']+': (it [^;.]+)", line)):
         line = f"of some others, {'; '.join(reasons)}"
     line = re.sub(r".*(some code reads) the weight of \S+ (instead of calling it).*", r"\1 a weight \2", line)
