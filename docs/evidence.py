@@ -62,7 +62,7 @@ def x_of(x: alt.X, name: str) -> alt.X:
 
 def title(text: str) -> alt.Title:
     """A finding, at the left end of the picture."""
-    return alt.Title(textwrap.wrap(text.replace(" %", "\xa0%"), 58), anchor="start", frame="bounds")
+    return alt.Title(textwrap.wrap(text.replace(" %", "\xa0%"), 52), anchor="start", frame="bounds")
 
 
 def covered(rows: Sequence[Row]) -> alt.LayerChart:

@@ -250,3 +250,4 @@ def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
     for path in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")):
         assert not re.search(loaded, path.read_text()), path
     assert "Train small networks" in (tmp_path / "commands.html").read_text()
+    assert '<tr id="theorem-1"' in (tmp_path / "claims.html").read_text()
