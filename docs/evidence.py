@@ -113,7 +113,7 @@ FASTER = {
 
 def faster(result: Result) -> alt.LayerChart:
     """How many times as fast as its opponent each part is."""
-    rows = []
+    rows = list[dict[str, Any]]()
     for (part, column), name in FASTER.items():
         for row in result.parts[part]:
             ratio: Ratio = row[column]
