@@ -9,7 +9,7 @@ import json
 import math
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from benchmarks.verdicts import NUMBERS  # noqa: E402
 from nfd.core.files import prepare_directory, write_text  # noqa: E402
 from nfd.report.charts import COLOURS, INK  # noqa: E402
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 OUT = ROOT / "out/evidence"
 SCALE, NAMES, FONT = 1.4, 178, 11  # pixels of the column of names
 
@@ -38,7 +38,7 @@ def chart(rows: Iterable[Row]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
-def named(rows: Sequence[Row], x: alt.X, beside: alt.Chart | None = None) -> alt.LayerChart:
+def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
     """A line per row: its name on the left, its value as a dot on the bar of its interval, and what ``beside`` adds."""
     y = alt.Y("name:N", sort=[row["name"] for row in rows], axis=None)
     base = chart(rows).encode(y=y)
@@ -65,7 +65,7 @@ def title(text: str) -> alt.Title:
     return alt.Title(textwrap.wrap(text.replace(" %", "\xa0%"), 52), anchor="start", frame="bounds")
 
 
-def covered(rows: Sequence[Row]) -> alt.LayerChart:
+def covered(rows: Sequence[Row]) -> Any:
     """Every case as a tick, a line per kind; a dot and its bar for the lowest case of a kind."""
     known = [row for row in rows if row["count"]]
     least = [min(own, key=share_of) for _, own in groupby(sorted(known, key=kind_of), kind_of)]
@@ -111,9 +111,9 @@ FASTER = {
 }
 
 
-def faster(result: Result) -> alt.LayerChart:
+def faster(result: Result) -> Any:
     """How many times as fast as its opponent each part is."""
-    rows = list[dict[str, Any]]()
+    rows = list[Row]()
     for (part, column), name in FASTER.items():
         for row in result.parts[part]:
             ratio: Ratio = row[column]
