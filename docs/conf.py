@@ -18,7 +18,7 @@ author = "The nfd authors"
 project_copyright = author
 version = release = nfd.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "commands"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "commands", "claims"]
 exclude_patterns = ["_extensions"]
 smartquotes = False  # they would turn -- of options into dashes
 

@@ -30,7 +30,7 @@ from nfd.scaling import optimizers as laws
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
-SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{note}", "{warning}"}
+SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{claims}", "{note}", "{warning}"}
 LONG = {"README.md", "docs/index.md", "docs/tutorial.md"}  # pages whose Python takes longer
 LONG |= {
     f"docs/howto/{name}.md"
@@ -250,3 +250,4 @@ def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
     for path in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")):
         assert not re.search(loaded, path.read_text()), path
     assert "Train small networks" in (tmp_path / "commands.html").read_text()
+    assert '<tr id="theorem-1"' in (tmp_path / "claims.html").read_text()
