@@ -68,9 +68,8 @@ def two_limits(numbers: Any) -> Any:
     steps = rows({f"step {k}": f"after {k} step{'s' * (k > 1)}" for k in (1, 5, 40)})
     parts = rows({"all layers": "all layers", "one layer": "one layer"})
     claimed = power("claimed: 1/L or below", depths, main["step 1"]["sizes"][0], -1)
-    formula = [
-        {"series": "Appendix F", "x": L, "y": main["all by Appendix F"]["sizes"][k]} for k, L in enumerate(depths)
-    ]
+    of = main["all by Appendix F"]["sizes"]
+    formula = [{"series": "all, by Appendix F", "x": L, "y": size} for L, size in zip(depths, of, strict=True)]
     left = panel(
         "Standard and decoupled networks\nstay apart as depth grows",
         steps,
@@ -149,6 +148,13 @@ CHARTS = {"two-limits": ("two_limits_depth", two_limits), "best-rate-in-width": 
           "muon-depth": ("muon_depth", muon_depth), "embedding-rate": ("embedding_rate", embedding_rate)}  # fmt: skip
 
 
+def pictures() -> dict[str, str]:
+    """SVGs by page."""
+    return {
+        page: svg(draw(json.loads((HERE / f"{stored}.json").read_text()))) for page, (stored, draw) in CHARTS.items()
+    }
+
+
 if __name__ == "__main__":
-    for page, (stored, draw) in CHARTS.items():
-        write_text(IMAGES / f"{page}.svg", svg(draw(json.loads((HERE / f"{stored}.json").read_text()))))
+    for page, picture in pictures().items():
+        write_text(IMAGES / f"{page}.svg", picture)
