@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import question_charts, (
+from benchmarks import (
     against_others,
     check,
     embedding_rate,
     muon_depth,
+    question_charts,
     real_ladders_page,
     two_limits,
     two_limits_depth,
