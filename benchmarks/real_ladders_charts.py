@@ -39,7 +39,14 @@ def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:
         "config": {
             "background": None,
             "aria": False,
-            "axis": {"labelFontSize": _FONT, "titleFontSize": _FONT, "titleFontWeight": "normal", "grid": False},
+            "axis": {
+                "labelFontSize": _FONT,
+                "titleFontSize": _FONT,
+                "titleFontWeight": "normal",
+                "grid": False,
+                "labelOverlap": "greedy",
+            },
+            "legend": {"labelFontSize": _FONT, "columns": 2, "columnPadding": 16, "symbolSize": 200},
             "title": title | {"fontWeight": "normal"},
         }
     }

@@ -17,6 +17,7 @@ from benchmarks import (
     check,
     embedding_rate,
     muon_depth,
+    question_charts,
     real_ladders_page,
     two_limits,
     two_limits_depth,
@@ -147,8 +148,8 @@ def test_the_page_is_made_from_the_baseline() -> None:
     assert all(table in PAGE.read_text() for table in tables.values())
 
 
-def test_the_charts_of_the_evidence_are_those_of_its_numbers() -> None:
-    for name, drawn in pictures().items():
+def test_the_charts_of_evidence_and_questions_are_those_of_their_numbers() -> None:
+    for name, drawn in (pictures() | question_charts.pictures()).items():
         words = [
             re.findall(">([^<>]+)</text>", svg)
             for svg in (drawn, (OUT.parents[1] / f"docs/images/{name}.svg").read_text())
