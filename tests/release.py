@@ -31,7 +31,7 @@ COMMANDS = (  # of the README, at small sizes; a check ends with 1 where it find
     "python -m pytest -q -p no:cacheprovider -m 'not slow' tests/contract/test_{public,nouns,wide}.py",
 )
 EXTRA = "ray"  # one that fails without it and runs with it
-PREDICT = "nfd predict setup.py --base 16 1 --depth 1 --width 16 --replicates 2 --weights dense"
+PREDICT = "nfd predict setup.py --base 16 1 --depth 1 --width 32 --replicates 2 --weights dense"
 IN_SDIST = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "docs/conf.py", "tests/contract/test_public.py")
 IN_WHEEL = ("nfd/py.typed", "nfd/__init__.pyi", "nfd/report/page.html", "nfd/report/page.css", "nfd/scaling/prior.json")
 
