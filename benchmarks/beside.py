@@ -1,0 +1,279 @@
+"""One nanoGPT scaled up in five ways: by nothing, a sweep at full size, mup, CompleteP by hand, and nfd.
+
+The model has nanoGPT's architecture in lines of ours: pre-norm, learned positions, four heads at every width, no biases;
+its head is not tied to the embedding, and it starts as PyTorch starts its layers. It is trained on bytes of Python's
+library: 100 steps of 256 bytes, AdamW, no decay, a tenth of warm-up and a linear fall to zero. The loss is that of 4,096
+held-out bytes. Small is width 32 and depth 2, large is width 128 and depth 8. Each way is a list of edits of one file,
+made by the script and counted as changed lines; a mistake is an edit that was left out.
+
+Written down before the main run; a pilot of one seed chose the start, the steps and the grid of rates:
+
+- Rate: least mean loss of 3 seeds on octaves, refined by the parabola through its neighbours. ``sweep`` finds it on
+  the large network, unedited. ``nothing``, ``by hand`` and ``nfd`` find it on the small one. ``mup`` finds it at width
+  32 and depth 8, since its README asks for a base of the same depth. Cost: CPU time of these trainings, one thread.
+- Loss: the large network at that rate, 6 new seeds. A way is as good as the sweep where the 95 % interval of its loss
+  minus the sweep's, paired over seeds, lies below 0.03 nats; worse where it lies above; else undecided.
+- Half and twice the rate, 3 of the new seeds: the rate is right where neither has the lower mean loss.
+- Caught: mup by an error of ``set_base_shapes``, or by its coordinate check; by hand by coordinate checks in width
+  and in depth, as the fork logs them; nfd by ``nfd.check``, a note of the plan, or an alert of ``nfd.Watch``. A
+  coordinate check is a picture; here it speaks where the mean absolute output of a module after 5 steps has a power of
+  size beyond 0.25 in a 95 % interval over 3 seeds. What an untouched way shows already counts for no mistake.
+
+CompleteP's edits are those of EleutherAI/nanoGPT-mup, branch completep, commit 6f8bc3bd; mup is version 1.0.0.
+
+Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m benchmarks.beside`` writes ``benchmarks/beside.json``, the tables of
+docs/against-others.md and its chart.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import nfd
+from benchmarks.byte_gpt import BYTES, held_out, windows
+from nfd.core.estimates import Interval, mean
+
+SMALL, LARGE, STEPS, SEEDS, NEW, NEGLIGIBLE = (32, 2), (128, 8), 100, range(3), range(3, 9), 0.03
+WIDER, DEEPER = [(32 * k, 2) for k in (1, 2, 4, 8)], [(32, 2 * k) for k in (1, 2, 4, 8)]
+RATES, JSON = [2.0**k for k in range(-10, -2)], Path(__file__).with_suffix(".json")
+Make = Callable[..., tuple[nn.Module, torch.optim.Optimizer]]
+
+NANO = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.attn = nn.Linear(width, 3 * width, bias=False)
+        self.attn_proj = nn.Linear(width, width, bias=False)
+        self.fc = nn.Linear(width, 4 * width, bias=False)
+        self.mlp_proj = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.attn(self.ln_1(x)).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attn_proj(y.transpose(1, 2).flatten(2))
+        return x + self.mlp_proj(F.gelu(self.fc(self.ln_2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(256, width), nn.Embedding(64, width)
+        self.h = nn.Sequential(*[Block(width) for _ in range(depth)])
+        self.ln_f = nn.LayerNorm(width, bias=False)
+        self.head = nn.Linear(width, 256, bias=False)
+
+    def forward(self, ids):
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        return self.head(self.ln_f(self.h(x)))
+
+
+def make(width, depth, lr, seed):
+    torch.manual_seed(seed)
+    model = GPT(width, depth)
+    return model, torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0)
+"""
+ADAMW = "torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0)"
+HEAD, MADE = "        self.head = nn.Linear(width, 256, bias=False)\n", "    model = GPT(width, depth)\n"
+ATTENTION = [("is_causal=True)", "is_causal=True, scale=8**0.5 / q.shape[-1])")]
+PLANNED = "    plan = nfd.plan(model, (32, 2), make_model=GPT, sample=torch.zeros(1, 64, dtype=torch.long))\n"
+
+# The edits of a way, by the mistake that leaving them out is.
+EDITS: dict[str, dict[str, list[tuple[str, str]]]] = {
+    "nothing": {},
+    "sweep": {},
+    "mup": {
+        "": [("import torch\n", "import mup\nimport torch\n"), (
+            MADE, MADE + "    mup.set_base_shapes(model, GPT(32, depth), delta=GPT(64, depth))\n")],
+        "attention keeps 1/sqrt(d)": ATTENTION,
+        "one rate for all": [(ADAMW, ADAMW.replace("torch.optim.AdamW", "mup.MuAdamW"))],
+        "head forgotten": [(HEAD, HEAD.replace("nn.Linear", "mup.MuReadout"))],
+    },
+    "by hand": {
+        "attention keeps 1/sqrt(d)": ATTENTION,
+        "one rate for all": [("    return model, " + ADAMW, (
+            "    hidden = [p for name, p in model.named_parameters() if name.startswith('h.') and p.dim() == 2]\n"
+            "    rest = [p for name, p in model.named_parameters() if not (name.startswith('h.') and p.dim() == 2)]\n"
+            "    groups = [{'params': hidden, 'lr': lr * 32 / width}, {'params': rest}]\n"
+            "    eps = 1e-8 * (32 / width) * (2 / depth)\n"
+            "    return model, torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=eps, weight_decay=0)"))],
+        "head forgotten": [("self.head(self.ln_f(self.h(x)))", "self.head(self.ln_f(self.h(x)) * (32 / x.shape[-1]))")],
+        "start forgotten": [(HEAD, HEAD + "        self.head.weight.data *= (width / 32) ** 0.5\n")],
+        "branches without 1/L": [
+            ("(self, width):", "(self, width, depth):"), ("Block(width)", "Block(width, depth)"),
+            ("        self.ln_1,", "        self.branch = 2 / depth\n        self.ln_1,"),
+            ("x + self.attn_proj", "x + self.branch * self.attn_proj"),
+            ("x + self.mlp_proj", "x + self.branch * self.mlp_proj")],
+    },
+    "nfd": {
+        "": [("import torch\n", "import nfd\nimport torch\n"), (MADE, MADE + PLANNED)],
+        "attention keeps 1/sqrt(d)": ATTENTION,
+        "one rate for all": [(ADAMW, "plan.make_optimizer(model, lr=lr, betas=(0.9, 0.95), weight_decay=0)")],
+        "start forgotten": [(PLANNED, PLANNED + "    plan.apply_(model, seed)\n")],
+    },
+}  # fmt: skip
+MISTAKES = [name for name in EDITS["by hand"] if name]
+
+
+def edited(way: str, without: str = "-") -> str:
+    """The file of a way, all edits made but those of one mistake."""
+    text = NANO
+    for old, new in (pair for name, pairs in EDITS[way].items() if name != without for pair in pairs):
+        assert old in text, (way, old)
+        text = text.replace(old, new)
+    return text
+
+
+def changed(text: str) -> int:
+    """Lines that differ from the unedited file, counted on the side that has more."""
+    blocks = SequenceMatcher(None, NANO.splitlines(), text.splitlines(), autojunk=False).get_opcodes()
+    return sum(max(b - a, d - c) for kind, a, b, c, d in blocks if kind != "equal")
+
+
+def loaded(way: str, without: str = "-") -> Any:
+    """The module of that file."""
+    path = Path(f"build/beside/{way}-{without}.py".replace(" ", "-").replace("1/sqrt(d)", "root").replace("1/L", "L"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(edited(way, without))
+    spec = importlib.util.spec_from_file_location(path.stem.replace("-", "_"), path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def trained(make: Make, size: tuple[int, int], lr: float, seed: int) -> float:
+    """The loss on held-out bytes."""
+    model, optimizer = make(*size, lr, seed)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / (0.1 * STEPS), (1 - step / STEPS) / 0.9)
+    )
+    for rows in windows(STEPS, 4):
+        stepped(model, optimizer, rows)
+        schedule.step()
+    with torch.no_grad():
+        return min(float(loss_of(model, held_out()[0])), math.log(BYTES))
+
+
+def loss_of(model: nn.Module, rows: Tensor) -> Tensor:
+    """Of the next byte."""
+    return functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).nan_to_num(math.inf)
+
+
+def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> None:
+    """One step of training."""
+    optimizer.zero_grad()
+    torch.autograd.backward(loss_of(model, rows))
+    optimizer.step()
+
+
+def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
+    """The best rate of a size, the losses by rate, and the CPU minutes that it took."""
+    begun = time.process_time()
+    losses = torch.tensor([[trained(make, size, lr, seed) for seed in SEEDS] for lr in RATES], dtype=torch.float64)
+    means = losses.mean(1)
+    k = int(means.argmin())
+    shift = 0.0
+    if 0 < k < len(RATES) - 1:
+        low, best, high = means[k - 1 : k + 2].tolist()
+        shift = (low - high) / (2 * (low - 2 * best + high))
+    minutes = (time.process_time() - begun) / 60
+    return {"size": size, "lr": RATES[k] * 2**shift, "losses": losses.tolist(), "minutes": minutes, "end": k in (0, 7)}
+
+
+def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float) -> dict[str, str]:
+    """Modules whose mean absolute output after 5 steps grows or falls with size, and the power."""
+    found: dict[str, list[float]] = {}
+    for seed in SEEDS:
+        for size in sizes:
+            *rows, last = windows(6, 4)
+            model, optimizer = make(*size, lr, seed)
+            for batch in rows:
+                stepped(model, optimizer, batch)
+            for name, module in model.named_modules():
+                if "." not in name or name.startswith("h.0."):  # at every depth
+                    kept = found.setdefault(name or "logits", [])
+                    module.register_forward_hook(
+                        lambda module, args, out, kept=kept: kept.append(float(out.detach().abs().mean().log()))
+                    )
+            loss_of(model, last)
+    x = torch.tensor([math.log(width * depth) for width, depth in sizes], dtype=torch.float64)
+    x -= x.mean()
+    powers = {name: mean(torch.tensor(own).double().view(len(SEEDS), -1) @ x / x.square().sum())
+              for name, own in found.items()}  # fmt: skip
+    return {name: str(power) for name, power in powers.items() if power.low > 0.25 or power.high < -0.25}
+
+
+def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
+    """What the check of a way says, by where it says it."""
+    module = loaded(way, mistake)
+    if way != "nfd":
+        try:
+            bent = {"width": coordinates(module.make, WIDER, lr)}
+        except AssertionError as error:
+            return {"set_base_shapes": str(error)}
+        bent |= {"depth": coordinates(module.make, DEEPER, lr)} if way == "by hand" else {}
+        return {f"{axis}, {name}": power for axis, own in bent.items() for name, power in own.items()}
+    pairs = [(rows[:, :-1], rows[:, 1:]) for rows in windows(5, 4)]
+    plan = nfd.plan(module.GPT(*LARGE), SMALL, make_model=module.GPT, sample=pairs[0][0])
+    said = {f"note {note[:40]}": note for note in plan.notes}
+    for sizes in WIDER, DEEPER:
+        checked = nfd.check(module.GPT, pairs, *(sorted(set(own)) for own in zip(*sizes, strict=True)), lr=lr)
+        said |= {f"check {fault['axis']} {fault['meter']}": str(fault["verdict"]) for fault in checked.faults}
+    model, optimizer = module.make(*LARGE, lr, 0)
+    with warnings.catch_warnings(action="ignore"):
+        watch = nfd.Watch(model, plan, pairs[0][0], every=1, seed=0)
+        for ids, targets in pairs[:3]:
+            stepped(model, optimizer, torch.cat([ids, targets[:, -1:]], 1))
+            watch.step()
+    return said | {f"watch {alert.step} {str(alert)[8:48]}": str(alert) for alert in watch.alerts}
+
+
+def words(interval: Interval) -> str:
+    """Whether a difference from the sweep is negligible."""
+    return "as good" if interval.high < NEGLIGIBLE else "worse" if interval.low > NEGLIGIBLE else "undecided"
+
+
+def main() -> None:
+    """Train, look for mistakes, and write what was found."""
+    torch.set_num_threads(1)
+    found = dict[str, Any]()
+    sizes = {"sweep": LARGE, "mup": (SMALL[0], LARGE[1])}
+    losses = dict[str, Tensor]()
+    for way in EDITS:
+        make = loaded(way).make
+        own = found[way] = tuned(make, sizes.get(way, SMALL)) | {"lines": changed(edited(way))}
+        losses[way] = torch.tensor([trained(make, LARGE, own["lr"], seed) for seed in NEW])
+        own |= {"new": losses[way].tolist(), "loss": mean(losses[way]).limits, "others": {}}
+        if way not in ("nothing", "sweep"):
+            own["others"] = {k: [trained(make, LARGE, k * own["lr"], seed) for seed in NEW[:3]] for k in (0.5, 2)}
+        print(way, {k: v for k, v in own.items() if k != "losses"}, flush=True)
+    for way, own in found.items():
+        less = mean(losses[way] - losses["sweep"])
+        own |= {"over the sweep": less.limits, "word": words(less) if way != "sweep" else ""}
+        own["said"] = {} if way in ("nothing", "sweep") else {m: seen(way, m, own["lr"]) for m in ["-", *MISTAKES]
+                                                              if m == "-" or m in EDITS[way]}  # fmt: skip
+        print(way, own["word"], {m: list(said) for m, said in own["said"].items()}, flush=True)
+    JSON.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
