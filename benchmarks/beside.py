@@ -8,8 +8,8 @@ one file, made by the script and counted as changed lines; a mistake is an edit 
 
 Written down before the main run; a pilot of one seed chose the start, the steps and the rates:
 
-- Rate: least mean loss of 2 seeds on five octaves, refined by the parabola through its neighbours. ``sweep`` finds it on
-  the large network, unedited. ``nothing``, ``by hand`` and ``nfd`` find it on the small one. ``mup`` finds it at width
+- Rate: least mean loss of 2 seeds on five octaves, refined by the parabola through its neighbours. ``sweep`` finds it
+  on the large network, unedited; ``nothing``, ``by hand`` and ``nfd`` find it on the small one. ``mup`` finds it at width
   32 and depth 8, since its README asks for a base of the same depth. Cost: CPU time of these trainings, one thread.
 - Loss: the large network at that rate, 5 new seeds. A way is as good as the sweep where the 95 % interval of its loss
   minus the sweep's, paired over seeds, lies below 0.03 nats; worse where it lies above; else undecided.
