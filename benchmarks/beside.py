@@ -1,16 +1,16 @@
 """One nanoGPT scaled up in five ways: by nothing, a sweep at full size, mup, CompleteP by hand, and nfd.
 
-The model has nanoGPT's architecture in lines of ours: pre-norm, learned positions, four heads at every width, no
-biases; its head is not tied to the embedding, and it starts as PyTorch starts its layers. It is trained on bytes of
-Python's library: 60 steps of 256 bytes, AdamW, no decay, a tenth of warm-up and a linear fall to zero. The loss is that
+The model (nanogpt.txt) has nanoGPT's architecture in lines of ours: pre-norm, learned positions, four heads at every
+width, no biases; its head is not tied to the embedding, and it starts as PyTorch starts its layers. It trains on bytes
+of Python's library: 60 steps of 256, AdamW, no decay, a tenth of warm-up and a linear fall to zero. The loss is that
 of 4,096 held-out bytes. Small is width 32 and depth 2, large is width 128 and depth 8. Each way is a list of edits of
-one file, made by the script and counted as changed lines; a mistake is an edit that was left out.
+that file, made by the script and counted as changed lines; a mistake is an edit that was left out.
 
 Written down before the main run; a pilot of one seed chose the start, the steps and the rates:
 
 - Rate: least mean loss of 2 seeds on five octaves, refined by the parabola through its neighbours. ``sweep`` finds it
-  on the large network, unedited; ``nothing``, ``by hand`` and ``nfd`` find it on the small one. ``mup`` finds it at width
-  32 and depth 8, since its README asks for a base of the same depth. Cost: CPU time of these trainings, one thread.
+  on the large network, unedited; ``nothing``, ``by hand`` and ``nfd`` find it on the small one; ``mup`` at width 32 and
+  depth 8, since its README asks for a base of the same depth. Cost: CPU time of these trainings, one thread.
 - Loss: the large network at that rate, 5 new seeds. A way is as good as the sweep where the 95 % interval of its loss
   minus the sweep's, paired over seeds, lies below 0.03 nats; worse where it lies above; else undecided.
 - Half and twice the rate, 2 of the new seeds: the rate is right where neither has the lower mean loss.
@@ -21,13 +21,11 @@ Written down before the main run; a pilot of one seed chose the start, the steps
 
 CompleteP's edits are those of EleutherAI/nanoGPT-mup, branch completep, commit 6f8bc3bd; mup is version 1.0.0.
 
-Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m benchmarks.beside`` writes ``benchmarks/beside.json``, the tables of
-docs/against-others.md and its chart.
+Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m benchmarks.beside`` writes ``beside.json``, two tables of a page, a chart.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
@@ -35,62 +33,31 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import altair as alt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import nfd
 from benchmarks.byte_gpt import BYTES, held_out, windows
-from nfd.core.estimates import Interval, mean
+from benchmarks.embedding_rate import warmed
+from benchmarks.measure import Row
+from benchmarks.real_ladders_charts import _rows, svg
+from benchmarks.show import fill_page, markdown
+from nfd.core.estimates import mean
+from nfd.report.charts import INK
 
 SMALL, LARGE, STEPS, SEEDS, NEW, NEGLIGIBLE = (32, 2), (128, 8), 60, range(2), range(3, 8), 0.03
 WIDER, DEEPER = [(32 * k, 2) for k in (1, 2, 4, 8)], [(32, 2 * k) for k in (1, 2, 4, 8)]
 RATES, JSON = [2.0**k for k in range(-8, -3)], Path(__file__).with_suffix(".json")
 Make = Callable[..., tuple[nn.Module, torch.optim.Optimizer]]
 
-NANO = """\
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.attn = nn.Linear(width, 3 * width, bias=False)
-        self.attn_proj = nn.Linear(width, width, bias=False)
-        self.fc = nn.Linear(width, 4 * width, bias=False)
-        self.mlp_proj = nn.Linear(4 * width, width, bias=False)
-
-    def forward(self, x):
-        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.attn(self.ln_1(x)).chunk(3, -1))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attn_proj(y.transpose(1, 2).flatten(2))
-        return x + self.mlp_proj(F.gelu(self.fc(self.ln_2(x))))
-
-
-class GPT(nn.Module):
-    def __init__(self, width, depth):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(256, width), nn.Embedding(64, width)
-        self.h = nn.Sequential(*[Block(width) for _ in range(depth)])
-        self.ln_f = nn.LayerNorm(width, bias=False)
-        self.head = nn.Linear(width, 256, bias=False)
-
-    def forward(self, ids):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
-        return self.head(self.ln_f(self.h(x)))
-
-
-def make(width, depth, lr, seed):
-    torch.manual_seed(seed)
-    model = GPT(width, depth)
-    return model, torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0)
-"""
+NANO = Path(__file__).with_name("nanogpt.txt").read_text()
 ADAMW = "torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0)"
 HEAD, MADE = "        self.head = nn.Linear(width, 256, bias=False)\n", "    model = GPT(width, depth)\n"
 ATTENTION = [("is_causal=True)", "is_causal=True, scale=8**0.5 / q.shape[-1])")]
@@ -131,6 +98,8 @@ EDITS: dict[str, dict[str, list[tuple[str, str]]]] = {
     },
 }  # fmt: skip
 MISTAKES = [name for name in EDITS["by hand"] if name]
+WORDS = {"set_base_shapes": "`set_base_shapes`", "width,": "coordinates in width", "depth,": "coordinates in depth"}
+WORDS |= {"note": "a note of the plan", "check": "`nfd.check`", "watch": "`nfd.Watch`"}
 
 
 def edited(way: str, without: str = "-") -> str:
@@ -150,23 +119,15 @@ def changed(text: str) -> int:
 
 def loaded(way: str, without: str = "-") -> Any:
     """The module of that file."""
-    path = Path(f"build/beside/{way}-{without}.py".replace(" ", "-").replace("1/sqrt(d)", "root").replace("1/L", "L"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(edited(way, without))
-    spec = importlib.util.spec_from_file_location(path.stem.replace("-", "_"), path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = ModuleType(f"{way} {without}")
+    exec(edited(way, without), vars(module))
     return module
 
 
 def trained(make: Make, size: tuple[int, int], lr: float, seed: int) -> float:
     """The loss on held-out bytes."""
     model, optimizer = make(*size, lr, seed)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / (0.1 * STEPS), (1 - step / STEPS) / 0.9)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(warmed, steps=STEPS, share=0.1))
     for rows in windows(STEPS, 4):
         stepped(model, optimizer, rows)
         schedule.step()
@@ -191,24 +152,14 @@ def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
     begun = time.process_time()
     rates = [lr / 4 for lr in RATES] if size == LARGE else RATES
     losses = torch.tensor([[trained(make, size, lr, seed) for seed in SEEDS] for lr in rates], dtype=torch.float64)
-    means = losses.mean(1)
-    k = int(means.argmin())
-    shift = 0.0
-    if 0 < k < len(rates) - 1:
-        low, best, high = means[k - 1 : k + 2].tolist()
-        shift = (low - high) / (2 * (low - 2 * best + high))
+    k = int(losses.mean(1).argmin())
+    low, best, high = losses.mean(1)[k - 1 : k + 2].tolist()  # fails where the best rate lies at an end
+    lr = rates[k] * 2 ** ((low - high) / (2 * (low - 2 * best + high)))
     minutes = (time.process_time() - begun) / 60
-    return {
-        "size": size,
-        "lr": rates[k] * 2**shift,
-        "losses": losses.tolist(),
-        "minutes": minutes,
-        "rates": rates,
-        "end": k in (0, 4),
-    }
+    return {"size": size, "lr": lr, "minutes": minutes, "rates": rates, "losses": losses.tolist()}
 
 
-def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float) -> dict[str, str]:
+def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: str) -> dict[str, str]:
     """Modules whose mean absolute output after 5 steps grows or falls with size, and the power."""
     found: dict[str, list[float]] = {}
     for seed in range(3):
@@ -226,9 +177,9 @@ def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float) -> dict
             loss_of(model, last)
     x = torch.tensor([math.log(width * depth) for width, depth in sizes], dtype=torch.float64)
     x -= x.mean()
-    powers = {name: mean(torch.tensor(own).double().view(3, -1) @ x / x.square().sum())
-              for name, own in found.items()}  # fmt: skip
-    return {name: str(power) for name, power in powers.items() if power.low > 0.25 or power.high < -0.25}
+    x /= x.square().sum()
+    powers = {name: mean(torch.tensor(own, dtype=torch.float64).view(3, -1) @ x) for name, own in found.items()}
+    return {f"{axis}, {name}": str(own) for name, own in powers.items() if own.low > 0.25 or own.high < -0.25}
 
 
 def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
@@ -236,16 +187,15 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
     module = loaded(way, mistake)
     if way != "nfd":
         try:
-            bent = {"width": coordinates(module.make, WIDER, lr)}
+            wide = coordinates(module.make, WIDER, lr, "width")
         except AssertionError as error:
             return {"set_base_shapes": str(error)}
-        bent |= {"depth": coordinates(module.make, DEEPER, lr)} if way == "by hand" else {}
-        return {f"{axis}, {name}": power for axis, own in bent.items() for name, power in own.items()}
+        return wide | (coordinates(module.make, DEEPER, lr, "depth") if way == "by hand" else {})
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in windows(5, 4)]
     plan = nfd.plan(module.GPT(*LARGE), SMALL, make_model=module.GPT, sample=pairs[0][0])
     said = {f"note {note[:40]}": note for note in plan.notes}
-    for sizes in WIDER, DEEPER:
-        checked = nfd.check(module.GPT, pairs, *(sorted(set(own)) for own in zip(*sizes, strict=True)), lr=lr)
+    for widths, depths in ([n for n, _ in WIDER], [2]), ([32], [L for _, L in DEEPER]):
+        checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr)
         said |= {f"check {fault['axis']} {fault['meter']}": str(fault["verdict"]) for fault in checked.faults}
     model, optimizer = module.make(*LARGE, lr, 0)
     with warnings.catch_warnings(action="ignore"):
@@ -256,14 +206,10 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
     return said | {f"watch {alert.step} {str(alert)[8:48]}": str(alert) for alert in watch.alerts}
 
 
-def words(interval: Interval) -> str:
-    """Whether a difference from the sweep is negligible."""
-    return "as good" if interval.high < NEGLIGIBLE else "worse" if interval.low > NEGLIGIBLE else "undecided"
-
-
 def measured(way: str) -> dict[str, Any]:
     """Rate, losses and what its check says of every mistake; read where it was kept."""
     kept = Path(f"build/beside/{way}.json")
+    kept.parent.mkdir(parents=True, exist_ok=True)
     if not kept.exists():
         make, size = loaded(way).make, {"sweep": LARGE, "mup": (SMALL[0], LARGE[1])}.get(way, SMALL)
         own = tuned(make, size) | {"lines": changed(edited(way)), "others": {}, "said": {}}
@@ -276,14 +222,40 @@ def measured(way: str) -> dict[str, Any]:
     return found
 
 
+def caught(own: dict[str, Any], mistake: str) -> str:
+    """What the check of a way says of a mistake and not of the untouched file."""
+    if mistake not in own["said"]:
+        return "no such line"
+    new = sorted({text.split()[0] for text in own["said"][mistake] if text not in own["said"]["-"]})
+    return "caught: " + " and ".join(WORDS[word] for word in new) if new else "**not seen**"
+
+
 def main(names: list[str]) -> None:
-    """Measure, and write what was found; names of ways measure those alone."""
+    """Measure; then write what was found, the tables and the chart. Names of ways measure those alone."""
     torch.set_num_threads(1)
-    found = {way: measured(way) for way in names or EDITS}
-    for own in () if names else found.values():
-        less = mean(torch.tensor(own["new"]) - torch.tensor(found["sweep"]["new"]))
-        own |= {"loss": mean(torch.tensor(own["new"])).limits, "over the sweep": less.limits, "word": words(less)}
-        JSON.write_text(json.dumps(found, indent=1) + "\n")
+    found, rows = {way: measured(way) for way in names or EDITS}, list[Row]()
+    if names:
+        return
+    for way, own in found.items():
+        loss, less = (mean(torch.tensor(own["new"]) - off) for off in (0.0, torch.tensor(found["sweep"]["new"])))
+        word = "as good" if less.high < NEGLIGIBLE else "worse" if less.low > NEGLIGIBLE else "undecided"
+        own |= {"loss": loss.limits, "over the sweep": less.limits, "word": "" if way == "sweep" else word}
+        rows.append({
+            "": way, "lines changed": own["lines"], "tuned at width, depth": "{} x {}".format(*own["size"]),
+            "minutes": own["minutes"], "rate": own["lr"], "loss": loss.unsigned,
+            "minus the sweep's": "" if way == "sweep" else f"{less}, {word}",
+        })  # fmt: skip
+    mistakes = [{"left out": m} | {way: caught(own, m) for way, own in found.items() if own["said"]} for m in MISTAKES]
+    JSON.write_text(json.dumps(found, indent=1) + "\n")
+    docs = Path(__file__).parents[1] / "docs"
+    fill_page(docs / "against-others.md", {"beside": markdown(rows), "mistakes": markdown(mistakes)})
+    x = alt.X("minutes:Q", scale=alt.Scale(type="log"), title="CPU minutes to find the rate, logarithmic")
+    y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="loss of the large network")
+    base = _rows([{"way": way, **own, **own["loss"]} for way, own in found.items()]).encode(x=x, y=y)
+    bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(y="low:Q", y2="high:Q")
+    points = base.mark_point(filled=True, size=50, opacity=1, color=INK)
+    drawn = bars + points + base.mark_text(align="left", dx=7, fontSize=11).encode(text="way")
+    (docs / "images/beside.svg").write_text(svg(drawn.properties(width=288, height=200), 1.6))
 
 
 if __name__ == "__main__":

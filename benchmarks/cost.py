@@ -12,7 +12,6 @@ Run: ``python -m benchmarks.cost`` prints the rows of docs/howto/cost.md.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from typing import Any
 
@@ -77,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
