@@ -19,6 +19,8 @@ Written down before the main run; a pilot of one seed chose the start, the steps
   coordinate check is a picture; here it speaks where the mean absolute output of a module after 5 steps has a power of
   size beyond 0.25 in a 95 % interval over 3 seeds. What an untouched way shows already counts for no mistake.
 
+Added after the main run: nfd with a head that starts as in PyTorch's scaling, not smaller.
+
 CompleteP's edits are those of EleutherAI/nanoGPT-mup, branch completep, commit 6f8bc3bd; mup is version 1.0.0.
 
 Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m benchmarks.beside`` writes ``beside.json``, two tables of a page, a chart.
@@ -36,7 +38,7 @@ from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import altair as alt
 import torch
@@ -65,8 +67,7 @@ PLANNED = "    plan = nfd.plan(model, (32, 2), make_model=GPT, sample=torch.zero
 
 # The edits of a way, by the mistake that leaving them out is.
 EDITS: dict[str, dict[str, list[tuple[str, str]]]] = {
-    "nothing": {},
-    "sweep": {},
+    "nothing": {}, "sweep": {},
     "mup": {
         "": [("import torch\n", "import mup\nimport torch\n"), (
             MADE, MADE + "    mup.set_base_shapes(model, GPT(32, depth), delta=GPT(64, depth))\n")],
@@ -97,6 +98,9 @@ EDITS: dict[str, dict[str, list[tuple[str, str]]]] = {
         "start forgotten": [(PLANNED, PLANNED + "    plan.apply_(model, seed)\n")],
     },
 }  # fmt: skip
+APPLIED = "plan.apply_(model, seed)\n"
+EDITS["nfd, larger head"] = {"": sum(EDITS["nfd"].values(), []) + [
+    (APPLIED, APPLIED + "    model.head.weight.data *= (width / 32) ** 0.5\n")]}  # fmt: skip
 MISTAKES = [name for name in EDITS["by hand"] if name]
 WORDS = {"set_base_shapes": "`set_base_shapes`", "width,": "coordinates in width", "depth,": "coordinates in depth"}
 WORDS |= {"note": "a note of the plan", "check": "`nfd.check`", "watch": "`nfd.Watch`"}
@@ -149,19 +153,18 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) ->
 
 def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
     """The best rate of a size, the losses by rate, and the CPU minutes that it took."""
-    begun = time.process_time()
-    rates = [lr / 4 for lr in RATES] if size == LARGE else RATES
+    begun, rates = time.process_time(), [lr / 4 for lr in RATES] if size == LARGE else RATES
     losses = torch.tensor([[trained(make, size, lr, seed) for seed in SEEDS] for lr in rates], dtype=torch.float64)
     k = int(losses.mean(1).argmin())
     low, best, high = losses.mean(1)[k - 1 : k + 2].tolist()  # fails where the best rate lies at an end
     lr = rates[k] * 2 ** ((low - high) / (2 * (low - 2 * best + high)))
-    minutes = (time.process_time() - begun) / 60
-    return {"size": size, "lr": lr, "minutes": minutes, "rates": rates, "losses": losses.tolist()}
+    found = {"size": size, "lr": lr, "minutes": (time.process_time() - begun) / 60}
+    return found | {"rates": rates, "losses": losses.tolist()}
 
 
 def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: str) -> dict[str, str]:
     """Modules whose mean absolute output after 5 steps grows or falls with size, and the power."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Tensor]] = {}
     for seed in range(3):
         for size in sizes:
             *rows, last = windows(6, 4)
@@ -171,14 +174,11 @@ def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: s
             for name, module in model.named_modules():
                 if "." not in name or name.startswith("h.0."):  # at every depth
                     kept = found.setdefault(name or "logits", [])
-                    module.register_forward_hook(
-                        lambda module, args, out, kept=kept: kept.append(float(out.detach().abs().mean().log()))
-                    )
+                    module.register_forward_hook(lambda _, args, out, kept=kept: kept.append(out.detach().abs().mean()))
             loss_of(model, last)
     x = torch.tensor([math.log(width * depth) for width, depth in sizes], dtype=torch.float64)
-    x -= x.mean()
-    x /= x.square().sum()
-    powers = {name: mean(torch.tensor(own, dtype=torch.float64).view(3, -1) @ x) for name, own in found.items()}
+    x = (x - x.mean()) / (x - x.mean()).square().sum()
+    powers = {name: mean(torch.stack(own).double().log().view(3, -1) @ x) for name, own in found.items()}
     return {f"{axis}, {name}": str(own) for name, own in powers.items() if own.low > 0.25 or own.high < -0.25}
 
 
@@ -196,6 +196,7 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
     said = {f"note {note[:40]}": note for note in plan.notes}
     for widths, depths in ([n for n, _ in WIDER], [2]), ([32], [L for _, L in DEEPER]):
         checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr)
+        said |= {f"check {suspect}": "" for suspect in checked.suspects}
         said |= {f"check {fault['axis']} {fault['meter']}": str(fault["verdict"]) for fault in checked.faults}
     model, optimizer = module.make(*LARGE, lr, 0)
     with warnings.catch_warnings(action="ignore"):
@@ -214,12 +215,11 @@ def measured(way: str) -> dict[str, Any]:
         make, size = loaded(way).make, {"sweep": LARGE, "mup": (SMALL[0], LARGE[1])}.get(way, SMALL)
         own = tuned(make, size) | {"lines": changed(edited(way)), "others": {}, "said": {}}
         own["new"] = [trained(make, LARGE, own["lr"], seed) for seed in NEW]
-        if way not in ("nothing", "sweep"):
+        if len(EDITS[way]) > 1:
             own["others"] = {k: [trained(make, LARGE, k * own["lr"], seed) for seed in NEW[:2]] for k in (0.5, 2)}
             own["said"] = {m: seen(way, m, own["lr"]) for m in ("-", *MISTAKES) if m == "-" or m in EDITS[way]}
         kept.write_text(json.dumps(own))
-    found: dict[str, Any] = json.loads(kept.read_text())
-    return found
+    return cast("dict[str, Any]", json.loads(kept.read_text()))
 
 
 def caught(own: dict[str, Any], mistake: str) -> str:
@@ -239,7 +239,7 @@ def main(names: list[str]) -> None:
     for way, own in found.items():
         loss, less = (mean(torch.tensor(own["new"]) - off) for off in (0.0, torch.tensor(found["sweep"]["new"])))
         word = "as good" if less.high < NEGLIGIBLE else "worse" if less.low > NEGLIGIBLE else "undecided"
-        own |= {"loss": loss.limits, "over the sweep": less.limits, "word": "" if way == "sweep" else word}
+        own |= {"loss": loss.limits, "over the sweep": less.limits}
         rows.append({
             "": way, "lines changed": own["lines"], "tuned at width, depth": "{} x {}".format(*own["size"]),
             "minutes": own["minutes"], "rate": own["lr"], "loss": loss.unsigned,
@@ -250,11 +250,11 @@ def main(names: list[str]) -> None:
     docs = Path(__file__).parents[1] / "docs"
     fill_page(docs / "against-others.md", {"beside": markdown(rows), "mistakes": markdown(mistakes)})
     x = alt.X("minutes:Q", scale=alt.Scale(type="log"), title="CPU minutes to find the rate, logarithmic")
-    y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="loss of the large network")
+    y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="loss")
     base = _rows([{"way": way, **own, **own["loss"]} for way, own in found.items()]).encode(x=x, y=y)
     bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(y="low:Q", y2="high:Q")
     points = base.mark_point(filled=True, size=50, opacity=1, color=INK)
-    drawn = bars + points + base.mark_text(align="left", dx=7, fontSize=11).encode(text="way")
+    drawn = bars + points + base.mark_text(align="left", dx=7, fontSize=11).encode(text="way:N")
     (docs / "images/beside.svg").write_text(svg(drawn.properties(width=288, height=200), 1.6))
 
 
