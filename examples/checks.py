@@ -25,29 +25,29 @@ PAGE = """# Eight checks
 
 Compare your own check with these checks of networks whose scaling is known.
 
-*Made by `python examples/checks.py`, a few minutes on two cores.* The entries are exponents with 95 % intervals over seeds
-and sizes: 0.5 means that a number doubles when the size grows by four. Capitals mark a fault or a limit; all other verdicts
-are STABLE, or UNCERTAIN (?). [Every meter](glossary.md#answers) is one of `nfd.check`; [how often a check is
-wrong](verdicts.md) was measured.
+*Made by `python examples/checks.py`, a few minutes on two cores.* The entries are exponents with 95 % intervals over
+seeds and sizes: 0.5 means that a number doubles when the size grows by four. Capitals mark a fault or a limit; all
+other verdicts are STABLE, or UNCERTAIN (?). [Every meter](glossary.md#answers) is one of `nfd.check`; [how often a
+check is wrong](verdicts.md) was measured.
 
 ## Against depth
 
 {depth}
 
-- **The paper's rates** (`depth-mup`) keep the function's update constant, but inner layers learn less and less, as $L^{{-1/2}}$
-  (Fig. 5, row 1 of the paper).
-- **Eq. 8** (`depth-mup-inner`) repairs the inner updates. Together they then change the function by an amount that grows as
-  $\\sqrt L$ ([why](mathematics/inner-layers.md)). Adam shows the same as SGD.
+- **The paper's rates** (`depth-mup`) keep the function's update constant, but inner layers learn less and less, as
+  $L^{{-1/2}}$ (Fig. 5, row 1 of the paper).
+- **Eq. 8** (`depth-mup-inner`) repairs the inner updates. Together they then change the function by an amount that
+  grows as $\\sqrt L$ ([why](mathematics/inner-layers.md)). Adam shows the same as SGD.
 - **A multiplier of 1/L** (`complete-p`) keeps both.
-- **GPT-2 under `mup`** has no factor of depth: every block adds its own update to the stream. The data are the source text of
-  Python's json package, as bytes.
+- **GPT-2 under `mup`** has no factor of depth: every block adds its own update to the stream. The data are the source
+  text of Python's json package, as bytes.
 
 ## Against width
 
 {width}
 
-Under a rule for width the updates of layers stay as they are. The effect of inner layers on the function falls to a limit, as in
-small sound networks: LIMIT is no fault. Under PyTorch's defaults updates grow.
+Under a rule for width the updates of layers stay as they are. The effect of inner layers on the function falls to a
+limit, as in small sound networks: LIMIT is no fault. Under PyTorch's defaults updates grow.
 
 ## One of them in full
 
