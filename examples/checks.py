@@ -27,8 +27,8 @@ Compare your own check with these checks of networks whose scaling is known.
 
 *Made by `python examples/checks.py` in two to three minutes.* Entries are exponents with 95 % intervals over seeds
 and sizes: 0.5 means that a number doubles when the size grows by four. Capitals are faults and limits; the rest is
-STABLE, or UNCERTAIN where a ? stands ([how often a check is wrong](verdicts.md)). The paper's two-layer networks, on
-digits, have depths 4 to 64, GPT-2, on Python source, 2 to 16, and plain blocks 2 to 8.
+STABLE, or UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer networks, on digits, have
+depths 4 to 64, GPT-2, on Python source, 2 to 16, and plain blocks 2 to 8.
 
 ## Against depth
 
