@@ -22,6 +22,7 @@ TRANSFER = r" width| ─| \d|complete-p:"
 PLAN = r" tensor| ─| tokens| blocks\.\*\.(query|out|down)| head"
 WATCH = r" meter| ─| (activation|function_update|inner_update|stream_update|alignment) +the network "
 LAST = 8  # steps
+WIDTH = 88  # characters of a line of code that the page shows without scrolling
 
 PAGE = """# A larger run, watched and saved
 
@@ -156,19 +157,20 @@ def alert(alerts: Sequence[Known], read: int) -> str:
 
 
 def asked(command: str) -> str:
-    """A command, in lines of 100 characters that begin with an option."""
-    lines = textwrap.wrap(re.sub(" (?!--)", "\0", command), 100, break_on_hyphens=False)
+    """A command, in lines that begin with an option."""
+    lines = textwrap.wrap(re.sub(" (?!--)", "\0", command), WIDTH, break_on_hyphens=False)
     return "```bash\n" + " \\\n    ".join(lines).replace("\0", " ") + "\n```"
 
 
 def shown(text: str, lines: str) -> str:
-    """The lines that begin with a pattern, without the spaces behind them."""
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip() and re.match(lines, line))
+    """The lines that begin with a pattern; sentences are wrapped."""
+    found = [line.rstrip() for line in text.splitlines() if re.match(lines, line)]
+    return "\n".join(line if line.startswith(" ") else filled(line) for line in found)
 
 
 def filled(text: str) -> str:
-    """In lines of 120 characters."""
-    return textwrap.fill(text, 120, break_on_hyphens=False, break_long_words=False)
+    """In lines that the page shows whole."""
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def quoted(texts: Sequence[str]) -> str:
