@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 Known = Mapping[str, Any]
@@ -73,11 +74,11 @@ trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch.
 
 ```text
 watch = nfd.Watch(model, plan, sample, every={every}, expected="{out}/check")
-watch.listeners.append(partial(nfd.run_page, path="run.html"))   # a page that follows the run
+watch.listeners.append(partial(nfd.run_page, path="run.html"))  # a page that follows the run
 ...
-group["lr"] = lr * schedule(step) * group["lr_scale"]            # for every group, before every step
+group["lr"] = lr * schedule(step) * group["lr_scale"]  # of every group, before every step
 ...
-watch.step()                                                     # after optimizer.step()
+watch.step()  # after optimizer.step()
 ```
 
 The run keeps its bands: {sound_alerts}.
@@ -163,9 +164,13 @@ def asked(command: str) -> str:
 
 
 def shown(text: str, lines: str) -> str:
-    """The lines that begin with a pattern; sentences are wrapped."""
-    found = [line.rstrip() for line in text.splitlines() if re.match(lines, line)]
-    return "\n".join(line if line.startswith(" ") else filled(line) for line in found)
+    """The lines that begin with a pattern: a table, of which no two columns are far apart, and sentences, wrapped."""
+    found = [line for line in text.splitlines() if re.match(lines, line)]
+    table = [line for line in found if line.startswith(" ")]
+    blank = [set(column) <= {" ", "─"} for column in zip_longest(*table, fillvalue=" ")]
+    kept = [i for i in range(len(blank)) if not all(blank[max(i - 2, 0) : i + 1])]
+    rows = ["".join(line[i : i + 1] for i in kept).rstrip() for line in table]
+    return "\n".join([*rows, *(filled(line) for line in found if line not in table)])
 
 
 def filled(text: str) -> str:
