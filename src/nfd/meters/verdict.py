@@ -39,7 +39,7 @@ THRESHOLDS = (
 )
 LIMITS = f"LIMIT: falls no faster than by the power {_ROOT}, as in sound networks that are small: no fault."
 
-Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
+Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "FALLS", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 
 
 def verdict_of(slope: Interval, span: float = math.inf) -> Verdict:
@@ -81,6 +81,8 @@ def judged(
     word = verdict_of(slope, span)
     if word == "STABLE":
         return word, "flat" if slope.low <= 0 <= slope.high else "little"
+    if word == "COLLAPSES" and meter == "loss":
+        return "FALLS", "trend"
     if word == "COLLAPSES" and axis == "width":
         if meter in _OF_THE_FUNCTION and slope.high >= _ROOT + direction:
             return "LIMIT", "limit"
@@ -92,8 +94,8 @@ def judged(
 
 
 def is_fault(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the table says that something scales wrongly; a loss that falls with size does not."""
-    return row["verdict"] in (("GROWS",) if row["meter"] == "loss" else ("GROWS", "COLLAPSES"))
+    """Whether a row of the table says that something scales wrongly."""
+    return row.get("verdict") in ("GROWS", "COLLAPSES")
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:
@@ -112,36 +114,38 @@ _MUP: _Rules = frozenset(name for name, rule in RULES.items() if rule.scales_wid
 _DEEP: _Rules = frozenset(name for name in _MUP if RULES[name].scales_depth)
 _EVEN: _Rules = frozenset({"complete-p"})
 _EQ_8: _Rules = frozenset({"complete-p", "depth-mup-inner"})
-_USE = {
-    _MUP: "Use a rule of mup's kind, such as 'complete-p'.",
-    _DEEP: "Use 'complete-p'.",
-    _EVEN: "Use 'complete-p'.",
-    _EQ_8: "Use 'complete-p', or 'depth-mup-inner' (Eq. 8), at the price that function_update_inner shows.",
-}
 _NO: _Rules = frozenset()
+_EIGHT = ", or 'depth-mup-inner' (Eq. 8) at the price that function_update_inner shows"
 # What was seen of a meter along an axis that has a word, and the rules that prevent it
 ADVICE: dict[tuple[str, str, str], tuple[str, _Rules]] = {
-    ("first_activation", "width", "GROWS"): ("the embedding or a factor of the forward pass grows", _MUP),
-    ("first_activation", "width", "COLLAPSES"): ("the embedding or a factor of the forward pass shrinks", _MUP),
-    ("activation", "width", "GROWS"): ("the stream grows with width", _MUP),
-    ("activation", "depth", "GROWS"): ("the stream grows: no 1/sqrt(L), or rates that do not fall with depth", _DEEP),
-    ("activation_update", "depth", "GROWS"): ("the stream moves further: blocks add up coherently", _EVEN),
-    ("inner_update", "depth", "COLLAPSES"): ("inner gradients carry the residual multiplier", _EQ_8),
-    ("inner_update", "depth", "GROWS"): ("inner rates grow too fast with depth", _EVEN),
-    ("stream_update", "depth", "GROWS"): ("outer layers add more than 1/L: rates do not fall with depth", _DEEP),
-    ("function_update", "depth", "GROWS"): ("a step moves the function further with depth", _EVEN),
-    ("function_update_inner", "depth", "GROWS"): ("inner updates add up coherently, under Eq. 8 as sqrt(L)", _EVEN),
-    ("gradient", "depth", "COLLAPSES"): ("gradients vanish on their way down: check norms and multipliers", _NO),
-    ("gradient", "depth", "GROWS"): ("gradients explode on their way down: branches carry no 1/sqrt(L)", _DEEP),
-    ("alignment", "width", "COLLAPSES"): ("rates become too small: find the best at several widths", _NO),
-}
-_LAZY = "features stop moving as the network widens (lazy training)"
-_FAST = "updates grow with width: rates do not follow it"
+    ("first_activation", "width", "GROWS"): ("The embedding, or a factor behind it, grows with width", _MUP),
+    ("first_activation", "width", "COLLAPSES"): ("The embedding, or a factor behind it, shrinks with width", _MUP),
+    ("activation", "width", "GROWS"): ("The residual stream grows with width", _MUP),
+    ("activation", "depth", "GROWS"): (
+        "The residual stream grows with depth because branches are not scaled by 1/sqrt(depth), or rates do not fall "
+        "with depth", _DEEP),
+    ("activation_update", "depth", "GROWS"): (
+        "Training moves the stream further with depth because the updates of blocks add up", _EVEN),
+    ("inner_update", "depth", "COLLAPSES"): (
+        "Inner layers learn less with depth because their gradients carry the residual multiplier", _EQ_8),
+    ("inner_update", "depth", "GROWS"): ("Inner layers learn faster with depth because their rates grow", _EVEN),
+    ("stream_update", "depth", "GROWS"): (
+        "Outer layers add more than 1/depth each because rates do not fall with depth", _DEEP),
+    ("function_update", "depth", "GROWS"): ("A step moves the outputs further with depth", _EVEN),
+    ("function_update_inner", "depth", "GROWS"): (
+        "Updates of inner layers add up with depth, under Eq. 8 as sqrt(depth)", _EVEN),
+    ("gradient", "depth", "COLLAPSES"): ("Gradients vanish with depth. Check norms and multipliers", _NO),
+    ("gradient", "depth", "GROWS"): (
+        "Gradients grow with depth because residual branches are not scaled by 1/sqrt(depth)", _DEEP),
+    ("alignment", "width", "COLLAPSES"): ("Rates become too small with width. Find the best at several widths", _NO),
+}  # fmt: skip
+_LAZY = "Features stop moving as the network widens (lazy training)"
+_FAST = "Updates grow with width because learning rates do not follow it"
 _MOVING = "activation_update", "inner_update", "stream_update", *_OF_THE_FUNCTION, "update_to_weight"
 ADVICE |= {(meter, "width", "COLLAPSES"): (_LAZY, _MUP) for meter in _MOVING}
 ADVICE |= {(meter, "width", "GROWS"): (_FAST, _MUP) for meter in _MOVING}
-ADVICE |= {("loss", axis, "COLLAPSES"): (f"the loss falls with {axis}: larger networks pay", _NO) for axis in AXES}
-ADVICE |= {("loss", axis, "GROWS"): ("the same rate does worse in larger networks", _NO) for axis in AXES}
+ADVICE |= {("loss", axis, "FALLS"): (f"The loss falls with {axis}, as it should", _NO) for axis in AXES}
+ADVICE |= {("loss", axis, "GROWS"): (f"The same rate does worse with more {axis}", _NO) for axis in AXES}
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
@@ -158,8 +162,26 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -
     """
     seen, rules = ADVICE.get((meter, axis, word), ("", _NO))
     if rule in rules:
-        return f"{seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
-    return f"{seen}. {_USE.get(rules, '')}".rstrip() if seen else ""
+        return f"{seen}. {rule!r} should prevent it: check roles, base and rate, and take more steps or larger sizes."
+    use = f" Use 'complete-p'{_EIGHT if rules is _EQ_8 else ''}." if rules else ""
+    return f"{seen}.{use}" if seen else ""
+
+
+def causes(faults: Iterable[Mapping[str, Any]], rule: RuleName, base: tuple[int, int]) -> Iterator[str]:
+    """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest size, ``base``."""
+    shared: dict[tuple[str, str, str], list[str]] = {}
+    for row in faults:
+        since = f" since {row['axis']} {row['since']}" if row["since"] != base[AXES.index(row["axis"])] else ""
+        text = cause(row["meter"], row["axis"], row["verdict"], rule)
+        shared.setdefault((row["axis"], row["verdict"].lower(), text), []).append(f"{row_name(row)}{since}")
+    for (axis, verb, text), names in shared.items():
+        some = f"{len(names)} meters {verb[:-1]} with {axis}. " if len(names) > 1 else ""
+        yield f"{some}{text or f'A meter {verb} with {axis}.'} ({', '.join(names)})"
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """The meter of a row, and its stack of blocks."""
+    return f"{row['meter']} of {row['stack']}" if row.get("stack") else str(row["meter"])
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -257,21 +279,21 @@ def _judged(
     span, changed = sizes[-1] / sizes[0], change(slope, axis, sizes)
     word, reason = judged(meter, axis, slope, span, direction)
     advice = cause(meter, axis, word, rule)
-    if word in ("COLLAPSES", "GROWS"):
+    if reason == "trend":
         typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
-        return said(word, reason, f"{changed}; {advice}" if advice else f"{changed}.", since=since(sizes, typical))
+        return said(word, reason, f"{changed}. {advice}".strip(), since=since(sizes, typical))
     if word == "UNCERTAIN" and len(kept) < runs:
         reason = "broken"
     texts = {
         "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {changed}.",
-        "limit": f"{changed}, as in small sound networks, whose independent parts add up as width^-1/2: no fault "
-        "unless inner_update collapses, too.",
-        "direction": f"{changed}: changes of matrices keep their size, and their directions fit the inputs less, as "
-        "where a batch has more independent inputs than a layer has coordinates: no fault of the rates.",
-        "embedding": f"{changed}, as independent branches of 1/L do beside an embedding that begins small: no fault. "
-        "Begin it larger.",
-        "edge": f"{changed}, across the threshold of a verdict: more seeds or sizes would settle it.",
+        "limit": f"no fault: {changed}, as in small sound networks, whose independent parts add up as width^-1/2. It "
+        "would be one if inner_update collapsed too.",
+        "direction": f"no fault of the rates: {changed}. Matrices change as much, but fit the inputs less, as when a "
+        "batch has more independent inputs than a layer has coordinates.",
+        "embedding": f"no fault: {changed}, as independent branches of 1/depth do beside a small embedding. Begin the "
+        "embedding larger.",
+        "edge": f"undecided: {changed}. More seeds or larger sizes would settle it.",
         "broken": "zero or not finite in some networks.",
     }
     return said(word, reason, texts[reason])
@@ -323,7 +345,7 @@ def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
 
 _TEXTS = {
     "not-finite": "not finite, first in {layer}",
-    "loss-rose": "the loss rose to {size:.3g} times the first one: the learning rate is too large",
+    "loss-rose": "the loss rose to {size:.3g} times the first one: lower the learning rate",
     "gradient-not-finite": "the gradient of the stream is not finite{place}",
     "gradients-vanish": "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
     "gradients-explode": "gradients explode{place}: {size:.1e} times the last block's at the first",

@@ -17,6 +17,7 @@ from nfd.core import (
     Feedback,
     Finding,
     Interval,
+    Lead,
     Row,
     RuleName,
     SeriesRole,
@@ -513,11 +514,19 @@ def study_report(study: Study, findings: Sequence[Finding], command: str) -> Rep
         command,
         study.config.plain(),
         [replace(finding, caption=f"{finding.caption} {data}") for finding in findings],
-        [f"{finding.title} {finding.headline}" for finding in findings],
+        study_lead(study, findings),
+        answers=[f"{finding.title} {finding.headline}" for finding in findings],
         opening=_warning(study),
         closing=_run_sections(study, command),
         content={"complete": study.measured.complete, "run": study.facts()},
     )
+
+
+def study_lead(study: Study, findings: Sequence[Finding]) -> Lead:
+    """The first answer of a study, and what it measured."""
+    c, said = study.config, findings[0].headline if findings else "Nothing was measured yet."
+    numbers = {"steps": str(c.steps), "depths": ", ".join(map(str, c.depths)), "widths": ", ".join(map(str, c.widths))}
+    return Lead(said, "open" if study.measured.complete else "partly", numbers)
 
 
 def _warning(study: Study) -> list[Section]:
