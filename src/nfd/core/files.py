@@ -58,7 +58,7 @@ class Axes:
     top: float | None = None
     colour: str = "series"
     dash: str | None = None
-    order: Sequence[str] = ()
+    order: tuple[str, ...] = ()
     interval: str = "95 % interval"
 
 

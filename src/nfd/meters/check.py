@@ -321,7 +321,7 @@ class Check:
         verdict = f"{count} fault{'s' if count > 1 else ''} under rule {self.rule!r}.{remedy}" if count else "No fault found."
         open_ = sum(row["verdict"] == "UNCERTAIN" for row in judged)
         known = [row for row in judged if math.isfinite(row["slope"]) and row["verdict"] != "FALLS"]
-        numbers = {"faults": f"{len(self.faults)} of {len(judged)} meters, {open_} undecided"}
+        numbers = {"faults": f"{len(self.faults)} of {len(judged)} readings, {open_} undecided"}
         if known:
             row = max(known, key=lambda row: (is_fault(row), abs(row["slope"])))
             numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
@@ -365,23 +365,25 @@ class Check:
         numbers = (Column(name, no_wrap=True) for name in (*parts, "exponent [95 %]", "change", "verdict"))
         table = table_of(Column("meter", overflow="fold"), *numbers)
         sizes = {axis: sorted({run[axis] for run in self.runs}) for axis in AXES} | {"step": self.at}
-        for row in [*sorted(self.table, key=lambda row: not is_fault(row)), *self.growth]:
+        shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]  # of earlier looks the faults
+        for row in [*sorted(shown, key=lambda row: not is_fault(row)), *self.growth]:
             step = (str(row.get("step", "")),) if several else ()
             change = math.expm1(row["slope"] * math.log(sizes[row["axis"]][-1] / sizes[row["axis"]][0]))
-            shown = f"{100 * change:+.0f} %" if math.isfinite(change) else "-"
-            table.add_row(row_name(row), row["axis"], *step, slope_of(row), shown, row.get("verdict", ""))
+            percent = f"{100 * change:+.0f} %" if math.isfinite(change) else "-"
+            table.add_row(row_name(row), row["axis"], *step, slope_of(row), percent, row.get("verdict", ""))
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         ranges = "; ".join(f"{axis}s {', '.join(map(str, sizes[axis]))}" for axis in AXES)
         head = f"Rule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds; {ranges}"
         whys = dict[str, list[str]]()
-        for row in self.table:
-            if row["verdict"] in ("UNCERTAIN", "LIMIT", "NOT MEASURED"):
-                text = "undecided: more seeds or larger sizes would settle it." if row["reason"] == "edge" else row["cause"]
-                whys.setdefault(text, []).append(f"{row_name(row)} with {row['axis']}")
+        for row in shown:
+            if row["verdict"] in ("LIMIT", "NOT MEASURED") or row["reason"] in ("missing", "broken"):
+                whys.setdefault(row["cause"], []).append(f"{row_name(row)} with {row['axis']}")
+        edge = sum(row["reason"] == "edge" for row in shown)
+        undecided = [f"{edge} UNCERTAIN: more seeds or larger sizes would settle them."] if edge else []
         noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
         return said(
             str(self.lead), head, *(f"! {text}" for text in self.wrong), *self.notes, as_text(table, 150),
-            *(f"{', '.join(names)}: {why}" for why, names in whys.items()), THRESHOLDS, *noise,
+            *(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items()), *undecided, THRESHOLDS, *noise,
         )  # fmt: skip
 
 

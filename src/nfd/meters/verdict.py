@@ -174,7 +174,8 @@ def causes(faults: Iterable[Mapping[str, Any]], rule: RuleName, base: tuple[int,
         since = f" since {row['axis']} {row['since']}" if row["since"] != base[AXES.index(row["axis"])] else ""
         text = cause(row["meter"], row["axis"], row["verdict"], rule)
         shared.setdefault((row["axis"], row["verdict"].lower(), text), []).append(f"{row_name(row)}{since}")
-    for (axis, verb, text), names in shared.items():
+    for (axis, verb, text), every in shared.items():
+        names = list(dict.fromkeys(every))  # of several steps
         some = f"{len(names)} meters {verb[:-1]} with {axis}. " if len(names) > 1 else ""
         yield f"{some}{text or f'A meter {verb} with {axis}.'} ({', '.join(names)})"
 

@@ -39,7 +39,7 @@ class Panel:
 class Section:
     """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a caption and a table.
 
-    A cell of the table is a text, a ``Label`` or a list of paragraphs. ``folded`` hides the section behind its heading.
+    Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list of paragraphs. ``folded`` hides the section behind its heading.
     A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide table into cards on a
     narrow page.
     """
@@ -50,6 +50,7 @@ class Section:
     table: Sequence[Mapping[str, Any]] = ()
     caption: str = ""
     points: Sequence[str] = ()
+    details: Mapping[str, str] = field(default_factory=dict)
     folded: bool = False
     panels: Sequence[Panel] = ()
     level: Literal[2, 3] = 2

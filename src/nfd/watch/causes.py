@@ -335,7 +335,7 @@ class RateCheck:
     """
 
     def __init__(self, plan: Plan, model: nn.Module) -> None:
-        self.plan, self.model = plan, model
+        self.plan, self.model, self.tuned = plan, model, math.nan
         self._seen = seen = list[torch.optim.Optimizer]()
 
         def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:  # does not keep the watch alive
@@ -367,7 +367,7 @@ class RateCheck:
             if all(SCALE in group for group in optimizer.param_groups):
                 warn_of_lost_ratios(optimizer)
         rates = {name: rates[name] for name in plan.entries if name in rates}
-        laws = {name: plan.law_for(name) for name in rates}
+        laws, self.tuned = {name: plan.law_for(name) for name in rates}, median_low(rates[n] / scales[n] for n in rates)
         if rule_named(plan.rule).scales_width:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
