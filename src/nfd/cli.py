@@ -42,7 +42,7 @@ from nfd.core.errors import (
 )
 from nfd.core.files import prepare_results
 from nfd.core.options import option, read_dataclass
-from nfd.core.tables import Lead, show
+from nfd.core.tables import Lead, said, show, visible
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
@@ -111,12 +111,12 @@ def _ended(error: BaseException) -> int:
 
 
 def _say(text: str) -> None:
-    """Print on stderr, in characters that a terminal shows and does not obey."""
-    from nfd.core.tables import visible
-
+    """Print on stderr, in characters that a terminal shows and does not obey; our name is red on a terminal."""
     with suppress(OSError, AttributeError):  # stderr may be full, or closed before we began
-        for line in text.splitlines():
-            print(visible(line), file=sys.stderr)
+        name = "\033[1;31mnfd:\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "nfd:"
+        for line in said(text).splitlines():
+            shown = visible(line)
+            print(f"{name}{shown[4:]}" if shown.startswith("nfd:") else shown, file=sys.stderr)
         sys.stderr.flush()
 
 
@@ -336,8 +336,8 @@ class Check(Sized):
 
         setup, directory = self.read_setup(), self.directory()
         task = setup.task
-        steps = max(self.at) if self.at else min(10, task.steps)
-        task = task.first(steps if self.steps is None else check_count("steps", self.steps))
+        steps = max(check_count("at", step) for step in self.at) if self.at else min(10, task.steps)
+        task = task.first(steps if self.steps is None else check_count("steps", self.steps, maximum=task.steps))
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(None) as sweep:
             result = check(
@@ -559,9 +559,10 @@ class Predict(Trained):
             )  # fmt: skip
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", answer.table)
-            content = {"command": command, "config": self.settings, "rows": answer.table, "note": answer.note}
-            write_json(folder / "result.json", content)
-        print(answer, *self.stored(sweep), f"Result: {directory / 'result.json'}", sep="\n")
+            lead = Lead(str(answer).partition("\n")[0])
+            content = {"command": command, "lead": asdict(lead), "config": self.settings, "rows": answer.table}
+            write_json(folder / "result.json", content | {"note": answer.note})
+        show(lead, answer, *self.stored(sweep), f"Result: {directory / 'result.json'}")
         return 0
 
 
@@ -571,7 +572,8 @@ class Plan(Command):
 
     Example: nfd plan setup.py --width 1024 --depth 24 --base 64 4
 
-    Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits the network, and exits with 1 where it does not.
+    Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits the network, and
+    exits with 1 where it does not.
     """
 
     width: int = option(256, "width of the network")
@@ -598,9 +600,10 @@ class Plan(Command):
             plan = plan.for_run(self.batch, self.tokens, law=law)
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
-            content = {"command": command, "config": self.settings, "plan": plan.to_dict()}
+            lead = Lead(str(plan).partition("\n")[0])
+            content = {"command": command, "lead": asdict(lead), "config": self.settings, "plan": plan.to_dict()}
             write_json(folder / "result.json", content)
-        print(plan, f"Plan: {directory / 'plan.json'}", sep="\n")
+        show(lead, plan, f"Plan: {directory / 'plan.json'}")
         return 0
 
     def _compare(self, module: Any) -> int:

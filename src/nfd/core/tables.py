@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from textwrap import fill
 from typing import Any, Literal
 
@@ -22,12 +23,8 @@ from rich.text import Text
 
 
 Tone = Literal["good", "partly", "bad", "open"]
-_COLOURS: dict[Tone, tuple[str, list[str]]] = {
-    "good": ("green", ["STABLE", "TRANSFERS"]),
-    "bad": ("red", ["GROWS", "COLLAPSES", "COSTS"]),
-    "partly": ("yellow", ["UNCERTAIN"]),
-    "open": ("none", []),
-}
+_COLOURS: dict[Tone, str] = {"good": "green", "partly": "yellow", "bad": "red", "open": "none"}
+_WORDS = {"green": ["STABLE", "TRANSFERS"], "yellow": ["UNCERTAIN"], "red": ["GROWS", "COLLAPSES", "COSTS"]}
 
 
 @dataclass(frozen=True)
@@ -46,10 +43,10 @@ class Lead:
 def show(lead: Lead, answer: object, *more: str) -> None:
     """Print an answer that begins with its verdict, the verdict and the last line in its colour on a terminal."""
     text, first, last = Text(said(str(answer), *more)), len(said(lead.verdict)), len(said(*more[-1:]))
-    for name, words in _COLOURS.values():
-        text.highlight_words(words, name)
+    for colour, words in _WORDS.items():
+        text.highlight_words(words, colour)
     for start, end in ((0, first), (len(text) - last, len(text))):
-        text.stylize(f"bold {_COLOURS[lead.tone][0]}", start, end)
+        text.stylize(f"bold {_COLOURS[lead.tone]}", start, end)
     shown, terminal = io.StringIO(), sys.stdout is not None and sys.stdout.isatty()
     Console(file=shown, force_terminal=terminal or None, emoji=False).print(text, soft_wrap=True)
     print(shown.getvalue(), end="")
@@ -58,12 +55,8 @@ def show(lead: Lead, answer: object, *more: str) -> None:
 def said(*parts: str) -> str:
     """The parts as lines, in a terminal none longer than it is wide."""
     width = shutil.get_terminal_size((0, 0)).columns
-    lines = [line for part in parts for line in part.splitlines() or [""]]
-    return "\n".join(_broken(line, width) if 0 < width < len(line) else line for line in lines)
-
-
-def _broken(line: str, width: int) -> str:
-    return fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    wrapped = partial(fill, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapped(line) if 0 < width < len(line) else line for line in "\n".join(parts).split("\n"))
 
 
 # ---- Tables as text
@@ -97,12 +90,21 @@ def _cell(value: object) -> str:
 
 
 def as_text(table: Table, width: int) -> str:
-    """What Rich would print, no wider than a terminal, without colours; in a notebook, too, which would display it."""
-    text, width = io.StringIO(), min(width, shutil.get_terminal_size((width, 24)).columns)
+    """What Rich would print, without colours; in a notebook, too, where it would display it instead.
+
+    In a terminal that is too narrow every row becomes a paragraph.
+    """
+    text, terminal = io.StringIO(), shutil.get_terminal_size((0, 0)).columns
     console = Console(
         file=text, width=width, color_system=None, highlight=False, emoji=False, markup=False, force_jupyter=False
     )
-    console.print(table)
+    if 0 < terminal < console.measure(table).maximum:
+        names = [str(column.header) for column in table.columns]
+        for first, *others in zip(*(column.cells for column in table.columns), strict=True):
+            told = "; ".join(f"{name} {cell}" for name, cell in zip(names[1:], others, strict=True) if cell != "")
+            print(said(f"{first}: {told}"), file=text)
+    else:
+        console.print(table)
     return text.getvalue().rstrip()
 
 

@@ -315,10 +315,10 @@ class Check:
     @property
     def lead(self) -> Lead:
         """The number of faults, and the rule that removes all of them, if there is one; the steepest meter."""
-        count, judged = len(self.faults) + len(self.failures) or len(self.suspects), [row for row in self.table if row]
+        count, judged = len(self.faults) + len(self.failures) or len(self.suspects), self.table
         cure = None if self.failures else cure_of_all(self.faults, self.rule)
         remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
-        verdict = f"{count} fault{'s' if count > 1 else ''} under rule {self.rule!r}.{remedy}" if count else "No fault found."
+        faults = f"{count} fault{'s' if count > 1 else ''} under rule {self.rule!r}.{remedy}"
         open_ = sum(row["verdict"] == "UNCERTAIN" for row in judged)
         known = [row for row in judged if math.isfinite(row["slope"]) and row["verdict"] != "FALLS"]
         numbers = {"faults": f"{len(self.faults)} of {len(judged)} readings, {open_} undecided"}
@@ -326,7 +326,7 @@ class Check:
             row = max(known, key=lambda row: (is_fault(row), abs(row["slope"])))
             numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
         numbers["tensors that scale wrongly"] = str(len({suspect.tensor for suspect in self.suspects}))
-        return Lead(verdict, "bad" if count else "good", numbers)
+        return Lead(faults if count else "No fault found.", "bad" if count else "good", numbers)
 
     @property
     def wrong(self) -> list[str]:
@@ -360,7 +360,7 @@ class Check:
         return [name for name, moves in moved.items() if not moves]
 
     def __str__(self) -> str:
-        several, stacked = len(self.at) > 1, any("stack" in row for row in self.table)
+        several = len(self.at) > 1
         parts = ("with", *(("after step",) if several else ()))
         numbers = (Column(name, no_wrap=True) for name in (*parts, "exponent [95 %]", "change", "verdict"))
         table = table_of(Column("meter", overflow="fold"), *numbers)
@@ -383,7 +383,8 @@ class Check:
         noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
         return said(
             str(self.lead), head, *(f"! {text}" for text in self.wrong), *self.notes, as_text(table, 150),
-            *(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items()), *undecided, THRESHOLDS, *noise,
+            *(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items()),
+            *undecided, THRESHOLDS, *noise,
         )  # fmt: skip
 
 
@@ -428,17 +429,19 @@ def check_findings(check: Check, data: str) -> list[Finding]:
             for size, log in zip(sizes, logs, strict=True):
                 if min(len(log), len(logs[0])) > 1:
                     ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[0], log).exp()
-                    rows.append({"series": name, "meter": trend["meter"], "stack": stack, axis: size} | columns("ratio", ratio))
+                    about = {"series": name, "meter": trend["meter"], "stack": stack, axis: size}
+                    rows.append(about | columns("ratio", ratio))
             slope = {"exponent [95 % interval]": slope_of(trend), "verdict": trend["verdict"]}
             table.append({"meter": name} | slope | {"what it means": meaning_of(trend)})
         faults = [trend for trend in trends if is_fault(trend)]
-        title = f"{len(faults) or 'No'} meter{'s' * (len(faults) != 1)} of {len(trends)} scale{'s' * (len(faults) == 1)} wrongly with {axis}"
+        title = f"{len(faults)} of {len(trends)} meters scale wrongly with {axis}"
         shown = Axes(
-            axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic", colour="meter", dash="stack" if trends[-1].get("stack") else None,
-            order=(*METERS,),
+            axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic",
+            colour="meter", dash="stack" if trends and "stack" in trends[-1] else None, order=(*METERS,),
         )  # fmt: skip
+        why = list(causes(faults, check.rule, check.base))
         if rows:
-            findings.append(Finding(axis, title, "", rows, shown, caption, list(causes(faults, check.rule, check.base)), table=table))
+            findings.append(Finding(axis, title, "", rows, shown, caption, why, table=table))
     return sorted(findings, key=lambda found: -len(found.details))
 
 

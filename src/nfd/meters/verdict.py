@@ -155,7 +155,7 @@ def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | No
     return shared[-1] if shared and rule not in shared else None
 
 
-def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -> str:
+def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None) -> str:
     """What was seen and its remedy; empty for what the meter's name says.
 
     Where the rule in use should prevent it, it is not named as the cure: something else is wrong.
@@ -167,7 +167,7 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -
     return f"{seen}.{use}" if seen else ""
 
 
-def causes(faults: Iterable[Mapping[str, Any]], rule: RuleName, base: tuple[int, int]) -> Iterator[str]:
+def causes(faults: Iterable[Mapping[str, Any]], rule: str, base: tuple[int, int]) -> Iterator[str]:
     """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest size, ``base``."""
     shared: dict[tuple[str, str, str], list[str]] = {}
     for row in faults:

@@ -56,7 +56,8 @@ def _marks(answer: RuleTransfer) -> list[Row]:
     if answer.regret is None or not answer.regret.loss.resolved:
         return []
     (lr, _), (lost, own) = np.exp2(answer.regret.new.log2_eta), answer.regret.new.scores.mean(0)
-    return [{"lr": float(lr), "loss": float(lost), "low": float(own), "high": float(lost), "text": f"{lost - own:+.2g} nats"}]
+    place = {"lr": float(lr), "loss": float(lost), "low": float(own), "high": float(lost)}
+    return [place | {"text": f"{lost - own:+.2g} nats"}]
 
 
 def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:

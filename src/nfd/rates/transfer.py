@@ -14,7 +14,7 @@ import numpy as np
 
 from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
-from nfd.core.tables import Lead, Row, rows_as_text, said
+from nfd.core.tables import Lead, Row, Tone, rows_as_text, said
 from nfd.logs import Field, Log, LoggedRun, read_log
 from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words
 from nfd.scaling.rate_law import REFERENCE, BestRate, Cell, Prior, RateLaw, fit_rate_law
@@ -159,18 +159,17 @@ class Transfer:
     @property
     def lead(self) -> Lead:
         """What to do, and what tuning small costs under each rule."""
-        regrets = {answer.rule: answer.regret for answer in self.rules if answer.regret is not None}
         if self.law is not None:
             numbers = {f"exponent of {name}": power.unsigned for name, power in self.law.exponents.items()}
             return Lead(self.law.sentence, "open", numbers)
-        costs = {f"{rule}: tuning small costs (nats)": str(own.loss) for rule, own in regrets.items()}
-        small, *_ = self.rules[-1].cells
-        costs[f"{self.rules[-1].rule}: best lr at {in_words(small)}"] = rate_in_words(self.rules[-1].cells[small].rate())
-        if not self.notes or len(regrets) < len(self.rules):
-            return Lead(self.sentences[0] if self.sentences else self.about, "open", costs)
+        costs = {f"{own.rule}: tuning small costs (nats)": f"{own.regret.loss}" for own in self.rules if own.regret}
+        (size, cell), rule = next(iter(self.rules[-1].cells.items())), self.rules[-1].rule
+        numbers = costs | {f"{rule}: best lr at {in_words(size)}": rate_in_words(cell.rate())}
+        if not self.notes or len(costs) < len(self.rules):
+            return Lead((*self.sentences, self.about)[0], "open", numbers)
         transfers = any(answer.verdict == "TRANSFERS" for answer in self.rules)
-        good = self.notes[-1].startswith("Use ")
-        return Lead(self.notes[-1], "good" if good else "partly" if transfers else "bad", costs)
+        tone: Tone = "good" if self.notes[-1].startswith("Use ") else "partly" if transfers else "bad"
+        return Lead(self.notes[-1], tone, numbers)
 
     def __str__(self) -> str:
         lead = self.lead
@@ -464,7 +463,8 @@ class RuleTransfer:
         ]
 
     def __str__(self) -> str:
-        drifts = [f"The best lr moves by {drift} doublings per doubling of {axis}." for axis, drift in self.drifts.items()]
+        moved = "The best lr moves by {} doublings per doubling of {}."
+        drifts = [moved.format(drift, axis) for axis, drift in self.drifts.items()]
         if (regret := self.regret) is not None:
             small, *_, large = map(in_words, self.cells)
             cost = "" if regret.loss.resolved else "nothing measurable: "

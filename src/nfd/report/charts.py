@@ -41,28 +41,17 @@ MOST_ROWS, MOST_SERIES = 5000, 100  # a chart of a hundred thousand points takes
 # ---- a chart of a finding
 
 
+def drawn(rows: Sequence[Row], axes: Axes) -> Chart:
+    """The chart of these rows alone."""
+    return chart_of(Finding("", "", "", list(rows), axes, ""))
+
+
 def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
-    """The chart of a finding, its references behind its series, on axes that have room for the rows ``beside``, too."""
-    rows, compared = thinned(finding.rows), thinned(finding.references)
-    return drawn(rows, finding.axes, compared, finding.marks, finding.best, beside).properties(
-        description=visible(f"{finding.title} {finding.headline}".strip())
-    )
-
-
-def drawn(
-    rows: Sequence[Row],
-    axes: Axes,
-    compared: Sequence[Row] = (),
-    marks: Sequence[Row] = (),
-    best: Sequence[Row] = (),
-    beside: Sequence[Row] = (),
-) -> Chart:
-    """Lines in bands from ``low`` to ``high``, or points with bars joined by lines, as ``axes.kind`` says.
-
-    ``compared`` are the rows of grey lines behind them; ``marks`` and ``best`` those of a ``Finding``.
-    """
+    """The chart of a finding, on axes that have room for the rows ``beside``, too: lines in bands from ``low`` to
+    ``high``, or points with bars joined by lines, as ``axes.kind`` says; its references are grey lines behind them."""
+    rows, compared, axes, best = thinned(finding.rows), thinned(finding.references), finding.axes, finding.best
     points, behind = tidy(rows, axes), tidy(compared, axes)
-    marked, room = tidy(marks, axes), tidy(beside, axes)
+    marked, room = tidy(finding.marks, axes), tidy(beside, axes)
     names = {point["series"] for point in points}
     others = dict.fromkeys(point["series"] for point in behind if point["series"] not in names)
     grey = [Series(name, REFERENCE, _GREY_DASHES[k % 3]) for k, name in enumerate(others)]
@@ -121,13 +110,15 @@ def drawn(
         edge = alt.Chart(alt.InlineData(values=[{}])).encode(x=alt.value(0), y=alt.value(_HEIGHT - strip))
         layers.append(edge.mark_rule(color=REFERENCE).encode(x2=alt.value("width")))
         layers.append(edge.mark_text(text=f"best {axes.x_title}", align="left", dx=4, dy=9, fontSize=_TEXT, color=INK))
-    for row, point in zip(marks, marked, strict=True):
-        one = layer([{**point, "text": visible(str(row["text"]))}]).encode(color=alt.value(INK), strokeDash=alt.value([1, 0]))
+    for row, point in zip(finding.marks, marked, strict=True):
+        one = layer([{**point, "text": visible(str(row["text"]))}])
+        one = one.encode(color=alt.value(INK), strokeDash=alt.value([1, 0]), y=up())
         right = sum(p["x"] < point["x"] for p in every) * 2 > len(every)  # where there is more room
         text = one.mark_text(align="right" if right else "left", dx=-9 if right else 9, fontSize=_TEXT, lineBreak="\n")
         layers += [one.mark_rule(strokeWidth=2.5).encode(y=up("low"), y2="y:Q")] if "low" in point else []
-        layers += [one.mark_point(filled=True, size=90, shape="diamond").encode(y=up()), text.encode(y=up(), text="text:N")]
-    return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT))
+        layers += [one.mark_point(filled=True, size=90, shape="diamond"), text.encode(text="text:N")]
+    said = visible(f"{finding.title} {finding.headline}".strip())
+    return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT, description=said))
 
 
 def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:

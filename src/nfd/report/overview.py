@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nfd.core.errors import InputError
 from nfd.core.files import Finding, staged, write_json, write_text
 from nfd.core.tables import Lead, Tone, short
-from nfd.report.page import Label, Section, finding_section, page
+from nfd.report.page import Label, Section, finding_section, opening_of, page
 
 FILE = "result.json"
 REPORT = "report_of"  # the key by which the result of a report is known: a report shows no other
@@ -41,7 +41,6 @@ class Result:
         """Its title, or its command's name if it has none, as those without findings."""
         title = self.content.get("title")
         return title if isinstance(title, str) and title.strip() else " ".join(self.command.split()[:2]) or self.folder
-
 
     @property
     def lead(self) -> Lead:
@@ -129,19 +128,19 @@ def write_report(
     tone: Tone = next((tone for tone in _WORDS if any(own.tone == tone for own in leads)), "open")
     counts = {word: sum(own.tone == tone for own in leads) for tone, word in _WORDS.items()}
     said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    numbers = {"results": str(len(results)), "charts": str(len(charts)), "files that could not be read": str(len(problems))}
+    numbers = {"results": f"{len(results)}", "charts": f"{len(charts)}", "files unread": f"{len(problems)}"}
     rows = [
         {"": Label(_WORDS[own.tone], own.tone), "result": result.title, "verdict": own.verdict}
         for own, result in zip(leads, results, strict=True)
     ]
-    first = [replace(finding_section(finding), title="", paragraphs=[finding.title], table=()) for finding in charts[:1]]
-    opening = [*first, Section("", [], table=rows, cards=True)]
+    opening = [*opening_of(charts), Section("", [], table=rows, cards=True)]
     unread = [Section("What could not be read", [], points=problems)] if problems else []
     sections = [*unread, *(section for result in results for section in part(result, drawers))]
     listed = [{"folder": result.folder, "title": result.title, "command": result.command} for result in results]
     head = {"title": title, "command": command, REPORT: directory}
     with staged(out) as folder:
-        write_text(folder / "report.html", page(title, [*opening, *sections], lead=Lead(f"{len(results)} results: {said}.", tone, numbers)))
+        lead = Lead(f"{len(results)} results: {said}.", tone, numbers)
+        write_text(folder / "report.html", page(title, [*opening, *sections], lead=lead))
         write_json(folder / FILE, {**head, "results": listed, "problems": list(problems)})
     return out / "report.html"
 

@@ -14,7 +14,16 @@ from markupsafe import Markup
 from nfd.core.files import Finding, plain, staged, write_csv, write_json, write_text
 from nfd.core.tables import Lead, Tone, visible
 from nfd.report.charts import (
-    DARK, NARROW, WIDE, Chart, beside, chart_of, left_out, svg_of, write_charts, write_pictures,
+    DARK,
+    NARROW,
+    WIDE,
+    Chart,
+    beside,
+    chart_of,
+    left_out,
+    svg_of,
+    write_charts,
+    write_pictures,
 )  # fmt: skip
 
 
@@ -39,7 +48,8 @@ class Panel:
 class Section:
     """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a caption and a table.
 
-    Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list of paragraphs. ``folded`` hides the section behind its heading.
+    Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list of paragraphs.
+    ``folded`` hides the section behind its heading.
     A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide table into cards on a
     narrow page.
     """
@@ -79,8 +89,11 @@ def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | N
     """
     parts = [(section, f"part{k}") for k, section in enumerate(sections)]
     contents = [part for part in parts if part[0].title and not part[0].folded]
-    template = templates().get_template("page.html")
-    return template.render(title=title, head=Markup(head), parts=parts, lead=lead, contents=contents, drawn=_drawn, dark=DARK)
+    return (
+        templates()
+        .get_template("page.html")
+        .render(title=title, head=Markup(head), parts=parts, lead=lead, contents=contents, drawn=_drawn, dark=DARK)
+    )
 
 
 def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]]:
@@ -166,8 +179,8 @@ class Report:
                 write_text(folder / name, text)
             write_text(folder / "report.html", page(self.title, self._sections(), lead=self.lead))
             head = {"title": self.title, "config": dict(self.settings), "command": self.command}
-            numbers = {"lead": asdict(self.lead), "answers": list(self.answers), "findings": plain(self.findings), **self.content}
-            write_json(folder / "result.json", head | numbers)
+            numbers = {"lead": asdict(self.lead), "answers": list(self.answers), "findings": plain(self.findings)}
+            write_json(folder / "result.json", head | numbers | dict(self.content))
         return directory / "report.html"
 
     def _sections(self) -> list[Section]:
@@ -183,8 +196,12 @@ class Report:
     def _opening(self) -> Section:
         if self.hero:
             return figure_section("", self.hero, shared=True)
-        shown = [replace(finding_section(f), title="", paragraphs=[f.title], table=()) for f in self.findings[:1]]
-        return shown[0] if shown else Section("", [])
+        return next(iter(opening_of(self.findings)), Section("", []))
+
+
+def opening_of(findings: Sequence[Finding]) -> list[Section]:
+    """The chart that opens a page: that of the first finding, under its title."""
+    return [replace(finding_section(f), title="", paragraphs=[f.title], table=()) for f in findings[:1]]
 
 
 def made_by(command: str, *more: str) -> Section:
