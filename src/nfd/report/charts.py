@@ -180,7 +180,7 @@ def write_charts(findings: Sequence[Finding], folder: Path) -> None:
     """Write every finding's chart as PDF, PNG and SVG and its rows as CSV to ``folder``."""
     taken = set[str]()
     for finding in findings:
-        said = finding.headline if finding.title.endswith("?") else finding.title  # titles say what was found
+        said = finding.headline if "?" in finding.title else finding.title  # titles say what was found
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]  # names of rules are those of a user's log
         while stem.lower() in taken:
             stem += "-"

@@ -51,7 +51,7 @@ class Result:
         return Lead(str(answers[0]) if isinstance(answers, list) and answers else "It has no verdict.")
 
 
-_WORDS: dict[Tone, str] = {"bad": "with faults", "partly": "in part", "open": "without a verdict", "good": "sound"}
+_WORDS: dict[Tone, str] = {"bad": "with faults", "partly": "in part", "open": "answered", "good": "sound"}
 Drawer = Callable[[Result], list[Section]]  # the sections of results that another package writes; none for others
 
 
