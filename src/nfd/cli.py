@@ -666,11 +666,6 @@ COMMANDS: dict[str, Any] = {
     "report": ReportOf,
 }
 RENAMED = {"capacity": "scaling-law", **{name: f"paper {name}" for name in ("study", "figure", "claims")}}
-_PAPER = {
-    "study": "Predict an infinitely wide and deep network, beside real ones.",
-    "figure": "Draw the figures of the paper.",
-    "claims": "Judge the paper's statements.",
-}
 PAPER = {"study": "StudyCommand", "figure": "FigureCommand", "claims": "ClaimsCommand"}
 
 
@@ -681,13 +676,11 @@ def parsed(given: Sequence[str]) -> Any:
         part, *rest = rest or [""]
         if part not in PAPER:
             raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {part!r}.{nearest(part, PAPER)}")
-        kind, name = getattr(importlib.import_module("nfd.paper.commands"), PAPER[part]), f"paper {part}"
-    elif name in COMMANDS:
-        kind = COMMANDS[name]
-    else:
+        name = f"paper {part}"
+    elif name not in COMMANDS:
         near = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, [*COMMANDS, "paper"])
         raise InputError(f"there is no command {name!r}.{near} See nfd --help.")
-    return read_dataclass(kind, f"nfd {name}", rest)
+    return read_dataclass(_kind(name), f"nfd {name}", rest)
 
 
 _GROUPS = {"Your model": ("check", "transfer", "scaling-law", "plan", "report"), "The limit": ("predict",)}
@@ -696,13 +689,19 @@ _GROUPS = {"Your model": ("check", "transfer", "scaling-law", "plan", "report"),
 def overview() -> str:
     """What ``nfd --help`` prints."""
     lines, width = [_ABOUT], min(84, shutil.get_terminal_size().columns - 2)
-    for group, names in _GROUPS.items():
+    for group, names in [*_GROUPS.items(), ("The paper", tuple(f"paper {name}" for name in PAPER))]:
         lines.append(f"{group}:")
         for name in names:
-            summary = (COMMANDS[name].__doc__ or "").partition("\n")[0]
-            lines.append(fill(summary, width, initial_indent=f"  {name:12}", subsequent_indent=" " * 14))
-    paper = [f"  paper {name:7}{summary}" for name, summary in _PAPER.items()]
-    return "\n".join([*lines, "The paper:", *paper, _CODES])
+            summary = (_kind(name).__doc__ or "").partition("\n")[0]
+            lines.append(fill(summary, width, initial_indent=f"  {name:13}", subsequent_indent=" " * 15))
+    return "\n".join([*lines, _CODES])
+
+
+def _kind(name: str) -> Any:
+    """The dataclass of a command."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    return getattr(importlib.import_module("nfd.paper.commands"), PAPER[name.removeprefix("paper ")])
 
 
 def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], V]) -> dict[str, V]:

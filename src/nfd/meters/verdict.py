@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from csv import DictReader
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -109,48 +111,20 @@ def since(sizes: Sequence[int], values: Tensor) -> int:
 
 # ---- what it means ---------------------------------------------------------------------------------------------------
 
-_Rules = frozenset[RuleName]
-_MUP: _Rules = frozenset(name for name, rule in RULES.items() if rule.scales_width)
-_DEEP: _Rules = frozenset(name for name in _MUP if RULES[name].scales_depth)
-_EVEN: _Rules = frozenset({"complete-p"})
-_EQ_8: _Rules = frozenset({"complete-p", "depth-mup-inner"})
-_NO: _Rules = frozenset()
-_EIGHT = ", or 'depth-mup-inner' (Eq. 8) at the price that function_update_inner shows"
-# What was seen of a meter along an axis that has a word, and the rules that prevent it
-ADVICE: dict[tuple[str, str, str], tuple[str, _Rules]] = {
-    ("first_activation", "width", "GROWS"): ("The embedding, or a factor behind it, grows with width", _MUP),
-    ("first_activation", "width", "COLLAPSES"): ("The embedding, or a factor behind it, shrinks with width", _MUP),
-    ("activation", "width", "GROWS"): ("The residual stream grows with width", _MUP),
-    ("activation", "depth", "GROWS"): (
-        "The residual stream grows with depth because branches are not scaled by 1/sqrt(depth), or rates do not fall "
-        "with depth", _DEEP),
-    ("activation_update", "depth", "GROWS"): (
-        "Training moves the stream further with depth because the updates of blocks add up", _EVEN),
-    ("inner_update", "depth", "COLLAPSES"): (
-        "Inner layers learn less with depth because their gradients carry the residual multiplier", _EQ_8),
-    ("inner_update", "depth", "GROWS"): ("Inner layers learn faster with depth because their rates grow", _EVEN),
-    ("stream_update", "depth", "GROWS"): (
-        "Outer layers add more than 1/depth each because rates do not fall with depth", _DEEP),
-    ("function_update", "depth", "GROWS"): ("A step moves the outputs further with depth", _EVEN),
-    ("function_update_inner", "depth", "GROWS"): (
-        "Updates of inner layers add up with depth, under Eq. 8 as sqrt(depth)", _EVEN),
-    ("gradient", "depth", "COLLAPSES"): ("Gradients vanish with depth. Check norms and multipliers", _NO),
-    ("gradient", "depth", "GROWS"): (
-        "Gradients grow with depth because residual branches are not scaled by 1/sqrt(depth)", _DEEP),
-    ("alignment", "width", "COLLAPSES"): ("Rates become too small with width. Find the best at several widths", _NO),
-}  # fmt: skip
-_LAZY = "Features stop moving as the network widens (lazy training)"
-_FAST = "Updates grow with width because learning rates do not follow it"
-_MOVING = "activation_update", "inner_update", "stream_update", *_OF_THE_FUNCTION, "update_to_weight"
-ADVICE |= {(meter, "width", "COLLAPSES"): (_LAZY, _MUP) for meter in _MOVING}
-ADVICE |= {(meter, "width", "GROWS"): (_FAST, _MUP) for meter in _MOVING}
-ADVICE |= {("loss", axis, "FALLS"): (f"The loss falls with {axis}, as it should", _NO) for axis in AXES}
-ADVICE |= {("loss", axis, "GROWS"): (f"The same rate does worse with more {axis}", _NO) for axis in AXES}
+_MUP = [name for name, rule in RULES.items() if rule.scales_width]
+_DEEP, _EIGHT = [name for name in _MUP if RULES[name].scales_depth], ["complete-p", "depth-mup-inner"]
+_KINDS = {"": [], "mup": _MUP, "deep": _DEEP, "complete-p": ["complete-p"], "eq-8": _EIGHT}
+_PRICE = ", or 'depth-mup-inner' (Eq. 8) at the price that function_update_inner shows"
+with Path(__file__).with_name("advice.csv").open(encoding="utf-8") as _file:
+    # What was seen of a meter along an axis that has a word, and the rules that prevent it
+    ADVICE = {
+        (row["meter"], row["axis"], row["verdict"]): (row["seen"], _KINDS[row["rules"]]) for row in DictReader(_file)
+    }
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
     """The rule that prevents every one of these rows; None where there is none."""
-    prevented = [ADVICE.get((row["meter"], row["axis"], row["verdict"]), ("", _NO))[1] for row in faults]
+    prevented = [ADVICE.get((row["meter"], row["axis"], row["verdict"]), ("", []))[1] for row in faults]
     shared = [name for name in RULES if all(name in rules for rules in prevented)]
     return shared[-1] if shared and rule not in shared else None
 
@@ -160,10 +134,10 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None) -> str
 
     Where the rule in use should prevent it, it is not named as the cure: something else is wrong.
     """
-    seen, rules = ADVICE.get((meter, axis, word), ("", _NO))
+    seen, rules = ADVICE.get((meter, axis, word), ("", []))
     if rule in rules:
         return f"{seen}. {rule!r} should prevent it: check roles, base and rate, and take more steps or larger sizes."
-    use = f" Use 'complete-p'{_EIGHT if rules is _EQ_8 else ''}." if rules else ""
+    use = f" Use 'complete-p'{_PRICE if rules is _EIGHT else ''}." if rules else ""
     return f"{seen}.{use}" if seen else ""
 
 

@@ -201,18 +201,8 @@ def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
     for layer in spec["layer"]:
         if "tickCount" in (axis := layer["encoding"]["x"].get("axis") or {}):
             axis["tickCount"] = width // 55
-    spec["config"] = {
-        **spec.get("config", {}),
-        "background": None,
-        "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": "greedy"},
-        "legend": {
-            "columns": 1 if width < WIDE else 2,
-            "labelFontSize": 12,
-            "symbolOpacity": 1,
-            "symbolSize": 300,
-            "columnPadding": 40,
-        },
-    }
+    legend = {"columns": 1 if width < WIDE else 2, **_THEME["config"]["legend"]}
+    spec["config"] = {**spec.get("config", {}), **_THEME["config"], "legend": legend}
     if title:
         text = textwrap.wrap(visible(title), int(width / _CHARACTER))
         spec["title"] = {"text": text, "anchor": "start", "fontWeight": "normal"}
@@ -235,31 +225,11 @@ _BROKEN = ((6, 4), (2, 3), (12, 3))
 _DASHES = (_SOLID, *_BROKEN[:2])
 _GREY_DASHES = ((4, 3), (2, 2), (8, 3))  # of lines to compare with
 
-# Okabe & Ito's colours, told apart by colour-blind readers too; then purple and brown, and dashes from there on.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7b5cc4", "#8c6239")
-# Ordered families: viridis without its ends, from its dark side to its light one.
-ORDERED = (
-    "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#6cc04a", "#95b92c", "#bba818",
-)  # fmt: skip
-SHADES = ("#bebebe", "#a8a8a8", "#929292", "#7e7e7e", "#666666", "#4f4f4f")
-INK = "#000000"
-REFERENCE = "#858585"
-
-# What is hard to see on a dark page, and what stands for it there.
-DARK = {
-    INK: "#ffffff",
-    **dict(zip(SHADES, ("#5e5e5e", "#717171", "#868686", "#9b9b9b", "#b4b4b4", "#cbcbcb"), strict=True)),
-    **dict(
-        zip(
-            ORDERED,
-            ("#8f7cf0", "#6f8ff5", "#4ba3ef", "#34b5df", "#2cc4c4", "#38d1a3", "#5fdb80", "#8fe35f", "#c3e645",
-             "#f2e442"),
-            strict=True,
-        )
-    ),
-    "#0072B2": "#3d8fe6", "#56B4E9": "#a3dcff", "#D55E00": "#f07c28", "#009E73": "#22b88c", "#7b5cc4": "#a58bf0",
-    "#8c6239": "#c08a55",
-}  # fmt: skip
+_THEME = json.loads(Path(__file__).with_name("theme.json").read_text())
+# Okabe & Ito's colours, told apart by colour-blind readers too, purple and brown; of ordered families viridis without
+# its ends, from its dark side; shades of grey; and what stands on a dark page for what is hard to see there.
+COLOURS, ORDERED, SHADES, DARK = (_THEME[name] for name in ("colours", "ordered", "shades", "dark"))
+INK, REFERENCE = "#000000", "#858585"
 
 
 @dataclass(frozen=True)
