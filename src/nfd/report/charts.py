@@ -223,6 +223,7 @@ def _pictures(spec: Mapping[str, Any]) -> Pictures:
 _SOLID = (1, 0)
 _BROKEN = ((6, 4), (2, 3), (12, 3))
 _DASHES = (_SOLID, *_BROKEN[:2])
+_MANY = (_SOLID, *_BROKEN, (8, 3, 2, 3))
 _GREY_DASHES = ((4, 3), (2, 2), (8, 3))  # of lines to compare with
 
 _THEME = json.loads(Path(__file__).with_name("theme.json").read_text())
@@ -238,7 +239,7 @@ class Series:
 
     name: str
     colour: str
-    dash: tuple[int, int] = _SOLID
+    dash: tuple[int, ...] = _SOLID
 
 
 def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
@@ -274,7 +275,7 @@ def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
     return [replace(s, dash=_DASHES[places[g] % len(_DASHES)]) for s, g in zip(series, groups, strict=True)]
 
 
-def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, int]]]:
+def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, ...]]]:
     """A colour and a dash for every hue: growing colours for numbers, black for the few that are none.
 
     Names differ in their dashes too, as their colours are alike in grey.
@@ -285,7 +286,8 @@ def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple
         steps = (len(ORDERED) - 1) / (len(numbers) - 1)
         growing = {hue: (ORDERED[round(k * steps)], _SOLID) for k, hue in enumerate(numbers)}
         return growing | {hue: (INK, _DASHES[k]) for k, hue in enumerate(others)}
-    return {hue: (COLOURS[k % len(COLOURS)], _DASHES[k % len(_DASHES)]) for k, hue in enumerate(hues)}
+    dashes = _MANY if len(hues) > len(COLOURS) else _DASHES
+    return {hue: (COLOURS[k % len(COLOURS)], dashes[k % len(dashes)]) for k, hue in enumerate(hues)}
 
 
 # ---- rows as charts need them
