@@ -456,7 +456,7 @@ class Transfer(Logged):
             content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes} | found,
             tables={"transfer.csv": answer.table},
         ).write(directory)
-        show(lead, "\n".join([*said, str(answer)]), *more, f"Report: {page}")
+        show(lead, lead, *answer.told(lead), *more, f"Report: {page}")
         return 0
 
 

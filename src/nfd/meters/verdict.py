@@ -320,7 +320,7 @@ def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
 
 _TEXTS = {
     "not-finite": "not finite, first in {layer}",
-    "loss-rose": "the loss rose to {size:.3g} times the first one: lower the learning rate",
+    "loss-rose": "the loss rose to {size:.3g} times the first one: the learning rate is too large",
     "gradient-not-finite": "the gradient of the stream is not finite{place}",
     "gradients-vanish": "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
     "gradients-explode": "gradients explode{place}: {size:.1e} times the last block's at the first",

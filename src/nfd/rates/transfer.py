@@ -160,7 +160,8 @@ class Transfer:
     def lead(self) -> Lead:
         """What to do, and what tuning small costs under each rule."""
         if self.law is not None:
-            numbers = {f"exponent of {name}": power.unsigned for name, power in self.law.exponents.items()}
+            powers = list(self.law.exponents.items())[:3]
+            numbers = {f"exponent of {name}": power.unsigned for name, power in powers}
             return Lead(self.law.sentence, "open", numbers)
         costs = {f"{own.rule}: tuning small costs (nats)": f"{own.regret.loss}" for own in self.rules if own.regret}
         (size, cell), rule = next(iter(self.rules[-1].cells.items())), self.rules[-1].rule
@@ -172,8 +173,11 @@ class Transfer:
         return Lead(self.notes[-1], tone, numbers)
 
     def __str__(self) -> str:
-        lead = self.lead
-        return said(str(lead), rows_as_text(self.levels), *(text for text in self.sentences if text != lead.verdict))
+        return said(str(self.lead), *self.told(self.lead))
+
+    def told(self, lead: Lead) -> list[str]:
+        """The table of levels, and the sentences that a lead does not say."""
+        return [rows_as_text(self.levels), *(text for text in self.sentences if text != lead.verdict)]
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule, of which there are runs of this size."""
