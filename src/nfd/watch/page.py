@@ -79,7 +79,8 @@ def _is_ours(path: Path) -> bool:
 def lead_of(watch: Watch) -> Lead:
     """Whether there are alerts, and what is trained: its rule, its rate and its loss so far."""
     steps = max(watch.losses, default=0)
-    numbers = {"rule": watch.plan.rule, "learning rate at the first step": f"{watch.rate:.3g}"}
+    rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
+    numbers = {"rule": watch.plan.rule, "learning rate at the first step": rate}
     numbers["training loss"] = f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
     if watch.alerts:
         first, more = watch.alerts[0], len(watch.alerts) - 1
