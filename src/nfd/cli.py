@@ -337,7 +337,10 @@ class Check(Sized):
         setup, directory = self.read_setup(), self.directory()
         task = setup.task
         steps = max(check_count("at", step) for step in self.at) if self.at else min(10, task.steps)
-        task = task.first(steps if self.steps is None else check_count("steps", self.steps, maximum=task.steps))
+        asked = steps if self.steps is None else check_count("steps", self.steps)
+        if asked > task.steps:
+            raise InputError(f"steps must be at most {task.steps}, one per batch; got {asked}. Give more batches.")
+        task = task.first(asked)
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(None) as sweep:
             result = check(
