@@ -112,8 +112,9 @@ def since(sizes: Sequence[int], values: Tensor) -> int:
 # ---- what it means ---------------------------------------------------------------------------------------------------
 
 _MUP = [name for name, rule in RULES.items() if rule.scales_width]
-_DEEP, _EIGHT = [name for name in _MUP if RULES[name].scales_depth], ["complete-p", "depth-mup-inner"]
-_KINDS = {"": [], "mup": _MUP, "deep": _DEEP, "complete-p": ["complete-p"], "eq-8": _EIGHT}
+_DEEP = [name for name in _MUP if RULES[name].scales_depth]
+_EIGHT: list[RuleName] = ["complete-p", "depth-mup-inner"]
+_KINDS: dict[str, list[RuleName]] = {"": [], "mup": _MUP, "deep": _DEEP, "complete-p": ["complete-p"], "eq-8": _EIGHT}
 _PRICE = ", or 'depth-mup-inner' (Eq. 8) at the price that function_update_inner shows"
 with Path(__file__).with_name("advice.csv").open(encoding="utf-8") as _file:
     # What was seen of a meter along an axis that has a word, and the rules that prevent it

@@ -114,7 +114,7 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
         one = layer([{**point, "text": visible(str(row["text"]))}])
         one = one.encode(color=alt.value(INK), strokeDash=alt.value([1, 0]), y=up())
         right = sum(p["x"] < point["x"] for p in every) * 2 > len(every)  # where there is more room
-        above = {"dy": -4 - _TEXT * str(row["text"]).count("\n"), "dx": -9 if right else 9, "lineBreak": "\n"}
+        above: Point = {"dy": -4 - _TEXT * str(row["text"]).count("\n"), "dx": -9 if right else 9, "lineBreak": "\n"}
         text = one.mark_text(align="right" if right else "left", fontSize=_TEXT, **above)
         layers += [one.mark_rule(strokeWidth=2.5).encode(y=up("low"), y2="y:Q")] if "low" in point else []
         layers += [one.mark_point(filled=True, size=90, shape="diamond"), text.encode(text="text:N")]
@@ -141,7 +141,7 @@ def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.
     )
     few = log and len(values) <= _TICKS
     ticks = {"values": values} if few else {"tickCount": _TICKS}
-    digits = {"format": ".3~r"} if max(values, default=1) < 1 else {}  # of rates
+    digits: Point = {"format": ".3~r"} if max(values, default=1) < 1 else {}  # of rates
     axis = alt.Axis(grid=False, labelExpr=_LETTERED, **ticks, **digits)
     return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
