@@ -73,19 +73,15 @@ class StudyCommand(Options, StudyConfig):
             if not study.measured.seconds:
                 raise
         measured = findings(study)
-        lead, lines = study_lead(study, measured), list[str]()
-        for finding in measured:
-            lines += [finding.title, *(f"  {text}" for text in (finding.headline, *finding.details))]
+        lead, told = study_lead(study, measured), [(f.title, f.headline, *f.details) for f in measured]
+        lines = ["\n  ".join(texts) for texts in told]
         try:
             lines.append(f"Report: {study_report(study, measured, command).write(directory)}")
         finally:  # findings are shown even where they cannot be written
             show(lead, lead, *lines)
         if study.measured.complete:
             return 0
-        print(
-            "nfd: interrupted; the report contains the measurements so far, and says so. The same command continues.",
-            file=sys.stderr,
-        )
+        print("nfd: interrupted; the report says that it is partial. The same command continues.", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -39,8 +39,6 @@ from nfd.report import Report, Section, made_by
 
 NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates")
 
-__all__ = ["NAMES", "Finding", "findings"]
-
 
 def findings(study: Study) -> list[Finding]:
     """Everything that can be said from what has been measured, in the order of the report."""
@@ -511,13 +509,11 @@ def study_report(study: Study, findings: Sequence[Finding], command: str) -> Rep
 
 
 def study_lead(study: Study, findings: Sequence[Finding]) -> Lead:
-    """The first answer of a study, and what it measured."""
-    said = findings[0].headline if findings else "Nothing was measured yet."
+    """The first answer of a study, and the last losses."""
+    said = (*(finding.headline for finding in findings), "Nothing was measured yet.")[0]
     last = {row["series"]: row for finding in findings[:1] for row in finding.rows}
-    numbers = {
-        f"last loss, {name}": f"{row['loss']:.3f} [{row['low']:.3f}, {row['high']:.3f}]"
-        for name, row in list(last.items())[-3:]
-    }
+    shown = "{loss:.3f} [{low:.3f}, {high:.3f}]"
+    numbers = {f"last loss, {name}": shown.format(**row) for name, row in list(last.items())[-3:]}
     return Lead(said, "open" if study.measured.complete else "partly", numbers)
 
 

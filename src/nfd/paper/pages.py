@@ -55,9 +55,9 @@ def write_figures(
     config: FigureConfig, drawn: Sequence[tuple[Sequence[Finding], Section]], data: str, directory: Path, command: str
 ) -> tuple[Lead, Path]:
     """Write the page of several figures, and ``result.json``; returns what it begins with, and its path."""
-    panels, size = [finding for findings, _ in drawn for finding in findings], f"{config.size}, on {data}"
-    said = config.warnings[0] if config.warnings else f"Drawn from networks of the paper's size, on {data}."
-    numbers = {"figures": str(len(drawn)), "panels": str(len(panels)), "size": size}
+    panels = [finding for findings, _ in drawn for finding in findings]
+    numbers = {"figures": f"{len(drawn)}", "panels": f"{len(panels)}", "size": f"{config.size}, on {data}"}
+    said = (*config.warnings, f"Drawn at size {config.size}, on {data}.")[0]
     lead = Lead(said, "partly" if config.warnings else "open", numbers)
     return lead, Report(
         f"The figures of the paper, on {data}",
@@ -89,9 +89,9 @@ def write_claims(
 ) -> tuple[Lead, Path]:
     """Write the table of claims as ``result.json``, Markdown and a page; returns what it begins with, and its path."""
     counts = Counter(str(row["verdict"]) for row in rows)
-    holds, fails = counts[ClaimVerdict.HOLDS], counts[ClaimVerdict.FAILS]
-    said = f"{holds} of {len(rows)} statements of the paper hold, {fails} do not."
-    lead = Lead(said, "good" if holds == len(rows) else "partly", {name: f"{n}" for name, n in counts.most_common(3)})
+    holds, numbers = counts[ClaimVerdict.HOLDS], {name: f"{n}" for name, n in counts.most_common(3)}
+    said = f"{holds} of {len(rows)} statements of the paper hold, {counts[ClaimVerdict.FAILS]} do not."
+    lead = Lead(said, "good" if holds == len(rows) else "partly", numbers)
     return lead, Report(
         _CLAIMS,
         command,
