@@ -24,6 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: collections of garbage need not go through them each time."""
     gc.freeze()
+    os.unsetenv("COLUMNS")  # which readline, that pytest loads, hands to processes: they would break their lines
 
 
 @pytest.hookimpl(wrapper=True)

@@ -36,7 +36,7 @@ LONG |= {
     f"docs/howto/{name}.md"
     for name in ("limit", "paper", "plan", "scaling-law", "train-this-size", "transfer", "transformer")
 }
-WARNS = {"README.md": "the AdamW does not have the groups of the plan"}  # pages that show a mistake
+WARNS = {"README.md": "AdamW was not made from the plan"}  # pages that show a mistake
 
 
 @dataclass(frozen=True)

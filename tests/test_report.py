@@ -78,15 +78,15 @@ def test_what_is_no_finding_says_what_is_wrong(bad: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def stills() -> dict[str, tuple[bytes, bytes]]:
+def stills() -> dict[str, tuple[bytes, ...]]:
     return {kind: still(chart_of(finding(kind))) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_drawn(kind: str, stills: dict[str, tuple[bytes, bytes]]) -> None:
-    pdf, png = stills[kind]
+def test_every_kind_is_drawn(kind: str, stills: dict[str, tuple[bytes, ...]]) -> None:
+    pdf, png, svg = stills[kind]
     picture = Image.open(io.BytesIO(png)).convert("RGB")
-    assert pdf.startswith(b"%PDF")
+    assert (pdf[:4], svg[:4]) == (b"%PDF", b"<svg")
     assert picture.width >= 1280
     colours = {c for _, c in picture.getcolors(1 << 20) or []}
     assert len(colours) > 30
@@ -154,7 +154,7 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
     parts = ("A study", "Kind named", "label good", "odd", "It transfers.", "torn/result.json", "Not drawn: a is")
     assert all(part in text for part in parts)
     assert "Hidden" not in text
-    assert text.count('<figure class="plot"') == 2
+    assert text.count('<figure class="plot"') == 3  # the first one opens the page, too
     found = json.loads((results / "report/result.json").read_text())
     assert [one["folder"] for one in found["results"]] == ["claims", "facts", "odd", "old", "study"]
 

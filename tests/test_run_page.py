@@ -63,20 +63,20 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
         assert "<not>" not in (tmp_path / f"{name}.html").read_text()
     page, table, line = texts["bad"]
     assert page.count("does <not> train") == 2
-    assert "no alert" not in page
+    assert "No alert" not in page
     assert f"! step 4: {FROZEN}: change is" in table
     assert line.endswith("alerts 2")
     assert "1 of 4 outside" not in table
     assert "1 of 1 outside" in table
     page, table, line = texts["good"]
-    assert "no alert" in page
+    assert "No alert" in page
     assert "Outside of the band" not in page
     assert "does <not>" not in page + table
     assert "all within" in table
     assert line.endswith("alerts 0")
     page, table, line = texts["unjudged"]
     assert "Nothing is judged" in page
-    assert "no alert" not in page
+    assert "No alert" not in page
     assert "alerts" not in line
 
 

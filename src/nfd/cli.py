@@ -10,12 +10,13 @@ import importlib
 import math
 import os
 import shlex
+import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from textwrap import fill
 from types import ModuleType
@@ -41,6 +42,7 @@ from nfd.core.errors import (
 )
 from nfd.core.files import prepare_results
 from nfd.core.options import option, read_dataclass
+from nfd.core.tables import Lead, said, show, visible
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
@@ -109,12 +111,12 @@ def _ended(error: BaseException) -> int:
 
 
 def _say(text: str) -> None:
-    """Print on stderr, in characters that a terminal shows and does not obey."""
-    from nfd.core.tables import visible
-
+    """Print on stderr, in characters that a terminal shows and does not obey; our name is red on a terminal."""
     with suppress(OSError, AttributeError):  # stderr may be full, or closed before we began
-        for line in text.splitlines():
-            print(visible(line), file=sys.stderr)
+        name = "\033[1;31mnfd:\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "nfd:"
+        for line in said(text).splitlines():
+            shown = visible(line)
+            print(f"{name}{shown[4:]}" if shown.startswith("nfd:") else shown, file=sys.stderr)
         sys.stderr.flush()
 
 
@@ -232,12 +234,13 @@ def _imported(path: str) -> Any:
 
 _ABOUT = """usage: nfd COMMAND [SETUP.py] [options]; nfd COMMAND --help lists them
 
-Neural Feature Dynamics: deep networks at any width and depth, and their limits.
-SETUP.py is a Python file that defines make_model(width, depth) and batches.
+Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3
+setup.py is a Python file that defines make_model(width, depth) and batches.
 """
 _CODES = """
-Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in your input
-or code; 70 a bug in nfd, with its traceback; 130 interrupted by Ctrl-C or SIGTERM."""
+Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in
+your input or code; 70 a bug in nfd, with its traceback; 130 interrupted by
+Ctrl-C or SIGTERM."""
 
 
 @dataclass
@@ -316,8 +319,10 @@ class Sized(Trained):
 class Check(Sized):
     """Train small networks for a few steps over widths and depths, and say what scales wrongly.
 
-    Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3. Writes report.html, result.json, runs.csv,
-    meters.csv and charts to OUT. Exit code 0 if nothing collapses, grows or breaks, 1 if something does.
+    Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3
+
+    Writes report.html, result.json, runs.csv, meters.csv and charts to OUT. Exit code 0 if nothing collapses, grows or
+    breaks, 1 if something does.
     """
 
     lr: float | None = option(None, "learning rate of the base; by default 0.1 for sgd, 0.001 for the others")
@@ -331,8 +336,11 @@ class Check(Sized):
 
         setup, directory = self.read_setup(), self.directory()
         task = setup.task
-        steps = max(self.at) if self.at else min(10, task.steps)
-        task = task.first(steps if self.steps is None else check_count("steps", self.steps))
+        steps = max(check_count("at", step) for step in self.at) if self.at else min(10, task.steps)
+        asked = steps if self.steps is None else check_count("steps", self.steps)
+        if asked > task.steps:
+            raise InputError(f"steps must be at most {task.steps}, one per batch; got {asked}. Give more batches.")
+        task = task.first(asked)
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(None) as sweep:
             result = check(
@@ -340,7 +348,7 @@ class Check(Sized):
                 sweep=sweep,
             )  # fmt: skip
         page = self._report(family.name, result, command).write(directory)
-        print(result, f"Report: {page}", sep="\n")
+        show(result.lead, result, f"Report: {page}")
         return 0 if result.ok else VERDICT
 
     def _report(self, model: str, answer: Any, command: str) -> Report:
@@ -348,8 +356,6 @@ class Check(Sized):
         from nfd.meters.verdict import METERS
         from nfd.report.page import Report, Section, made_by
 
-        failures = [str(failure) for failure in answer.failures]
-        told = failures + answer.suspicions
         meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in METERS.items()]
         networks = [row for row in answer.rows if not row["matrix"] and row["step"] == answer.steps]
         numbers = {name: getattr(answer, name) for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")}
@@ -359,11 +365,12 @@ class Check(Sized):
             command,
             self.settings,
             check_findings(answer, f"batches of {self.setup}"),
-            opening=[Section("What went wrong", [], points=told)] if told else [],
+            answer.lead,
+            opening=[Section("What went wrong", [], points=answer.wrong)] if answer.wrong else [],
             closing=[Section("What the meters are", [], points=meanings, folded=True), made_by(command)],
             content={
                 "model": model,
-                "failures": failures,
+                "failures": [str(failure) for failure in answer.failures],
                 "suspects": suspects,
                 "noise": answer.noise,
                 "ladder": answer.ladder,
@@ -390,9 +397,10 @@ class Logged(Sized):
 class Transfer(Logged):
     """Find the best learning rate at every width and depth under each rule, and what it costs to tune small.
 
-    Example: nfd transfer setup.py --widths 64 256 --depths 4 --rules standard complete-p. Writes report.html,
-    result.json, transfer.csv and charts to OUT, and every run to OUT/runs.sqlite; the same command continues after a
-    stop. With --from it answers from a table of runs.
+    Example: nfd transfer setup.py --widths 64 256 --rules standard complete-p
+
+    Writes report.html, result.json, transfer.csv and charts to OUT, and every run to OUT/runs.sqlite; the same command
+    continues after a stop. With --from it answers from a table of runs: nfd transfer --from runs.csv.
     """
 
     lr: tuple[float, ...] | None = option(None, "rates to begin with; extended where the best one lies at an end")
@@ -406,7 +414,7 @@ class Transfer(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.rates.findings import result, transfer_findings
+        from nfd.rates.findings import hero, result, transfer_findings
         from nfd.report.page import Report, made_by
 
         said, found = list[str](), dict[str, Any]()
@@ -435,6 +443,7 @@ class Transfer(Logged):
                     axes=axes or None, halving=self.halving, sweep=sweep,
                 )  # fmt: skip
             more = self.stored(sweep)
+        lead = replace(answer.lead, verdict=said[0]) if said else answer.lead
         page = Report(
             "At which rate to train?"
             if answer.law
@@ -442,13 +451,15 @@ class Transfer(Logged):
             command,
             self.settings,
             transfer_findings(answer),
+            lead,
+            hero(answer),
             [*said, *answer.sentences, answer.about],
             answer.levels,
             closing=[made_by(command)],
             content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes} | found,
             tables={"transfer.csv": answer.table},
         ).write(directory)
-        print(*said, answer, *more, f"Report: {page}", sep="\n")
+        show(lead, lead, *answer.told(lead), *more, f"Report: {page}")
         return 0
 
 
@@ -456,9 +467,10 @@ class Transfer(Logged):
 class ScalingLaw(Logged):
     """Fit the loss against width and depth, and say what growing a network buys and what the best size is.
 
-    Example: nfd scaling-law setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3 --best parameters=1M. Writes
-    report.html, result.json and charts to OUT, and every run to OUT/runs.sqlite; the same command continues after a
-    stop. With --from it answers from a table of runs.
+    Example: nfd scaling-law setup.py --widths 32 64 128 --best parameters=1M
+
+    Writes report.html, result.json and charts to OUT, and every run to OUT/runs.sqlite; the same command continues
+    after a stop. With --from it answers from a table of runs: nfd scaling-law --from runs.csv.
     """
 
     seeds: int = option(4, "initialisations of each network")
@@ -472,7 +484,7 @@ class ScalingLaw(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.findings import answers_of, answers_of_ladder, ceiling, ladder_chart
+        from nfd.forecasts.findings import above_floor, answers_of, answers_of_ladder, ladder_chart
         from nfd.forecasts.ladder import LadderLaw
         from nfd.forecasts.scaling_law import ScalingLaw as Law
         from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
@@ -495,33 +507,36 @@ class ScalingLaw(Logged):
                     sweep=sweep,
                 )  # fmt: skip
             stored = self.stored(sweep)
+        answers: Any
         if isinstance(law, LadderLaw):
-            of_ladder = answers_of_ladder(law, asked, budgets)
-            sentences, content, chart = of_ladder.sentences, of_ladder.result, ladder_chart(of_ladder)
-            refused = law.refused(**asked) if asked else law.refusal
+            answers = answers_of_ladder(law, asked, budgets)
+            chart = ladder_chart(answers)
         else:
             answers = answers_of(law, {name: check_count("--at", number) for name, number in asked.items()}, budgets)
-            sentences, content, chart = answers.sentences, answers.result, ceiling(answers)
-            refused = None if law.law.good else law.law.note
+            chart = above_floor(answers)
+        lead, more = answers.lead, [*answers.sentences[1:], law.about, *law.notes]
         page = Report(
             "How big should it be?",
             command,
             self.settings,
             [chart],
-            [*sentences, law.about, *law.notes],
+            lead,
+            answers=[lead.verdict, *more],
             closing=[made_by(command)],
-            content=content,
+            content=answers.result,
         ).write(directory)
-        print(*sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
-        return VERDICT if refused else 0
+        show(lead, lead, *more, *stored, f"Report: {page}")
+        return 0 if lead.tone == "good" else VERDICT
 
 
 @dataclass
 class Predict(Trained):
     """Predict the loss of the infinitely wide, and with --depth inf infinitely deep, network.
 
-    Example: nfd predict setup.py --lr 0.3 --depth 4 --width 512. Writes result.json and predict.csv to OUT, and every
-    network to OUT/runs.sqlite; the same command continues after a stop.
+    Example: nfd predict setup.py --lr 0.3 --depth 4 --width 512
+
+    Writes result.json and predict.csv to OUT, and every network to OUT/runs.sqlite; the same command continues after a
+    stop.
     """
 
     lr: float | None = option(None, "learning rate of the base")
@@ -547,9 +562,10 @@ class Predict(Trained):
             )  # fmt: skip
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", answer.table)
-            content = {"command": command, "config": self.settings, "rows": answer.table, "note": answer.note}
-            write_json(folder / "result.json", content)
-        print(answer, *self.stored(sweep), f"Result: {directory / 'result.json'}", sep="\n")
+            lead = Lead(str(answer).partition("\n")[0])
+            content = {"command": command, "lead": asdict(lead), "config": self.settings, "rows": answer.table}
+            write_json(folder / "result.json", content | {"note": answer.note})
+        show(lead, answer, *self.stored(sweep), f"Result: {directory / 'result.json'}")
         return 0
 
 
@@ -557,8 +573,10 @@ class Predict(Trained):
 class Plan(Command):
     """Plan the network of a size for training by the rates of a smaller one.
 
-    Example: nfd plan setup.py --width 1024 --depth 24 --base 64 4. Writes plan.json to OUT; nfd.Plan.load reads it.
-    With --fits it says whether a stored plan fits the network, and exits with 1 where it does not.
+    Example: nfd plan setup.py --width 1024 --depth 24 --base 64 4
+
+    Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits the network, and
+    exits with 1 where it does not.
     """
 
     width: int = option(256, "width of the network")
@@ -585,9 +603,10 @@ class Plan(Command):
             plan = plan.for_run(self.batch, self.tokens, law=law)
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
-            content = {"command": command, "config": self.settings, "plan": plan.to_dict()}
+            lead = Lead(str(plan).partition("\n")[0])
+            content = {"command": command, "lead": asdict(lead), "config": self.settings, "plan": plan.to_dict()}
             write_json(folder / "result.json", content)
-        print(plan, f"Plan: {directory / 'plan.json'}", sep="\n")
+        show(lead, plan, f"Plan: {directory / 'plan.json'}")
         return 0
 
     def _compare(self, module: Any) -> int:
@@ -608,6 +627,8 @@ class Plan(Command):
 @dataclass
 class ReportOf:
     """Make one page from the results in a directory: every result.json there and below, of any command.
+
+    Example: nfd report out
 
     Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
     """
@@ -658,23 +679,32 @@ def parsed(given: Sequence[str]) -> Any:
         part, *rest = rest or [""]
         if part not in PAPER:
             raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {part!r}.{nearest(part, PAPER)}")
-        kind, name = getattr(importlib.import_module("nfd.paper.commands"), PAPER[part]), f"paper {part}"
-    elif name in COMMANDS:
-        kind = COMMANDS[name]
-    else:
+        name = f"paper {part}"
+    elif name not in COMMANDS:
         near = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, [*COMMANDS, "paper"])
         raise InputError(f"there is no command {name!r}.{near} See nfd --help.")
-    return read_dataclass(kind, f"nfd {name}", rest)
+    return read_dataclass(_kind(name), f"nfd {name}", rest)
+
+
+_GROUPS = {"Your model": ("check", "transfer", "scaling-law", "plan", "report"), "The limit": ("predict",)}
 
 
 def overview() -> str:
     """What ``nfd --help`` prints."""
-    lines = [_ABOUT]
-    for name, kind in COMMANDS.items():
-        summary = (kind.__doc__ or "").partition("\n")[0]
-        lines.append(fill(summary, 84, initial_indent=f"  {name:12}", subsequent_indent=" " * 14))
-    lines.append("  paper       The paper's study, figures and claims: nfd paper study | figure | claims.")
+    lines, width = [_ABOUT], min(84, shutil.get_terminal_size().columns - 2)
+    for group, names in [*_GROUPS.items(), ("The paper", tuple(f"paper {name}" for name in PAPER))]:
+        lines.append(f"{group}:")
+        for name in names:
+            summary = (_kind(name).__doc__ or "").partition("\n")[0]
+            lines.append(fill(summary, width, initial_indent=f"  {name:13}", subsequent_indent=" " * 15))
     return "\n".join([*lines, _CODES])
+
+
+def _kind(name: str) -> Any:
+    """The dataclass of a command."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    return getattr(importlib.import_module("nfd.paper.commands"), PAPER[name.removeprefix("paper ")])
 
 
 def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], V]) -> dict[str, V]:

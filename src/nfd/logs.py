@@ -464,12 +464,12 @@ def _csv(path: str) -> list[Mapping[str, Any]]:
             header = re.sub('"[^"]*"', "", file.readline())
             file.seek(0)
             reader = csv.DictReader(file, strict=True, delimiter=max(",;\t", key=header.count))
-            lines = list(reader)
+            lines, names = list(reader), Counter(reader.fieldnames or ())
     except OSError as error:
         raise OSError(f"the log must be a CSV file; there is none at {path!r}: {error.strerror}.") from None
     except (csv.Error, ValueError) as error:
         raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
-    if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if name and count > 1]:
+    if twice := [name for name, count in names.items() if name and count > 1]:
         raise InputError(f"the log {path!r} has several columns {_listed(twice)}. Give each a name of its own.")
     for number, line in enumerate(lines, 2):
         if None in line or None in line.values():

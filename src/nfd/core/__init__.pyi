@@ -48,6 +48,8 @@ from .machine import undisturbed as undisturbed
 from .options import option as option
 from .random import derive as derive
 from .random import generator as generator
+from .tables import Lead as Lead
 from .tables import Row as Row
 from .tables import rows_as_text as rows_as_text
+from .tables import show as show
 from .tables import visible as visible

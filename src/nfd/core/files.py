@@ -32,7 +32,7 @@ class SeriesRole(StrEnum):
 INFINITE = math.inf
 
 _UNWRITABLE = ("inf", "-inf", "nan")
-_NUMBERS = ("rows", "slopes", "references")  # the parts of a finding that hold numbers
+_NUMBERS = ("rows", "slopes", "references", "marks", "best")  # the parts of a finding that hold numbers
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Axes:
             x (``"named"``).
         zero: whether linear axes include zero. top: rows above it are not drawn.
         colour, dash: columns by which series differ in colour and in dash; numbers get an ordered palette.
-        interval: the meaning of ``low`` to ``high`` in the rows.
+        order: names that have the same colour and dash in every chart. interval: what ``low`` to ``high`` mean.
     """
 
     x: str
@@ -58,6 +58,7 @@ class Axes:
     top: float | None = None
     colour: str = "series"
     dash: str | None = None
+    order: tuple[str, ...] = ()
     interval: str = "95 % interval"
 
 
@@ -66,7 +67,9 @@ class Finding:
     """A question (``title``), its answer in one sentence (``headline``), details, and the numbers behind it.
 
     Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is the printed table.
-    ``references`` are lines to compare with: rows with ``series`` and the columns of ``axes``.
+    ``references`` are lines to compare with: rows with ``series`` and the columns of ``axes``. ``marks`` are points of
+    the chart with a ``text``, each with a line to ``low`` if it has one. ``best`` is a strip below it: where on the x
+    axis every ``series`` is best, from ``low`` to ``high``.
     """
 
     name: str
@@ -79,6 +82,8 @@ class Finding:
     slopes: list[Row] = field(default_factory=list)
     table: list[dict[str, str]] = field(default_factory=list)
     references: list[Row] = field(default_factory=list)
+    marks: list[Row] = field(default_factory=list)
+    best: list[Row] = field(default_factory=list)
 
     @property
     def reading(self) -> str:

@@ -4,15 +4,60 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from textwrap import fill
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
+
+# ---- What an answer begins with
+
+
+Tone = Literal["good", "partly", "bad", "open"]
+_COLOURS: dict[Tone, str] = {"good": "green", "partly": "yellow", "bad": "red", "open": "none"}
+_WORDS = {"green": ["STABLE", "TRANSFERS"], "yellow": ["UNCERTAIN"], "red": ["GROWS", "COLLAPSES", "COSTS"]}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """The verdict in one sentence, what colour it has, and the few numbers that it rests on."""
+
+    verdict: str
+    tone: Tone = "open"
+    numbers: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        width = max(map(len, self.numbers), default=0)
+        return said(self.verdict, *(f"  {name:{width}}  {value}" for name, value in self.numbers.items()))
+
+
+def show(lead: Lead, answer: object, *more: str) -> None:
+    """Print an answer that begins with its verdict, the verdict and the last line in its colour on a terminal."""
+    text, first, last = Text(said(str(answer), *more)), len(said(lead.verdict)), len(said(*more[-1:]))
+    for colour, words in _WORDS.items():
+        text.highlight_words(words, colour)
+    for start, end in ((0, first), (len(text) - last, len(text))):
+        text.stylize(f"bold {_COLOURS[lead.tone]}", start, end)
+    shown, terminal = io.StringIO(), sys.stdout is not None and sys.stdout.isatty()
+    Console(file=shown, force_terminal=terminal or None, emoji=False).print(text, soft_wrap=True)
+    print(shown.getvalue(), end="")
+
+
+def said(*parts: str) -> str:
+    """The parts as lines, in a terminal none longer than it is wide."""
+    width = shutil.get_terminal_size((0, 0)).columns
+    wrapped = partial(fill, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapped(line) if 0 < width < len(line) else line for line in "\n".join(parts).split("\n"))
+
 
 # ---- Tables as text
 
@@ -45,12 +90,21 @@ def _cell(value: object) -> str:
 
 
 def as_text(table: Table, width: int) -> str:
-    """What Rich would print, without colours; in a notebook, too, where it would display it instead."""
-    text = io.StringIO()
+    """What Rich would print, without colours; in a notebook, too, where it would display it instead.
+
+    In a terminal that is too narrow every row becomes a paragraph.
+    """
+    text, terminal = io.StringIO(), shutil.get_terminal_size((0, 0)).columns
     console = Console(
         file=text, width=width, color_system=None, highlight=False, emoji=False, markup=False, force_jupyter=False
     )
-    console.print(table)
+    if 0 < terminal < console.measure(table).maximum:
+        names = [str(column.header) for column in table.columns]
+        for first, *others in zip(*(column.cells for column in table.columns), strict=True):
+            told = "; ".join(f"{name} {cell}" for name, cell in zip(names[1:], others, strict=True) if cell != "")
+            print(said(f"{first}: {told}"), file=text)
+    else:
+        console.print(table)
     return text.getvalue().rstrip()
 
 

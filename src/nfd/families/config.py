@@ -180,6 +180,12 @@ class _FromConfig:
                     fields[name] = _repeated(value, fields[deep])
         for name, value in fields.items():
             setattr(*_place(config, name), value)
+        heads, groups = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+        if isinstance(heads, int) and isinstance(groups, int) and heads % groups:
+            raise InputError(
+                f"{groups} num_key_value_heads must divide {heads} num_attention_heads at {next(iter(self.widths))} "
+                f"{width}. Take another width, or do not keep them."
+            )
         made: nn.Module = getattr(self.model_class, "from_config", self.model_class)(config)  # an auto class has that
         return made
 

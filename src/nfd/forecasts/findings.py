@@ -10,7 +10,7 @@ from typing import Any
 from nfd.core.errors import InputError, check_choice
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import Axes, Finding, columns
-from nfd.core.tables import Row, in_words
+from nfd.core.tables import Lead, Row, in_words
 from nfd.forecasts.ladder import BestSplit, LadderLaw
 from nfd.forecasts.scaling_law import BestSize, ScalingLaw, amount
 
@@ -27,24 +27,37 @@ class Answers:
     best: Mapping[str, tuple[str | int, BestSize | InputError]]
 
     @property
+    def lead(self) -> Lead:
+        """How far a network is above the floor, or why the law gives none; the floor, and the first best size."""
+        numbers = {"floor": self.fitted.floor.unsigned} if self.fitted.law.good else {}
+        if numbers and self.size is not None:
+            numbers["above it, in nats"] = self.fitted.law.excess(*self.size).unsigned
+        for resource, (budget, size) in list(self.best.items())[:1]:
+            if not isinstance(size, InputError):
+                numbers[f"best size for {budget} {resource}"] = _shape(size)
+        return Lead(self.sentences[0], "good" if self.fitted.law.good else "bad", numbers)
+
+    @property
     def sentences(self) -> list[str]:
         """The answers in a sentence each, the most important first."""
-        law, held = self.fitted.law, self.fitted.held_out
+        law, held, sentences = self.fitted.law, self.fitted.held_out, list[str]()
         if not law.good:
             return [f"The law {law.formula} may not be used beyond the sizes trained, and gives no floor. {law.note}"]
-        sentences = [f"The law: {law.formula}; it holds ({law.test}). {law.note}".strip()]
         if self.size is not None:
             n, L = self.size
             left = law.excess(n, L)
-            better = ": it is better than the infinite network" if left.high < 0 else ""
+            larger = "a larger one helps" if left.low > 0 else f"a larger one gains {left.high:.2g} nats at most"
             sentences.append(
-                f"A network of {self.fitted.named(self.size)} loses {left.unsigned} nats to its size{better}. Doubling "
-                f"its width buys {law.bought(n, L, 2 * n, L)}, doubling its depth {law.bought(n, L, n, 2 * L)}."
+                f"At {self.fitted.named(self.size)} the loss is {left.unsigned} nats above the floor, that of the "
+                f"infinitely large network: {larger if left.high > 0 else 'this one is better than that'}."
             )
+            wider, deeper = law.bought(n, L, 2 * n, L), law.bought(n, L, n, 2 * L)
+            sentences.append(f"Doubling its width buys {wider} nats, doubling its depth {deeper}.")
+        sentences.append(f"The law: {law.formula}; it holds ({law.test}). {law.note}".strip())
         for resource, (budget, size) in self.best.items():
             is_not = "there is no best size:" if isinstance(size, InputError) else "the best size is"
-            shown = f"{budget:,} {resource}" if isinstance(budget, int) else f"{budget} of {resource}"
-            sentences.append(f"For {shown} {is_not} {size}")
+            shown = f"{budget:,}" if isinstance(budget, int) else budget
+            sentences.append(f"For {shown} {resource} {is_not} {size}")
         if held is not None:
             outcome = "holds" if held.inside else "fails, as their mean lies outside of its interval"
             sentences.append(
@@ -110,6 +123,14 @@ class LadderAnswers:
     best: Mapping[str, BestSplit]
 
     @property
+    def lead(self) -> Lead:
+        """The forecast, or the law; the floor, and the first best size."""
+        refused = self.fitted.refused(**self.size) if self.size else self.fitted.refusal
+        numbers = {"floor": self.fitted.floor.unsigned, "runs scatter by": f"{self.fitted.residual:.2%}"}
+        numbers |= {f"best size for {budget} flops": _split(split) for budget, split in [*self.best.items()][:1]}
+        return Lead(self.sentences[0], "bad" if refused else "good", numbers)
+
+    @property
     def sentences(self) -> list[str]:
         """The answers in a sentence each, the forecast first."""
         fitted, asked = self.fitted, list[str]()
@@ -155,7 +176,23 @@ def answers_of_ladder(fitted: LadderLaw, size: dict[str, float], budgets: Mappin
     return LadderAnswers(fitted, size, best)
 
 
-def ceiling(answers: Answers) -> Finding:
+_OUTSIDE = " (outside of the sizes trained)"
+
+
+def _shape(size: BestSize) -> str:
+    return f"width {size.width:,}, depth {size.depth:,}{'' if size.inside else _OUTSIDE}"
+
+
+def _split(split: BestSplit) -> str:
+    size = {"parameters": split.parameters.value, "tokens": split.tokens.value}
+    return f"{in_words(size)}{'' if split.inside else _OUTSIDE}"
+
+
+def _at(budget: str, size: str) -> str:
+    return f"best for {budget}:\n{size}".replace(" (", "\n(")
+
+
+def above_floor(answers: Answers) -> Finding:
     """The chart of measured losses against the last variable, a line per size of the others, over the floor."""
     fitted, rows = answers.fitted, list[Row]()
     *others, last = fitted.law.variables
@@ -164,16 +201,22 @@ def ceiling(answers: Answers) -> Finding:
             sizes = dict(zip(fitted.law.variables, size, strict=True))
             series = ", ".join(f"{name} {sizes[name]:g}" for name in others) or "runs"
             rows.append({"series": series} | sizes | columns("loss", mean(losses)))
-    floor = {"series": "floor of the law"} | dict.fromkeys(others, math.inf) | columns("loss", fitted.floor)
+    floor = {"series": "floor"} | dict.fromkeys(others, math.inf) | columns("loss", fitted.floor)
     rows += [floor | {last: place} for place in sorted({size[-1] for size in fitted.losses}) if fitted.law.good]
+    marks = [
+        {last: getattr(size, last), "loss": size.predicted.value, "text": _at(f"{budget} {resource}", _shape(size))}
+        for resource, (budget, size) in answers.best.items()
+        if not isinstance(size, InputError) and hasattr(size, last)
+    ]
     colour = others[0] if others else "series"
     return Finding(
-        "ceiling",
-        "How far is a network from its ceiling?",
+        "floor",
+        "How far the loss is above its floor" if fitted.law.good else "The law does not hold, and gives no floor",
         answers.sentences[0],
         rows,
         Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False, colour=colour),
-        f"Bars: 95 % intervals over seeds. {fitted.about}",
+        f"Bars: 95 % intervals of mean losses. {fitted.about}",
+        marks=marks,
     )
 
 
@@ -190,16 +233,21 @@ def ladder_chart(answers: LadderAnswers) -> Finding:
         if not others or size[0] in shown:
             sizes = dict(zip(fitted.variables, size, strict=True))
             series = in_words({name: sizes[name] for name in others}) or "runs"
-            rows.append({"series": series} | sizes | columns("loss", mean(losses)))
-    asked = [answers.size] if answers.size else []
-    asked += [{"parameters": best.parameters.value, "tokens": best.tokens.value} for best in answers.best.values()]
-    rows += [{"series": f"forecast: {in_words(size)}"} | size | columns("loss", fitted.at(**size)) for size in asked]
+            rows.append({"series": series} | sizes | {"loss": mean(losses).value})
+    if answers.size:
+        forecast = columns("loss", fitted.at(**answers.size))
+        rows.append({"series": f"forecast: {in_words(answers.size)}"} | answers.size | forecast)
+    marks = [
+        {last: getattr(own, last).value, "loss": own.predicted.value, "text": _at(f"{budget} flops", _split(own))}
+        for budget, own in answers.best.items()
+    ]
     drawn = f" Lines: {len(shown)} of {len(firsts)} sizes." if len(shown) < len(firsts) else ""
     return Finding(
         "ladder",
-        "What will a larger run reach?",
+        "What larger runs reach",
         answers.sentences[0],
         rows,
         Axes(last, "loss", last, f"{fitted.score} after training", "semilogarithmic", zero=False),
-        f"Bars: of a forecast the 95 % interval of one new run, of runs that over seeds.{drawn} {fitted.about}",
+        f"Bar: 95 % interval of one new run.{drawn} {fitted.about}",
+        marks=marks,
     )

@@ -30,7 +30,7 @@ from nfd.core.estimates import interval
 from nfd.core.files import Axes, Finding, columns, expanded, write_json
 from nfd.core.machine import gradients
 from nfd.core.random import global_state
-from nfd.core.tables import Row, as_text, rows_as_text, table_of
+from nfd.core.tables import Lead, Row, as_text, rows_as_text, said, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
@@ -44,6 +44,7 @@ from nfd.meters.verdict import (
     THRESHOLDS,
     Event,
     Failure,
+    causes,
     cure_of_all,
     failures_of,
     first_bad,
@@ -51,6 +52,7 @@ from nfd.meters.verdict import (
     growth,
     is_fault,
     networks,
+    row_name,
     rows,
     stacks_of,
 )
@@ -311,14 +313,25 @@ class Check:
         return not self.failures and not self.suspects and not self.faults
 
     @property
-    def conclusion(self) -> str:
-        """The number of faults, and the rule that removes all of them, if there is one, in words."""
-        count = len(self.faults) + len(self.failures) or len(self.suspects)
-        if not count:
-            return "No fault found."
+    def lead(self) -> Lead:
+        """The number of faults, and the rule that removes all of them, if there is one; the steepest meter."""
+        count, judged = len(self.faults) + len(self.failures) or len(self.suspects), self.table
         cure = None if self.failures else cure_of_all(self.faults, self.rule)
         remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
-        return f"{count} fault{'s' if count > 1 else ''}.{remedy}"
+        faults = f"{count} fault{'s' if count > 1 else ''} under rule {self.rule!r}.{remedy}"
+        open_ = sum(row["verdict"] == "UNCERTAIN" for row in judged)
+        known = [row for row in judged if math.isfinite(row["slope"]) and row["verdict"] != "FALLS"]
+        numbers = {"faults": f"{len(self.faults)} of {len(judged)} readings, {open_} undecided"}
+        if known:
+            row = max(known, key=lambda row: (is_fault(row), abs(row["slope"])))
+            numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
+        numbers["tensors that scale wrongly"] = str(len({suspect.tensor for suspect in self.suspects}))
+        return Lead(faults if count else "No fault found.", "bad" if count else "good", numbers)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What went wrong, in sentences: broken trainings, tensors that scale wrongly, and the causes of the faults."""
+        return [*map(str, self.failures), *self.suspicions, *causes(self.faults, self.rule, self.base)]
 
     @property
     def notes(self) -> list[str]:
@@ -347,20 +360,32 @@ class Check:
         return [name for name, moves in moved.items() if not moves]
 
     def __str__(self) -> str:
-        several, stacked = len(self.at) > 1, any("stack" in row for row in self.table)
-        parts = (*(("of",) if stacked else ()), "against", *(("after step",) if several else ()))
-        names = ("meter", *parts, "exponent [95 % interval]", "verdict")
-        table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
-        for row in [*sorted(self.table, key=lambda row: not is_fault(row)), *self.growth]:
-            stack = (row.get("stack", ""),) if stacked else ()
+        several = len(self.at) > 1
+        parts = ("with", *(("after step",) if several else ()))
+        numbers = (Column(name, no_wrap=True) for name in (*parts, "exponent [95 %]", "change", "verdict"))
+        table = table_of(Column("meter", overflow="fold"), *numbers)
+        sizes = {axis: sorted({run[axis] for run in self.runs}) for axis in AXES} | {"step": self.at}
+        shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]  # of earlier looks the faults
+        for row in [*sorted(shown, key=lambda row: not is_fault(row)), *self.growth]:
             step = (str(row.get("step", "")),) if several else ()
-            word, text = (row["verdict"], meaning_of(row)) if "verdict" in row else ("", row["cause"])
-            table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
+            change = math.expm1(row["slope"] * math.log(sizes[row["axis"]][-1] / sizes[row["axis"]][0]))
+            percent = f"{100 * change:+.0f} %" if math.isfinite(change) else "-"
+            table.add_row(row_name(row), row["axis"], *step, slope_of(row), percent, row.get("verdict", ""))
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
-        head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
-        remarks = [*(f"! {told}" for told in (*self.failures, *self.suspicions)), *self.notes]
+        ranges = "; ".join(f"{axis}s {', '.join(map(str, sizes[axis]))}" for axis in AXES)
+        head = f"Rule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds; {ranges}"
+        whys = dict[str, list[str]]()
+        for row in shown:
+            if row["verdict"] in ("LIMIT", "NOT MEASURED") or row["reason"] in ("missing", "broken"):
+                whys.setdefault(row["cause"], []).append(f"{row_name(row)} with {row['axis']}")
+        edge = sum(row["reason"] == "edge" for row in shown)
+        undecided = [f"{edge} UNCERTAIN: more seeds or larger sizes would settle them."] if edge else []
         noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
-        return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])
+        return said(
+            str(self.lead), head, *(f"! {text}" for text in self.wrong), *self.notes, as_text(table, 150),
+            *(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items()),
+            *undecided, THRESHOLDS, *noise,
+        )  # fmt: skip
 
 
 def _of_noise(row: Row) -> Row:
@@ -404,17 +429,20 @@ def check_findings(check: Check, data: str) -> list[Finding]:
             for size, log in zip(sizes, logs, strict=True):
                 if min(len(log), len(logs[0])) > 1:
                     ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[0], log).exp()
-                    rows.append({"series": name, axis: size} | columns("ratio", ratio))
+                    about = {"series": name, "meter": trend["meter"], "stack": stack, axis: size}
+                    rows.append(about | columns("ratio", ratio))
             slope = {"exponent [95 % interval]": slope_of(trend), "verdict": trend["verdict"]}
             table.append({"meter": name} | slope | {"what it means": meaning_of(trend)})
-        faults = [
-            f"{row['meter']} {row['verdict']}" for row, trend in zip(table, trends, strict=True) if is_fault(trend)
-        ]
-        sentence = f"With {axis}: {', '.join(faults)}." if faults else f"Nothing collapses or grows with {axis}."
-        shown = Axes(axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic")
+        faults = [trend for trend in trends if is_fault(trend)]
+        title = f"{len(faults)} of {len(trends)} meters scale wrongly with {axis}"
+        shown = Axes(
+            axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic",
+            colour="meter", dash="stack" if trends and "stack" in trends[-1] else None, order=(*METERS,),
+        )  # fmt: skip
+        why = list(causes(faults, check.rule, check.base))
         if rows:
-            findings.append(Finding(axis, f"What changes with {axis}?", sentence, rows, shown, caption, table=table))
-    return findings
+            findings.append(Finding(axis, title, "", rows, shown, caption, why, table=table))
+    return sorted(findings, key=lambda found: -len(found.details))
 
 
 # ---- what is read of one network -------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from csv import DictReader
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -39,7 +41,7 @@ THRESHOLDS = (
 )
 LIMITS = f"LIMIT: falls no faster than by the power {_ROOT}, as in sound networks that are small: no fault."
 
-Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
+Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "FALLS", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 
 
 def verdict_of(slope: Interval, span: float = math.inf) -> Verdict:
@@ -81,6 +83,8 @@ def judged(
     word = verdict_of(slope, span)
     if word == "STABLE":
         return word, "flat" if slope.low <= 0 <= slope.high else "little"
+    if word == "COLLAPSES" and meter == "loss":
+        return "FALLS", "trend"
     if word == "COLLAPSES" and axis == "width":
         if meter in _OF_THE_FUNCTION and slope.high >= _ROOT + direction:
             return "LIMIT", "limit"
@@ -92,8 +96,8 @@ def judged(
 
 
 def is_fault(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the table says that something scales wrongly; a loss that falls with size does not."""
-    return row["verdict"] in (("GROWS",) if row["meter"] == "loss" else ("GROWS", "COLLAPSES"))
+    """Whether a row of the table says that something scales wrongly."""
+    return row.get("verdict") in ("GROWS", "COLLAPSES")
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:
@@ -107,59 +111,53 @@ def since(sizes: Sequence[int], values: Tensor) -> int:
 
 # ---- what it means ---------------------------------------------------------------------------------------------------
 
-_Rules = frozenset[RuleName]
-_MUP: _Rules = frozenset(name for name, rule in RULES.items() if rule.scales_width)
-_DEEP: _Rules = frozenset(name for name in _MUP if RULES[name].scales_depth)
-_EVEN: _Rules = frozenset({"complete-p"})
-_EQ_8: _Rules = frozenset({"complete-p", "depth-mup-inner"})
-_USE = {
-    _MUP: "Use a rule of mup's kind, such as 'complete-p'.",
-    _DEEP: "Use 'complete-p'.",
-    _EVEN: "Use 'complete-p'.",
-    _EQ_8: "Use 'complete-p', or 'depth-mup-inner' (Eq. 8), at the price that function_update_inner shows.",
-}
-_NO: _Rules = frozenset()
-# What was seen of a meter along an axis that has a word, and the rules that prevent it
-ADVICE: dict[tuple[str, str, str], tuple[str, _Rules]] = {
-    ("first_activation", "width", "GROWS"): ("the embedding or a factor of the forward pass grows", _MUP),
-    ("first_activation", "width", "COLLAPSES"): ("the embedding or a factor of the forward pass shrinks", _MUP),
-    ("activation", "width", "GROWS"): ("the stream grows with width", _MUP),
-    ("activation", "depth", "GROWS"): ("the stream grows: no 1/sqrt(L), or rates that do not fall with depth", _DEEP),
-    ("activation_update", "depth", "GROWS"): ("the stream moves further: blocks add up coherently", _EVEN),
-    ("inner_update", "depth", "COLLAPSES"): ("inner gradients carry the residual multiplier", _EQ_8),
-    ("inner_update", "depth", "GROWS"): ("inner rates grow too fast with depth", _EVEN),
-    ("stream_update", "depth", "GROWS"): ("outer layers add more than 1/L: rates do not fall with depth", _DEEP),
-    ("function_update", "depth", "GROWS"): ("a step moves the function further with depth", _EVEN),
-    ("function_update_inner", "depth", "GROWS"): ("inner updates add up coherently, under Eq. 8 as sqrt(L)", _EVEN),
-    ("gradient", "depth", "COLLAPSES"): ("gradients vanish on their way down: check norms and multipliers", _NO),
-    ("gradient", "depth", "GROWS"): ("gradients explode on their way down: branches carry no 1/sqrt(L)", _DEEP),
-    ("alignment", "width", "COLLAPSES"): ("rates become too small: find the best at several widths", _NO),
-}
-_LAZY = "features stop moving as the network widens (lazy training)"
-_FAST = "updates grow with width: rates do not follow it"
-_MOVING = "activation_update", "inner_update", "stream_update", *_OF_THE_FUNCTION, "update_to_weight"
-ADVICE |= {(meter, "width", "COLLAPSES"): (_LAZY, _MUP) for meter in _MOVING}
-ADVICE |= {(meter, "width", "GROWS"): (_FAST, _MUP) for meter in _MOVING}
-ADVICE |= {("loss", axis, "COLLAPSES"): (f"the loss falls with {axis}: larger networks pay", _NO) for axis in AXES}
-ADVICE |= {("loss", axis, "GROWS"): ("the same rate does worse in larger networks", _NO) for axis in AXES}
+_MUP = [name for name, rule in RULES.items() if rule.scales_width]
+_DEEP = [name for name in _MUP if RULES[name].scales_depth]
+_EIGHT: list[RuleName] = ["complete-p", "depth-mup-inner"]
+_KINDS: dict[str, list[RuleName]] = {"": [], "mup": _MUP, "deep": _DEEP, "complete-p": ["complete-p"], "eq-8": _EIGHT}
+_PRICE = ", or 'depth-mup-inner' (Eq. 8) at the price that function_update_inner shows"
+with Path(__file__).with_name("advice.csv").open(encoding="utf-8") as _file:
+    # What was seen of a meter along an axis that has a word, and the rules that prevent it
+    ADVICE = {
+        (row["meter"], row["axis"], row["verdict"]): (row["seen"], _KINDS[row["rules"]]) for row in DictReader(_file)
+    }
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
     """The rule that prevents every one of these rows; None where there is none."""
-    prevented = [ADVICE.get((row["meter"], row["axis"], row["verdict"]), ("", _NO))[1] for row in faults]
+    prevented = [ADVICE.get((row["meter"], row["axis"], row["verdict"]), ("", []))[1] for row in faults]
     shared = [name for name in RULES if all(name in rules for rules in prevented)]
     return shared[-1] if shared and rule not in shared else None
 
 
-def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -> str:
+def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None) -> str:
     """What was seen and its remedy; empty for what the meter's name says.
 
     Where the rule in use should prevent it, it is not named as the cure: something else is wrong.
     """
-    seen, rules = ADVICE.get((meter, axis, word), ("", _NO))
+    seen, rules = ADVICE.get((meter, axis, word), ("", []))
     if rule in rules:
-        return f"{seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
-    return f"{seen}. {_USE.get(rules, '')}".rstrip() if seen else ""
+        return f"{seen}. {rule!r} should prevent it: check roles, base and rate, and take more steps or larger sizes."
+    use = f" Use 'complete-p'{_PRICE if rules is _EIGHT else ''}." if rules else ""
+    return f"{seen}.{use}" if seen else ""
+
+
+def causes(faults: Iterable[Mapping[str, Any]], rule: str, base: tuple[int, int]) -> Iterator[str]:
+    """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest size, ``base``."""
+    shared: dict[tuple[str, str, str], list[str]] = {}
+    for row in faults:
+        since = f" since {row['axis']} {row['since']}" if row["since"] != base[AXES.index(row["axis"])] else ""
+        text = cause(row["meter"], row["axis"], row["verdict"], rule)
+        shared.setdefault((row["axis"], row["verdict"].lower(), text), []).append(f"{row_name(row)}{since}")
+    for (axis, verb, text), every in shared.items():
+        names = list(dict.fromkeys(every))  # of several steps
+        some = f"{len(names)} meters {verb[:-1]} with {axis}. " if len(names) > 1 else ""
+        yield f"{some}{text or f'A meter {verb} with {axis}.'} ({', '.join(names)})"
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """The meter of a row, and its stack of blocks."""
+    return f"{row['meter']} of {row['stack']}" if row.get("stack") else str(row["meter"])
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -257,21 +255,21 @@ def _judged(
     span, changed = sizes[-1] / sizes[0], change(slope, axis, sizes)
     word, reason = judged(meter, axis, slope, span, direction)
     advice = cause(meter, axis, word, rule)
-    if word in ("COLLAPSES", "GROWS"):
+    if reason == "trend":
         typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
-        return said(word, reason, f"{changed}; {advice}" if advice else f"{changed}.", since=since(sizes, typical))
+        return said(word, reason, f"{changed}. {advice}".strip(), since=since(sizes, typical))
     if word == "UNCERTAIN" and len(kept) < runs:
         reason = "broken"
     texts = {
         "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {changed}.",
-        "limit": f"{changed}, as in small sound networks, whose independent parts add up as width^-1/2: no fault "
-        "unless inner_update collapses, too.",
-        "direction": f"{changed}: changes of matrices keep their size, and their directions fit the inputs less, as "
-        "where a batch has more independent inputs than a layer has coordinates: no fault of the rates.",
-        "embedding": f"{changed}, as independent branches of 1/L do beside an embedding that begins small: no fault. "
-        "Begin it larger.",
-        "edge": f"{changed}, across the threshold of a verdict: more seeds or sizes would settle it.",
+        "limit": f"no fault: {changed}, as in small sound networks, whose independent parts add up as width^-1/2. It "
+        "would be one if inner_update collapsed too.",
+        "direction": f"no fault of the rates: {changed}. Matrices change as much, but fit the inputs less, as when a "
+        "batch has more independent inputs than a layer has coordinates.",
+        "embedding": f"no fault: {changed}, as independent branches of 1/depth do beside a small embedding. Begin the "
+        "embedding larger.",
+        "edge": f"undecided: {changed}. More seeds or larger sizes would settle it.",
         "broken": "zero or not finite in some networks.",
     }
     return said(word, reason, texts[reason])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from nfd.core import INTERRUPTED, InputError, expanded, nearest, option, prepare_directory, prepare_results
+from nfd.core import INTERRUPTED, InputError, expanded, nearest, option, prepare_directory, prepare_results, show
 from nfd.paper.settings import DataConfig, FigureConfig, StudyConfig
 
 if TYPE_CHECKING:
@@ -52,6 +51,8 @@ class Options(DataConfig):
 class StudyCommand(Options, StudyConfig):
     """Predict how an infinitely wide and deep residual network trains on real data, and compare real networks with it.
 
+    Example: nfd paper study --steps 30 --widths 64 256 1024
+
     Writes report.html, result.json, and every chart as PDF, PNG and CSV to OUT, and every network to
     OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report says that it is
     partial; the same command continues from there.
@@ -62,7 +63,7 @@ class StudyCommand(Options, StudyConfig):
     kind = StudyConfig
 
     def answer(self, config: StudyConfig, directory: Path, command: str) -> int:
-        from nfd.paper.findings import findings, study_report
+        from nfd.paper.findings import findings, study_lead, study_report
         from nfd.paper.study import Study
 
         study = Study(config, device=self.device)
@@ -72,20 +73,15 @@ class StudyCommand(Options, StudyConfig):
             if not study.measured.seconds:
                 raise
         measured = findings(study)
+        lead, told = study_lead(study, measured), [(f.title, f.headline, *f.details) for f in measured]
+        lines = ["\n  ".join(texts) for texts in told]
         try:
-            path = study_report(study, measured, command).write(directory)
+            lines.append(f"Report: {study_report(study, measured, command).write(directory)}")
         finally:  # findings are shown even where they cannot be written
-            for finding in measured:
-                texts = (finding.headline, *finding.details)
-                lines = [fill(text, 100, initial_indent="  ", subsequent_indent="  ") for text in texts]
-                print(finding.title, *lines, sep="\n")
-        print(f"Report: {path}")
+            show(lead, lead, *lines)
         if study.measured.complete:
             return 0
-        print(
-            "nfd: interrupted; the report contains the measurements so far, and says so. The same command continues.",
-            file=sys.stderr,
-        )
+        print("nfd: interrupted; the report says that it is partial. The same command continues.", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -105,6 +101,8 @@ class _OfFigures(Options, FigureConfig):
 @dataclass(frozen=True)
 class FigureCommand(_OfFigures):
     """Draw figures of the paper, every panel, from networks trained here.
+
+    Example: nfd paper figure 4 --size smoke
 
     Writes report.html and result.json of the figures asked for, a page of each, and every panel as PDF, PNG and CSV
     to OUT. It can be stopped at any time: the same command continues from there, and drawing again trains nothing.
@@ -126,13 +124,16 @@ class FigureCommand(_OfFigures):
                 section = write_figure(config, figure, panels, dataset.title, directory, ids_of(figure.name))
                 drawn.append((panels, section))
                 _say(*(f"{finding.name}: {finding.headline}" for finding in panels))
-        _say(*config.warnings, f"Report: {write_figures(config, drawn, dataset.title, directory, command)}")
+        lead, page = write_figures(config, drawn, dataset.title, directory, command)
+        show(lead, lead, f"Report: {page}")
         return 0
 
 
 @dataclass(frozen=True)
 class ClaimsCommand(_OfFigures):
     """Judge the paper's statements, each by a measurement with its interval.
+
+    Example: nfd paper claims --only fig4 --size smoke
 
     Reads the networks of the figures from STORE, trains those that are missing, and writes result.json, claims.md,
     report.html to OUT.
@@ -164,7 +165,8 @@ class ClaimsCommand(_OfFigures):
             for claim in chosen(self.only):
                 rows.append(row := claim.row(evidence))
                 _say(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
-        _say(*config.warnings, f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command)}")
+        lead, page = write_claims(config, rows, evidence.dataset.title, directory, command)
+        show(lead, lead, *config.warnings, f"Report: {page}")
         return 0
 
 

@@ -17,6 +17,7 @@ from nfd.core import (
     Feedback,
     Finding,
     Interval,
+    Lead,
     Row,
     RuleName,
     SeriesRole,
@@ -28,7 +29,6 @@ from nfd.core import (
     log_slope,
     mean,
     squared_distances,
-    stderr,
     systematic_squares,
 )
 from nfd.limits import extrapolated
@@ -38,8 +38,6 @@ from nfd.paper.study import NARROW, WEIGHTS, Study
 from nfd.report import Report, Section, made_by
 
 NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates")
-
-__all__ = ["NAMES", "Finding", "findings"]
 
 
 def findings(study: Study) -> list[Finding]:
@@ -51,10 +49,7 @@ def findings(study: Study) -> list[Finding]:
 
 # ---- The loss while training: infinitely wide at every depth and infinitely deep, and real networks beside it
 
-_LOSS_AXES = Axes(
-    "step", "loss", "step", "training loss before the step (nats)", "curves",
-    interval="95 % interval; real: standard deviation",
-)  # fmt: skip
+_LOSS_AXES = Axes("step", "loss", "step", "training loss before the step (nats)", "curves")
 _TITLES = {
     "shared": "How does it train when infinitely wide and deep?",
     "independent": "And with independent feedback, the paper's limit?",
@@ -85,7 +80,7 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         headline,
         rows,
         _LOSS_AXES,
-        f"Solid: predictions in their 95 % intervals. Dashed: mean ± standard deviation of {study.config.seeds} real "
+        f"Bands: 95 % intervals. Solid: predictions. Dashed: mean of {study.config.seeds} real "
         f"networks of depth {study.config.depths[-1]}, the standard ones in both charts.",
         details + divergence(study, feedback),
     )
@@ -110,23 +105,15 @@ def _all_real(study: Study) -> dict[int, Tensor]:
 
 def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
     series = "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
+    place = {"series": series, "role": SeriesRole.PREDICTION, "depth": depth, "width": INFINITE}
     for step, loss in enumerate(intervals(lambda r: study.mean_loss(r.mean(0)), outputs)):
-        half = loss.high - loss.value
-        yield _loss_row(series, SeriesRole.PREDICTION, depth, INFINITE, step, loss.value, loss.stderr, half)
+        yield place | {"step": step} | columns("loss", loss)
 
 
 def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:
-    loss = study.mean_loss(outputs)
-    values = zip(loss.mean(0).tolist(), stderr(loss).tolist(), loss.std(0).tolist(), strict=True)
-    for step, (middle, se, sd) in enumerate(values):
-        yield _loss_row(f"real, width {width}", SeriesRole.REAL, study.config.depths[-1], width, step, middle, se, sd)
-
-
-def _loss_row(
-    series: str, role: SeriesRole, depth: float, width: float, step: int, mean: float, se: float, half: float
-) -> Row:
-    place: Row = {"series": series, "role": role, "depth": depth, "width": width, "step": step}
-    return place | {"loss": mean, "stderr": se, "low": mean - half, "high": mean + half}
+    place = {"series": f"real, width {width}", "role": SeriesRole.REAL, "depth": study.config.depths[-1]}
+    for step, losses in enumerate(study.mean_loss(outputs).T):
+        yield place | {"width": width, "step": step} | columns("loss", mean(losses))
 
 
 def _depth_pays(study: Study, limits: dict[float, Tensor]) -> list[str]:
@@ -513,11 +500,21 @@ def study_report(study: Study, findings: Sequence[Finding], command: str) -> Rep
         command,
         study.config.plain(),
         [replace(finding, caption=f"{finding.caption} {data}") for finding in findings],
-        [f"{finding.title} {finding.headline}" for finding in findings],
+        study_lead(study, findings),
+        answers=[f"{finding.title} {finding.headline}" for finding in findings],
         opening=_warning(study),
         closing=_run_sections(study, command),
         content={"complete": study.measured.complete, "run": study.facts()},
     )
+
+
+def study_lead(study: Study, findings: Sequence[Finding]) -> Lead:
+    """The first answer of a study, and the last losses."""
+    said = (*(finding.headline for finding in findings), "Nothing was measured yet.")[0]
+    last = {row["series"]: row for finding in findings[:1] for row in finding.rows}
+    shown = "{loss:.3f} [{low:.3f}, {high:.3f}]"
+    numbers = {f"last loss, {name}": shown.format(**row) for name, row in list(last.items())[-3:]}
+    return Lead(said, "open" if study.measured.complete else "partly", numbers)
 
 
 def _warning(study: Study) -> list[Section]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from nfd.core import Finding, Row, plain, staged, visible
+from nfd.core import Finding, Lead, Row, plain, staged, visible
 from nfd.paper.claims.claim import ClaimVerdict, figure_of, only_of
 from nfd.paper.figures.figure import Figure
 from nfd.paper.settings import FigureConfig, warnings_of
@@ -52,16 +52,21 @@ def write_figure(
 
 def write_figures(
     config: FigureConfig, drawn: Sequence[tuple[Sequence[Finding], Section]], data: str, directory: Path, command: str
-) -> Path:
-    """Write the page of several figures, and ``result.json``; returns the page's path."""
-    return Report(
+) -> tuple[Lead, Path]:
+    """Write the page of several figures, and ``result.json``; returns what it begins with, and its path."""
+    panels = [finding for findings, _ in drawn for finding in findings]
+    numbers = {"figures": f"{len(drawn)}", "panels": f"{len(panels)}", "size": f"{config.size}, on {data}"}
+    said = (*config.warnings, f"Drawn at size {config.size}, on {data}.")[0]
+    lead = Lead(said, "partly" if config.warnings else "open", numbers)
+    return lead, Report(
         f"The figures of the paper, on {data}",
         command,
         config.plain(),
         [],
-        opening=[*_warning(config.warnings), *(section for _, section in drawn)],
+        lead,
+        opening=[section for _, section in drawn],
         closing=[made_by(command, "The same command draws again without training.")],
-        content={"findings": plain([finding for findings, _ in drawn for finding in findings])},
+        content={"findings": plain(panels)},
     ).write(directory)
 
 
@@ -80,13 +85,18 @@ def _warning(warnings: list[str], level: Literal[2, 3] = 2) -> list[Section]:
 
 def write_claims(
     config: FigureConfig, rows: Sequence[dict[str, Any]], data: str, directory: Path, command: str
-) -> Path:
-    """Write the table of claims as ``result.json``, Markdown and a page; returns the page's path."""
-    return Report(
+) -> tuple[Lead, Path]:
+    """Write the table of claims as ``result.json``, Markdown and a page; returns what it begins with, and its path."""
+    counts = Counter(str(row["verdict"]) for row in rows)
+    holds, numbers = counts[ClaimVerdict.HOLDS], {name: f"{n}" for name, n in counts.most_common(3)}
+    said = f"{holds} of {len(rows)} statements of the paper hold, {counts[ClaimVerdict.FAILS]} do not."
+    lead = Lead(said, "good" if holds == len(rows) else "partly", numbers)
+    return lead, Report(
         _CLAIMS,
         command,
         config.plain(),
         [],
+        lead,
         opening=[
             *_warning(config.warnings), Section("How", [_intro(config, data, command)]), claims_section(rows),
         ],

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from nfd.core.errors import AXES, Axis
-from nfd.core.estimates import mean
-from nfd.core.files import Axes, Finding, columns, numbers
+from nfd.core.estimates import UNKNOWN, Interval, mean
+from nfd.core.files import Axes, Finding, columns, listed, numbers
 from nfd.core.tables import Row
 from nfd.rates.optimum import Scores, in_words, rate_in_words
 from nfd.rates.transfer import RateAgainst, RuleTransfer, Transfer
+from nfd.scaling.rules import RULES
 
 
 def transfer_findings(transfer: Transfer) -> list[Finding]:
@@ -19,12 +23,41 @@ def transfer_findings(transfer: Transfer) -> list[Finding]:
     findings = [_drift(transfer, axis) for axis in reversed(AXES) if any(axis in answer.drifts for answer in transfer)]
     for answer in transfer:
         axis: Axis = "depth" if len({depth for _, depth in answer.cells}) > 1 else "width"
-        name, title = f"loss-{answer.rule}", f"{answer.rule}: loss against the learning rate"
-        held = _held(answer, axis)
-        findings.append(_losses(name, title, axis, answer.along(axis), held, transfer, str(answer)))
+        cells = {f"{axis} {x:g}": cell for x, cell in answer.along(axis).items()}
+        title, held = f"{answer.rule}: {_lost(answer)}", _held(answer, axis)
+        findings.append(_losses(f"loss-{answer.rule}", title, cells, held, transfer, str(answer)))
     for name in transfer.rules[0].against if transfer.rules else ():
         findings.append(_against([answer.against[name] for answer in transfer], transfer))
     return findings
+
+
+def hero(transfer: Transfer) -> list[Finding]:
+    """The smallest network beside the largest under two rules, with the loss that is lost by tuning the smallest."""
+    found = []
+    for answer in transfer.rules[:1] + transfer.rules[1:][-1:]:
+        sizes = [*answer.cells]
+        cells = {in_words(size): answer.cells[size] for size in dict.fromkeys((sizes[0], sizes[-1]))}
+        shown = _losses(answer.rule, f"{answer.rule}: {_lost(answer)}", cells, "", transfer, "")
+        axes, caption = replace(shown.axes, colour="series"), "Bars: 95 % intervals. Diamonds below: best rates."
+        found.append(replace(shown, axes=axes, caption=caption, marks=_marks(answer), table=[]))
+    return found
+
+
+def _lost(answer: RuleTransfer) -> str:
+    """What tuning the smallest network costs, for a title."""
+    if answer.regret is None:
+        return "loss against the learning rate"
+    loss = answer.regret.loss
+    return f"tuning small costs {loss.value:.2g} nats" if loss.resolved else "tuning small costs nothing measurable"
+
+
+def _marks(answer: RuleTransfer) -> list[Row]:
+    """The loss of the largest network at the smallest one's best rate, down to that at its own."""
+    if answer.regret is None or not answer.regret.loss.resolved:
+        return []
+    (lr, _), (lost, own) = np.exp2(answer.regret.new.log2_eta), answer.regret.new.scores.mean(0)
+    place = {"lr": float(lr), "loss": float(lost), "low": float(own), "high": float(lost)}
+    return [place | {"text": f"{lost - own:+.2g} nats"}]
 
 
 def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
@@ -42,9 +75,12 @@ def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
 def _drift(transfer: Transfer, axis: Axis) -> Finding:
     """The best rate along one axis, the other at its largest."""
     drifts = [f"{answer.rule} {answer.drifts[axis]}" for answer in transfer if axis in answer.drifts]
+    words = dict[str, list[str]]()
+    for answer in transfer:
+        words.setdefault(_trend(answer.drifts.get(axis, UNKNOWN)), []).append(answer.rule)
     return Finding(
         axis,
-        f"Does the best learning rate move with {axis}?",
+        f"With {axis} the best rate {', '.join(f'{word} under {listed(own)}' for word, own in words.items())}",
         f"Doublings of the best lr per doubling of {axis}: {'; '.join(drifts)}.",
         [
             {"series": answer.rule, axis: x} | columns("lr", cell.rate())
@@ -52,18 +88,28 @@ def _drift(transfer: Transfer, axis: Axis) -> Finding:
             for x, cell in answer.along(axis).items()
             if cell.has_optimum
         ],
-        Axes(axis, "lr", axis, "best lr", "logarithmic"),
+        Axes(axis, "lr", axis, "best lr", "logarithmic", order=_order(transfer)),
         f"{_held(transfer.rules[0], axis)} Bars: 95 % intervals. {transfer.about}",
     )
 
 
+def _trend(drift: Interval) -> str:
+    """What a best rate does, for a title."""
+    return "falls" if drift.high < 0 else "rises" if drift.low > 0 else "has no clear trend"
+
+
+def _order(transfer: Transfer) -> tuple[str, ...]:
+    """The rules in an order that gives each its colour in every chart."""
+    return tuple(dict.fromkeys([*RULES, *(answer.rule for answer in transfer)]))
+
+
 def _losses(
-    name: str, title: str, axis: str, cells: Mapping[Any, Scores], held: str, transfer: Transfer, headline: str
+    name: str, title: str, cells: Mapping[str, Scores], held: str, transfer: Transfer, headline: str
 ) -> Finding:
-    """Loss against rate, a line per value of an axis."""
+    """Loss against rate, a line per cell, and below it the best rates."""
     rows: list[Row] = [
-        {"series": f"{axis} {x:g}", axis: x, "lr": math.pow(2, log2_rate)} | columns("loss", mean(losses))
-        for x, cell in cells.items()
+        {"series": x, "size": k, "lr": math.pow(2, log2_rate)} | columns("loss", mean(losses))
+        for k, (x, cell) in enumerate(cells.items())
         for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T, strict=True)
     ]
     return Finding(
@@ -71,9 +117,10 @@ def _losses(
         title,
         headline,
         rows,
-        Axes("lr", "loss", "lr", transfer.score, "semilogarithmic", zero=False, colour=axis),
-        f"{held} Bars: 95 % intervals over seeds. {transfer.about}",
-        table=[{axis: f"{x:g}", "best lr": rate_in_words(cell.rate())} for x, cell in cells.items()],
+        Axes("lr", "loss", "lr", transfer.score, "semilogarithmic", zero=False, colour="size"),
+        f"{held} Bars: 95 % intervals, over seeds; diamonds below: best rates. {transfer.about}",
+        table=[{"network": x, "best lr": rate_in_words(cell.rate())} for x, cell in cells.items()],
+        best=[{"series": x} | columns("lr", cell.rate()) for x, cell in cells.items() if cell.has_optimum],
     )
 
 
@@ -82,7 +129,7 @@ def _against(answers: Sequence[RateAgainst], transfer: Transfer) -> Finding:
     setting, size = answers[0].setting, answers[0].sizes[-1]
     return Finding(
         f"rate-{setting}",
-        f"How does the best learning rate follow {setting}?",
+        "; ".join(f"{answer.rule}: the best rate {_trend(answer.exponent)} with {setting}" for answer in answers),
         " ".join(answer.sentence for answer in answers),
         [
             {"series": answer.rule, setting: value} | columns("lr", answer.cells[size, value].rate())
@@ -90,7 +137,7 @@ def _against(answers: Sequence[RateAgainst], transfer: Transfer) -> Finding:
             for value in answer.values
             if answer.cells[size, value].has_optimum and value > 0
         ],
-        Axes(setting, "lr", setting, "best lr", "logarithmic"),
+        Axes(setting, "lr", setting, "best lr", "logarithmic", order=_order(transfer)),
         f"At {in_words(size)}. Bars: 95 % intervals. {transfer.about}",
     )
 

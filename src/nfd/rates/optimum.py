@@ -363,7 +363,8 @@ class Regret:
     @property
     def in_percent(self) -> str:
         """``share`` as ``12.8 % [4.6, 27.0]``."""
-        value, low, high = (f"{100 * share:.1f}" for share in (self.share.value, self.share.low, self.share.high))
+        known = self.share.scaled(100)
+        value, low, high = (f"{round(share, 1) + 0:.1f}" for share in (known.value, known.low, known.high))
         return "an unknown part" if math.isnan(self.share.value) else f"{value} % [{low}, {high}]"
 
     def _lost(self, scores: Scores) -> Bools:

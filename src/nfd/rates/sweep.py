@@ -183,8 +183,8 @@ def _axes(axes: Mapping[str, Sequence[float]] | None, make_model: MakeModel) -> 
             check_choice("axes", name, (*_OF_TASK, *keywords))
         values = check_several(f"axes[{name!r}]", given, "values of the setting")
         numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
-        if not numbers or numbers != sorted(set(numbers)):
-            raise InputError(f"axes[{name!r}] must be one or more ascending numbers; got {values}.")
+        if len(numbers) < 2 or numbers != sorted(set(numbers)):
+            raise InputError(f"axes[{name!r}] must be two or more ascending numbers; got {values}.")
         checked[name] = values
     return checked
 

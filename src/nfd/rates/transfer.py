@@ -14,7 +14,7 @@ import numpy as np
 
 from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
-from nfd.core.tables import Row, rows_as_text
+from nfd.core.tables import Lead, Row, Tone, rows_as_text, said
 from nfd.logs import Field, Log, LoggedRun, read_log
 from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words
 from nfd.scaling.rate_law import REFERENCE, BestRate, Cell, Prior, RateLaw, fit_rate_law
@@ -156,8 +156,28 @@ class Transfer:
         along = [str(answer) for answer in self.rules if len(answer.cells) > 1]  # of one size there is nothing to say
         return [*law, *along, *against, *self.notes]
 
+    @property
+    def lead(self) -> Lead:
+        """What to do, and what tuning small costs under each rule."""
+        if self.law is not None:
+            powers = list(self.law.exponents.items())[:3]
+            numbers = {f"exponent of {name}": power.unsigned for name, power in powers}
+            return Lead(self.law.sentence, "open", numbers)
+        costs = {f"{own.rule}: tuning small costs (nats)": f"{own.regret.loss}" for own in self.rules if own.regret}
+        (size, cell), rule = next(iter(self.rules[-1].cells.items())), self.rules[-1].rule
+        numbers = costs | {f"{rule}: best lr at {in_words(size)}": rate_in_words(cell.rate())}
+        if not self.notes or len(costs) < len(self.rules):
+            return Lead((*self.sentences, self.about)[0], "open", numbers)
+        transfers = any(answer.verdict == "TRANSFERS" for answer in self.rules)
+        tone: Tone = "good" if self.notes[-1].startswith("Use ") else "partly" if transfers else "bad"
+        return Lead(self.notes[-1], tone, numbers)
+
     def __str__(self) -> str:
-        return "\n".join([rows_as_text(self.levels), *self.sentences])
+        return said(str(self.lead), *self.told(self.lead))
+
+    def told(self, lead: Lead) -> list[str]:
+        """The table of levels, and the sentences that a lead does not say."""
+        return [rows_as_text(self.levels), *(text for text in self.sentences if text != lead.verdict)]
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule, of which there are runs of this size."""
@@ -447,13 +467,14 @@ class RuleTransfer:
         ]
 
     def __str__(self) -> str:
-        said = [
-            f"The best lr moves by {moved} doublings per doubling of {axis}." for axis, moved in self.drifts.items()
-        ]
-        if self.regret is not None:
-            cost = f"{self.regret.loss} nats, {self.regret.in_percent} of its progress"
-            said = [f"{self.verdict}. The smallest network's best lr costs the largest {cost}.", *said]
-        return f"{self.rule}: {' '.join([*said, *([f'{self.doubt}.'] if self.doubt else [])])}"
+        moved = "The best lr moves by {} doublings per doubling of {}."
+        drifts = [moved.format(drift, axis) for axis, drift in self.drifts.items()]
+        if (regret := self.regret) is not None:
+            small, *_, large = map(in_words, self.cells)
+            cost = "" if regret.loss.resolved else "nothing measurable: "
+            cost += f"{regret.loss} nats at {large}, {regret.in_percent} of its progress"
+            drifts = [f"{self.verdict}. Tuning at {small} costs {cost}.", *drifts]
+        return f"{self.rule}: {' '.join([*drifts, *([f'{self.doubt}.'] if self.doubt else [])])}"
 
     @property
     def doubt(self) -> str:

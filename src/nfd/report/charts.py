@@ -23,7 +23,7 @@ Point = dict[str, Any]
 Span = tuple[float, float]
 
 WIDE, NARROW = 640, 270  # pixels across: of a page, and of a phone or of one of several panels
-_HEIGHT = 300
+_HEIGHT, _STRIP, _TEXT = 300, 16, 11
 _LONGEST = 100  # characters of a name of files
 _TICKS = 12  # most values that an axis names one by one
 _LETTERED = "datum.label && datum.value >= 1e6 ? replace(format(datum.value, '~s'), 'G', 'B') : datum.label"  # 7B, 4T
@@ -41,30 +41,32 @@ MOST_ROWS, MOST_SERIES = 5000, 100  # a chart of a hundred thousand points takes
 # ---- a chart of a finding
 
 
-def chart_of(finding: Finding) -> Chart:
-    """The chart of a finding, its references behind its series."""
-    rows, compared = thinned(finding.rows), thinned(finding.references)
-    return drawn(rows, finding.axes, compared).properties(
-        description=visible(f"{finding.title} {finding.headline}".strip())
-    )
+def drawn(rows: Sequence[Row], axes: Axes) -> Chart:
+    """The chart of these rows alone."""
+    return chart_of(Finding("", "", "", list(rows), axes, ""))
 
 
-def drawn(rows: Sequence[Row], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
-    """Lines in bands from ``low`` to ``high``, or points with bars joined by lines, as ``axes.kind`` says.
-
-    ``compared`` are the rows of grey lines behind them.
-    """
+def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
+    """The chart of a finding, on axes that have room for the rows ``beside``, too: lines in bands from ``low`` to
+    ``high``, or points with bars joined by lines, as ``axes.kind`` says; its references are grey lines behind them."""
+    rows, compared, axes, best = thinned(finding.rows), thinned(finding.references), finding.axes, finding.best
     points, behind = tidy(rows, axes), tidy(compared, axes)
+    marked, room = tidy(finding.marks, axes), tidy(beside, axes)
     names = {point["series"] for point in points}
     others = dict.fromkeys(point["series"] for point in behind if point["series"] not in names)
     grey = [Series(name, REFERENCE, _GREY_DASHES[k % 3]) for k, name in enumerate(others)]
     series = [*(one for one in styled(rows, axes) if one.name in names), *grey]
     log, top = axes.kind in _LOG_Y, math.inf if axes.top is None else axes.top
-    span = _up([*points, *behind], axes, top)
+    every = [*points, *behind, *marked, *room]
+    span = _up(every, axes, top)
+    strip, floor = _STRIP * len(best), span[0]
+    if strip:
+        share = strip / (_HEIGHT - strip)
+        span = (span[0] / (span[1] / span[0]) ** share if log else span[0] - share * (span[1] - span[0]), span[1])
     for point in points:
         if log and "low" in point:
             point["low"] = max(point["low"], span[0])
-    beyond = any(max(p["y"], p.get("high", p["y"])) > top for p in [*points, *behind])  # what to cut off
+    beyond = any(max(p["y"], p.get("high", p["y"])) > top for p in every)  # what to cut off
 
     def layer(rows: Sequence[Point]) -> alt.Chart:
         """Series on their colours and dashes across the x axis."""
@@ -73,7 +75,7 @@ def drawn(rows: Sequence[Row], axes: Axes, compared: Sequence[Row] = ()) -> Char
         dashes = alt.Scale(domain=domain, range=[list(one.dash) for one in series])
         legend = None if len(series) < 2 else alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
         return alt.Chart(alt.InlineData(values=list(rows))).encode(
-            x=_across(points or behind, [p["x"] for p in [*points, *behind]], axes),
+            x=_across(points or behind, every, axes),
             color=alt.Color("series:N", scale=colours, legend=legend),
             strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=legend),
         )
@@ -81,9 +83,10 @@ def drawn(rows: Sequence[Row], axes: Axes, compared: Sequence[Row] = ()) -> Char
     def up(column: str = "y") -> alt.Y:
         """The y axis; its title ends with what bands and bars reach over, if there are any."""
         banded = axes.interval and any("low" in point for point in points)
-        title = [*_wrapped(axes.y_title), *([f"({axes.interval})"] if banded else [])]
+        title = _wrapped(f"{axes.y_title} ({axes.interval})" if banded else axes.y_title)
         scale = alt.Scale(type="log" if log else "linear", domain=list(span), nice=False)
-        return alt.Y(f"{column}:Q", title=title, scale=scale)
+        axis = alt.Axis(labelExpr=f"datum.value >= {floor} ? datum.label : ''") if strip else alt.Undefined
+        return alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
 
     base = layer(points)
     known = base.transform_filter("isValid(datum.low)").encode(y=up("low"), y2="high:Q")
@@ -98,7 +101,25 @@ def drawn(rows: Sequence[Row], axes: Axes, compared: Sequence[Row] = ()) -> Char
         layers = [line, bars, base.mark_point(filled=True, size=55, opacity=1, clip=beyond).encode(y=up())]
     if behind:
         layers = [layer(behind).mark_line(strokeWidth=1.2, clip=beyond).encode(y=up()), *layers]
-    return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT))
+    for k, row in enumerate(best):
+        at = {"y": alt.value(_HEIGHT - strip + _STRIP * (k + 0.5)), "strokeDash": alt.value([1, 0])}
+        ends, place = ({"series": series_of(row), "x": x, "to": row["high"]} for x in (row["low"], row[axes.x]))
+        layers.append(layer([ends]).mark_rule(strokeWidth=4, opacity=0.45, clip=True).encode(x2="to:Q", **at))
+        layers.append(layer([place]).mark_point(filled=True, size=70, opacity=1, shape="diamond").encode(**at))
+    if strip:
+        edge = alt.Chart(alt.InlineData(values=[{}])).encode(x=alt.value(0), y=alt.value(_HEIGHT - strip))
+        layers.append(edge.mark_rule(color=REFERENCE).encode(x2=alt.value("width")))
+        layers.append(edge.mark_text(text=f"best {axes.x_title}", align="left", dx=4, dy=9, fontSize=_TEXT, color=INK))
+    for row, point in zip(finding.marks, marked, strict=True):
+        one = layer([{**point, "text": visible(str(row["text"]))}])
+        one = one.encode(color=alt.value(INK), strokeDash=alt.value([1, 0]), y=up())
+        right = sum(p["x"] < point["x"] for p in every) * 2 > len(every)  # where there is more room
+        above: Point = {"dy": -4 - _TEXT * str(row["text"]).count("\n"), "dx": -9 if right else 9, "lineBreak": "\n"}
+        text = one.mark_text(align="right" if right else "left", fontSize=_TEXT, **above)
+        layers += [one.mark_rule(strokeWidth=2.5).encode(y=up("low"), y2="y:Q")] if "low" in point else []
+        layers += [one.mark_point(filled=True, size=90, shape="diamond"), text.encode(text="text:N")]
+    said = visible(f"{finding.title} {finding.headline}".strip())
+    return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT, description=said))
 
 
 def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
@@ -109,18 +130,19 @@ def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
     return (low, min(high, top)) if low < top else (low, high)
 
 
-def _across(points: Sequence[Point], places: Sequence[Any], axes: Axes) -> alt.X:
-    """The x axis: named places, or numbers with a tick at every value, or at a few round ones of many."""
+def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.X:
+    """The x axis with room for every point: named places, or numbers with a tick at each, or at a few round ones."""
     title, tight, log = _wrapped(axes.x_title), axes.kind in _CURVES, axes.kind in _LOG_X
     if axes.kind == "named":
-        return alt.X("x:N", title=title, sort=list(dict.fromkeys(places)), axis=alt.Axis(labelAngle=0))
+        return alt.X("x:N", title=title, sort=[*dict.fromkeys(p["x"] for p in every)], axis=alt.Axis(labelAngle=0))
     values = sorted({point["x"] for point in points})
     scale = alt.Scale(
-        type="log" if log else "linear", nice=False, domain=list(across_span(points, log=log, tight=tight))
+        type="log" if log else "linear", nice=False, domain=list(across_span(every, log=log, tight=tight))
     )
     few = log and len(values) <= _TICKS
     ticks = {"values": values} if few else {"tickCount": _TICKS}
-    axis = alt.Axis(grid=False, labelExpr=_LETTERED, **ticks)
+    digits: Point = {"format": ".3~r"} if max(values, default=1) < 1 else {}  # of rates
+    axis = alt.Axis(grid=False, labelExpr=_LETTERED, **ticks, **digits)
     return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
 
@@ -131,7 +153,7 @@ def _wrapped(title: str) -> list[str]:
 
 # ---- pictures
 
-Pictures = tuple[bytes, bytes]  # PDF and PNG
+Pictures = tuple[bytes, bytes, bytes]  # PDF, PNG and SVG
 
 
 def svg_of(chart: Chart, width: int) -> str:
@@ -140,12 +162,12 @@ def svg_of(chart: Chart, width: int) -> str:
 
 
 def still(chart: Chart, title: str = "") -> Pictures:
-    """The chart as PDF and PNG, under its title."""
+    """The chart as PDF, PNG and SVG, under its title."""
     return _pictures(_spec(chart, title, WIDE))
 
 
 def beside(charts: Mapping[str, Chart]) -> Pictures:
-    """Charts side by side, each under its title and with colours and axes of its own, as PDF and PNG."""
+    """Charts side by side, each under its title and with colours and axes of its own."""
     panels = [_spec(chart, title, NARROW) for title, chart in charts.items()]
     shared = {name: panels[0][name] for name in ("$schema", "config")}
     kept = [{name: value for name, value in panel.items() if name not in (*shared, "datasets")} for panel in panels]
@@ -157,17 +179,22 @@ def beside(charts: Mapping[str, Chart]) -> Pictures:
 
 
 def write_charts(findings: Sequence[Finding], folder: Path) -> None:
-    """Write every finding's chart as PDF and PNG and its rows as CSV to ``folder``."""
+    """Write every finding's chart as PDF, PNG and SVG and its rows as CSV to ``folder``."""
     taken = set[str]()
     for finding in findings:
-        pdf, png = still(chart_of(finding), finding.title)
+        said = finding.headline if "?" in finding.title else finding.title  # titles say what was found
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]  # names of rules are those of a user's log
         while stem.lower() in taken:
             stem += "-"
         taken.add(stem.lower())
         write_csv(folder / f"{stem}.csv", finding.rows)
-        (folder / f"{stem}.pdf").write_bytes(pdf)
-        (folder / f"{stem}.png").write_bytes(png)
+        write_pictures(folder / stem, still(chart_of(finding), said))
+
+
+def write_pictures(path: Path, pictures: Pictures) -> None:
+    """Write pictures to ``path`` with the ending of each."""
+    for ending, content in zip(("pdf", "png", "svg"), pictures, strict=True):
+        path.with_name(f"{path.name}.{ending}").write_bytes(content)
 
 
 def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
@@ -176,18 +203,8 @@ def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
     for layer in spec["layer"]:
         if "tickCount" in (axis := layer["encoding"]["x"].get("axis") or {}):
             axis["tickCount"] = width // 55
-    spec["config"] = {
-        **spec.get("config", {}),
-        "background": None,
-        "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": "greedy"},
-        "legend": {
-            "columns": 1 if width < WIDE else 2,
-            "labelFontSize": 12,
-            "symbolOpacity": 1,
-            "symbolSize": 300,
-            "columnPadding": 40,
-        },
-    }
+    legend = {"columns": 1 if width < WIDE else 2, **_THEME["config"]["legend"]}
+    spec["config"] = {**spec.get("config", {}), **_THEME["config"], "legend": legend}
     if title:
         text = textwrap.wrap(visible(title), int(width / _CHARACTER))
         spec["title"] = {"text": text, "anchor": "start", "fontWeight": "normal"}
@@ -200,7 +217,7 @@ def _text(spec: Mapping[str, Any]) -> str:
 
 def _pictures(spec: Mapping[str, Any]) -> Pictures:
     drawn = vl_convert.vegalite_to_svg(_text(spec))
-    return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2)
+    return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2), drawn.encode()
 
 
 # ---- how series differ
@@ -208,33 +225,14 @@ def _pictures(spec: Mapping[str, Any]) -> Pictures:
 _SOLID = (1, 0)
 _BROKEN = ((6, 4), (2, 3), (12, 3))
 _DASHES = (_SOLID, *_BROKEN[:2])
+_MANY = (_SOLID, *_BROKEN, (8, 3, 2, 3))
 _GREY_DASHES = ((4, 3), (2, 2), (8, 3))  # of lines to compare with
 
-# Okabe & Ito's colours, told apart by colour-blind readers too; then purple and brown, and dashes from there on.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7b5cc4", "#8c6239")
-# Ordered families: viridis without its ends, from its dark side to its light one.
-ORDERED = (
-    "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#6cc04a", "#95b92c", "#bba818",
-)  # fmt: skip
-SHADES = ("#bebebe", "#a8a8a8", "#929292", "#7e7e7e", "#666666", "#4f4f4f")
-INK = "#000000"
-REFERENCE = "#858585"
-
-# What is hard to see on a dark page, and what stands for it there.
-DARK = {
-    INK: "#ffffff",
-    **dict(zip(SHADES, ("#5e5e5e", "#717171", "#868686", "#9b9b9b", "#b4b4b4", "#cbcbcb"), strict=True)),
-    **dict(
-        zip(
-            ORDERED,
-            ("#8f7cf0", "#6f8ff5", "#4ba3ef", "#34b5df", "#2cc4c4", "#38d1a3", "#5fdb80", "#8fe35f", "#c3e645",
-             "#f2e442"),
-            strict=True,
-        )
-    ),
-    "#0072B2": "#3d8fe6", "#56B4E9": "#a3dcff", "#D55E00": "#f07c28", "#009E73": "#22b88c", "#7b5cc4": "#a58bf0",
-    "#8c6239": "#c08a55",
-}  # fmt: skip
+_THEME = json.loads(Path(__file__).with_name("theme.json").read_text())
+# Okabe & Ito's colours, told apart by colour-blind readers too, purple and brown; of ordered families viridis without
+# its ends, from its dark side; shades of grey; and what stands on a dark page for what is hard to see there.
+COLOURS, ORDERED, SHADES, DARK = (_THEME[name] for name in ("colours", "ordered", "shades", "dark"))
+INK, REFERENCE = "#000000", "#858585"
 
 
 @dataclass(frozen=True)
@@ -243,7 +241,7 @@ class Series:
 
     name: str
     colour: str
-    dash: tuple[int, int] = _SOLID
+    dash: tuple[int, ...] = _SOLID
 
 
 def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
@@ -266,11 +264,11 @@ def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
 
 def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
     """Series by name and first row, in the colour and the dash of what their columns hold."""
-    if len(rows) == 1:
+    if len(rows) == 1 and not axes.order:
         return [Series(name, INK) for name in rows]
     values = {name: row.get(axes.colour, name) for name, row in rows.items()}
     hues = {name: float(value) if drawable(value) else str(value) for name, value in values.items()}
-    drawn = _coloured(list(dict.fromkeys(hues.values())))
+    drawn = _coloured([*(axes.order if set(axes.order) >= set(hues.values()) else dict.fromkeys(hues.values()))])
     series = [Series(name, *drawn[hues[name]]) for name in rows]
     if axes.dash is None:
         return series
@@ -279,7 +277,7 @@ def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
     return [replace(s, dash=_DASHES[places[g] % len(_DASHES)]) for s, g in zip(series, groups, strict=True)]
 
 
-def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, int]]]:
+def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, ...]]]:
     """A colour and a dash for every hue: growing colours for numbers, black for the few that are none.
 
     Names differ in their dashes too, as their colours are alike in grey.
@@ -290,7 +288,8 @@ def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple
         steps = (len(ORDERED) - 1) / (len(numbers) - 1)
         growing = {hue: (ORDERED[round(k * steps)], _SOLID) for k, hue in enumerate(numbers)}
         return growing | {hue: (INK, _DASHES[k]) for k, hue in enumerate(others)}
-    return {hue: (COLOURS[k % len(COLOURS)], _DASHES[k % len(_DASHES)]) for k, hue in enumerate(hues)}
+    dashes = _MANY if len(hues) > len(COLOURS) else _DASHES
+    return {hue: (COLOURS[k % len(COLOURS)], dashes[k % len(dashes)]) for k, hue in enumerate(hues)}
 
 
 # ---- rows as charts need them

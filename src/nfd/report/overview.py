@@ -10,13 +10,13 @@ from typing import Any
 
 from nfd.core.errors import InputError
 from nfd.core.files import Finding, staged, write_json, write_text
-from nfd.core.tables import short
-from nfd.report.page import Section, finding_section, page
+from nfd.core.tables import Lead, Tone, short
+from nfd.report.page import Label, Section, finding_section, opening_of, page
 
 FILE = "result.json"
 REPORT = "report_of"  # the key by which the result of a report is known: a report shows no other
 _MOST = 500  # rows of a table
-_ABOUT = ("title", "command", "repeat", "config", "findings", "answers")  # what a part says elsewhere, or not
+_ABOUT = ("title", "command", "repeat", "config", "findings", "lead", "answers")  # what a part says elsewhere, or not
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,16 @@ class Result:
         title = self.content.get("title")
         return title if isinstance(title, str) and title.strip() else " ".join(self.command.split()[:2]) or self.folder
 
+    @property
+    def lead(self) -> Lead:
+        """Its verdict; of a command without one its first answer."""
+        lead, answers = self.content.get("lead"), self.content.get("answers")
+        if isinstance(lead, dict) and lead.get("tone") in _WORDS:
+            return Lead(str(lead.get("verdict")), lead["tone"])
+        return Lead(str(answers[0]) if isinstance(answers, list) and answers else "It has no verdict.")
 
+
+_WORDS: dict[Tone, str] = {"bad": "with faults", "partly": "in part", "open": "answered", "good": "sound"}
 Drawer = Callable[[Result], list[Section]]  # the sections of results that another package writes; none for others
 
 
@@ -115,12 +124,23 @@ def write_report(
 ) -> Path:
     """Write ``report.html`` and ``result.json`` to ``out``; returns the page's path."""
     title = f"Results in {directory}" if len(results) != 1 else results[0].title
+    leads, charts = [result.lead for result in results], [finding for result in results for finding in result.findings]
+    tone: Tone = next((tone for tone in _WORDS if any(own.tone == tone for own in leads)), "open")
+    counts = {word: sum(own.tone == tone for own in leads) for tone, word in _WORDS.items()}
+    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    numbers = {"results": f"{len(results)}", "charts": f"{len(charts)}", "files unread": f"{len(problems)}"}
+    rows = [
+        {"": Label(_WORDS[own.tone], own.tone), "result": result.title, "verdict": own.verdict}
+        for own, result in zip(leads, results, strict=True)
+    ]
+    opening = [*opening_of(charts), Section("", [], table=rows, cards=True)]
     unread = [Section("What could not be read", [], points=problems)] if problems else []
     sections = [*unread, *(section for result in results for section in part(result, drawers))]
     listed = [{"folder": result.folder, "title": result.title, "command": result.command} for result in results]
     head = {"title": title, "command": command, REPORT: directory}
     with staged(out) as folder:
-        write_text(folder / "report.html", page(title, sections))
+        lead = Lead(f"{len(results)} results: {said}.", tone, numbers)
+        write_text(folder / "report.html", page(title, [*opening, *sections], lead=lead))
         write_json(folder / FILE, {**head, "results": listed, "problems": list(problems)})
     return out / "report.html"
 

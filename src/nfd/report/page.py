@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +12,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from nfd.core.files import Finding, plain, staged, write_csv, write_json, write_text
-from nfd.core.tables import visible
-from nfd.report.charts import DARK, NARROW, WIDE, Chart, chart_of, left_out, svg_of, write_charts
+from nfd.core.tables import Lead, Tone, visible
+from nfd.report.charts import (
+    DARK,
+    NARROW,
+    WIDE,
+    Chart,
+    beside,
+    chart_of,
+    left_out,
+    svg_of,
+    write_charts,
+    write_pictures,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,7 +32,7 @@ class Label:
     """A coloured word in a cell of a table."""
 
     text: str
-    tone: Literal["good", "partly", "bad", "open"]
+    tone: Tone
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,8 @@ class Panel:
 class Section:
     """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a caption and a table.
 
-    A cell of the table is a text, a ``Label`` or a list of paragraphs. ``folded`` hides the section behind its heading.
+    Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list of paragraphs.
+    ``folded`` hides the section behind its heading.
     A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide table into cards on a
     narrow page.
     """
@@ -48,6 +60,7 @@ class Section:
     table: Sequence[Mapping[str, Any]] = ()
     caption: str = ""
     points: Sequence[str] = ()
+    details: Mapping[str, str] = field(default_factory=dict)
     folded: bool = False
     panels: Sequence[Panel] = ()
     level: Literal[2, 3] = 2
@@ -61,18 +74,26 @@ def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
     return Section(finding.title, text, chart_of(finding), finding.table, caption, level=level, cards=wide)
 
 
-def figure_section(title: str, findings: Sequence[Finding]) -> Section:
-    """Findings as the panels of one figure, each with what it shows below."""
+def figure_section(title: str, findings: Sequence[Finding], *, shared: bool = False) -> Section:
+    """Findings as the panels of one figure, each with what it shows below; ``shared``: on the same axes."""
     captions = [f"{finding.reading} {finding.caption} {left_out(finding)}".strip() for finding in findings]
-    return Section(title, [], panels=list(map(Panel, map(chart_of, findings), captions, [f.title for f in findings])))
+    every = [row for finding in findings for row in [*finding.rows, *finding.marks]] if shared else []
+    charts = [chart_of(finding, every) for finding in findings]
+    return Section(title, [], panels=list(map(Panel, charts, captions, [f.title for f in findings])))
 
 
-def page(title: str, sections: Sequence[Section], head: str = "") -> str:
-    """The page as HTML, with more elements in its ``head``; every other string from outside is escaped."""
+def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | None = None) -> str:
+    """The page as HTML, with more elements in its ``head``; every other string from outside is escaped.
+
+    It begins with ``lead`` and what the first section shows, if that has no title; the contents follow.
+    """
     parts = [(section, f"part{k}") for k, section in enumerate(sections)]
-    contents = [part for part in parts if not part[0].folded]
-    template = templates().get_template("page.html")
-    return template.render(title=title, head=Markup(head), parts=parts, contents=contents, drawn=_drawn, dark=DARK)
+    contents = [part for part in parts if part[0].title and not part[0].folded]
+    return (
+        templates()
+        .get_template("page.html")
+        .render(title=title, head=Markup(head), parts=parts, lead=lead, contents=contents, drawn=_drawn, dark=DARK)
+    )
 
 
 def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]]:
@@ -124,8 +145,9 @@ class Report:
     Attributes:
         title: heading of the page. command: what the user typed.
         settings: what decided the numbers, as plain data.
-        findings: each becomes a section with a chart.
-        answers: sentences that open the page, with the rows of ``lines`` below them.
+        findings: each becomes a section with a chart. lead: the verdict, which opens the page. hero: the findings whose
+            charts stand below it, on the same axes; by default the first one, whose section then has none.
+        answers: sentences that follow the contents, with the rows of ``lines`` below them.
         opening, closing: sections before the answers, and after all others.
         content: what ``result.json`` holds beside title, settings, command and findings.
         tables: rows of CSV files, texts: content of other files; by file name.
@@ -135,6 +157,8 @@ class Report:
     command: str
     settings: Mapping[str, Any]
     findings: Sequence[Finding]
+    lead: Lead
+    hero: Sequence[Finding] = ()
     answers: Sequence[str] = ()
     lines: Sequence[Mapping[str, Any]] = ()
     opening: Sequence[Section] = ()
@@ -147,19 +171,37 @@ class Report:
         """Write page, ``result.json``, tables and charts, all or nothing; returns the page's path."""
         with staged(directory) as folder:
             write_charts(self.findings, folder)
+            if self.hero:
+                write_pictures(folder / "verdict", beside({p.title: p.chart for p in self._opening().panels}))
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)
             for name, text in self.texts.items():
                 write_text(folder / name, text)
-            write_text(folder / "report.html", page(self.title, self._sections()))
+            write_text(folder / "report.html", page(self.title, self._sections(), lead=self.lead))
             head = {"title": self.title, "config": dict(self.settings), "command": self.command}
-            numbers = {"answers": list(self.answers), "findings": plain(self.findings), **self.content}
-            write_json(folder / "result.json", head | numbers)
+            numbers = {"lead": asdict(self.lead), "answers": list(self.answers), "findings": plain(self.findings)}
+            write_json(folder / "result.json", head | numbers | dict(self.content))
         return directory / "report.html"
 
     def _sections(self) -> list[Section]:
-        answers = [Section("In short", [], points=self.answers, table=self.lines)] if self.answers else []
-        return [*self.opening, *answers, *map(finding_section, self.findings), *self.closing]
+        points = [answer for answer in self.answers if answer != self.lead.verdict]
+        answers = [Section("In short", [], points=points, table=self.lines)] if points or self.lines else []
+        found = [*map(finding_section, self.findings)]
+        if found and not self.hero:
+            found[0] = replace(found[0], chart=None, caption="")
+            said = (self.lead.verdict, self.findings[0].title, "")
+            found = found if found[0].table or {*found[0].paragraphs} - {*said} else found[1:]
+        return [self._opening(), *self.opening, *answers, *found, *self.closing]
+
+    def _opening(self) -> Section:
+        if self.hero:
+            return figure_section("", self.hero, shared=True)
+        return next(iter(opening_of(self.findings)), Section("", []))
+
+
+def opening_of(findings: Sequence[Finding]) -> list[Section]:
+    """The chart that opens a page: that of the first finding, under its title."""
+    return [replace(finding_section(f), title="", paragraphs=[f.title], table=()) for f in findings[:1]]
 
 
 def made_by(command: str, *more: str) -> Section:

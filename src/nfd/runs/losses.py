@@ -65,8 +65,10 @@ def _given(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
 
 
 def _out_of_range(outputs: Tensor, y: Any) -> str:
-    """Which class ids the outputs have, where targets are others; empty where they are not."""
-    if not isinstance(y, Tensor) or y.is_floating_point() or not bool((y != IGNORED).any()):
+    """Which class ids the outputs have, if targets are others; else empty."""
+    if isinstance(y, Tensor) and y.is_floating_point():
+        return f"class ids must be whole numbers; got {y.dtype}. Pass targets.long(), or loss='mse' for real targets."
+    if not isinstance(y, Tensor) or not bool((y != IGNORED).any()):
         return ""
     counted, classes = y[y != IGNORED], classes_last(outputs, y).shape[-1]
     low, high = int(counted.min()), int(counted.max())

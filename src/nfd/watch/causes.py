@@ -171,8 +171,8 @@ CAUSES: dict[Cause, _Known] = {
         lambda look: [], "the network is no longer finite",
         "Lower the rate, or go back to a checkpoint before this step."),
     Cause.OPTIMIZER: _Known(
-        lambda look: [], "the optimizer does not have the groups of the plan",
-        "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...)."),
+        lambda look: [], "the optimizer was not made from the plan",
+        "Use plan.make_optimizer(model, lr=...), or an optimizer of plan.param_groups(model, lr=...)."),
     Cause.DECAY: _Known(
         _Snapshot.shrunk, "weight decay shrinks the weights faster than training renews them",
         "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so."),
@@ -289,8 +289,8 @@ def _in_words(deviations: Sequence[Deviation], what: str) -> str:
     for deviation in deviations:
         kinds.setdefault((numberless(deviation.tensor), f"{deviation.planned:.1g}"), []).append(deviation)
     texts = [
-        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} {first.value:.4g}, "
-        f"planned {first.planned:.4g}"
+        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} {first.value:.4g} "
+        f"instead of {first.planned:.4g}"
         for (name, _), (first, *more) in kinds.items()
     ]
     return "; ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
@@ -335,7 +335,7 @@ class RateCheck:
     """
 
     def __init__(self, plan: Plan, model: nn.Module) -> None:
-        self.plan, self.model = plan, model
+        self.plan, self.model, self.tuned = plan, model, math.nan
         self._seen = seen = list[torch.optim.Optimizer]()
 
         def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:  # does not keep the watch alive
@@ -367,7 +367,7 @@ class RateCheck:
             if all(SCALE in group for group in optimizer.param_groups):
                 warn_of_lost_ratios(optimizer)
         rates = {name: rates[name] for name in plan.entries if name in rates}
-        laws = {name: plan.law_for(name) for name in rates}
+        laws, self.tuned = {name: plan.law_for(name) for name in rates}, median_low(rates[n] / scales[n] for n in rates)
         if rule_named(plan.rule).scales_width:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
@@ -380,11 +380,10 @@ class RateCheck:
             return self._decays(decays, laws, scales, step)
         others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
         optimizer = steppers[others[0].tensor]
-        cause, lacks = Cause.RATE, ""
-        if not all(SCALE in group for group in optimizer.param_groups):
-            cause, lacks = Cause.OPTIMIZER, "does not have the groups of the plan and "
-        what = f"{lacks}steps {len(others)} tensors at another rate than planned: {_in_words(others, 'rate')}"
-        return [_off_plan(cause, "rate", others, f"the {type(optimizer).__name__} {what}", step)]
+        is_made = all(SCALE in group for group in optimizer.param_groups)
+        lacks = "" if is_made else f"{type(optimizer).__name__} was not made from the plan: "
+        reason = f"{lacks}{len(others)} tensors train at the wrong rate: {_in_words(others, 'rate')}"
+        return [_off_plan(Cause.RATE if is_made else Cause.OPTIMIZER, "rate", others, reason, step)]
 
     def _decays(
         self,

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from nfd.core.errors import InputTypeError
 from nfd.core.files import Axes, Finding, expanded, replace_file
-from nfd.core.tables import Row, short
+from nfd.core.tables import Lead, Row, short
 from nfd.meters.verdict import METERS
-from nfd.report.page import Label, Section, figure_section, page
+from nfd.report.page import Label, Section, figure_section, finding_section, page
 from nfd.watch.bands import Series, WatchRow, at_steps, in_series, stack_at, steps_of
+from nfd.watch.causes import CAUSES, Alert
 from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
 MARK = '<meta name="generator" content="nfd run page">'
@@ -25,6 +26,7 @@ _OF_MATRICES = {
     "weight": "size of a matrix over the size of its start",
     "alignment": METERS["alignment"],
 }
+_ORDER = tuple(dict.fromkeys([*METERS, *_OF_MATRICES, "added"]))  # a meter has its colour in every chart
 
 
 def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
@@ -62,7 +64,7 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
             f"{path} is not a page of a run and would be replaced. Nothing was changed. Choose another path."
         )
     head = f'{MARK}<meta http-equiv="refresh" content="{_RELOAD}">'
-    replace_file(place, page(title, list(sections_of(watch)), head).encode())
+    replace_file(place, page(title, list(sections_of(watch)), head, lead_of(watch)).encode())
     return place
 
 
@@ -74,14 +76,40 @@ def _is_ours(path: Path) -> bool:
     return not head or MARK.encode() in head
 
 
+def lead_of(watch: Watch) -> Lead:
+    """Whether there are alerts, and what is trained: its rule, its rate and its loss so far."""
+    steps = max(watch.losses, default=0)
+    rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
+    numbers = {"rule": watch.plan.rule, "learning rate at the first step": rate}
+    numbers["training loss"] = f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
+    if watch.alerts:
+        first, more = watch.alerts[0], len(watch.alerts) - 1
+        others = f", and {more} more alert{'s' * (more > 1)}" if more else ""
+        return Lead(f"{_line(first)}{others}.", "bad", numbers)
+    if unjudged := not_judged(watch):
+        return Lead(f"{unjudged.capitalize()}: there is nothing to compare the latest look with.", "open", numbers)
+    if watch.expected is None:
+        return Lead("Nothing is judged: the watch was given no expected.", "open", numbers)
+    return Lead("No alert: no meter stays outside of its band.", "good", numbers)
+
+
+def _line(alert: Alert) -> str:
+    return f"Step {alert.step}, {alert.layer or 'the network'}: {CAUSES[alert.cause].reason}"
+
+
 def sections_of(watch: Watch) -> Iterator[Section]:
-    """What the page says: alerts, the network, its layers by meter, and every number of the latest look."""
+    """What the page says: the loss, alerts, the network, its layers by meter, and every number of the latest look."""
     steps = steps_of(watch.rows)
+    if len(watch.losses) > 1:
+        losses = [{"series": "", "step": step, "loss": watch.losses[step]} for step in _spaced([*watch.losses])]
+        loss = Finding("loss", "Training loss", "", losses, Axes("step", "loss", "step", "training loss", "curves"), "")
+        yield replace(finding_section(loss), title="")
     shown = at_steps(watch.rows, _spaced(steps))
     looks = f"{len(steps)} look{'' if len(steps) == 1 else 's'}, one every {watch.every} steps"
     written = f"Step {steps[-1] if steps else 0}: {looks}. Written at {time.strftime('%Y-%m-%d %H:%M:%S')}."
     left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
-    yield Section("Alerts", [written, *remarks_of(watch)], points=left_out, table=list(_verdicts(watch)))
+    alerts = {f"{_line(alert)}.": str(alert) for alert in watch.alerts}
+    yield Section("Alerts", [written, *remarks_of(watch)], points=left_out, details=alerts)
     if not steps:
         return
     series = in_series(shown)
@@ -90,19 +118,6 @@ def sections_of(watch: Watch) -> Iterator[Section]:
     yield from _layers(watch, series, shown)
     latest = [_numbers(watch, row) for row in at_steps(shown, steps[-1:])]
     yield Section("Every number of the latest look", [], table=latest, folded=True)
-
-
-def _verdicts(watch: Watch) -> Iterator[Row]:
-    unjudged = not_judged(watch)
-    for alert in watch.alerts:
-        yield {"": Label("alert", "bad"), "what was seen": str(alert)}
-    if unjudged:
-        yield {"": Label(unjudged, "open"), "what was seen": "There is nothing to compare the latest look with."}
-    elif watch.expected is None:
-        nothing = "Nothing is judged: the watch was given no expected."
-        yield {"": Label("not judged", "open"), "what was seen": nothing}
-    elif not watch.alerts:
-        yield {"": Label("no alert", "good"), "what was seen": "No meter stays outside of its band."}
 
 
 def _numbers(watch: Watch, row: WatchRow) -> Row:
@@ -136,27 +151,36 @@ def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Findi
     """A meter of the network or of one layer over the steps."""
     # a logarithm has no place for zero, such as the change of a layer that does not train
     above_zero = all(row.value > 0 for row in rows)
-    axes = Axes("x", "y", "step", "", "logcurves" if above_zero else "curves", interval="shaded: expected")
-    title = f"{series.meter} of {name_of(series, rows)}"
-    return Finding("", title, "", _drawn(watch, rows, "", {}), axes, _outside(watch, rows))
+    axes = Axes(
+        "x", "y", "step", "", "logcurves" if above_zero else "curves", colour="meter", order=_ORDER,
+        interval="shaded: expected",
+    )  # fmt: skip
+    return _judged(watch, series, rows, axes, _drawn(watch, rows, "", {}), [])
 
 
 def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int]) -> Finding:
     """A meter of the layers of one kind along the blocks, at the latest look and at the first."""
     first, latest = rows[0].step, rows[-1].step
     now, then = ([row for row in rows if row.step == step] for step in (latest, first))
-    axes = Axes("x", "y", "block", "", "named", zero=False, interval="bars: expected")
+    axes = Axes("x", "y", "block", "", "named", False, colour="meter", order=_ORDER, interval="bars: expected")
     before = _drawn(watch, then, f"step {first}", blocks) if first < latest else []
-    points = _drawn(watch, now, f"step {latest}", blocks)
-    title = f"{series.meter} of {name_of(series, now)}"
-    return Finding("", title, "", points, axes, _outside(watch, now), references=before)
+    return _judged(watch, series, now, axes, _drawn(watch, now, f"step {latest}", blocks), before)
+
+
+def _judged(
+    watch: Watch, series: Series, rows: Sequence[WatchRow], axes: Axes, points: list[Row], before: list[Row]
+) -> Finding:
+    """The chart of a meter: in its colour, or grey where nothing is judged."""
+    title, is_judged = f"{series.meter} of {name_of(series, rows)}", any("low" in point for point in points)
+    shown = (points, before) if is_judged else ([], [*before, *points])
+    return Finding("", title, "", shown[0], axes, _outside(watch, rows), references=shown[1])
 
 
 def _drawn(watch: Watch, rows: Sequence[WatchRow], name: str, blocks: dict[float, int]) -> list[Row]:
     """Rows as a chart draws them, at their step or at their block."""
     bands = [watch.band(row) for row in rows]
     return [
-        {"series": name, "x": row.step if row.depth is None else blocks[row.depth], "y": row.value}
+        {"series": name, "meter": row.meter, "x": row.step if row.depth is None else blocks[row.depth], "y": row.value}
         | ({} if band is None else {"low": band.low, "high": band.high})
         for row, band in zip(rows, bands, strict=True)
     ]

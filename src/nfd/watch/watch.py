@@ -270,6 +270,16 @@ class Watch:
         return None if self.expected is None else self.expected.band(row)
 
     @property
+    def plan(self) -> Plan:
+        """The plan of the model."""
+        return self._plan
+
+    @property
+    def rate(self) -> float:
+        """The tuned rate by the first step of the optimizer, its schedule included; not-a-number before it."""
+        return self._rates.tuned
+
+    @property
     def unjudged_since(self) -> int | None:
         """The last step at which a look was compared with ``expected``, where a later look was not: the check ended, or
         a look failed. 0 if none was compared yet, None if the latest one was or there is no ``expected``."""
