@@ -37,7 +37,7 @@ notebooks: .venv/installed
 	  $(BIN)/jupytext --quiet --update --to ipynb --output examples/notebooks/$$(basename $$script .py).ipynb $$script; \
 	done
 
-# The images of the documentation, by their commands; make charts CHARTS="study.png" DIR=... for some of them.
+# The images of the documentation, by their commands; make charts CHARTS="million.png" DIR=... for some of them.
 charts: .venv/installed
 	$(BIN)/python docs/charts.py $(CHARTS) $(if $(DIR),--data-dir $(DIR))
 

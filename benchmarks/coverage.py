@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib import import_module
-from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,32 +111,19 @@ def read() -> list[Row]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """The tables of the page: a row per kind, and a row per case that lies below ``WANTED``."""
-    kinds = []
-    for kind, own in groupby(sorted(rows, key=lambda one: one["kind"]), lambda one: one["kind"]):
-        cases = [one for one in own if one["count"]]
-        least = min(cases, key=lambda one: one["measured"])
-        kinds.append({
-            "kind": kind, "cases": len(cases), "least": shown(least), "most": shown(max(cases, key=share_of)),
-            "case of the least": least["case"],
-        })  # fmt: skip
+    """The table of the page: a row per case that lies below ``WANTED``."""
     below = [
-        {"kind": one["kind"], "case": one["case"], "measured": shown(one), "intervals": one["count"],
-         str(WANTED): verdict(one)}
+        {"kind": one["kind"], "case": one["case"], "hold the truth": shown(one)}
         for one in rows
         if one["count"] and one["measured"] < WANTED
-    ]  # fmt: skip
-    return {"kinds": markdown(kinds), "below": markdown(below)}
-
-
-def share_of(one: Row) -> float:
-    """Its measured coverage."""
-    return float(one["measured"])
+    ]
+    return {"below": markdown(below)}
 
 
 def shown(one: Row) -> str:
-    """Coverage and its standard error."""
-    return f"{one['measured']:.3f} ± {one['error']:.3f}"
+    """Coverage with Wilson's interval, in percent."""
+    found = share(one["measured"] * one["count"], one["count"])
+    return f"{100 * found.value:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def main() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from textwrap import fill
 
 from benchmarks.check import BASELINE
+from benchmarks.ratio import Ratio
 from benchmarks.result import Result
 from benchmarks.show import cell, fill_page, markdown
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def made(result: Result) -> dict[str, str]:
-    """A sentence on the machine, and a table for every part that has a place on the page."""
+    """Sentences on the machine and on what costs what, and a table for every part that has a place on the page."""
     about = {name: cell(name, value) for name, value in result.machine.items()}
     machine = (
         f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, {about['cores']} cores, "
@@ -23,22 +23,26 @@ def made(result: Result) -> dict[str, str]:
         f"{about['python']}. It read {about['read, GB/s']} GB/s from memory and multiplied large matrices at "
         f"{about['float32 products, GFLOP/s']} GFLOP/s in float32 and {about['float64 products, GFLOP/s']} in float64."
     )
+    powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
+    reached = [cell(name, row[name]) for row in result.parts["query"] for name in row if "share" in name]
+    ratios = [v for part in ("plan", "check") for v in result.parts[part][0].values() if isinstance(v, Ratio)]
+    plan, check = (cell("", ratio) for ratio in ratios)
+    costs = (
+        f"Time grows as the power {', '.join(powers)}. A query of the factors reaches {', '.join(reached)} of what "
+        f"memory and arithmetic allow. A plan by tracing takes {plan} forward and backward passes of its Transformer. "
+        f"Training alone takes {check} of the time of a check."
+    )
     text = PAGE.read_text(encoding="utf-8")
     tables = {part: markdown(rows) for part, rows in result.parts.items() if f"<!-- made: {part} -->" in text}
-    return {"machine": fill(machine, 120)} | tables
+    return {"machine": fill(machine, 120), "costs": fill(costs, 120)} | tables
 
 
-def main() -> int:
+def main() -> None:
     """Fill the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", nargs="?", type=Path, default=BASELINE)
-    try:
-        fill_page(PAGE, made(Result.read(parser.parse_args().result)))
-    except ValueError as error:
-        print(f"benchmarks.page: {error}", file=sys.stderr)
-        return 2
-    return 0
+    fill_page(PAGE, made(Result.read(parser.parse_args().result)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -39,13 +39,20 @@ def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:
         "config": {
             "background": None,
             "aria": False,
-            "axis": {"labelFontSize": _FONT, "titleFontSize": _FONT, "titleFontWeight": "normal", "grid": False},
+            "axis": {
+                "labelFontSize": _FONT,
+                "titleFontSize": _FONT,
+                "titleFontWeight": "normal",
+                "grid": False,
+                "labelOverlap": "greedy",
+            },
+            "legend": {"labelFontSize": _FONT, "columns": 2, "columnPadding": 16, "symbolSize": 200},
             "title": title | {"fontWeight": "normal"},
         }
     }
     head, _, body = vl_convert.vegalite_to_svg(json.dumps(spec)).partition(">")
     head = re.sub(r'(?<= )(width|height)="([\d.]+)"', lambda m: f'{m[1]}="{scale * float(m[2]):.0f}"', head)
-    body = re.sub(r"(\d+\.\d)\d+", r"\1", re.sub(_WORDY, "", body))
+    body = re.sub(r"(\d+\.\d)\d+(?=[^<>]*>)", r"\1", re.sub(_WORDY, "", body))
     return f"{head}>{_STYLE}{body}\n"
 
 

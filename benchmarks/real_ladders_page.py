@@ -88,13 +88,12 @@ def said(case: Row) -> str:
 
 def filled(text: str) -> str:
     """With lines of 120 characters: paragraphs and entries of lists, not tables, pictures and code."""
-    words, fence, code = text.partition("```bash")
 
     def wrapped(match: re.Match[str]) -> str:
         indent = "  " * match[0].startswith("- ")
         return fill(match[0], 120, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
 
-    return re.sub(r"(?m)^(?![#|!]).+(?:\n(?![-#|!]).+)*", wrapped, words) + fence + code
+    return re.sub(r"(?m)^(?![#|!]|```|python ).+(?:\n(?![-#|!]|```).+)*", wrapped, text)
 
 
 # ---- the page
@@ -138,10 +137,14 @@ def failed(cases: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def linked(source: str) -> str:
-    """Where it was published, with links to the repository and to papers."""
-    text = re.sub(r"(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", source.replace("arXiv ", ""))
-    return re.sub(r"^([\w.-]+/[\w.-]+)", r"[\1](https://github.com/\1)", text)
+def linked(sources: Mapping[str, str]) -> dict[str, str]:
+    """What each repository has, with links to papers, by a link to it."""
+    found = dict[str, list[str]]()
+    for name, source in sources.items():
+        repository = source.replace(",", "").split()[0]
+        links = [f"[{paper}](https://arxiv.org/abs/{paper})" for paper in re.findall(r"\d{4}\.\d{5}", source)]
+        found.setdefault(f"[{repository}](https://github.com/{repository})", []).extend((name, *links))
+    return {link: ", ".join(dict.fromkeys(parts)) for link, parts in found.items()}
 
 
 def page(known: Row) -> str:
@@ -149,7 +152,7 @@ def page(known: Row) -> str:
     cases = known["cases"]
     names = sorted({next(name for name in SOURCES if case["ladder"].startswith(name)) for case in cases})
     sources = {name: SOURCES[name] for name in names}
-    sources |= {f"curves of {row['source']}": curves.SOURCES[row["source"]] for row in known["curves"][:-1]}
+    sources |= {f"{row['source']} (curves)": curves.SOURCES[row["source"]] for row in known["curves"][:-1]}
     drawn, judged, coverage = drawn_of(cases), known["rates"]["cases"], known["rates"]["coverage"]
     done = [row | {"refused": all(law["refused"] for law in row["losses"].values())} for row in known["own"]]
     about = {
@@ -158,16 +161,15 @@ def page(known: Row) -> str:
         "reasons": sorted({case["why"] for case in cases if case["why"]}),
         "nearer": sum(case["plain"] < case["error"] for case in drawn),
         "never": sorted({c["ladder"] for c in cases} - {c["ladder"] for c in cases if c["accepted"]}),
-        "sources": {text: [name for name in sources if sources[name] == text] for text in sources.values()},
+        "sources": linked(sources),
+        "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in judged),
         "unfree": [name for name in names if name not in FREE],
         "met": sum(row["goal"] is not None and row["excess"] <= row["goal"] for row in judged),
-        "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in judged),
         "held": float(np.mean([*coverage.values()])),
-        "below": [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED],
-        "done": done, "off": [signed(100 * row["error"]) for row in done],
+        "below": [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED], "done": done,
     }  # fmt: skip
     written = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False)
-    written.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, said, signed, linked)}
+    written.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, said, signed)}
     constants = {name: value for name, value in globals().items() if name.isupper()}
     return filled(written.from_string(WORDS.read_text(encoding="utf-8")).render({**constants, **known, **about})) + "\n"
 

@@ -43,7 +43,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.show import fill_page
 from benchmarks.two_limits import FEEDBACKS, table
 from nfd import SGD, ResNet, kernel
-from nfd.core import Activation, interval, log_slope
+from nfd.core import Activation, interval, intervals, log_slope
 from nfd.core.files import write_text
 from nfd.data import digits
 from nfd.paper.two_limits import systematic
@@ -149,7 +149,8 @@ def found(depths: Sequence[int], differences: Tensor) -> dict[str, Any]:
     power = interval(lambda r: log_slope(depths, systematic(r)), differences)
     said = "vanishes" if power.high < -0.5 else "stays" if power.low > -0.5 else "undecided"
     shown = f"{power.value:+.2f}±{power.high - power.value:.2f}"
-    return {"sizes": systematic(differences).tolist(), "power": shown, "said": said} | power.limits
+    sizes = [size.limits for size in intervals(systematic, differences)]
+    return {"sizes": [size["value"] for size in sizes], "bars": sizes, "power": shown, "said": said} | power.limits
 
 
 def formula(depths: Sequence[int], sizes: Tensor) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Make the images of the documentation by the commands that ``images/charts.toml`` lists.
 
-Run: python docs/charts.py [NAME.png ...] [--data-dir DIR]   (or: make charts CHARTS=NAME.png DIR=...)
+Run: python docs/charts.py [NAME ...] [--data-dir DIR]   (or: make charts CHARTS=NAME.png DIR=...)
 Commands run from the root of the repository and write to ``out``; a command that draws several images runs once.
 """
 
@@ -28,7 +28,7 @@ def arguments_of(command: str, data: str = "DIR") -> list[str]:
 def main() -> int:
     """Run and copy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME.png", help=f"of {', '.join(CHARTS)}; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CHARTS)}; all by default")
     parser.add_argument("--data-dir", help="CIFAR-10: its binary files, or a folder of images per class")
     given = parser.parse_args()
     if unknown := set(given.names) - set(CHARTS):

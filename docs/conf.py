@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
 
 import nfd
 
@@ -14,7 +18,7 @@ author = "The nfd authors"
 project_copyright = author
 version = release = nfd.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "commands"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "commands", "claims"]
 exclude_patterns = ["_extensions"]
 smartquotes = False  # they would turn -- of options into dashes
 
@@ -33,6 +37,18 @@ html_theme = "furo"
 html_title = "nfd"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False
+html_use_index = False
+
+
+def linked(_app: Sphinx, _what: str, _name: str, _of: object, _options: Any, lines: list[str]) -> None:
+    """Make links of the pages that a docstring names."""
+    lines[:] = [re.sub(r"docs/([\w/-]+)\.md", r":doc:`/\1`", line) for line in lines]
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", linked)

@@ -17,6 +17,7 @@ from benchmarks import (
     check,
     embedding_rate,
     muon_depth,
+    question_charts,
     real_ladders_page,
     two_limits,
     two_limits_depth,
@@ -29,6 +30,7 @@ from benchmarks.page import PAGE, made
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
 from benchmarks.run import Part, measured
+from docs.evidence import OUT, pictures
 
 import nfd
 from nfd.data import digits
@@ -144,6 +146,15 @@ def test_the_page_is_made_from_the_baseline() -> None:
     tables = made(Result.read(BASELINE))
     assert len(tables) == PAGE.read_text().count("<!-- made: ")
     assert all(table in PAGE.read_text() for table in tables.values())
+
+
+def test_the_charts_of_evidence_and_questions_are_those_of_their_numbers() -> None:
+    for name, drawn in (pictures() | question_charts.pictures()).items():
+        words = [
+            re.findall(">([^<>]+)</text>", svg)
+            for svg in (drawn, (OUT.parents[1] / f"docs/images/{name}.svg").read_text())
+        ]
+        assert words[0] == words[1]
 
 
 # ---- the page of others' numbers --------------------------------------------------------------------------------

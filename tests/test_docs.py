@@ -30,7 +30,7 @@ from nfd.scaling import optimizers as laws
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
-SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{note}", "{warning}"}
+SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{claims}", "{note}", "{warning}"}
 LONG = {"README.md", "docs/index.md", "docs/tutorial.md"}  # pages whose Python takes longer
 LONG |= {
     f"docs/howto/{name}.md"
@@ -64,7 +64,7 @@ def python_of(page: str) -> list[Block]:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_says_what_it_is(page: str) -> None:
     for block in blocks_of(page):
-        assert block.language in {"python", "bash", "", *SHOWN}, block.place
+        assert block.language in {"python", "bash", "yaml", "{include}", "", *SHOWN}, block.place
         if block.language in ("", "text"):  # shown, so no test runs it
             assert not re.search(r"(?m)^(\$ |>>> |nfd [a-z]|python |import |from \w+ import)", block.text), block.place
 
@@ -107,7 +107,7 @@ def check_taken(words: list[str]) -> None:
         source = (ROOT / script).read_text()
         assert all(option.lstrip("-") in source for option in options), words
     else:
-        assert words[:2] in (["git", "clone"], ["cd", "nfd"]), words
+        assert words[:2] in (["git", "clone"], ["cd", "nfd"], ["pip", "install"]), words
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(True for _ in lines_of(page))])
@@ -181,7 +181,7 @@ def test_images_are_used_described_and_made_by_commands() -> None:
 
 
 def test_the_reference_has_every_public_name_once() -> None:
-    listed = re.findall(r"\.\. auto(?:class|function|data):: ([\w.]+)", (ROOT / "docs/api.md").read_text())
+    listed = re.findall(r"auto\w+:: ([\w.]+)", "".join(map(Path.read_text, (ROOT / "docs/api").iterdir())))
     assert len(listed) == len(set(listed))
     public = {f"nfd.{name}" for name in nfd.__all__} - {"nfd.integrations"}
     public |= {f"nfd.integrations.{name}" for name in nfd.integrations.__all__}
@@ -250,3 +250,4 @@ def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
     for path in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")):
         assert not re.search(loaded, path.read_text()), path
     assert "Train small networks" in (tmp_path / "commands.html").read_text()
+    assert '<tr id="theorem-1"' in (tmp_path / "claims.html").read_text()

@@ -10,21 +10,7 @@ from tests.bestiary.beasts import BEASTS
 from tests.bestiary.judge import Answer, asked
 
 PAGE = Path(__file__).parents[2] / "docs" / "bestiary.md"
-HEAD = """# A bestiary
-
-{count} scaling bugs as they stand, or stood, in public code, and the same code without them: what does nfd say?
-
-*`make bestiary` asks, and writes this page. `tests/bestiary` has every bug in some thirty lines of our own: a small GPT
-with its user's own muP, checked by `nfd.check(..., rule="standard")`, or watched. The source is where the fault stands,
-or was reported; where it does no harm there, since sizes are fixed, the case lets them grow.*
-
-**{named} of {count} bugs are named by layer and cause; {false} of {count} sound twins raise anything.**
-
-The cases are not held out: what a check says was mended on some of them.
-
-| bug, *and where it stands* | named as | s |
-|---|---|---|
-"""
+WORDS = Path(__file__).with_name("page.md")
 
 
 def _asked(name: str) -> tuple[Answer, Answer]:
@@ -42,8 +28,8 @@ def main() -> None:
     for beast, (bug, twin) in zip(BEASTS, answers, strict=True):
         said = bug.named or "not named"
         said += f"; twin: {twin.raised[0]}" if twin.raised else ""
-        rows.append(f"| {beast.says} *{beast.source.replace('*', '&ast;')}* | {said} | {bug.seconds:.0f} |\n")
-    PAGE.write_text(HEAD.format(count=len(BEASTS), named=named, false=false) + "".join(rows))
+        rows.append(f"| {beast.says} *{beast.source}* | {said} |\n")
+    PAGE.write_text(WORDS.read_text().format(count=len(BEASTS), named=named, false=false, rows="".join(rows)))
     print(f"{named} of {len(BEASTS)} named, {false} twins raise something: {PAGE}")
 
 

@@ -94,22 +94,22 @@ def scaled(rows: dict[str, Row], make: Callable[..., Optimizer] = adamw, **optio
 
 
 @beast(
-    source="karpathy/nanochat, nanochat/gpt.py, setup_optimizers: unembedding_lr * dmodel_lr_scale",
+    source="karpathy/nanochat, nanochat/gpt.py: unembedding_lr",
     layers=("head.weight",),
     causes=("update",),
 )
 def head_rate_by_root(sound: bool) -> Asked:
-    """The head's rate under AdamW falls as the root of the width. A head adds n coordinates up: it needs 1/n."""
+    """The head's rate under AdamW falls as the root of the width; a sum over it needs 1/n."""
     return scaled({"head": Row(std=-1.0, rate=-1.0 if sound else -0.5)})
 
 
 @beast(
-    source="karpathy/nanochat, nanochat/gpt.py, setup_optimizers: embedding_lr * dmodel_lr_scale",
+    source="karpathy/nanochat, nanochat/gpt.py: embedding_lr",
     layers=("tokens.weight",),
     causes=("update",),
 )
 def embedding_rate_by_root(sound: bool) -> Asked:
-    """The embedding's rate under AdamW falls as the root of the width. Its rows are vectors: no side adds up."""
+    """The embedding's rate under AdamW falls as the root of the width; nothing adds up over it."""
     return scaled({"input": Row(rate=0.0 if sound else -0.5)})
 
 
@@ -126,23 +126,23 @@ class Skipped(Attention):
 
 
 @beast(
-    source="open-lm-engine/lm-engine, configs/param-groups/mup.yml (pull request 515): '*', with D and A_log",
+    source="open-lm-engine/lm-engine, pull request 515, configs/param-groups/mup.yml",
     layers=("blocks.*.attn.D",),
     causes=("update",),
 )
 def vector_in_the_catch_all(sound: bool) -> Asked:
-    """Norms and embeddings are spared by class; all else takes 1/n of the rate, with a gain for every channel."""
+    """Everything but norms and embeddings takes 1/n of the rate, gains of channels, too."""
     table = {**TABLE, "gain": Row(rate=0.0 if sound else -1.0)}
     return (lambda width, depth: GPT(Size(width, depth, table), attention=Skipped)), task(adamw)
 
 
 @beast(
-    source="scottsuk0306/lingua, apps/mup/optim.py: c_attn, c_fc and c_proj, in a model of wq to wo and w1 to w3",
+    source="scottsuk0306/lingua, apps/mup/optim.py",
     layers=MATRICES,
     causes=("update",),
 )
 def names_of_another_model(sound: bool) -> Asked:
-    """The list of matrices whose rates fall with the width has the names of another model, and none is found."""
+    """The matrices whose rates fall have the names of another model; none is found."""
     return scaled({} if sound else {"hidden": Row(-0.5), "outer": Row(-0.5, 0.0, -1.0, -1.0)})
 
 
@@ -158,18 +158,18 @@ class Readout(GPT):
 
 
 @beast(
-    source="OpenBioML/protein-lm-scaling, pull request 64, review of model_pytorch.py: nn.Linear in place of MuReadout",
+    source="OpenBioML/protein-lm-scaling, pull request 64, model_pytorch.py",
     layers=("head.weight",),
     causes=("start", "update"),
 )
 def no_readout(sound: bool) -> Asked:
-    """The head is a plain layer. The optimizer, which leaves heads to a readout's factor, does not scale its rate."""
+    """The head is a plain layer, and the optimizer leaves heads to a readout's factor."""
     table = {**TABLE, "head": Row() if sound else Row(std=-0.5)}
     return (lambda width, depth: (Readout if sound else GPT)(Size(width, depth, table))), task(adamw)
 
 
 @beast(
-    source="michaelellis003/lmxlab, src/lmxlab/training/optimizers.py, create_mup_optimizer, and models/base.py",
+    source="michaelellis003/lmxlab, src/lmxlab/training/optimizers.py and models/base.py",
     layers=("head.weight",),
     causes=("update",),
 )
@@ -193,7 +193,7 @@ class Tied(GPT):
 
 
 @beast(
-    source="EleutherAI/gpt-neox, pull request 1087, review of megatron/mpu/layers.py: input_ /= m_width adjusts twice",
+    source="EleutherAI/gpt-neox, pull request 1087, megatron/mpu/layers.py",
     layers=("tokens.weight", "head.weight", "norm.weight"),
     causes=("multiplier", "start"),
 )
@@ -207,18 +207,18 @@ def tied_head_scaled_twice(sound: bool) -> Asked:
 
 @beast(source="karpathy/nanoGPT, model.py, _init_weights: std=0.02", layers=MATRICES, causes=("start",))
 def constant_start(sound: bool) -> Asked:
-    """Matrices start with one standard deviation at all widths, beside the rates of muP."""
+    """Matrices start alike at all widths, beside the rates of muP."""
     same = {"hidden": Row(0.0, -1.0), "outer": Row(0.0, -1.0, -1.0, -1.0), "head": Row(0.0, -1.0)}
     return scaled({} if sound else same)
 
 
 @beast(
-    source="EleutherAI/gpt-neox, megatron/model/init_functions.py (pull request 1087): xavier, then div_(mup_m_width)",
+    source="EleutherAI/gpt-neox, pull request 1087, megatron/model/init_functions.py",
     layers=INNER,
     causes=("start",),
 )
 def start_divided_once_more(sound: bool) -> Asked:
-    """Matrices are drawn by their fans, which falls as the root of the width, and then divided by m."""
+    """Matrices are drawn by their fans, and then divided by m as well."""
     return scaled({} if sound else {"hidden": Row(-1.5, -1.0)})
 
 
@@ -241,24 +241,24 @@ class Experts(nn.Module):
 
 
 @beast(
-    source="pytorch/torchtune, torchtune/modules/moe/experts.py, reset_parameters: kaiming_uniform_ of a stack",
+    source="pytorch/torchtune, torchtune/modules/moe/experts.py, reset_parameters",
     layers=("blocks.*.mlp.up", "blocks.*.mlp.down"),
     causes=("start",),
 )
 def fan_of_a_stack(sound: bool) -> Asked:
-    """The fan-in of a stack of experts is taken for in times out, so that they start at 1/n."""
+    """The fan-in of a stack of experts is taken for in times out."""
     return (lambda width, depth: GPT(Size(width, depth), mlp=partial(Experts, alone=sound))), task(adamw)
 
 
 @beast(
-    source="karpathy/llama2.c, model.py (issue 579): w3 and wo are scaled by depth, in place of w2 and wo",
+    source="karpathy/llama2.c, issue 579, model.py: w3 for w2",
     layers=("blocks.*.mlp.down.weight", "blocks.*.mlp.up.weight"),
     causes=("start",),
     axis="depth",
     sizes=DEEP,
 )
 def branch_unscaled(sound: bool) -> Asked:
-    """One of two branches writes the stream unscaled by depth (there 1/sqrt(2L)): a list has another layer's name."""
+    """One of two branches is not scaled by depth: a list has another layer's name."""
     shrinks = TABLE["outer"]
     rows = {"down": shrinks, "up": TABLE["hidden"]}
     if not sound:
@@ -292,12 +292,12 @@ class FewHeadsByRoot(FewHeads):
 
 
 @beast(
-    source="charliezchen/scaling-matrix-preconditioning, issue 2: 1/sqrt(d_head) where the paper says 1/d_head",
+    source="charliezchen/scaling-matrix-preconditioning, issue 2",
     layers=("blocks.*.attn.qkv.weight",),
     causes=("attention",),
 )
 def attention_by_root(sound: bool) -> Asked:
-    """Logits of attention are divided by the root of the size of heads. There it is fixed; here it grows with width."""
+    """Attention divides by the root of the size of heads, which grows with width here."""
     attention = FewHeads if sound else FewHeadsByRoot
     return (lambda width, depth: GPT(Size(width, depth), attention=attention)), task(adamw)
 
@@ -332,28 +332,28 @@ def of_adamw(rows: int, columns: int) -> float:
 
 
 @beast(
-    source="karpathy/nanochat, nanochat/gpt.py, n_kv_head, with KellerJordan/Muon, muon.py: max(1, rows / cols)",
+    source="karpathy/nanochat, nanochat/gpt.py, n_kv_head; KellerJordan/Muon, muon.py",
     layers=("blocks.*.attn.kv.weight",),
     causes=("update",),
     optimizer="muon",
     lr=0.02,
 )
 def muon_of_few_key_heads(sound: bool) -> Asked:
-    """The factor of a shape stops at 1. Keys and values of one head, of few rows, need the root of rows by columns."""
+    """The factor of a shape stops at 1; few keys and values need less."""
     table = {**MUON_TABLE, "few": Row(-1.0)}
     make = partial(muon, shape=spectral if sound else clamped)
     return (lambda width, depth: GPT(Size(width, depth, table), attention=Grouped)), task(make)
 
 
 @beast(
-    source="MoonshotAI/Moonlight, examples/toy_train.py, adjust_lr_for_muon: 0.2 sqrt(max(A, B))",
+    source="MoonshotAI/Moonlight, examples/toy_train.py, adjust_lr_for_muon",
     layers=MATRICES,
     causes=("update",),
     optimizer="muon",
     lr=0.02,
 )
 def muon_at_adamws_size(sound: bool) -> Asked:
-    """Muon's updates have AdamW's RMS, and one rate for all widths: their spectral norm grows as its root."""
+    """Muon's updates have AdamW's RMS; their spectral norm grows as the root of the width."""
     return scaled(MUON_TABLE, partial(muon, shape=spectral if sound else of_adamw))
 
 
@@ -372,14 +372,14 @@ class Routed(nn.Module):
 
 
 @beast(
-    source="MoonshotAI/Moonlight, examples/toy_train.py, get_optimizer: all of two dimensions but embedding and head",
+    source="MoonshotAI/Moonlight, examples/toy_train.py, get_optimizer",
     layers=("blocks.*.mlp.router.weight",),
     causes=("start", "update"),
     optimizer="muon",
     lr=0.02,
 )
 def router_as_hidden(sound: bool) -> Asked:
-    """Names spare embedding and head alone. A router, which that model lacks, starts and steps as a hidden matrix."""
+    """A router, which that model lacks, starts and steps as a hidden matrix."""
     table = {**MUON_TABLE, "router": TABLE["head"]}
     experts = partial(Routed, router="router" if sound else "hidden")
     make = partial(muon, shape=clamped)
@@ -397,24 +397,24 @@ def own_adamw(groups: list[dict[str, Any]], decay: Callable[[Any], float], eps: 
 
 
 @beast(
-    source="EleutherAI/nanoGPT-mup, model.py, configure_optimizers: weight_decay of hidden_weight_params under muP",
+    source="EleutherAI/nanoGPT-mup, model.py, configure_optimizers",
     layers=MATRICES,
     causes=("decay",),
 )
 def decay_falls_with_the_rate(sound: bool) -> Asked:
-    """AdamW multiplies the decay by the rate, so that hidden matrices decay the less the wider they are."""
+    """AdamW multiplies decay by the rate: wider hidden matrices decay less."""
     strength = (lambda p: 0.1 / p.rate * is_decayed(p)) if sound else (lambda p: 0.1 * is_decayed(p))
     return scaled({}, partial(own_adamw, decay=strength, eps=lambda _: 1e-8))
 
 
 @beast(
-    source="huggingface/transformers, trainer.py (pull request 35927): get_parameter_names spares nn.LayerNorm alone",
+    source="huggingface/transformers, pull request 35927, trainer.py",
     layers=NORMS,
     causes=("decay",),
     axis=None,
 )
 def gain_decays(sound: bool) -> Asked:
-    """Biases are spared and norms of one class. The gain of the model's own RMSNorm decays."""
+    """Norms of one class are spared; the gain of the model's own RMSNorm decays."""
 
     def decay(p: Any) -> float:
         return 0.1 / p.rate if is_decayed(p) or (p.kind == "norm" and not sound) else 0.0
@@ -423,12 +423,12 @@ def gain_decays(sound: bool) -> Asked:
 
 
 @beast(
-    source="mlcommons/training_policies, training_rules.adoc (pull request 567): opt_adamw_epsilon 1e-5 of llama31_8b",
+    source="mlcommons/training_policies, pull request 567, training_rules.adoc",
     layers=INNER,
     causes=("epsilon",),
 )
 def epsilon_above_gradients(sound: bool) -> Asked:
-    """Adam's epsilon is one for all widths, here a large one. Gradients fall with width, and updates do, too."""
+    """Adam's epsilon is large at all widths; gradients fall with width, and updates do, too."""
     eps = (lambda p: 1e-3 if p.kind == "head" else 1e-3 / p.m) if sound else (lambda _: 1e-3)
     return scaled({}, partial(own_adamw, decay=lambda _: 0.0, eps=eps))
 
@@ -461,14 +461,14 @@ def watched(
 
 
 @beast(
-    source="shariqfarooq123/AdaBins, train.py (issue 44): OneCycleLR(optimizer, args.lr) over groups of two rates",
+    source="shariqfarooq123/AdaBins, issue 44, train.py: OneCycleLR",
     layers=MATRICES,
     causes=("rate",),
     ask="watch",
     axis=None,
 )
 def one_rate_of_a_cycle(sound: bool) -> nfd.Watch:
-    """A scheduler is given one highest rate, which it sets in every group: the ratios of the plan are lost."""
+    """A scheduler sets one highest rate in every group."""
 
     def cycle(optimizer: Optimizer) -> Any:
         rates = [group["lr"] for group in optimizer.param_groups] if sound else 3e-3
@@ -478,14 +478,14 @@ def one_rate_of_a_cycle(sound: bool) -> nfd.Watch:
 
 
 @beast(
-    source="pytorch/pytorch, torch/distributed/fsdp/_init_utils.py (issue 104187): reset_parameters of every module",
+    source="pytorch/pytorch, issue 104187, torch/distributed/fsdp/_init_utils.py",
     layers=MATRICES,
     causes=("start",),
     ask="watch",
     axis=None,
 )
 def drawn_again(sound: bool) -> nfd.Watch:
-    """After the plan has begun the model, every module draws its parameters again by PyTorch's rule."""
+    """After the plan, every module draws its parameters again by PyTorch's rule."""
 
     def reset(module: nn.Module) -> None:
         if hasattr(module, "reset_parameters"):

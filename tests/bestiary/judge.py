@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from dataclasses import dataclass
 
@@ -19,23 +18,20 @@ class Answer:
     """What was said of one network.
 
     Attributes:
-        raised: the sentences, none where nothing was found. named: layer and cause of the bug, where they are said.
-        seconds: that it took.
+        raised: the sentences, none if nothing was found. named: layer and cause of the bug, if they are said.
     """
 
     raised: tuple[str, ...]
     named: str
-    seconds: float
 
 
 def asked(beast: Beast, *, sound: bool) -> Answer:
     """Ask of the bug, or of its twin."""
-    began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         told = watched(beast, sound) if beast.ask == "watch" else checked(beast, sound)
     found = [f"`{layer}`: {cause}" for layer, cause, _ in told if layer in beast.layers and cause in beast.causes]
-    return Answer(tuple(text for *_, text in told), found[0] if found else "", time.perf_counter() - began)
+    return Answer(tuple(text for *_, text in told), found[0] if found else "")
 
 
 def checked(beast: Beast, sound: bool) -> list[tuple[str, str, str]]:

@@ -152,53 +152,42 @@ def asked(name: str) -> dict[str, Any]:
 
 # ---- the page
 
-HEAD = """# The zoo
-
-{count} models that other people wrote, used without an edit: what does every question answer?
-
-*`make zoo` asks, and writes this page at every release. Models are small (widths {width} to {most}), begin as their
-classes make them, and see two batches of random data over and over. Seconds are of one core, for all six answers.*
-
-- **plan**: tensors whose start and rate under AdamW equal those of the published tables of muP and CompleteP, which
-  `tests/zoo` writes down without the library.
-- **check**: under PyTorch's scaling, and under the plan's rule. 3 widths, 2 depths, 3 seeds. Not held out: verdicts
-  were mended on some of these models.
-- **transfer**: whether the smallest network's best rate serves twice the width, after {long} steps.
-- **defer**: matrices that train without being stored, under SGD.
-- **watch**: alerts of a run by the plan, which is to be quiet, and of one with a single rate, whose tensors are to be
-  named.
-
-"""
+WORDS = Path(__file__).with_name("page.md")
 
 
 def page(answers: dict[str, Any]) -> str:
     """The page of these answers."""
     known = {exhibit.name: exhibit for exhibit in EXHIBITS}
-    text = [HEAD.format(count=len(answers), width=32, most=128, long=LONG)]
-    text.append(f"| model | {' | '.join(QUESTIONS)} | s |\n|---|{'---|' * len(QUESTIONS)}---|\n")
-    for name in (name for name in known if name in answers):
-        cells = [own["verdict"] for own in answers[name].values()]
-        about = f"{known[name].source}: {known[name].note}" if known[name].note else known[name].source
-        seconds = sum(own["seconds"] for own in answers[name].values())
-        text.append(f"| **{name}** {about} | {' | '.join(cells)} | {seconds:.0f} |\n")
-    told: dict[str, list[str]] = {}
+    rows, told = ["| model | plan | standard | check | defer |\n|---|---|---|---|---|\n"], dict[str, list[str]]()
     for name, of in answers.items():
-        for question, own in of.items():
-            if question != "check, standard" and own["note"] and _is_told(question, own):
-                told.setdefault(f"{question}: {_short(own['note'])}", []).append(name)
-    lines = [f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()]
-    return "".join([*text, *(["\n## What is not plain\n\n"] if lines else []), *lines])
+        said = re.sub(r" suspects| of \d+ right", "", "{plan} | {standard} | {check} | {defer}".format(
+            standard=of["check, standard"]["verdict"], **{q: own["verdict"] for q, own in of.items()}))  # fmt: skip
+        said = said.replace(" faults, ", "/")
+        package = f" ({known[name].source})" if known[name].source != "transformers" else ""
+        rows.append(f"| {name}{package} | {said.replace(' matrices by where=', '&ast;').replace(' matrices', '')} |\n")
+        for question in ("plan", "check", "defer", "watch"):
+            if note := of[question]["note"]:
+                why = f" ({known[name].note})" if question == "check" else ""
+                told.setdefault(f"{question}: {_short(note)}{why}", []).append(name)
+
+    def named(question: str, verdict: str) -> list[str]:
+        return [name for name, of in answers.items() if re.fullmatch(verdict, of[question]["verdict"])]
+
+    seconds = [sum(own["seconds"] for own in of.values()) for of in answers.values()]
+    counts = {"plan": r"(\d+) of \1 right", "check": "sound", "transfer": "TRANSFERS", "watch": "quiet; named"}
+    return WORDS.read_text().format(
+        count=len(answers), width=32, most=128, long=LONG, rows="".join(rows), least=min(seconds), longest=max(seconds),
+        told="".join(f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()),
+        unsure=" and ".join(named("transfer", "UNCERTAIN")), **{q: len(named(q, v)) for q, v in counts.items()},
+    )  # fmt: skip
 
 
-def _is_told(question: str, answer: dict[str, Any]) -> bool:
-    return question != "transfer" or answer["verdict"] not in ("TRANSFERS", "UNCERTAIN")
-
-
-def _short(note: str, most: int = 300) -> str:
+def _short(note: str, most: int = 130) -> str:
     """A note in one line: of a list of matrices that stay, the reasons."""
-    line = re.sub(r"\s+", " ", note)
+    line = re.sub(r"\s+", " ", note).replace("*", "&ast;")
     if reasons := dict.fromkeys(re.findall(r"'[^']+': (it [^;.]+)", line)):
-        line = f"{line.partition('.')[0]}. Of some, {'; '.join(reasons)}."
+        line = f"of some others, {'; '.join(reasons)}"
+    line = re.sub(r".*(some code reads) the weight of \S+ (instead of calling it).*", r"\1 a weight \2", line)
     return line if len(line) <= most else f"{line[:most].rpartition(' ')[0]} ..."
 
 

@@ -15,7 +15,6 @@ from nfd.paper.settings import FigureConfig, warnings_of
 from nfd.report import Label, Report, Result, Section, figure_section, made_by, write_charts, write_page
 
 _CLAIMS = "What the paper says, and what is measured"
-_PURPOSE = "Look up whether a statement of the paper holds, and how you can measure it again."
 _KEYS = {"id", "source", "statement", "verdict"}
 _TONES: dict[str, Literal["good", "partly", "bad", "open"]] = {
     ClaimVerdict.HOLDS: "good",
@@ -98,7 +97,7 @@ def write_claims(
 
 def claims_page(config: FigureConfig, rows: Sequence[Row], data: str, command: str) -> str:
     """The table of claims as a page in Markdown."""
-    return claims_markdown(rows, f"# {_CLAIMS}\n\n{_PURPOSE}\n\n{in_markdown(_intro(config, data, command))}")
+    return claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(_intro(config, data, command))}")
 
 
 def claims_sections(result: Result) -> list[Section]:
@@ -192,8 +191,8 @@ def _plain(text: Any) -> str:
 def _intro(config: FigureConfig, data: str, command: str) -> str:
     return (
         "These are statements of the paper, in our words, that can be measured. All are of version 1 "
-        "(arXiv:2512.21075, December 2025). Of versions 2 and 3 (26 May 2026) we could read the abstracts: they "
-        "restate what theorem-1 and corollary1 say, with rates, and name no two-layer blocks. The statements are "
+        "(arXiv:2512.21075, December 2025). Of versions 2 and 3 we could read the abstracts: they restate what "
+        "theorem-1 and corollary1 say, with rates, and name no two-layer blocks. The statements are "
         f"judged at size {config.size} on {data} by {command}. For example, fig1-train says that pre-activation "
         "networks train "
         "faster: it holds where the whole interval of the difference in loss lies above 0. Intervals are 95 % ones, "

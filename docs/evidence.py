@@ -1,0 +1,178 @@
+"""Charts of coverage, benchmarks and verdicts, drawn from stored numbers: ``python docs/evidence.py``.
+
+They are written to ``out/evidence``. Bars are 95 % intervals; what differs in colour differs in shape and has its name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import altair as alt  # noqa: E402
+from benchmarks import coverage  # noqa: E402
+from benchmarks.check import BASELINE  # noqa: E402
+from benchmarks.ratio import Ratio  # noqa: E402
+from benchmarks.real_ladders_charts import svg  # noqa: E402
+from benchmarks.result import Result  # noqa: E402
+from benchmarks.verdicts import NUMBERS  # noqa: E402
+
+from nfd.core.files import prepare_directory, write_text  # noqa: E402
+from nfd.report.charts import COLOURS, INK  # noqa: E402
+
+Row = dict[str, Any]
+OUT = ROOT / "out/evidence"
+SCALE, NAMES, FONT = 1.4, 178, 11  # pixels of the column of names
+
+
+def chart(rows: Iterable[Row]) -> alt.Chart:
+    """One whose data is in the picture."""
+    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
+
+
+def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
+    """A line per row: its name on the left, its value as a dot on the bar of its interval, and what ``beside`` adds."""
+    y = alt.Y("name:N", sort=[row["name"] for row in rows], axis=None)
+    base = chart(rows).encode(y=y)
+    layers = [
+        base.mark_text(align="left", dx=-NAMES, fontSize=FONT).encode(x=alt.value(0), text="name:N"),
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(color=INK, strokeWidth=1.5)
+        .encode(x=x_of(x, "low"), x2="high:Q"),
+        base.mark_point(color=INK, filled=True, size=40, opacity=1).encode(x=x),
+    ]
+    behind = [] if beside is None else [beside]
+    return alt.layer(*behind, *layers).properties(width=190, height=17 * len(rows))
+
+
+def x_of(x: alt.X, name: str) -> alt.X:
+    """The same axis of another column."""
+    other = x.copy()
+    other.shorthand = f"{name}:Q"
+    return other
+
+
+def title(text: str) -> alt.Title:
+    """A finding, at the left end of the picture."""
+    return alt.Title(textwrap.wrap(text.replace(" %", "\xa0%"), 52), anchor="start", frame="bounds")
+
+
+def covered(rows: Sequence[Row]) -> Any:
+    """Every case as a tick, a line per kind; a dot and its bar for the lowest case of a kind."""
+    known = [row for row in rows if row["count"]]
+    least = [min(own, key=share_of) for _, own in groupby(sorted(known, key=kind_of), kind_of)]
+    order = sorted(least, key=share_of)
+    bars = []
+    for row in order:
+        found = coverage.share(row["measured"] * row["count"], row["count"])
+        ends = {name: 100 * getattr(found, name) for name in ("value", "low", "high")}
+        bars.append({"name": row["kind"]} | ends)
+    scale = alt.Scale(domain=[79, 100.5], nice=False)
+    x = alt.X("value:Q", scale=scale, axis=alt.Axis(values=[80, 85, 90, 95, 100], title="% that contain the truth"))
+    y = alt.Y("name:N", sort=[row["name"] for row in bars], axis=None)
+    ticks = chart({"name": row["kind"], "value": 100 * row["measured"]} for row in known)
+    behind = alt.layer(
+        chart([{"value": 100 * coverage.NOMINAL}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x),
+        chart([{"value": 100 * coverage.WANTED}]).mark_rule(color=COLOURS[1], strokeDash=[3, 2]).encode(x=x),
+        ticks.mark_tick(color=COLOURS[0], thickness=1.5, height=9, opacity=0.8).encode(x=x, y=y),
+    )
+    good = sum(row["measured"] >= coverage.WANTED for row in known)
+    short = any(coverage.verdict(row) == "falls short" for row in known)
+    told = f"{good} of {len(known)} cases reach {100 * coverage.WANTED:.0f} %"
+    told += "" if short else ", the others within the noise of counting"
+    return named(bars, x, behind).properties(title=title(told))
+
+
+def share_of(row: Row) -> float:
+    """Of intervals that contain the truth."""
+    return float(row["measured"])
+
+
+def kind_of(row: Row) -> str:
+    """Of an interval."""
+    return str(row["kind"])
+
+
+# What is faster, a column of the baseline and the names of its rows.
+FASTER = {
+    ("dense", "dense / deferred"): "deferred, width {width:,}",
+    ("structured", "dense / structured"): "structured, width {width:,}",
+    ("reference", "dense networks for that error / ours"): "nfd.predict, at one error",
+    ("recursion", "recursion / ours"): "{kind} {inputs:,}, plain PyTorch",
+    ("neural-tangents", "neural-tangents / ours"): "{kind} {inputs:,}, neural-tangents",
+}
+
+
+def faster(result: Result) -> Any:
+    """How many times as fast as its opponent each part is."""
+    rows = list[Row]()
+    for (part, column), name in FASTER.items():
+        for row in result.parts[part]:
+            ratio: Ratio = row[column]
+            found = ratio.interval
+            ends = {"low": found.low, "high": found.high} if math.isfinite(found.low) else {}  # of one round, none
+            label = name.format(**row | {"kind": str(row.get("kind")).upper()})
+            rows.append({"name": label, "value": found.value} | ends)
+    axis = alt.Axis(values=[1, 3, 10, 30, 100, 300], title="times as fast as the opponent")
+    x = alt.X("value:Q", scale=alt.Scale(type="log", domain=[1, 500], nice=False), axis=axis)
+    dense, kernels = ([row["value"] for row in part] for part in (rows[:4], rows[5:]))
+    told = (
+        f"Wide networks train {min(dense):.0f} to {max(dense):.0f} times faster than dense ones, "
+        f"kernels are {min(kernels):.0f} to {max(kernels):.0f} times as fast"
+    )
+    return named(rows, x).properties(title=title(told))
+
+
+def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
+    """False alarms and misses against the span of sizes, after so many steps; a line per number of seeds."""
+    panels = []
+    shapes = {2: ("circle", INK, [1, 0]), 3: ("square", COLOURS[0], [4, 2]), 4: ("triangle-up", COLOURS[1], [1, 2])}
+    for what, said in (("misses", "misses"), ("alarms", "false alarms")):
+        layers = []
+        for seeds, (shape, colour, dash) in shapes.items():
+            own = []
+            for row in (row for row in rows if row["seeds"] == seeds):
+                value, low, high = (float(part.strip("[],")) for part in row[f"{what}, {looked} steps"].split())
+                factor = int(row["sizes span"].split()[-1])
+                own.append({"factor": factor * 1.07 ** (seeds - 3), "value": value, "low": low, "high": high})
+            x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1.7, 19], nice=False),
+                      axis=alt.Axis(values=[2, 4, 8, 16], title="largest size over smallest"))  # fmt: skip
+            y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 50]), axis=alt.Axis(values=[0, 10, 25, 50], title=None))
+            base = chart(own).encode(x=x)
+            layers += [
+                base.mark_line(color=colour, strokeDash=dash, strokeWidth=1.5).encode(y=y),
+                base.mark_rule(color=colour, strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q"),
+                base.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1).encode(y=y),
+            ]
+            if what == "alarms":  # where there is room for a key
+                key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
+                layers.append(key.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1))
+                layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
+        panels.append(alt.layer(*layers).properties(width=140, height=150, title=title(f"{said}, %")))
+    by = {(row["sizes span"], row["seeds"]): row[f"misses, {looked} steps"].split()[0] for row in rows}
+    near, far = (by[f"a factor of {factor}", 3] for factor in (2, 8))
+    told = title(f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8")
+    return alt.hconcat(*panels, spacing=10).properties(title=told)
+
+
+def pictures() -> dict[str, str]:
+    """SVG by name."""
+    numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))
+    return {
+        "coverage": svg(covered(coverage.read()), SCALE),
+        "benchmarks": svg(faster(Result.read(BASELINE)), SCALE),
+        "verdicts": svg(wrong(numbers["situations"]), SCALE),
+    }
+
+
+if __name__ == "__main__":
+    for name, picture in pictures().items():
+        print(write_text(prepare_directory(OUT) / f"{name}.svg", picture).relative_to(ROOT))
