@@ -30,11 +30,10 @@ lint: .venv/installed
 docs: .venv/installed
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
 
-# The notebooks of the examples that are written in cells.
+# The notebooks of the gallery, executed: make notebooks, or NAMES="scaling_law" for some.
 notebooks: .venv/installed
-	@mkdir -p examples/notebooks
-	for script in $$(grep -l '^# %% tags' examples/*.py); do \
-	  $(BIN)/jupytext --quiet --update --to ipynb --output examples/notebooks/$$(basename $$script .py).ipynb $$script; \
+	cd examples && for name in $(or $(NAMES),$$(grep -l '^# %% tags' *.py | sed 's/.py$$//')); do \
+	  ../$(BIN)/jupytext --quiet --to ipynb --execute --output notebooks/$$name.ipynb $$name.py || exit 1; \
 	done
 
 # The images of the documentation, by their commands; make charts CHARTS="million.png" DIR=... for some of them.

@@ -15,14 +15,12 @@ HORIZONS, DEPTHS = (0.5, 1.0, 2.0), (4, 16, 64)
 # %%
 import torch
 
-torch.set_default_dtype(torch.float64)
-
 
 def change(n, L, T, own_weights, seed, step=1e-3):
     """What a step changes in the output of one network."""
-    draw = torch.Generator().manual_seed(seed)
-    U, v = torch.randn(n, generator=draw), torch.randn(n, generator=draw)  # U x / sqrt(d) is N(0, 1) a coordinate
-    W, copies = (torch.randn(L, n, n, generator=draw) for _ in range(2))
+    draw = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.float64}
+    U, v = torch.randn(n, **draw), torch.randn(n, **draw)  # U x / sqrt(d) is N(0, 1) a coordinate
+    W, copies = (torch.randn(L, n, n, **draw) for _ in range(2))
     scale = (T / (L * n)) ** 0.5
 
     def forward():

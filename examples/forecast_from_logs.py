@@ -10,18 +10,30 @@ TABLE = "docs/own-ladder.csv"
 DEPTH = 2
 
 # %%
+import csv
 from pathlib import Path
 
 import altair as alt
-import pandas as pd
 
 import nfd
 
+alt.renderers.enable("png")
+
 here = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / TABLE).exists())
-runs = pd.read_csv(here / TABLE).query("depth == @DEPTH and batch == 512")
-largest = runs.parameters * runs.tokens == (runs.parameters * runs.tokens).max()
-past, held_back = runs[~largest], runs[largest]
-print(f"{len(past)} runs, up to {past.parameters.max():,} parameters and {past.tokens.max():,} tokens")
+with open(here / TABLE) as file:
+    rows = [{key: float(value) for key, value in row.items() if key != "part"} for row in csv.DictReader(file)]
+runs = [row for row in rows if row["depth"] == DEPTH and row["batch"] == 512]
+
+
+def cost(row):
+    """Operations of a training, of 6 for each parameter and token."""
+    return 6 * row["parameters"] * row["tokens"]
+
+
+most = max(map(cost, runs))
+past, held_back = ([row for row in runs if (cost(row) == most) == last] for last in (False, True))
+happened = min(held_back, key=lambda row: row["loss"])
+print(f"{len(past)} runs of at most {max(map(cost, past)):.1e} operations; held back: {most:.1e} operations")
 
 # %% [markdown]
 # ## The loss
@@ -30,10 +42,10 @@ print(f"{len(past)} runs, up to {past.parameters.max():,} parameters and {past.t
 
 # %%
 law = nfd.fit_scaling_law(past, rate="best")
-size = {"parameters": float(held_back.parameters.max()), "tokens": float(held_back.tokens.max())}
-forecast, happened = law.at(**size), held_back.loss.min()
+size = {"parameters": happened["parameters"], "tokens": happened["tokens"]}
+forecast = law.at(**size)
 print(law)
-print(f"forecast {forecast}, happened {happened:.3f}, {100 * (forecast.value / happened - 1):+.1f} % off")
+print(f"forecast {forecast}, happened {happened['loss']:.3f}, {100 * (forecast.value / happened['loss'] - 1):+.1f} % off")
 print(law.refused(**size) or law.warning or "The runs carry this forecast.")
 
 # %% [markdown]
@@ -43,20 +55,21 @@ print(law.refused(**size) or law.warning or "The runs carry this forecast.")
 rates = nfd.fit_transfer(past)
 rate = rates.at(**size, batch=512)
 print(rate)
-print("the best rate that was tried:", held_back.lr[held_back.loss.idxmin()])
+print("the best rate that was tried:", happened["lr"])
 
 # %% [markdown]
 # The forecast beside the runs: a dot is a run at its best rate, the bar the 95 % interval of the forecast.
 
 # %%
-best = past.loc[past.groupby(["parameters", "tokens"]).loss.idxmin()]
-dots = best.assign(operations=6 * best.parameters * best.tokens, tokens=best.tokens.map("{:,} tokens".format))
+best = dict[tuple[float, float], dict[str, float]]()
+for row in sorted(past, key=lambda row: -row["loss"]):
+    best[row["parameters"], row["tokens"]] = row | {"operations": cost(row), "tokens": f"{row['tokens']:,.0f} tokens"}
 x = alt.X("operations:Q", scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e"), title="6 x parameters x tokens")
 y = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="loss (nats per byte)")
-told = {"operations": 6 * size["parameters"] * size["tokens"], "low": forecast.low, "high": forecast.high, "loss": happened}
+told = {"operations": most, "low": forecast.low, "high": forecast.high, "loss": happened["loss"]}
 target = alt.Chart(alt.InlineData([told])).encode(x=x)
 chart = (
-    alt.Chart(dots).mark_point(filled=True).encode(x=x, y=y, color="tokens:N", shape="tokens:N")
+    alt.Chart(alt.InlineData([*best.values()])).mark_point(filled=True).encode(x=x, y=y, color="tokens:N", shape="tokens:N")
     + target.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q")
     + target.mark_point(shape="diamond", size=80, color="#D55E00").encode(y=y)
 )

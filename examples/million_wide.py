@@ -10,15 +10,17 @@ STEPS = 12
 OUT = "out/million"
 
 # %%
+import csv
 import time
 from pathlib import Path
 
 import altair as alt
-import pandas as pd
 from torch import nn
 
 import nfd
 from nfd.data import digits
+
+alt.renderers.enable("png")
 
 DEPTH, BATCH, LR = 4, 8, 0.5
 
@@ -58,9 +60,12 @@ for width in WIDTHS:
 # %%
 out = Path(OUT)
 out.mkdir(parents=True, exist_ok=True)
-pd.DataFrame(rows).to_csv(out / "million.csv", index=False)
+with open(out / "million.csv", "w", newline="") as file:
+    table = csv.DictWriter(file, rows[0])
+    table.writeheader()
+    table.writerows(rows)
 colour = alt.Color("width:N", sort=None, title=None)
-base = alt.Chart(pd.DataFrame(rows)).encode(color=colour, strokeDash=alt.StrokeDash("width:N", sort=None))
+base = alt.Chart(alt.InlineData(rows)).encode(color=colour, strokeDash=alt.StrokeDash("width:N", sort=None))
 loss = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss before the step (nats)")
 chart = base.mark_line().encode(x="step:Q", y=loss).properties(
     width=480, height=260, title="From width 4,096 on, wider networks train alike"

@@ -16,6 +16,8 @@ from torch import nn
 import nfd
 from nfd.data import digits
 
+alt.renderers.enable("png")
+
 
 class Block(nn.Module):
     """``h + W_2 gelu(W_1 norm(h))``."""

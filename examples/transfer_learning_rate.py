@@ -22,6 +22,8 @@ from torch import nn
 
 import nfd
 
+alt.renderers.enable("png")
+
 
 class Block(nn.Module):
     """Pre-norm attention, with heads of 64, and an MLP."""

@@ -39,7 +39,7 @@ batches = list(zip(*digits().batches(32, STEPS, seed=0)))
 # Small networks say what to expect: `at` are the steps at which they are looked at, those of the watch.
 
 # %%
-looks = (1, *range(EVERY, STEPS + 1, EVERY))
+looks = sorted({1, *range(EVERY, STEPS + 1, EVERY)})
 small = nfd.check(make_model, batches, [16, 32, 64], [2, 4], lr=4e-3, at=looks)
 print(small)
 
