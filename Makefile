@@ -70,11 +70,14 @@ out/zoo/installed: pyproject.toml
 bestiary: .venv/installed
 	$(BIN)/python -m tests.bestiary
 
-# An opponent of the kernels that needs an old JAX, and so an environment of its own.
-# The wheel as users get it: away from the repository, with each extra. VERSIONS=oldest or newest tries others.
+# Sdist and wheel, built, installed and tried away from the repository. It needs a package index with PyTorch, some
+# minutes, and 2 GB of disk (8 GB where that PyTorch brings CUDA). VERSIONS=oldest or tested and INTERPRETER=python3.14
+# try others; VENV=DIR installs into an environment that is kept; EXTRA=1 tries an extra too.
 release-check:
-	$(PYTHON) -m tests.release --versions $(or $(VERSIONS),tested)
+	$(PYTHON) -m tests.release --versions $(or $(VERSIONS),newest) --interpreter $(or $(INTERPRETER),$(PYTHON)) \
+	  $(if $(VENV),--venv $(VENV)) $(if $(EXTRA),--extra)
 
+# An opponent of the kernels that needs an old JAX, and so an environment of its own.
 bench-neural-tangents: out/neural-tangents/installed
 
 out/neural-tangents/installed: benchmarks/neural-tangents.txt

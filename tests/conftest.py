@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import shutil
@@ -55,6 +54,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Made by the first process of pytest that needs them; every process has a copy of its own.
     """
+    import fcntl  # which Windows lacks
+
     from nfd.cli import main
 
     own = tmp_path_factory.mktemp("figures")

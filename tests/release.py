@@ -1,86 +1,110 @@
-"""The wheel as its users get it: built, installed away from the repository, alone and with each extra.
+"""The release as its users get it: sdist and wheel, installed and tried in a folder away from the repository.
 
-make release-check                            # with the versions of constraints.txt
-python -m tests.release --versions oldest     # with the lowest versions that pyproject.toml allows
-python -m tests.release --versions newest     # with the newest ones there are
+make release-check                            # newest versions, this Python
+make release-check VERSIONS=oldest            # the lowest versions that pyproject.toml allows
+make release-check INTERPRETER=python3.14     # another Python; VERSIONS=tested takes those of constraints.txt
 
-It takes minutes and some gigabytes, which it removes.
+It needs a package index that has PyTorch, some minutes, and 2 GB of disk; with PyTorch for CUDA, as PyPI has it for
+Linux, 8 GB. For PyTorch without CUDA name its index in PIP_EXTRA_INDEX_URL, or an environment that has it (`--venv`).
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SETUP = """
-import nfd
-from nfd.data import digits
-
-family = nfd.resnets(64, 10)
-batches = list(zip(*digits().batches(size=4, steps=2, seed=0)))
-"""
-PREDICT = "nfd predict setup.py --depth 2 --width 32 --replicates 2"
-ALONE = (
-    "nfd --version",
-    f"{PREDICT} --out predict",
+SIZES = "--widths 16 32 --depths 1 2"
+COMMANDS = (  # of the README, at small sizes; a check ends with 1 where it finds a fault
+    "nfd --version && nfd --help",
     "python -c 'import nfd; [getattr(nfd, name) for name in nfd.__all__]'",
+    f"nfd check setup.py {SIZES} --lr 0.004 --steps 2 --rule complete-p --out check || [ $? = 1 ]",
+    f"nfd transfer setup.py {SIZES} --lr 0.001 0.002 0.004 0.008 --rules complete-p --seeds 2 --out transfer",
+    "python -m pytest -q -p no:cacheprovider -m 'not slow' tests/contract/test_{public,nouns,wide}.py",
 )
-EXTRAS = {"ray": f"{PREDICT} --out ray --executor ray"}  # what runs with it, and fails without it
+EXTRA = "ray"  # one that fails without it and runs with it
+PREDICT = "nfd predict setup.py --base 16 1 --depth 1 --width 32 --replicates 2 --weights dense"
+IN_SDIST = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "docs/conf.py", "tests/contract/test_public.py")
+IN_WHEEL = ("nfd/py.typed", "nfd/__init__.pyi", "nfd/report/page.html", "nfd/report/page.css", "nfd/scaling/prior.json")
 
 
 def requirements(versions: str) -> str:
     """Constraints for pip."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    optional = project["optional-dependencies"]
     if versions == "tested":
         return (ROOT / "constraints.txt").read_text()
-    if versions == "newest":
-        return ""
-    bounds = [*project["dependencies"], *(line for extra in EXTRAS for line in optional[extra])]
-    return "\n".join(bound.replace(">=", "==") for bound in bounds)
+    bounds = [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
+    return "\n".join(bound.replace(">=", "==") for bound in bounds) if versions == "oldest" else ""
 
 
-def main(versions: str) -> list[str]:
-    """What failed, in a folder away from the repository with an environment of its own."""
-    failed = []
+def main(versions: str, interpreter: str, venv: Path | None, *, extra: bool) -> list[str]:
+    """What failed."""
+    failed: list[str] = []
+
+    def judge(what: str, good: bool, said: str = "") -> None:
+        print(f"{'ok' if good else 'FAILED'}: {what}", flush=True)
+        if not good:
+            print(said)
+            failed.append(what)
+
     with tempfile.TemporaryDirectory() as place:
-        folder, bin_ = Path(place), Path(place) / "venv" / "bin"
+        folder = Path(place)
+        venv = (venv or folder / "venv").resolve()
+        if not venv.exists():
+            subprocess.run([interpreter, "-m", "venv", venv], check=True)
+        pip = [venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        subprocess.run([*pip, "build"], check=True)
+        build = [venv / "bin" / "python", "-m", "build", "--outdir", folder, ROOT]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+        (sdist,), (wheel,) = folder.glob("nfd-*.tar.gz"), folder.glob("nfd-*.whl")
+        with tarfile.open(sdist) as packed, zipfile.ZipFile(wheel) as zipped:
+            own = {name.partition("/")[2] for name in packed.getnames()}
+            names = zipped.namelist()
+        judge("the sdist has tests, documentation, licence and citation", set(IN_SDIST) <= own)
+        alone = all(re.match(r"nfd(-[\d.]+\.dist-info)?/", name) for name in names)
+        judge("the wheel has types and templates, and nothing beside them", alone and set(IN_WHEEL) <= set(names))
+
         (folder / "constraints.txt").write_text(requirements(versions))
-        (folder / "setup.py").write_text(SETUP)
-        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        pip = [bin_ / "python", "-m", "pip", "--disable-pip-version-check"]
-        subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
-        (wheel,) = folder.glob("nfd-*.whl")
+        readme = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+        (folder / "setup.py").write_text(next(block for block in readme if "make_model = " in block))
+        shutil.copytree(ROOT / "tests" / "contract", folder / "tests" / "contract")
+        shutil.copy(ROOT / "tests" / "models.py", folder / "tests")
+        (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n  slow\n  long\n")
 
-        def install(extra: str) -> None:
-            constrained = ["install", "--quiet", "--constraint", folder / "constraints.txt"]
-            subprocess.run([*pip, *constrained, f"{wheel}{extra}"], check=True)
+        def expect(command: str, *, works: bool = True) -> None:
+            path = {"PATH": f"{venv / 'bin'}:/usr/bin:/bin", "HOME": place, "OMP_NUM_THREADS": "1"}
+            ended = subprocess.run(["bash", "-c", command], cwd=folder, env=path, capture_output=True, text=True)
+            said = ended.stdout[-2000:] + ended.stderr[-4000:]
+            judge(("" if works else "without its extra fails: ") + command, (ended.returncode == 0) == works, said)
 
-        def expect(command: str, *, works: bool) -> None:
-            path = {"PATH": f"{bin_}:/usr/bin:/bin", "HOME": place}
-            ended = subprocess.run(command, shell=True, cwd=folder, env=path, capture_output=True, text=True)
-            good = (ended.returncode == 0) == works
-            print(f"{'ok' if good else 'FAILED'}: {'' if works else 'without its extra: '}{command}", flush=True)
-            if not good:
-                print(ended.stdout[-2000:], ended.stderr[-4000:])
-                failed.append(command)
-
-        install("")
-        for command in ALONE:
-            expect(command, works=True)
-        for extra, command in EXTRAS.items():
-            expect(command, works=False)
-            install(f"[{extra}]")
-            expect(command, works=True)
+        constrained = [*pip, "--constraint", folder / "constraints.txt"]
+        subprocess.run([*constrained, "--force-reinstall", "--no-deps", wheel], check=True)
+        subprocess.run([*constrained, wheel], check=True)
+        expect("pip check")
+        expect("! pip list | grep -iE '^(lightning|ray|transformers|wandb) '")
+        subprocess.run([*pip, "pytest"], check=True)
+        for command in (*COMMANDS, f"{PREDICT} --out predict"):
+            expect(command)
+        if extra:
+            expect(f"{PREDICT} --out ray --executor ray", works=False)
+            subprocess.run([*constrained, f"{wheel}[{EXTRA}]"], check=True)
+            expect(f"{PREDICT} --out ray --executor ray")
     return failed
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--versions", choices=("tested", "oldest", "newest"), default="tested")
-    sys.exit(bool(main(parser.parse_args().versions)))
+    parser.add_argument("--versions", choices=("newest", "oldest", "tested"), default="newest")
+    parser.add_argument("--interpreter", default=sys.executable, help="the Python of the environment")
+    parser.add_argument("--venv", type=Path, help="an environment to install into, which is kept")
+    parser.add_argument("--extra", action="store_true", help=f"try the extra {EXTRA} too")
+    given = parser.parse_args()
+    sys.exit(bool(main(given.versions, given.interpreter, given.venv, extra=given.extra)))

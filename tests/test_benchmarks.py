@@ -25,11 +25,9 @@ from benchmarks import (
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
-from benchmarks.measure import Round, UnavailableError
 from benchmarks.page import PAGE, made
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
-from benchmarks.run import Part, measured
 from docs.evidence import OUT, pictures
 
 import nfd
@@ -105,41 +103,7 @@ def test_the_command_prints_a_line_for_each_regression(
         assert "times as good" in lines[0]
 
 
-def test_parts_measured_anew_replace_those_of_the_baseline(tmp_path: Path) -> None:
-    old = result({"a": [{"ratio": noisy(1.0, 0.1, 0)}], "b": [{"ratio": noisy(1.0, 0.1, 1)}]})
-    baseline = tmp_path / "baseline.json"
-    baseline.write_bytes(old.keep(tmp_path).read_bytes())  # as git has it
-    check.accept(old.keep(tmp_path), baseline)
-    again = result({"a": [{"ratio": noisy(3.0, 0.1, 2)}]})
-    check.accept(again.keep(tmp_path), baseline)
-    assert Result.read(baseline).parts == {**old.parts, **again.parts}
-
-
 # ---- running and keeping --------------------------------------------------------------------------------------
-
-
-def test_parts_alternate_and_what_is_missing_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.run.machine", lambda: MACHINE)
-    order: list[str] = []
-
-    def part(name: str) -> Any:
-        def measure(turn: Round) -> list[dict[str, Any]]:
-            order.append(f"{name}{turn.number}")
-            return [{"part": name, "ratio": Ratio.of(1.0 + turn.number)}]
-
-        return measure
-
-    def absent(turn: Round) -> list[dict[str, Any]]:
-        raise UnavailableError("it is not here")
-
-    found = measured([Part("a", part("a"), 2), Part("b", part("b"), 5), Part("c", absent)], quick=True)
-    assert order == ["a0", "b0", "a1", "b1", "b2"]
-    assert found.parts["b"] == [{"part": "b", "ratio": Ratio((1.0, 2.0, 3.0))}]
-    assert found.missing == {"c": "it is not here"}
-    assert "c" not in found.parts
-    first, second = found.keep(tmp_path), found.keep(tmp_path)
-    assert first != second
-    assert Result.read(first) == Result.read(second) == found
 
 
 def test_the_page_is_made_from_the_baseline() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
 import nfd
-from nfd.core.files import prepare_results, replace_file, staged, write_csv, write_json, write_text
+from nfd.core.files import prepare_results, replace_file, staged, write_json, write_text
 
 
 def names_in(directory: Path) -> set[str]:
@@ -55,16 +54,3 @@ def test_a_directory_of_something_else_is_refused_and_stays(tmp_path: Path) -> N
     with nfd.Sweep(tmp_path / "sweep"):
         pass
     prepare_results(tmp_path / "sweep")
-
-
-def test_json_has_no_nan(tmp_path: Path) -> None:
-    path = write_json(tmp_path / "a.json", {"x": [math.nan, 1.0, (math.inf,)], "y": {"z": None}})
-    assert json.loads(path.read_text()) == {"x": [None, 1.0, [None]], "y": {"z": None}}
-
-
-def test_csv_and_directories(tmp_path: Path) -> None:
-    deep = prepare_results(tmp_path / "a" / "b")
-    assert write_csv(deep / "t.csv", [{"x": 1, "y": "p,q"}]).read_bytes() == b'x,y\r\n1,"p,q"\r\n'
-    assert write_csv(deep / "e.csv", []).exists()
-    uneven = write_csv(deep / "u.csv", [{"x": 1}, {"x": 2, "y": 3}])
-    assert uneven.read_bytes() == b"x,y\r\n1,\r\n2,3\r\n"

@@ -1,4 +1,4 @@
-"""Neural Feature Dynamics: deep networks at any width and depth, their limits, and the rules that scale them."""
+"""Tune on a small model, train the large one: checks, learning-rate transfer, scaling laws and limits of networks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # the names of __init__.pyi, each loaded when it is first used: PyTorch takes seconds
 _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
