@@ -3,10 +3,10 @@
 #
 # Theorem 1 and Corollary 1 against the standard network, in PyTorch alone: what one small step changes in the output.
 #
-# `h_0 = U x / sqrt(d), h_l = h_(l-1) + sqrt(T / (L n)) W_l relu(h_(l-1)), f = v.h_L / n`, all weights N(0, 1), |x|^2 = d.
-# The standard network sends gradients back through its own `W_l`, the decoupled one through independent copies of them.
-# By Theorem 1 both change f alike in the limit. Measured and derived, the standard one moves `1 + (T/4) / (1 + T/(2L))`
-# times as far (docs/two-limits.md). This takes a minute.
+# `h_0 = U x / sqrt(d), h_l = h_(l-1) + sqrt(T / (L n)) W_l relu(h_(l-1)), f = v.h_L / n`, all weights N(0, 1), |x|^2
+# = d. The standard network sends gradients back through its own `W_l`, the decoupled one through independent copies
+# of them. By Theorem 1 both change f alike in the limit. Measured and derived, the standard one moves `1 + (T/4) / (1
+# + T/(2L))` times as far (docs/two-limits.md). This takes a minute.
 
 # %% tags=["parameters"]
 WIDTH, SEEDS = 256, 16

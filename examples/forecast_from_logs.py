@@ -1,9 +1,9 @@
 # %% [markdown]
 # # What will the large run reach?
 #
-# You have a table of small runs: parameters, tokens, rate, loss. Two laws forecast one larger run from it: its loss, and
-# the rate to train it at. The table here is the project's own ladder of small GPTs on bytes (`docs/own-ladder.csv`). The
-# largest run is held back, so the forecast can be compared with what happened.
+# You have a table of small runs: parameters, tokens, rate, loss. Two laws forecast one larger run from it: its loss,
+# and the rate to train it at. The table here is the project's own ladder of small GPTs on bytes
+# (`docs/own-ladder.csv`). The largest run is held back, so the forecast can be compared with what happened.
 
 # %% tags=["parameters"]
 TABLE = "docs/own-ladder.csv"
@@ -38,14 +38,17 @@ print(f"{len(past)} runs of at most {max(map(cost, past)):.1e} operations; held 
 # %% [markdown]
 # ## The loss
 #
-# Of each size the run at its best rate is used. The law says how far its runs lie off it, and whether to trust a forecast.
+# Of each size the run at its best rate is used. The law says how far its runs lie off it, and whether to trust a
+# forecast.
 
 # %%
 law = nfd.fit_scaling_law(past, rate="best")
 size = {"parameters": happened["parameters"], "tokens": happened["tokens"]}
 forecast = law.at(**size)
 print(law)
-print(f"forecast {forecast}, happened {happened['loss']:.3f}, {100 * (forecast.value / happened['loss'] - 1):+.1f} % off")
+print(
+    f"forecast {forecast}, happened {happened['loss']:.3f}, {100 * (forecast.value / happened['loss'] - 1):+.1f} % off"
+)
 print(law.refused(**size) or law.warning or "The runs carry this forecast.")
 
 # %% [markdown]
@@ -69,7 +72,9 @@ y = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="loss (nats per byte)")
 told = {"operations": most, "low": forecast.low, "high": forecast.high, "loss": happened["loss"]}
 target = alt.Chart(alt.InlineData([told])).encode(x=x)
 chart = (
-    alt.Chart(alt.InlineData([*best.values()])).mark_point(filled=True).encode(x=x, y=y, color="tokens:N", shape="tokens:N")
+    alt.Chart(alt.InlineData([*best.values()]))
+    .mark_point(filled=True)
+    .encode(x=x, y=y, color="tokens:N", shape="tokens:N")
     + target.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q")
     + target.mark_point(shape="diamond", size=80, color="#D55E00").encode(y=y)
 )

@@ -67,8 +67,10 @@ with open(out / "million.csv", "w", newline="") as file:
 colour = alt.Color("width:N", sort=None, title=None)
 base = alt.Chart(alt.InlineData(rows)).encode(color=colour, strokeDash=alt.StrokeDash("width:N", sort=None))
 loss = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss before the step (nats)")
-chart = base.mark_line().encode(x="step:Q", y=loss).properties(
-    width=480, height=260, title="From width 4,096 on, wider networks train alike"
+chart = (
+    base.mark_line()
+    .encode(x="step:Q", y=loss)
+    .properties(width=480, height=260, title="From width 4,096 on, wider networks train alike")
 )
 chart.save(out / "million.png", scale_factor=2)
 chart

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A plan in Lightning
 #
-# The optimizer of `configure_optimizers` is made from the plan. What the plan gains is measured: a large network trains
-# twice at the rate of a small one, with the plan and with PyTorch's defaults. Needs `pip install lightning`.
+# The optimizer of `configure_optimizers` is made from the plan. What the plan gains is measured: a large network
+# trains twice at the rate of a small one, with the plan and with PyTorch's defaults. Needs `pip install lightning`.
 
 # %% tags=["parameters"]
 BASE, WIDTH, DEPTH = (32, 2), 256, 16
@@ -62,7 +62,7 @@ class Planned(lightning.LightningModule):
 
 
 def trained(width, depth, planned):
-    """The loss on the digits of the test set after training; the callback refuses an optimizer without the plan's groups."""
+    """The test loss after training; the callback refuses an optimizer without the plan's groups."""
     data = digits()
     lightning.seed_everything(0, verbose=False)
     model = Planned(width, depth, planned)

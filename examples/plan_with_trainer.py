@@ -1,8 +1,9 @@
 # %% [markdown]
 # # A plan in Hugging Face's Trainer
 #
-# Tune a small GPT-2, train a larger one at the same rate. What the plan gains is measured: the larger model trains twice
-# at the rate of the small one, with the plan and with PyTorch's defaults. Needs `pip install transformers accelerate`.
+# Tune a small GPT-2, train a larger one at the same rate. What the plan gains is measured: the larger model trains
+# twice at the rate of the small one, with the plan and with PyTorch's defaults. Needs `pip install transformers
+# accelerate`.
 
 # %% tags=["parameters"]
 BASE, WIDTH, DEPTH = (32, 2), 256, 4
@@ -30,8 +31,8 @@ windows = torch.tensor(list(text.encode()))[: len(text.encode()) // 32 * 32].vie
 data = [{"input_ids": w, "labels": w} for w in windows]
 
 # %% [markdown]
-# The plan touches three lines: the initial weights, the optimizer, and a callback that refuses an optimizer without the
-# plan's groups. Clipping over all tensors is off, as it would act differently at another size.
+# The plan touches three lines: the initial weights, the optimizer, and a callback that refuses an optimizer without
+# the plan's groups. Clipping over all tensors is off, as it would act differently at another size.
 
 
 # %%

@@ -26,8 +26,9 @@ from nfd.data import digits
 # %% [markdown]
 # ## The first step, exactly
 #
-# A first small step of gradient descent changes the output in proportion to a kernel: the NTK for the standard network,
-# twice the NNGP for the decoupled one. For ReLU, T = 1 and an input of unit norm per coordinate both are known.
+# A first small step of gradient descent changes the output in proportion to a kernel: the NTK for the standard
+# network, twice the NNGP for the decoupled one. For ReLU, T = 1 and an input of unit norm per coordinate both are
+# known.
 
 # %%
 x = digits().inputs[:1].double()
@@ -38,8 +39,8 @@ print(f"infinite depth: {standard:.6f} and {decoupled:.6f}, ratio {standard / de
 # %% [markdown]
 # ## The first step, measured
 #
-# Real networks of finite depth: the ratio of both changes, plus or minus two standard errors, beside
-# `1 + (T/4) / (1 + T/(2L))`, which tends to 1.25.
+# Real networks of finite depth: the ratio of both changes, plus or minus two standard errors, beside `1 + (T/4) / (1
+# + T/(2L))`, which tends to 1.25.
 
 
 # %%
@@ -56,7 +57,8 @@ def change(depth, feedback, seed):
 
 for depth in DEPTHS:
     own, other = (
-        torch.tensor([change(depth, feedback, seed) for seed in range(NETWORKS)]) for feedback in ("shared", "independent")
+        torch.tensor([change(depth, feedback, seed) for seed in range(NETWORKS)])
+        for feedback in ("shared", "independent")
     )
     ratio = own.mean() / other.mean()
     error = 2 * (own - ratio * other).std() / math.sqrt(NETWORKS) / other.mean()
@@ -66,8 +68,8 @@ for depth in DEPTHS:
 # ## A figure
 #
 # `nfd paper figure` trains what a figure needs, keeps it, and draws every panel. At size `smoke` it shows only that
-# everything works; `cpu` takes minutes and is what the documentation shows; `paper` has the captions'
-# sizes and wants a GPU.
+# everything works; `cpu` takes minutes and is what the documentation shows; `paper` has the captions' sizes and wants
+# a GPU.
 
 # %%
 command = ["nfd", "paper", "figure", FIGURE, "--size", SIZE, "--out", OUT, "--workers", "1"]

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # How big should it be?
 #
-# `nfd.scaling_law` trains small networks of several widths and depths, fits `floor + a / width + b / depth`, and says what
-# a larger network would gain, and how to split a number of parameters between width and depth. The networks read
+# `nfd.scaling_law` trains small networks of several widths and depths, fits `floor + a / width + b / depth`, and says
+# what a larger network would gain, and how to split a number of parameters between width and depth. The networks read
 # scikit-learn's digits. This takes about a minute.
 
 # %% tags=["parameters"]
@@ -55,7 +55,8 @@ print("width 256, depth 8:", law.at(256, 8))
 print(law.best(parameters="200k"))
 
 # %% [markdown]
-# What the law says over widths, with its 95 % interval, for each depth; the dashed line is the infinitely large network.
+# What the law says over widths, with its 95 % interval, for each depth; the dashed line is the infinitely large
+# network.
 
 # %%
 rows = [
@@ -65,7 +66,9 @@ rows = [
     for at in [law.at(n, L)]
 ]
 x = alt.X("width:Q", scale=alt.Scale(type="log", nice=False))
-base = alt.Chart(alt.InlineData(rows)).encode(x=x, color=alt.Color("depth:N", sort=None), strokeDash=alt.StrokeDash("depth:N", sort=None))
+base = alt.Chart(alt.InlineData(rows)).encode(
+    x=x, color=alt.Color("depth:N", sort=None), strokeDash=alt.StrokeDash("depth:N", sort=None)
+)
 lines = base.mark_line(point=True).encode(y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="test loss (nats)"))
 bars = base.mark_rule().encode(y="low:Q", y2="high:Q", strokeDash=alt.value([1, 0]))
 floor = alt.Chart(alt.InlineData([{"loss": law.law.floor.value}])).mark_rule(strokeDash=[6, 4]).encode(y="loss:Q")

@@ -2,9 +2,9 @@
 # # Which learning rate does the large model need?
 #
 # A GPT that reads bytes is tuned at width 64. Does its best rate fit width 256, with PyTorch's defaults and with the
-# rule `complete-p`? `nfd.transfer` trains both sizes at several rates and measures, on new seeds, what the small one's
-# best rate costs the large one. This takes some minutes; every network is kept in `OUT`, so that
-# the same cell continues after a stop.
+# rule `complete-p`? `nfd.transfer` trains both sizes at several rates and measures, on new seeds, what the small
+# one's best rate costs the large one. This takes some minutes; every network is kept in `OUT`, so that the same cell
+# continues after a stop.
 
 # %% tags=["parameters"]
 WIDTHS, DEPTH = [64, 256], 2
@@ -70,14 +70,13 @@ def text(steps, *names, seed):
 train = list(text(STEPS, "typing.py", "inspect.py", seed=0))
 task = nfd.Task(train, eval_batches=list(text(8, "argparse.py", seed=1)))
 with nfd.Sweep(OUT) as sweep:
-    answer = nfd.transfer(
-        GPT, task, WIDTHS, [DEPTH], RATES, rules=("standard", "complete-p"), seeds=SEEDS, sweep=sweep
-    )
+    answer = nfd.transfer(GPT, task, WIDTHS, [DEPTH], RATES, rules=("standard", "complete-p"), seeds=SEEDS, sweep=sweep)
 print(answer)
 
 # %% [markdown]
 # Losses against the rate: a dot is a seed, a line the mean. The arrow is what the large network loses at the small
 # one's best rate.
+
 
 # %%
 def panel(rule):
@@ -94,7 +93,8 @@ def panel(rule):
     base = alt.Chart(alt.InlineData(dots)).encode(x=x, color=alt.Color("width:N", title=None), strokeDash="width:N")
     lost = [{"learning rate": answer.best(rule, WIDTHS[0], DEPTH).value, "loss": float(own.regret.own.mean())}]
     lost[0]["at"] = lost[0]["loss"] + own.regret.loss.value
-    arrow = alt.Chart(alt.InlineData(lost)).mark_rule(strokeWidth=6, opacity=0.5, color="#D55E00").encode(x=x, y=y, y2="at:Q")
+    mark = alt.Chart(alt.InlineData(lost)).mark_rule(strokeWidth=6, opacity=0.5, color="#D55E00")
+    arrow = mark.encode(x=x, y=y, y2="at:Q")
     said = f"{rule}: the small network's rate costs {own.regret.loss.value:+.2f} nats"
     layers = arrow + base.mark_point(size=18).encode(y=y) + base.mark_line().encode(y=alt.Y("mean(loss):Q"))
     return layers.properties(width=300, height=260, title=said)

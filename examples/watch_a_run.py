@@ -43,6 +43,7 @@ looks = sorted({1, *range(EVERY, STEPS + 1, EVERY)})
 small = nfd.check(make_model, batches, [16, 32, 64], [2, 4], lr=4e-3, at=looks)
 print(small)
 
+
 # %%
 def train(planned):
     """Train the large network under a watch, with the plan's rates or with one for all tensors."""

@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-# The scripts in cells: what stands in place of their parameters, what they print, and how many files of images they write.
+# Scripts in cells: what stands in place of their parameters, what they print, and how many images they write.
 SMALL = {
     "check_transformer": (
         "WIDTHS, DEPTHS, STEPS, SEEDS, LARGE, LARGE_STEPS = [16, 32], [1, 2], 2, 2, (32, 3), 2",
@@ -32,7 +32,9 @@ SMALL = {
     "first_step_by_hand": (
         "WIDTH, SEEDS, HORIZONS, DEPTHS = 32, 2, (1.0,), (4,)", r"1.0   4 +[\d.]+ \+- [\d.]+ +1.222", 0,
     ),
-    "forecast_from_logs": ("DEPTH = 2", r"(?s)forecast [+\d.]+ \[.*happened 1.\d+.*the best rate that was tried: 0.0", 0),
+    "forecast_from_logs": (
+        "DEPTH = 2", r"(?s)forecast [+\d.]+ \[.*happened 1.\d+.*the best rate that was tried: 0.0", 0,
+    ),
     "million_wide": ("WIDTHS, STEPS = [32, 64], 2", r"width +64: loss [\d.]+ -> [\d.]+", 1),
     "plan_with_lightning": (
         "BASE, WIDTH, DEPTH, STEPS = (16, 2), 32, 3, 3", r"(?s)small, lr.*defaults: loss: .*the plan: loss: ", 0,
@@ -46,7 +48,8 @@ SMALL = {
         3,
     ),
     "scaling_law": (
-        "WIDTHS, DEPTHS, STEPS, SEEDS = [8, 16, 32], [1, 2, 3], 16, 3", r"(?s)infinitely large: .*width 256, depth 8: ", 0,
+        "WIDTHS, DEPTHS, STEPS, SEEDS = [8, 16, 32], [1, 2, 3], 16, 3",
+        r"(?s)infinitely large: .*width 256, depth 8: ", 0,
     ),
     "transfer_learning_rate": (
         "WIDTHS, DEPTH, RATES, STEPS, SEEDS = [64, 128], 1, [2e-3, 8e-3, 3.2e-2], 4, 2",
