@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import (
-    against_others,
+    beside,
     check,
     embedding_rate,
     muon_depth,
@@ -121,17 +121,17 @@ def test_the_charts_of_evidence_and_questions_are_those_of_their_numbers() -> No
         assert words[0] == words[1]
 
 
-# ---- the page of others' numbers --------------------------------------------------------------------------------
+# ---- nfd beside others ------------------------------------------------------------------------------------------
 
 
-def test_the_toy_moves_as_theory_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(against_others, "TOY_WIDTH", 32)
-    powers = {}
-    for rule in against_others.THEORY:
-        values = torch.tensor([[against_others.moved(rule, L, seed, 1e-8) for L in (2, 16)] for seed in range(2)])
-        powers[rule] = against_others.slopes((2, 16), values).value
-    assert abs(powers["depth-mup"] + 0.5) < 0.05
-    assert abs(powers["complete-p"]) < 0.05
+def test_edits_of_a_way_are_counted_and_what_its_check_says_anew_is_caught() -> None:
+    assert [beside.changed(beside.edited(way)) for way in ("nothing", "nfd")] == [0, 5]
+    assert beside.changed(beside.edited("nfd", "one rate for all")) == 4
+    own = {
+        "said": {"-": {"note": ""}, "one rate for all": {"note": "", "watch 1": ""}, "start forgotten": {"note": ""}}
+    }
+    judged = [beside.caught(own, mistake) for mistake in ("one rate for all", "start forgotten", "head forgotten")]
+    assert judged == ["caught: `nfd.Watch`", "**not seen**", "no such line"]
 
 
 # ---- the page of Muon in depth ----------------------------------------------------------------------------------
