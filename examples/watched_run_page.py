@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 Known = Mapping[str, Any]
@@ -16,30 +18,39 @@ RUNS = {
     "saved": "the same, begun again once the alert is read",
 }
 
-SHOWN = {"transfer": "\nReport: ", "check": "\n  ", "plan": "\nPlan: "}  # until where; the check without its table
+# The lines that are shown of what was printed, by their beginnings
+TRANSFER = r" width| ─| \d|complete-p:"
+PLAN = r" tensor| ─| tokens| blocks\.\*\.(query|out|down)| head"
+WATCH = r" meter| ─| (activation|function_update|inner_update|stream_update|alignment) +the network "
 LAST = 8  # steps
+WIDTH = 88  # characters of a line of code that the page shows without scrolling
 
 PAGE = """# A larger run, watched and saved
 
-Follow one model from tuning to a run that goes wrong and is saved, as you would do it with yours.
-Words and symbols are in the [glossary](../glossary.md).
+A small GPT reads the source of Python's `typing` and `inspect` as bytes. We tune it small, plan a larger one, make a
+mistake that many training loops make, and save the run:
 
-*Made by `python examples/watched_run.py`, which does all of this on two cores in minutes.* A small GPT reads the
-source of Python's `typing` and `inspect` as bytes (`examples/wide_gpt.py`). We tune it small, plan a larger one,
-watch its training, make a mistake that many training loops make, and save the run. The commands run in the folder of
-the example. They accept your own file as well.
+{losses}
+
+{verdict}
+
+*Made by `python examples/watched_run.py`, in minutes on two cores.* The commands run in the folder of the example,
+and take your own file as well.
 
 ## Tune small
 
 {transfer}
 
-Its rate of {lr:g} is what the larger network gets, through its plan.
+```text
+{transferred}
+```
+
+Through its plan the larger network gets this rate, {lr:g}.
 
 ## Learn what to expect
 
-A check trains a few small networks of two widths and two depths with the same batches, rate and schedule, and looks
-at them at several steps. From it the watch predicts every meter of the larger network, with the limits that a sound
-run keeps.
+A check trains small networks of two widths and two depths with the same batches, rate and schedule, and looks at them
+at several steps. From it the watch predicts every meter of the larger network.
 
 {check}
 
@@ -49,28 +60,28 @@ run keeps.
 
 {plan}
 
+```text
+{planned}
+```
+
 ## Train it, and watch
 
 ```bash
 python examples/watched_run.py
 ```
 
-trains the network of width {width} and depth {depth} by this plan, in a loop of plain PyTorch. The lines that matter:
+trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch. The lines that matter:
 
 ```text
 watch = nfd.Watch(model, plan, sample, every={every}, expected="{out}/check")
-watch.listeners.append(partial(nfd.run_page, path="run.html"))   # a page that follows the run
+watch.listeners.append(partial(nfd.run_page, path="run.html"))  # a page that follows the run
 ...
-group["lr"] = lr * schedule(step) * group["lr_scale"]            # for every group, before every step
+group["lr"] = lr * schedule(step) * group["lr_scale"]  # of every group, before every step
 ...
-watch.step()                                                     # after optimizer.step()
+watch.step()  # after optimizer.step()
 ```
 
-The run keeps its bands: {sound_alerts}. Its last look, as `watch.line` has it:
-
-```text
-{sound_line}
-```
+The run keeps its bands: {sound_alerts}.
 
 ## The run that goes wrong
 
@@ -81,9 +92,7 @@ group["lr"] = lr * schedule(step)
 ```
 
 The plan gave the matrices inside of branches {factor:g} times the rate of the embedding; this line erases that.
-Nothing breaks, and the loss falls. The optimizer of the plan warns at its first step:
-
-{warnings}
+Nothing breaks, and the loss falls. The optimizer of the plan warns at its first step.
 
 {alert}
 
@@ -95,14 +104,10 @@ Nothing breaks, and the loss falls. The optimizer of the plan warns at its first
 
 Two ways lead on from step {read}. Both end with the same batch as the first two runs, so that all have cost the same.
 One loop takes `group["lr_scale"]` again and continues with its present weights. The other starts again, with the
-weights of `plan.apply_` and the batches that are left.
+weights of `plan.apply_` and the batches that are left. Here it paid to begin again.
 
-{losses}
-
-{verdict}
-
-`nfd.run_page` wrote a page for each of the runs: `sound.html`, `wrong.html`, `mended.html`, `saved.html`. How to use
-the watch in your own loop: [watch a training](watch.md).
+`nfd.run_page` wrote a page for each run: `sound.html`, `wrong.html`, `mended.html`, `saved.html`. [Watch a
+training](watch.md) shows how.
 """
 
 
@@ -110,15 +115,15 @@ def page(known: Known) -> str:
     """The page in Markdown."""
     sound, wrong = known["sound"], known["wrong"]
     return PAGE.format(
-        **{name: asked(known[name], end) for name, end in SHOWN.items()},
+        **{name: asked(known[name]["command"]) for name in ("transfer", "check", "plan")},
+        transferred=shown(known["transfer"]["printed"], TRANSFER),
+        planned=shown(known["plan"]["printed"], PLAN),
         verdicts=verdicts(known["verdicts"]),
         **known["setting"],
         lr=known["lr"],
         sound_alerts=f"{len(sound['alerts'])} alerts",
-        sound_line=filled(sound["line"]),
-        warnings=quoted(wrong["warnings"][:1]),
         alert=alert(wrong["alerts"], known["setting"]["read"]),
-        table=wrong["table"],
+        table=shown(wrong["table"], WATCH),
         losses=losses(known),
         verdict=verdict({name: known[name]["held_out"] for name in RUNS}),
     )
@@ -133,8 +138,12 @@ def verdicts(rows: Sequence[Known]) -> str:
         for row in rows
         if row["verdict"] in ("COLLAPSES", "GROWS") and (row["meter"], row["verdict"]) != ("loss", "COLLAPSES")
     ]
-    against = f"Against the rule: {'; '.join(faults)}." if faults else "None of them is against the rule."
-    return filled(f"Its table has {len(rows)} verdicts: {told}. {against} ([What a table looks like](../checks.md).)")
+    against = (
+        f"Against the rule: {'; '.join(faults)}. A watch raises no alert at a fault that its small networks have, too."
+        if faults
+        else "None of them is against the rule."
+    )
+    return filled(f"Its table has {len(rows)} verdicts: {told}. {against}")
 
 
 def alert(alerts: Sequence[Known], read: int) -> str:
@@ -144,19 +153,29 @@ def alert(alerts: Sequence[Known], read: int) -> str:
     step, text = alerts[0]["step"], quoted([alerts[0]["text"]])
     return (
         f"The watch raises an alert at step {step}:\n\n{text}\n\nSuppose that nobody reads it before step {read}. "
-        "`print(watch)` at that step:"
+        "`print(watch)` then, without the layers:"
     )
 
 
-def asked(command: Known, end: str) -> str:
-    """A command, and what it printed before ``end``."""
-    words = command["command"].replace(" --", " \\\n    --")
-    return f"```bash\n{words}\n```\n\n```text\n{command['printed'].partition(end)[0]}\n```"
+def asked(command: str) -> str:
+    """A command, in lines that begin with an option."""
+    lines = textwrap.wrap(re.sub(" (?!--)", "\0", command), WIDTH, break_on_hyphens=False)
+    return "```bash\n" + " \\\n    ".join(lines).replace("\0", " ") + "\n```"
+
+
+def shown(text: str, lines: str) -> str:
+    """The lines that begin with a pattern: a table, of which no two columns are far apart, and sentences, wrapped."""
+    found = [line for line in text.splitlines() if re.match(lines, line)]
+    table = [line for line in found if line.startswith(" ")]
+    blank = [set(column) <= {" ", "─"} for column in zip_longest(*table, fillvalue=" ")]
+    kept = [i for i in range(len(blank)) if not all(blank[max(i - 2, 0) : i + 1])]
+    rows = ["".join(line[i : i + 1] for i in kept).rstrip() for line in table]
+    return "\n".join([*rows, *(filled(line) for line in found if line not in table)])
 
 
 def filled(text: str) -> str:
-    """In lines of 120 characters."""
-    return textwrap.fill(text, 120, break_on_hyphens=False, break_long_words=False)
+    """In lines that the page shows whole."""
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def quoted(texts: Sequence[str]) -> str:

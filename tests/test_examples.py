@@ -127,8 +127,9 @@ def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "checks.md").write_text("the page as git has it")
     runpy.run_path(str(EXAMPLES / "checks.py"), run_name="__main__")
     page = (tmp_path / "checks.md").read_text()
-    assert page.count("\nRule '") == page.count("\n## ") == 8
-    assert page.count("inner_update") >= 8
+    assert page.count("\n| two-layer, ") == 5
+    assert page.count("\n| GPT-2, ") == page.count("\n| plain blocks, ") + 2 == 4  # against depth and against width
+    assert page.count("\nRule '") == 1
 
 
 def test_the_watched_run_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
