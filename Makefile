@@ -38,10 +38,7 @@ docs: .venv/installed
 # The notebooks of the gallery, executed: make notebooks, or NAMES="scaling_law" for some.
 notebooks: .venv/installed
 	$(BIN)/python -m ipykernel install --sys-prefix --name python3
-	cd examples && for name in $(or $(NAMES),$$(grep -l '^# %% tags' *.py | sed 's/.py$$//')); do \
-	  ../$(BIN)/jupytext --quiet --to ipynb --output notebooks/$$name.ipynb $$name.py && \
-	  ../$(BIN)/jupyter-execute --inplace notebooks/$$name.ipynb || exit 1; \
-	done
+	$(BIN)/python docs/notebooks.py $(NAMES)
 
 # The images of the documentation, by their commands; make charts CHARTS="million.png" DIR=... for some of them.
 charts: .venv/installed

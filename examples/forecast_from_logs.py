@@ -11,7 +11,6 @@ DEPTH = 2
 
 # %%
 import csv
-from pathlib import Path
 
 import altair as alt
 
@@ -19,8 +18,7 @@ import nfd
 
 alt.renderers.enable("png")
 
-here = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / TABLE).exists())
-with open(here / TABLE) as file:
+with open(TABLE) as file:
     rows = [{key: float(value) for key, value in row.items() if key != "part"} for row in csv.DictReader(file)]
 runs = [row for row in rows if row["depth"] == DEPTH and row["batch"] == 512]
 

@@ -6,7 +6,7 @@
 
 # %% tags=["parameters"]
 WIDTH, DEPTH = 128, 8
-STEPS, EVERY = 12, 3
+STEPS, EVERY = 6, 2
 
 # %%
 import torch
@@ -40,7 +40,7 @@ batches = list(zip(*digits().batches(32, STEPS, seed=0)))
 
 # %%
 looks = sorted({1, *range(EVERY, STEPS + 1, EVERY)})
-small = nfd.check(make_model, batches, [16, 32, 64], [2, 4], lr=4e-3, at=looks)
+small = nfd.check(make_model, batches, [32, 64], [2, 4], lr=4e-3, at=looks)
 print(small)
 
 
@@ -48,7 +48,7 @@ print(small)
 def train(planned):
     """Train the large network under a watch, with the plan's rates or with one for all tensors."""
     model = make_model(WIDTH, DEPTH)
-    plan = nfd.plan(model, (16, 2), make_model=make_model, sample=batches[0][0])
+    plan = nfd.plan(model, (32, 2), make_model=make_model, sample=batches[0][0])
     plan.apply_(model, seed=0)
     optimizer = plan.make_optimizer(model, lr=4e-3) if planned else torch.optim.AdamW(model.parameters(), lr=4e-3)
     watch = nfd.Watch(model, plan, batches[0][0], every=EVERY, expected=small)

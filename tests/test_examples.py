@@ -19,6 +19,7 @@ import torch
 from tests.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+DOCS = EXAMPLES.parent / "docs"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
@@ -88,7 +89,7 @@ def test_scripts_in_cells(
 ) -> None:
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
-    monkeypatch.chdir(EXAMPLES if name == "forecast_from_logs" else tmp_path)
+    monkeypatch.chdir(EXAMPLES.parent if name == "forecast_from_logs" else tmp_path)
     parameters, printed, images = SMALL[name]
     exec(compile("\n".join(sources(name, parameters)), f"{name}.py", "exec"), {})
     assert re.search(printed, capsys.readouterr().out)
@@ -125,7 +126,7 @@ def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(sys, "argv", ["checks.py", "--size", "small", "--out", str(tmp_path)])
     (tmp_path / "checks.md").write_text("the page as git has it")
-    runpy.run_path(str(EXAMPLES / "checks.py"), run_name="__main__")
+    runpy.run_path(str(DOCS / "checks.py"), run_name="__main__")
     page = (tmp_path / "checks.md").read_text()
     assert page.count("\n| two-layer, ") == 5
     assert page.count("\n| GPT-2, ") == page.count("\n| plain blocks, ") + 2 == 4  # against depth and against width
@@ -133,15 +134,15 @@ def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_watched_run_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    folder = EXAMPLES.parent / "docs/howto"
+    monkeypatch.syspath_prepend(str(DOCS))
+    folder = DOCS / "howto"
     known = json.loads((folder / "watched-run.json").read_text())
     assert importlib.import_module("watched_run_page").page(known) == (folder / "watched-run.md").read_text()
 
 
 @pytest.mark.slow
 def test_the_watched_run_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.syspath_prepend(str(DOCS))
     example = importlib.import_module("watched_run")
     for name, size in {"STEPS": 4, "EVERY": 2, "READ": 2, "WIDTH": 128, "DEPTH": 4}.items():
         monkeypatch.setattr(example, name, size)
