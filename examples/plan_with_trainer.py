@@ -6,8 +6,8 @@
 # accelerate`.
 
 # %% tags=["parameters"]
-BASE, WIDTH, DEPTH = (32, 2), 256, 4
-LR, STEPS = 1e-2, 40
+BASE, WIDTH, DEPTH = (32, 2), 256, 8
+LR, STEPS = 2e-2, 40
 
 # %%
 import tempfile
