@@ -9,8 +9,13 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_
 .PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage \
   zoo bestiary release-check browser clean
 
-demo: .venv/installed
-	$(BIN)/nfd paper study
+# A small Transformer and the paper's limit, on one page: out/demo/report.html. A minute, by the base package alone.
+demo: .venv/base
+	$(BIN)/nfd transfer examples/small_transformer.py --widths 32 64 --depths 2 4 --rules standard complete-p \
+	  --lr 0.001 0.002 0.004 0.008 0.016 --out out/demo/transformer
+	$(BIN)/nfd paper study --steps 20 --depths 2 4 8 --limit-width 1024 --widths 64 256 --seeds 3 \
+	  --block-depths 4 8 16 --block-seeds 3 --out out/demo/limit
+	$(BIN)/nfd report out/demo --out out/demo
 
 test: lint
 	$(PYTEST)
@@ -30,12 +35,10 @@ lint: .venv/installed
 docs: .venv/installed
 	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
 
-# The notebooks of the examples that are written in cells.
+# The notebooks of the gallery, executed: make notebooks, or NAMES="scaling_law" for some.
 notebooks: .venv/installed
-	@mkdir -p examples/notebooks
-	for script in $$(grep -l '^# %% tags' examples/*.py); do \
-	  $(BIN)/jupytext --quiet --update --to ipynb --output examples/notebooks/$$(basename $$script .py).ipynb $$script; \
-	done
+	$(BIN)/python -m ipykernel install --sys-prefix --name python3
+	$(BIN)/python docs/notebooks.py $(NAMES)
 
 # The images of the documentation, by their commands; make charts CHARTS="million.png" DIR=... for some of them.
 charts: .venv/installed
@@ -97,8 +100,12 @@ browser:
 	  || echo "Chromium could not be installed: the tests that need a browser will be skipped."; \
 	fi
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . -c constraints.txt
+	touch $@
+
+.venv/installed: .venv/base
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
 

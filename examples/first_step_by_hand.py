@@ -1,23 +1,29 @@
-"""Theorem 1 and Corollary 1 against the standard network, in PyTorch alone: what one small step changes in the output.
+# %% [markdown]
+# # The paper's theorem, by hand
+#
+# Theorem 1 and Corollary 1 against the standard network, in PyTorch alone: what one small step changes in the output.
+#
+# `h_0 = U x / sqrt(d), h_l = h_(l-1) + sqrt(T / (L n)) W_l relu(h_(l-1)), f = v.h_L / n`, all weights N(0, 1), |x|^2
+# = d. The standard network sends gradients back through its own `W_l`, the decoupled one through independent copies
+# of them. By Theorem 1 both change f alike in the limit. Measured and derived, the standard one moves `1 + (T/4) / (1
+# + T/(2L))` times as far (docs/two-limits.md). This takes a minute.
 
-h_0 = U x / sqrt(d), h_l = h_(l-1) + sqrt(T / (L n)) W_l relu(h_(l-1)), f = v.h_L / n, all weights N(0, 1), |x|^2 = d.
-The standard network sends gradients back through its own W_l, the decoupled one through independent copies of them.
-By Theorem 1 both change f alike in the limit. Measured and derived, the standard one moves 1 + (T/4) / (1 + T/(2L))
-times as far (docs/two-limits.md).
+# %% tags=["parameters"]
+WIDTH, SEEDS = 256, 16
+HORIZONS, DEPTHS = (0.5, 1.0, 2.0), (4, 16, 64)
 
-Run: python examples/first_step_by_hand.py
-"""
-
+# %%
 import torch
 
 
-def change(n: int, L: int, T: float, own_weights: bool, seed: int, step: float = 1e-3) -> float:
-    draw = torch.Generator().manual_seed(seed)
-    U, v = torch.randn(n, generator=draw), torch.randn(n, generator=draw)  # U x / sqrt(d) is N(0, 1) a coordinate
-    W, copies = (torch.randn(L, n, n, generator=draw) for _ in range(2))
+def change(n, L, T, own_weights, seed, step=1e-3):
+    """What a step changes in the output of one network."""
+    draw = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.float64}
+    U, v = torch.randn(n, **draw), torch.randn(n, **draw)  # U x / sqrt(d) is N(0, 1) a coordinate
+    W, copies = (torch.randn(L, n, n, **draw) for _ in range(2))
     scale = (T / (L * n)) ** 0.5
 
-    def forward() -> list[torch.Tensor]:
+    def forward():
         h = [U]
         for matrix in W:
             h.append(h[-1] + scale * matrix @ h[-1].relu())
@@ -34,12 +40,11 @@ def change(n: int, L: int, T: float, own_weights: bool, seed: int, step: float =
     return float(v @ forward()[-1] / n - before)
 
 
-if __name__ == "__main__":
-    torch.set_default_dtype(torch.float64)
-    print("  T   L   standard / decoupled   formula")
-    for T in (0.5, 1.0, 2.0):
-        for L in (4, 16, 64):
-            own, other = (torch.tensor([change(256, L, T, is_own, s) for s in range(16)]) for is_own in (True, False))
-            ratio = own.mean() / other.mean()
-            error = (own - ratio * other).std() / 4 / other.mean().abs()
-            print(f"{T:3} {L:3}     {ratio:.3f} +- {error:.3f}          {1 + (T / 4) / (1 + T / (2 * L)):.3f}")
+# %%
+print("  T   L   standard / decoupled   formula")
+for T in HORIZONS:
+    for L in DEPTHS:
+        own, other = (torch.tensor([change(WIDTH, L, T, is_own, s) for s in range(SEEDS)]) for is_own in (True, False))
+        ratio = own.mean() / other.mean()
+        error = (own - ratio * other).std() / SEEDS**0.5 / other.mean().abs()
+        print(f"{T:3} {L:3}     {ratio:.3f} +- {error:.3f}          {1 + (T / 4) / (1 + T / (2 * L)):.3f}")

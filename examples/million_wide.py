@@ -10,30 +10,39 @@ STEPS = 12
 OUT = "out/million"
 
 # %%
+import csv
 import time
+from pathlib import Path
+
+import altair as alt
+from torch import nn
 
 import nfd
-from nfd.core.files import Axes, prepare_directory, write_csv
 from nfd.data import digits
-from nfd.report.charts import drawn, still
-from nfd.runs.losses import cross_entropy
-from nfd.runs.trial import train
 
-DEPTH, BATCH, ETA_C = 4, 8, 0.5
+alt.renderers.enable("png")
+
+DEPTH, BATCH, LR = 4, 8, 0.5
 
 # %% [markdown]
-# One network, trained by the library's own loop. `reserve` says how many samples are to come, so that the factors that
-# stand for the weights are allocated once.
+# The loop is an ordinary one. `reserve` says how many samples are to come, so that the factors that stand for the
+# weights are allocated once.
 
 
 # %%
-def losses_of(width: int) -> list[float]:
+def losses_of(width):
     """Training losses before every step, of a network with deferred weights."""
     x, y = digits().batches(BATCH, STEPS, seed=0)
     net = nfd.ResNet(64, 10, width, DEPTH, weights="deferred")
     net.reserve(STEPS * BATCH)
-    optimizer = nfd.SGD(net.param_groups(ETA_C))
-    return [row.loss for row in train(net, optimizer, zip(x, y, strict=True), cross_entropy)]
+    optimizer, losses = nfd.SGD(net.param_groups(LR)), []
+    for inputs, targets in zip(x, y):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
 
 
 rows = []
@@ -42,17 +51,26 @@ for width in WIDTHS:
     losses = losses_of(width)
     seconds, dense = time.perf_counter() - start, 4 * DEPTH * width**2 / 1e9
     print(f"width {width:>9,}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {seconds:.1f} s, dense {dense:,.1f} GB")
-    name = f"width {width:,}"
-    rows = [{"series": name, "step": k, "loss": x} for k, x in enumerate(losses)] + rows  # the widest is drawn below
+    rows += [{"width": f"width {width:,}", "step": k, "loss": loss} for k, loss in enumerate(losses)]
 
 # %% [markdown]
 # The loss as a chart and as a table. Networks of different width have different random weights, so their curves differ
 # by the noise of one draw, which falls as one over the square root of the width.
 
 # %%
-axes = Axes("step", "loss", "step", "training loss before the step (nats), one network each", "curves")
-chart = drawn(rows, axes)
-out = prepare_directory(OUT)
-write_csv(out / "million.csv", rows)
-(out / "million.png").write_bytes(still(chart)[1])
+out = Path(OUT)
+out.mkdir(parents=True, exist_ok=True)
+with open(out / "million.csv", "w", newline="") as file:
+    table = csv.DictWriter(file, rows[0])
+    table.writeheader()
+    table.writerows(rows)
+colour = alt.Color("width:N", sort=None, title=None)
+base = alt.Chart(alt.InlineData(rows)).encode(color=colour, strokeDash=alt.StrokeDash("width:N", sort=None))
+loss = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss before the step (nats)")
+chart = (
+    base.mark_line()
+    .encode(x="step:Q", y=loss)
+    .properties(width=480, height=260, title="From width 4,096 on, wider networks train alike")
+)
+chart.save(out / "million.png", scale_factor=2)
 chart

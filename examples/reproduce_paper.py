@@ -9,27 +9,26 @@
 DEPTHS = [4, 16]
 NETWORKS = 24
 WIDTH = 256
-FIGURE = "1"
-SIZE = "smoke"
+FIGURE, SIZE = "1", "smoke"
 OUT = "out/reproduce"
 
 # %%
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
 
 import nfd
-from nfd.cli import main
-from nfd.core.estimates import interval
 from nfd.data import digits
-from nfd.paper.two_limits import first_step
 
 # %% [markdown]
 # ## The first step, exactly
 #
-# A first small step of gradient descent changes the output in proportion to a kernel: the NTK for the standard network,
-# twice the NNGP for the decoupled one. For ReLU, T = 1 and an input of unit norm per coordinate both are known.
+# A first small step of gradient descent changes the output in proportion to a kernel: the NTK for the standard
+# network, twice the NNGP for the decoupled one. For ReLU, T = 1 and an input of unit norm per coordinate both are
+# known.
 
 # %%
 x = digits().inputs[:1].double()
@@ -40,26 +39,40 @@ print(f"infinite depth: {standard:.6f} and {decoupled:.6f}, ratio {standard / de
 # %% [markdown]
 # ## The first step, measured
 #
-# Real networks of finite depth: the ratio of the two changes with a 95 % interval over networks, beside
-# `1 + (T/4) / (1 + T/(2L))`, which tends to 1.25.
+# Real networks of finite depth: the ratio of both changes, plus or minus two standard errors, beside `1 + (T/4) / (1
+# + T/(2L))`, which tends to 1.25.
+
 
 # %%
+def change(depth, feedback, seed):
+    """What a small step changes in the output of one network."""
+    net = nfd.ResNet(64, 1, WIDTH, depth, feedback=feedback, seed=seed, dtype=torch.float64)
+    optimizer = nfd.SGD(net.param_groups(1e-3))
+    before = net(x)
+    before.sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        return float(before - net(x))
+
+
 for depth in DEPTHS:
-    changes = [
-        torch.stack([first_step(x, WIDTH, depth, feedback, seed) for seed in range(NETWORKS)])
+    own, other = (
+        torch.tensor([change(depth, feedback, seed) for seed in range(NETWORKS)])
         for feedback in ("shared", "independent")
-    ]
-    ratio = interval(lambda a, b: a.mean(0) / b.mean(0), *changes)
-    print(f"depth {depth:>3}: {ratio}, exact {1 + 0.25 / (1 + 0.5 / depth):.3f}")
+    )
+    ratio = own.mean() / other.mean()
+    error = 2 * (own - ratio * other).std() / math.sqrt(NETWORKS) / other.mean()
+    print(f"depth {depth:>3}: {ratio:.3f} +- {error:.3f}, exact {1 + 0.25 / (1 + 0.5 / depth):.3f}")
 
 # %% [markdown]
 # ## A figure
 #
 # `nfd paper figure` trains what a figure needs, keeps it, and draws every panel. At size `smoke` it shows only that
-# everything works; `cpu` takes minutes and is what the documentation shows; `paper` has the captions'
-# sizes and wants a GPU.
+# everything works; `cpu` takes minutes and is what the documentation shows; `paper` has the captions' sizes and wants
+# a GPU.
 
 # %%
-main(["paper", "figure", FIGURE, "--size", SIZE, "--out", OUT, "--executor", "inline"])
+command = ["nfd", "paper", "figure", FIGURE, "--size", SIZE, "--out", OUT, "--workers", "1"]
+subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
 for panel in sorted(Path(OUT).glob("**/*.png")):
     print(panel)

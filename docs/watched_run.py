@@ -1,7 +1,7 @@
 """One small GPT from tuning to a larger run that is watched, goes wrong, and is saved.
 
-python examples/watched_run.py                        # minutes; docs/howto/watched-run.md and its numbers, into --out
-python examples/watched_run.py --page docs/howto      # writes the page again from the numbers there; trains nothing
+python docs/watched_run.py                        # minutes; docs/howto/watched-run.md and its numbers, into --out
+python docs/watched_run.py --page docs/howto      # writes the page again from the numbers there; trains nothing
 
 Stop it at any time: the same command continues from there.
 """
@@ -14,6 +14,7 @@ import io
 import json
 import math
 import shlex
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -22,11 +23,13 @@ from typing import Any
 
 import torch
 import watched_run_page
-import wide_gpt
 from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory, write_json, write_text
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import wide_gpt
 
 OUT = "out/watched"
 STEPS, EVERY, WARM_UP = 40, 4, 4
