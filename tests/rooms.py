@@ -1,4 +1,4 @@
-"""``make lint`` keeps the house its size: lines and files of every room, and what each entry point imports.
+"""``make lint`` keeps the house its size: lines and files of every room, words of the pages, imports of entry points.
 
 A number may fall freely. Raise one here only with what it buys; the commit says why.
 """
@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS = 22_849, 83, 6_000, 19_498, 7_488
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_183, 83, 6_000, 19_510, 7_542, 45_000
 
 ROOMS = {  # lines and files, without __init__.py
-    "core": (1_602, 8),
+    "core": (1_661, 8),
     "scaling": (4_276, 11),
     "wide": (2_785, 9),
-    "families": (1_386, 5),
-    "runs": (1_354, 5),
-    "meters": (2_050, 6),
-    "rates": (1_495, 4),
-    "forecasts": (2_435, 6),
+    "families": (1_392, 5),
+    "runs": (1_356, 5),
+    "meters": (2_076, 6),
+    "rates": (1_564, 4),
+    "forecasts": (2_483, 6),
     "limits": (1_426, 4),
-    "watch": (1_492, 4),
-    "report": (711, 3),
+    "watch": (1_525, 4),
+    "report": (772, 3),
 }
 
 MODULES = {  # an entry point, called as in its docstring, and how many modules of ours it imports
@@ -55,6 +55,7 @@ def too_large() -> list[str]:
         "lines of the paper": (lines(SOURCE / "paper"), PAPER),
         "lines of tests": (lines(root / "tests"), TESTS),
         "lines of benchmarks and examples": (lines(root / "benchmarks", root / "examples"), BENCHMARKS),
+        "words of the pages": (sum(len(page.read_text().split()) for page in (root / "docs").rglob("*.md")), WORDS),
     }
     for code, most in MODULES.items():
         counted = subprocess.run([sys.executable, "-c", code + _COUNT], capture_output=True, text=True, check=True)
