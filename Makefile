@@ -12,9 +12,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_
 # A small Transformer and the paper's limit, on one page: out/demo/report.html. A minute, by the base package alone.
 demo: .venv/base
 	$(BIN)/nfd transfer examples/small_transformer.py --widths 32 64 --depths 2 4 --rules standard complete-p \
-	  --lr 0.001 0.002 0.004 0.008 0.016 --out out/demo/transformer
+	  --lr 0.001 0.002 0.004 0.008 0.016 --out out/demo/model
 	$(BIN)/nfd paper study --steps 20 --depths 2 4 8 --limit-width 1024 --widths 64 256 --seeds 3 \
-	  --block-depths 4 8 16 --block-seeds 3 --out out/demo/limit
+	  --block-depths 4 8 16 --block-seeds 3 --out out/demo/paper
 	$(BIN)/nfd report out/demo --out out/demo
 
 test: lint

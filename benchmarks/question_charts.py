@@ -13,14 +13,16 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from benchmarks.embedding_rate import WIDTHS
 from benchmarks.real_ladders_charts import svg
-from nfd.core.files import Axes, write_text
+from nfd.core.files import Axes, Finding, write_text
 from nfd.core.tables import Row
-from nfd.report.charts import drawn
+from nfd.report.charts import chart_of
 
 HERE, IMAGES = Path(__file__).parent, Path(__file__).parents[1] / "docs/images"
 RULES = {"complete-p": "1/L", "depth-mup": "1/√L"}
 BRANCHES = {"linear-1": "linear, 1 step", "sgd-1": "SGD, 1 step", "sgd-40": "SGD, 40 steps", "muon-1": "Muon, 1 step"}
+HERO = {"standard": "PyTorch's defaults: tuned small, the large one loses", "mup": "A plan: tuned small, it fits"}
 RECIPES = {
     "standard": "one rate",
     "standard-decay": "one rate, decay",
@@ -31,8 +33,8 @@ RECIPES = {
 
 def panel(title: str, rows: Sequence[Row], x: str, y: str, grey: Sequence[Row] = (), kind: Any = "logarithmic") -> Any:
     """Series over x as points with bars, theory as grey lines behind."""
-    axes = Axes("x", "y", x, y, kind, zero=False)
-    return drawn(rows, axes, grey).properties(width=270, height=220, title=alt.Title(title.split("\n")))
+    finding = Finding("", "", "", list(rows), Axes("x", "y", x, y, kind, zero=False), "", references=list(grey))
+    return chart_of(finding).properties(width=270, height=220, title=alt.Title(title.split("\n")))
 
 
 def beside(left: Any, right: Any) -> Any:
@@ -144,8 +146,42 @@ def embedding_rate(numbers: Any) -> Any:
     )
 
 
+def hero(numbers: Any) -> Any:
+    """Losses of the smallest and the largest GPT by rate, and what the small one's best rate costs the large one."""
+    axes = Axes("x", "y", "learning rate", "loss on unseen text, nats", "semilogarithmic", False, 3.2)
+    findings = []
+    for name, said in HERO.items():
+        (small, *_, large), table = numbers[name]["grid"].values(), numbers[name]["table"]
+        sizes = [f"width {int(n):,}" for n in (min(WIDTHS), max(WIDTHS))]
+        rows = [
+            {"series": size, "x": float(f"{2.0**rate:.2g}"), "y": loss}
+            for size, curve in zip(sizes, (small, large), strict=True)
+            for rate, loss in sorted(zip(*curve, strict=True))
+        ]
+        ends = (row for row in table if row["quantity"] == "best lr" and row["width"] in (min(WIDTHS), max(WIDTHS)))
+        best = [
+            {"series": size, "x": row["value"], "low": row["low"], "high": row["high"]}
+            for size, row in zip(sizes, ends, strict=True)
+        ]
+        (cost,) = (row["value"] for row in table if row["quantity"] == "regret (nats)")
+        carried = numbers[name]["carried"]["value"]
+        mark = {
+            "series": sizes[1],
+            "x": best[0]["x"],
+            "y": carried,
+            "low": carried - cost,
+            "high": carried,
+            "text": f"{cost:+.2f} nats",
+        }
+        findings.append(Finding("", said, "", rows, axes, "", marks=[mark], best=best))
+    every = [row for finding in findings for row in [*finding.rows, *finding.marks]]
+    charts = [chart_of(one, every).properties(width=300, title=one.title) for one in findings]
+    return beside(*charts)
+
+
 CHARTS = {"two-limits": ("two_limits_depth", two_limits), "best-rate-in-width": ("rate_in_width", rate_in_width),
-          "muon-depth": ("muon_depth", muon_depth), "embedding-rate": ("embedding_rate", embedding_rate)}  # fmt: skip
+          "muon-depth": ("muon_depth", muon_depth), "embedding-rate": ("embedding_rate", embedding_rate),
+          "hero": ("embedding_rate", hero)}  # fmt: skip
 
 
 def pictures() -> dict[str, str]:

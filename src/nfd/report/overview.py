@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from nfd.core.errors import InputError
 from nfd.core.files import Finding, staged, write_json, write_text
 from nfd.core.tables import Lead, Tone, short
-from nfd.report.page import Label, Section, finding_section, opening_of, page
+from nfd.report.page import Section, figure_section, finding_section, page
 
 FILE = "result.json"
 REPORT = "report_of"  # the key by which the result of a report is known: a report shows no other
 _MOST = 500  # rows of a table
+_DRAWN = 4  # charts of the opening
 _ABOUT = ("title", "command", "repeat", "config", "findings", "lead", "answers")  # what a part says elsewhere, or not
 
 
@@ -46,12 +47,13 @@ class Result:
     def lead(self) -> Lead:
         """Its verdict; of a command without one its first answer."""
         lead, answers = self.content.get("lead"), self.content.get("answers")
-        if isinstance(lead, dict) and lead.get("tone") in _WORDS:
-            return Lead(str(lead.get("verdict")), lead["tone"])
+        if isinstance(lead, dict) and lead.get("tone") in get_args(Tone):
+            numbers = lead.get("numbers")
+            shown = {str(k): str(x) for k, x in numbers.items()} if isinstance(numbers, dict) else {}
+            return Lead(str(lead.get("verdict")), lead["tone"], shown)
         return Lead(str(answers[0]) if isinstance(answers, list) and answers else "It has no verdict.")
 
 
-_WORDS: dict[Tone, str] = {"bad": "with faults", "partly": "in part", "open": "answered", "good": "sound"}
 Drawer = Callable[[Result], list[Section]]  # the sections of results that another package writes; none for others
 
 
@@ -124,23 +126,15 @@ def write_report(
 ) -> Path:
     """Write ``report.html`` and ``result.json`` to ``out``; returns the page's path."""
     title = f"Results in {directory}" if len(results) != 1 else results[0].title
-    leads, charts = [result.lead for result in results], [finding for result in results for finding in result.findings]
-    tone: Tone = next((tone for tone in _WORDS if any(own.tone == tone for own in leads)), "open")
-    counts = {word: sum(own.tone == tone for own in leads) for tone, word in _WORDS.items()}
-    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    numbers = {"results": f"{len(results)}", "charts": f"{len(charts)}", "files unread": f"{len(problems)}"}
-    rows = [
-        {"": Label(_WORDS[own.tone], own.tone), "result": result.title, "verdict": own.verdict}
-        for own, result in zip(leads, results, strict=True)
-    ]
-    opening = [*opening_of(charts), Section("", [], table=rows, cards=True)]
+    first = [result.findings[0] for result in results if result.findings][:_DRAWN]
+    leads = {r.title if r.folder == "." else r.folder: r.lead for r in results}
+    opening = replace(figure_section("", first), leads=leads)
     unread = [Section("What could not be read", [], points=problems)] if problems else []
     sections = [*unread, *(section for result in results for section in part(result, drawers))]
     listed = [{"folder": result.folder, "title": result.title, "command": result.command} for result in results]
     head = {"title": title, "command": command, REPORT: directory}
     with staged(out) as folder:
-        lead = Lead(f"{len(results)} results: {said}.", tone, numbers)
-        write_text(folder / "report.html", page(title, [*opening, *sections], lead=lead))
+        write_text(folder / "report.html", page(title, [opening, *sections]))
         write_json(folder / FILE, {**head, "results": listed, "problems": list(problems)})
     return out / "report.html"
 

@@ -51,7 +51,7 @@ class Section:
     Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list of paragraphs.
     ``folded`` hides the section behind its heading.
     A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide table into cards on a
-    narrow page.
+    narrow page. ``leads`` are verdicts by what they are of; they stand above everything else.
     """
 
     title: str
@@ -65,6 +65,7 @@ class Section:
     panels: Sequence[Panel] = ()
     level: Literal[2, 3] = 2
     cards: bool = False
+    leads: Mapping[str, Lead] = field(default_factory=dict)
 
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
@@ -179,7 +180,11 @@ class Report:
                 write_text(folder / name, text)
             write_text(folder / "report.html", page(self.title, self._sections(), lead=self.lead))
             head = {"title": self.title, "config": dict(self.settings), "command": self.command}
-            numbers = {"lead": asdict(self.lead), "answers": list(self.answers), "findings": plain(self.findings)}
+            numbers = {
+                "lead": asdict(self.lead),
+                "answers": list(self.answers),
+                "findings": plain([*self.hero, *self.findings]),
+            }
             write_json(folder / "result.json", head | numbers | dict(self.content))
         return directory / "report.html"
 
