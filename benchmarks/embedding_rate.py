@@ -66,11 +66,11 @@ RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
     "standard": ("standard", 0, 0, 0.0, 0.1),
     "embedding": ("standard", 1, 0, 0.0, 0.1),
     "mup": ("mup", 0, 0, 0.0, 0.1),
-    "standard-decay": ("standard", 0, 0, DECAY, 0.5),
-    "mup-decay": ("mup", 0, 0, DECAY, 0.5),
     "by-width": ("standard", 1, 1, 0.0, 0.1),
     "mup-without": ("mup", 0, 1, 0.0, 0.1),
     "small-head": ("standard", 1, 0, 0.0, 0.1),
+    "standard-decay": ("standard", 0, 0, DECAY, 0.5),
+    "mup-decay": ("mup", 0, 0, DECAY, 0.5),
 }
 ADDED = [("by-width", "embedding"), ("mup-without", "mup"), ("small-head", "mup"), ("mup", "embedding")]
 CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}  # at the rate of which recipe
