@@ -34,8 +34,8 @@ Added when muP's loss was seen to be the larger one: small-head, which is embedd
 differences between other pairs of recipes. Widths ended at 512 at first; 1,024 was added with the same criteria, after
 the answers "no" and "undecided" of width 512 were known.
 
-Run: ``python -m benchmarks.embedding_rate`` writes ``benchmarks/embedding_rate.json``; names of recipes train only
-those.
+Run: ``python -m benchmarks.embedding_rate`` writes ``benchmarks/embedding_rate.json``; with names of recipes, those with
+decay or those without, it renews these alone.
 """
 
 from __future__ import annotations
@@ -142,9 +142,10 @@ def explains(with_it: str, without: str) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Train, and write what was found."""
+    """Train, and write what was found; with names only of those, beside what is known of the others."""
+    path = Path(__file__).with_suffix(".json")
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in [*windows(STEPS, ROWS), held_out()[0]]]
-    found, losses = dict[str, Any](), dict[str, Any]()
+    found, losses = json.loads(path.read_text()) if names else dict[str, Any](), dict[str, Any]()
     for name in names or RECIPES:
         rule, falls, embeddings_fall, decay, share = RECIPES[name]
         schedule, make_optimizer = partial(warmed, share=share), partial(adamw, decay=decay)
@@ -158,29 +159,28 @@ def main(names: list[str]) -> None:
                 trials = [nfd.Trial(family, task, WIDTHS[-1], DEPTH, seed, lr) for seed in seeds]
                 raw = [record.metrics["test_loss"] for record in sweep.run(trials)]
                 losses[name] = torch.tensor([min(loss, math.log(BYTES)) for loss in raw])
-                found[name] = {"carried": mean(losses[name]).limits}
+                found[name] = {"width": WIDTHS[-1], "carried": mean(losses[name]).limits}
                 continue
             rates = LOW if name.startswith("standard") else HIGH
             answer = nfd.transfer(family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep)
         own, regret = answer.of(rule), cast("Regret", answer.of(rule).regret)
         print(f"{name}\n{answer}", flush=True)
         losses[name] = torch.as_tensor(regret.new.scores[:, 0])
-        found[name] = {"carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}"), "verdict": own.verdict}
-        found[name] |= {"carried": mean(losses[name]).limits, "table": own.table}
+        found[name] = {"width": WIDTHS[-1], "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}")}
+        found[name] |= {"verdict": own.verdict, "carried": mean(losses[name]).limits, "table": own.table}
         found[name]["grid"] = {n: [c.log2_eta.tolist(), c.scores.mean(0).tolist()] for (n, _), c in own.cells.items()}
         found[name]["progress"] = math.log(BYTES) - float(regret.own.mean())
-    if names:
-        return
-    words = {}
-    for name in RECIPES:
+    for name in losses:
         mup = "mup-decay" if name.endswith("decay") else "mup"
-        words[name], cost = compared(losses[name], losses[mup], found[mup]["progress"])
-        found[name] |= {"cost over muP": cost.limits, "word": words[name]}
-    found["added"] = {f"{a} over {b}": mean(losses[a] - losses[b]).limits for a, b in ADDED}
-    found["muP is the embedding's rate"] = explains(words["embedding"], words["by-width"])
-    found["muP is decay and warm-up"] = explains(words["standard-decay"], words["standard"])
+        found[name]["word"], cost = compared(losses[name], losses[mup], found[mup]["progress"])
+        found[name]["cost over muP"] = cost.limits
+    added = {f"{a} over {b}": mean(losses[a] - losses[b]).limits for a, b in ADDED if {a, b} <= losses.keys()}
+    found["added"] = found.get("added", {}) | added
+    word = {name: found[name]["word"] for name in RECIPES}
+    found["muP is the embedding's rate"] = explains(word["embedding"], word["by-width"])
+    found["muP is decay and warm-up"] = explains(word["standard-decay"], word["standard"])
     print({name: value for name, value in found.items() if isinstance(value, str)})
-    (Path(__file__).parent / "embedding_rate.json").write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
