@@ -39,6 +39,8 @@ class Interval:
         noise = max(self.stderr, _FINEST * abs(self.value))
         known = math.isfinite(self.stderr) and math.isfinite(noise) and noise > 0
         digits = min(max(2, 1 - math.floor(math.log10(noise))), 12) if known else 2
+        if math.isnan(self.low) or math.isnan(self.high):
+            return f"{self.value:+.{digits}f} [interval unknown]"
         return f"{self.value:+.{digits}f} [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
 
     @property

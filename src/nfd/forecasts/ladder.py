@@ -246,7 +246,7 @@ class LadderLaw:
             return self.warning
         helps = self.next_run(budget=float(_cost(self.posterior.sizes).max()), target=target)
         return (
-            f"The forecast at {in_words(target)} is {width:.0%} wide, more than {REFUSED:.0%}. Of runs no dearer than "
+            f"The forecast at {in_words(target)} is {width:.1%} wide, more than {REFUSED:.0%}. Of runs no dearer than "
             f"the dearest so far, one of {in_words(helps.size)} would narrow it most, to about {helps.after:.0%}."
         )
 

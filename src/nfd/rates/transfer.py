@@ -43,6 +43,8 @@ class Transfer:
 
     def of(self, rule: str) -> RuleTransfer:
         """The answer for one rule."""
+        if self.law is not None:
+            raise InputError("this table has a law of the rate in place of rules: use at(...), exponents or law.")
         named = {answer.rule: answer for answer in self.rules}
         return named[check_choice("rule", rule, named)]
 

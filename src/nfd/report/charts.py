@@ -49,7 +49,8 @@ def drawn(rows: Sequence[Row], axes: Axes) -> Chart:
 def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
     """The chart of a finding, on axes that have room for the rows ``beside``, too: lines in bands from ``low`` to
     ``high``, or points with bars joined by lines, as ``axes.kind`` says; its references are grey lines behind them."""
-    rows, compared, axes, best = thinned(finding.rows), thinned(finding.references), finding.axes, finding.best
+    rows, compared, axes = thinned(finding.rows), thinned(finding.references), finding.axes
+    best = [row for row in finding.best if all(map(math.isfinite, (row[axes.x], row["low"], row["high"])))]
     points, behind = tidy(rows, axes), tidy(compared, axes)
     marked, room = tidy(finding.marks, axes), tidy(beside, axes)
     names = {point["series"] for point in points}

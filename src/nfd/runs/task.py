@@ -393,7 +393,8 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
 
 def _as_tensor(part: Any) -> Any:
     if isinstance(part, np.ndarray):
-        return torch.from_numpy(part)
+        tensor = torch.from_numpy(part)
+        return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
     return plain(part) if isinstance(part, Tensor) else part
 
 
