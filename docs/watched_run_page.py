@@ -19,7 +19,7 @@ RUNS = {
 }
 
 # The lines that are shown of what was printed, by their beginnings
-TRANSFER = r"Use |  \S| width| ─| \d|complete-p:"
+TRANSFER = r"Use | width| ─| \d|complete-p:"
 PLAN = r" tensor| ─| tokens| blocks\.\*\.(query|out|down)| head"
 WATCH = r" meter| ─| (activation|function_update|inner_update|stream_update|alignment) +the network "
 NARROW = "shape", "why", "epsilon"  # columns of the plan that would make the page scroll
@@ -107,8 +107,7 @@ Two ways lead on from step {read}. Both end with the same batch as the first two
 One loop takes `group["lr_scale"]` again and continues with its present weights. The other starts again, with the
 weights of `plan.apply_` and the batches that are left. Here it paid to begin again.
 
-`nfd.run_page` wrote a page for each run: `sound.html`, `wrong.html`, `mended.html`, `saved.html`. [Watch a
-training](watch.md) shows how.
+`nfd.run_page` wrote a page for each run ([how](watch.md)).
 """
 
 
