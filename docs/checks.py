@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ limit, as in small sound networks: LIMIT is no fault. Under PyTorch's defaults t
 
 ## As it is printed
 
-The first of them. What is wrong comes first, then the meters that are fine:
+The first of them: the answer, what is wrong, the meters:
 
 ```text
 {first}
@@ -120,6 +121,11 @@ def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def shown(line: str) -> str:
+    """A line that the page shows whole."""
+    return line.rstrip() if line.startswith(" ") else textwrap.fill(line, 96, subsequent_indent="  ")
+
+
 def main() -> None:
     """Run every check and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -159,7 +165,7 @@ def main() -> None:
         found[title] = run()
         print(f"{title}\n{found[title]}\n", flush=True)
     wide = {title: check for title, check in found.items() if len({row["width"] for row in check.rows}) > 1}
-    lines = [line.rstrip() for line in str(next(iter(found.values()))).splitlines() if line.strip()]
+    lines = [shown(line) for line in str(next(iter(found.values()))).splitlines() if line.strip()]
     fine = next(i for i, line in enumerate(lines) if " STABLE " in line or " UNCERTAIN " in line)
     first = "\n".join([*lines[: fine + 1], " ..."])
     page = PAGE.format(depth=grid(found, "depth"), width=grid(wide, "width"), first=first)

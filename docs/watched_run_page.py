@@ -19,9 +19,10 @@ RUNS = {
 }
 
 # The lines that are shown of what was printed, by their beginnings
-TRANSFER = r" width| ─| \d|complete-p:"
+TRANSFER = r"Use | width| ─| \d|complete-p:"
 PLAN = r" tensor| ─| tokens| blocks\.\*\.(query|out|down)| head"
 WATCH = r" meter| ─| (activation|function_update|inner_update|stream_update|alignment) +the network "
+NARROW = "shape", "why", "epsilon"  # columns of the plan that would make the page scroll
 LAST = 8  # steps
 WIDTH = 88  # characters of a line of code that the page shows without scrolling
 
@@ -106,8 +107,7 @@ Two ways lead on from step {read}. Both end with the same batch as the first two
 One loop takes `group["lr_scale"]` again and continues with its present weights. The other starts again, with the
 weights of `plan.apply_` and the batches that are left. Here it paid to begin again.
 
-`nfd.run_page` wrote a page for each run: `sound.html`, `wrong.html`, `mended.html`, `saved.html`. [Watch a
-training](watch.md) shows how.
+`nfd.run_page` wrote a page for each run ([how](watch.md)).
 """
 
 
@@ -117,7 +117,7 @@ def page(known: Known) -> str:
     return PAGE.format(
         **{name: asked(known[name]["command"]) for name in ("transfer", "check", "plan")},
         transferred=shown(known["transfer"]["printed"], TRANSFER),
-        planned=shown(known["plan"]["printed"], PLAN),
+        planned=shown(known["plan"]["printed"], PLAN, NARROW),
         verdicts=verdicts(known["verdicts"]),
         **known["setting"],
         lr=known["lr"],
@@ -136,7 +136,7 @@ def verdicts(rows: Sequence[Known]) -> str:
     faults = [
         f"`{row['meter']}` against {row['axis']} after step {row['step']} {row['verdict']}"
         for row in rows
-        if row["verdict"] in ("COLLAPSES", "GROWS") and (row["meter"], row["verdict"]) != ("loss", "COLLAPSES")
+        if row["verdict"] in ("COLLAPSES", "GROWS")
     ]
     against = (
         f"Against the rule: {'; '.join(faults)}. A watch raises no alert at a fault that its small networks have, too."
@@ -163,14 +163,16 @@ def asked(command: str) -> str:
     return "```bash\n" + " \\\n    ".join(lines).replace("\0", " ") + "\n```"
 
 
-def shown(text: str, lines: str) -> str:
+def shown(text: str, lines: str, leave: Sequence[str] = ()) -> str:
     """The lines that begin with a pattern: a table, of which no two columns are far apart, and sentences, wrapped."""
     found = [line for line in text.splitlines() if re.match(lines, line)]
-    table = [line for line in found if line.startswith(" ")]
-    blank = [set(column) <= {" ", "─"} for column in zip_longest(*table, fillvalue=" ")]
-    kept = [i for i in range(len(blank)) if not all(blank[max(i - 2, 0) : i + 1])]
-    rows = ["".join(line[i : i + 1] for i in kept).rstrip() for line in table]
-    return "\n".join([*rows, *(filled(line) for line in found if line not in table)])
+    table = [line for line in found if re.match(r" \S", line)]
+    columns = [(match[0].strip(), *match.span()) for match in re.finditer(r"\S+( \S+)* *", table[0])]
+    left = {i for name, start, end in columns if name in leave for i in range(start, end)}
+    blank = [i in left or set(column) <= {" ", "─"} for i, column in enumerate(zip_longest(*table, fillvalue=" "))]
+    kept = [i for i in range(len(blank)) if i not in left and not all(blank[max(i - 2, 0) : i + 1])]
+    said = {line: "".join(line[i : i + 1] for i in kept).rstrip() for line in table}
+    return "\n".join(said.get(line) or filled(line) for line in found)
 
 
 def filled(text: str) -> str:

@@ -331,7 +331,7 @@ class Check:
     @property
     def wrong(self) -> list[str]:
         """What went wrong, in sentences: broken trainings, tensors that scale wrongly, and the causes of the faults."""
-        return [*map(str, self.failures), *self.suspicions, *causes(self.faults, self.rule, self.base)]
+        return [*map(str, self.failures), *self.suspicions, *causes(self.faults, self.rule, self.runs)]
 
     @property
     def notes(self) -> list[str]:
@@ -439,7 +439,7 @@ def check_findings(check: Check, data: str) -> list[Finding]:
             axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic",
             colour="meter", dash="stack" if trends and "stack" in trends[-1] else None, order=(*METERS,),
         )  # fmt: skip
-        why = list(causes(faults, check.rule, check.base))
+        why = list(causes(faults, check.rule, check.runs))
         if rows:
             findings.append(Finding(axis, title, "", rows, shown, caption, why, table=table))
     return sorted(findings, key=lambda found: -len(found.details))

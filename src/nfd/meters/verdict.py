@@ -142,11 +142,11 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None) -> str
     return f"{seen}.{use}" if seen else ""
 
 
-def causes(faults: Iterable[Mapping[str, Any]], rule: str, base: tuple[int, int]) -> Iterator[str]:
-    """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest size, ``base``."""
-    shared: dict[tuple[str, str, str], list[str]] = {}
+def causes(faults: Iterable[Mapping[str, Any]], rule: str, runs: Sequence[Row]) -> Iterator[str]:
+    """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest network."""
+    shared, least = dict[tuple[str, str, str], list[str]](), {axis: min(run[axis] for run in runs) for axis in AXES}
     for row in faults:
-        since = f" since {row['axis']} {row['since']}" if row["since"] != base[AXES.index(row["axis"])] else ""
+        since = f" since {row['axis']} {row['since']}" if row["since"] != least[row["axis"]] else ""
         text = cause(row["meter"], row["axis"], row["verdict"], rule)
         shared.setdefault((row["axis"], row["verdict"].lower(), text), []).append(f"{row_name(row)}{since}")
     for (axis, verb, text), every in shared.items():
