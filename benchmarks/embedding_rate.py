@@ -34,8 +34,8 @@ Added when muP's loss was seen to be the larger one: small-head, which is embedd
 differences between other pairs of recipes. Widths ended at 512 at first; 1,024 was added with the same criteria, after
 the answers "no" and "undecided" of width 512 were known.
 
-Run: ``python -m benchmarks.embedding_rate`` writes ``benchmarks/embedding_rate.json``; with names of recipes, those with
-decay or those without, it renews these alone.
+Run: ``python -m benchmarks.embedding_rate`` writes ``benchmarks/embedding_rate.json``; with names of recipes (those
+with decay, or those without) it renews these alone.
 """
 
 from __future__ import annotations

@@ -517,7 +517,8 @@ def test_the_shell_says_the_rate_of_a_training(tmp_path: Path) -> None:
 
 def test_one_seed_of_each_rate_has_no_interval_and_a_report(tmp_path: Path) -> None:
     rows = [{"width": n, "lr": 2.0**k, "loss": 2 + (k + 8) ** 2 / 9 + 9 / n} for n in (64, 128) for k in range(-11, -5)]
-    (tmp_path / "runs.csv").write_text("\n".join(["width,lr,loss", *(",".join(map(str, row.values())) for row in rows)]))
+    lines = (",".join(map(str, row.values())) for row in rows)
+    (tmp_path / "runs.csv").write_text("\n".join(["width,lr,loss", *lines]))
     done = run("transfer", "--from", "runs.csv", "--out", "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "interval unknown" in (tmp_path / "out/report.html").read_text()
