@@ -167,7 +167,7 @@ def shown(text: str, lines: str, leave: Sequence[str] = ()) -> str:
     """The lines that begin with a pattern: a table, of which no two columns are far apart, and sentences, wrapped."""
     found = [line for line in text.splitlines() if re.match(lines, line)]
     table = [line for line in found if re.match(r" \S", line)]
-    columns = [(match[0].strip(), *match.span()) for match in re.finditer(r"\S+( \S+)* *", table[0])]
+    columns = [(match[0].strip(), *match.span()) for match in re.finditer(r"\S+( \S+)* *", "".join(table[:1]))]
     left = {i for name, start, end in columns if name in leave for i in range(start, end)}
     blank = [i in left or set(column) <= {" ", "─"} for i, column in enumerate(zip_longest(*table, fillvalue=" "))]
     kept = [i for i in range(len(blank)) if i not in left and not all(blank[max(i - 2, 0) : i + 1])]
