@@ -18,7 +18,7 @@ PARTS = everywhere(
     _SHARED,
     {
         "smoke": {"online": {"width": [16, 32], "steps": 12, "every": 4, "seeds": 3}},
-        "cpu": {"online": {"width": [512, 1024, 2048], "steps": 500, "every": 50, "seeds": 5}},
+        "cpu": {"online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}},
         "paper": {"online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}},
     },
 )
