@@ -147,11 +147,10 @@ def figure_3(ended: Ended = never) -> dict[str, Runs]:
         return metrics, {"loss": [2.3], "h_end": path, "g_start": 2 * path}
 
     shared = {"meter": "outputs", "coupled": True}
+    before = {"activation": ["relu", "tanh"], "meter": "start", "coupled": True}
     return {
-        "start": made(
-            start, activation=["relu", "tanh"], width=[16, 32, 64], depth=[4, 8, 16, 32, 64], meter="start",
-            coupled=True,
-        ),
+        "width": made(start, **before, width=[16, 32, 64], depth=32),
+        "depth": made(start, **before, width=64, depth=[4, 8, 16, 32, 64]),
         "real": made(outputs, ended, **shared, width=[16, 64, 256], depth=[4, 8]),
         "limit": made(outputs, **shared, width=1_000_000, depth=[4, 8, 16, 32], seed=[100, 101, 102]),
     }  # fmt: skip

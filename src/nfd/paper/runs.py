@@ -36,7 +36,8 @@ class RunConfig:
     Attributes:
         data, data_dir, data_seed: the data set, and the seed of the order of batches.
         network: resnet, or mlp, the vanilla network without skip connections.
-        coupled: whether the layers of a seed's networks of every depth are increments of one path.
+        coupled: whether the layers of a seed's networks of every depth are increments of one path, or the depth at
+            which that path begins.
         every: steps between evaluations on the test part and of the meter; by default only after the last step.
         meter: what is measured beside the loss: start (streams before training), updates (of features and of the
             function), spectra (of Sigma and Theta), outputs (on the test samples), or none. A run with a meter uses
@@ -63,7 +64,7 @@ class RunConfig:
     optimizer: str = "sgd"
     momentum: float = 0.0
     seed: int = 0
-    coupled: bool = False
+    coupled: bool | int = False
     every: int | None = None
     meter: str = "none"
 

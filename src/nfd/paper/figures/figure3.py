@@ -27,7 +27,7 @@ from nfd.core import (
     systematic_squares,
 )
 from nfd.limits import extrapolated
-from nfd.paper.figures.figure import DataSummary, Figure, Parts, Runs
+from nfd.paper.figures.figure import DataSummary, Figure, Parts, Runs, Settings
 from nfd.paper.figures.panels import (
     BARS,
     by_seed,
@@ -45,39 +45,41 @@ from nfd.paper.settings import Preset
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
 _START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}
 _REAL = {"meter": "outputs", "coupled": True}
-_LIMIT = {"meter": "outputs", "coupled": True, "apart": 1000}
-_SHORT = {"eta_c": 0.3, "steps": 32, "batch": 16}
-_LONG = {"eta_c": 0.01, "epochs": 30, "batch": 128}
+_LIMIT = {"meter": "outputs", "coupled": 64, "apart": 1000, "weights": "structured", "resolution": 0.3}
+_CAPTION = {"eta_c": 0.01, "batch": 128}
+_WIDTHS, _DEPTHS = [32, 64, 128, 256, 512, 1024], [4, 8, 16, 32, 64, 128]
+_BEFORE: dict[str, Settings] = {
+    "width": {**_START, "width": _WIDTHS, "depth": _DEPTHS[-1], "seeds": 8},
+    "depth": {**_START, "width": _WIDTHS[-1], "depth": [*_DEPTHS, 2 * _DEPTHS[-1]], "seeds": 8},
+}
+_SIZES = {"width": _WIDTHS, "depth": _DEPTHS}
 
 PARTS: dict[Preset, Parts] = {
     "smoke": {
-        "start": {**_START, "width": [8, 16, 32], "depth": [2, 4, 8, 16], "seeds": 3},
+        "width": {**_START, "width": [8, 16, 32], "depth": 8, "seeds": 3},
+        "depth": {**_START, "width": 32, "depth": [2, 4, 8, 16], "seeds": 3},
         "real": {**_REAL, "width": [8, 16], "depth": [2, 4], "steps": 4, "eta_c": 0.3, "seeds": 3},
         "limit": {**_LIMIT, "width": 64, "depth": [2, 4], "steps": 4, "eta_c": 0.3, "seeds": 3},
     },
     "cpu": {
-        "start": {**_START, "width": [32, 64, 128, 256, 512], "depth": [4, 8, 16, 32, 64, 128], "seeds": 12},
-        "real": {**_REAL, **_SHORT, "width": [32, 64, 128, 256, 512], "depth": [4, 8, 16, 32, 64], "seeds": 8},
-        "limit": {
-            **_LIMIT, **_SHORT, "width": 2048, "depth": [4, 8, 16, 32, 64], "weights": "deferred", "seeds": 6,
-        },
+        **_BEFORE,
+        "real": {**_REAL, **_CAPTION, **_SIZES, "steps": 16, "seeds": 4},
+        "limit": {**_LIMIT, **_CAPTION, "width": 2048, "depth": _DEPTHS, "steps": 16, "seeds": 4},
     },
     "paper": {
-        "start": {**_START, "width": [32, 64, 128, 256, 512, 1024], "depth": [4, 8, 16, 32, 64, 128, 256], "seeds": 12},
-        "real": {
-            **_REAL, **_LONG, "width": [32, 64, 128, 256, 512, 1024], "depth": [4, 8, 16, 32, 64, 128], "seeds": 5,
-        },
-        "limit": {**_LIMIT, **_LONG, "width": 4096, "depth": [4, 8, 16, 32, 64, 128], "seeds": 3},
+        **_BEFORE,
+        "real": {**_REAL, **_CAPTION, **_SIZES, "epochs": 30, "seeds": 5},
+        "limit": {**_LIMIT, **_CAPTION, "width": 4096, "depth": _DEPTHS, "epochs": 30, "seeds": 3},
     },
-}  # fmt: skip
+}
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Panels a and b before training, c and d after it."""
-    start, real, limit = runs["start"], runs["real"], runs["limit"]
+    real, limit = runs["real"], runs["limit"]
     return [
-        _start(start, data, "a", "width"),
-        _start(start, data, "b", "depth"),
+        _start(runs["width"], data, "a", "width"),
+        _start(runs["depth"], data, "b", "depth"),
         _trained_width(real, limit, data),
         _trained_depth(real, limit, data),
     ]
@@ -86,18 +88,15 @@ def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
 def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[float, Tensor]:
     """Mean squares ``[seeds]`` by size, of ``h_L`` or of ``g_0``.
 
-    In width at the second largest depth. In depth at the largest width, against the network twice as deep: where the
-    distance from the limit is ``c / L`` that from a network of depth M is ``c (1/L - 1/M)``, which falls as 1/L for
-    M = 2L but faster for one M that all are compared with.
+    In depth against the network twice as deep: where the distance from the limit is ``c / L`` that from a network of
+    depth M is ``c (1/L - 1/M)``, which falls as 1/L for M = 2L but faster for one M that all are compared with.
     """
     particles, end = _STREAMS[stream]
     some = start.where(activation=activation)
-    depths = sorted(some.values("depth"))
     if axis == "width":
-        return sizes(some.where(depth=depths[-2]), "width", lambda r: r.metric(particles))
-    widest = some.where(width=max(some.values("width")))
-    ends = {L: widest.where(depth=L).curve(end) for L in depths}
-    return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in depths if 2 * L in ends}
+        return sizes(some, "width", lambda r: r.metric(particles))
+    ends = {L: part.curve(end) for L, part in some.by("depth").items()}
+    return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in sorted(ends) if 2 * L in ends}
 
 
 def outputs(runs: Runs) -> Tensor:
@@ -168,7 +167,7 @@ def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
             errors = start_errors(start, activation, stream, axis)
             rows += point_rows(series, axis, "square", errors, activation=activation, stream=stream)
             slopes.append(slope(series, *by_seed(errors)))
-    at = sorted(start.values(other))[-2 if other == "depth" else -1]
+    (at,) = start.values(other)
     against = {
         "width": "particles of infinite width driven by the same noise",
         "depth": "the network twice as deep along the same Brownian path",

@@ -18,7 +18,7 @@ PARTS = everywhere(
     _SHARED,
     {
         "smoke": {"online": {"width": [16, 32], "steps": 12, "every": 4, "seeds": 3}},
-        "cpu": {"online": {"width": [512, 1024, 2048], "steps": 500, "every": 50, "seeds": 5}},
+        "cpu": {"online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}},
         "paper": {"online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}},
     },
 )
@@ -81,7 +81,7 @@ def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         "figure-6", letter, f"{MATRICES[name]} by step",
         headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {falls}.",
         rows=rows,
-        axes=Axes("step", "eigenvalue", "step", f"{_up(name)}, least of the layers", "logcurves", colour="width"),
+        axes=Axes("step", "eigenvalue", "step", "smallest eigenvalue, any layer", "logcurves", colour="width"),
         caption=caption(runs, data, _about(name), BANDS),
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by width",
         headline=f"Least of the layers: {slopes_said('n', slopes)}.", rows=rows, slopes=slopes,
-        axes=Axes("width", "eigenvalue", "width n", f"{_up(name)}, least of the layers", "logarithmic", colour="step"),
+        axes=Axes("width", "eigenvalue", "width n", "smallest eigenvalue, any layer", "logarithmic", colour="step"),
         caption=caption(runs, data, _about(name), BARS),
     )  # fmt: skip
 
