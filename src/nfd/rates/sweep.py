@@ -161,7 +161,8 @@ def _scale_note(family: Family) -> list[str]:
     word, tried = ("small", "1, 2, 4, 8") if scale < 1 else ("large", "0.125, 0.25, 0.5, 1")
     return [
         f"Initial weights are {word}: inner matrices of the smallest network begin at {scale:.2g} times fan_in^-1/2, "
-        f"and a rule keeps this at every size. Try axes={{'init_scale': ({tried})}}."
+        f"and a rule keeps this at every size. Try axes={{'init_scale': ({tried})}}, then "
+        "multiply your model's initial weights by the best."
     ]
 
 

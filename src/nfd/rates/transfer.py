@@ -475,6 +475,8 @@ class RuleTransfer:
             small, *_, large = map(in_words, self.cells)
             cost = "" if regret.loss.resolved else "nothing measurable: "
             cost += f"{regret.loss} nats at {large}, {regret.in_percent} of its progress"
+            if math.isnan(regret.loss.value):
+                cost = "an unknown amount"
             drifts = [f"{self.verdict}. Tuning at {small} costs {cost}.", *drifts]
         return f"{self.rule}: {' '.join([*drifts, *([f'{self.doubt}.'] if self.doubt else [])])}"
 
@@ -536,6 +538,8 @@ def compared(rules: Sequence[RuleTransfer]) -> list[str]:
             f"Under {best.rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best "
             f"loss changes by {grown} nats."
         )
+    if not any(answer.cells[large].learns for answer in rules):
+        return [f"Nothing is learnt at {in_words(large)} at any rate: take more steps, or other initial weights."]
     if not transferring:
         rate = rate_in_words(best.cells[large].rate())
         return [
