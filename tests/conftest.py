@@ -24,7 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: collections of garbage need not go through them each time."""
     gc.freeze()
-    os.unsetenv("COLUMNS")  # which readline, that pytest loads, hands to processes: they would break their lines
+    os.environ.pop("COLUMNS", None)  # which readline, that pytest loads, hands to processes: they would break lines
+    os.unsetenv("COLUMNS")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -46,7 +46,7 @@ SMALL = {
     "reproduce_paper": (
         "DEPTHS, NETWORKS, WIDTH = [2], 4, 32",
         r"(?s)infinite depth: 4.121803 and 3.297443.*depth   2: .*, exact 1.200.*figure-1a",
-        3,
+        6,
     ),
     "scaling_law": (
         "WIDTHS, DEPTHS, STEPS, SEEDS = [8, 16, 32], [1, 2, 3], 16, 3",
