@@ -24,7 +24,7 @@ Batches = list[tuple[Any, Tensor]]
 
 PAGE = """# Eight checks
 
-Compare your own check with these checks of networks whose scaling is known.
+Eight checks of networks whose scaling is known, to compare yours with.
 
 *Made by `python docs/checks.py` in two to three minutes.* Entries are exponents with 95 % intervals over seeds
 and sizes: 0.5 means that a number doubles when the size grows by four. Capitals are faults and limits; the rest is
