@@ -82,8 +82,11 @@ def test_every_script_in_cells_is_listed() -> None:
     assert {path.stem for path in (EXAMPLES / "notebooks").iterdir()} == set(SMALL)
 
 
+SLOW = ("plan_with_lightning", "reproduce_paper")  # for a quick suite
+
+
 @pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SMALL])
 def test_scripts_in_cells(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

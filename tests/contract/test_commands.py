@@ -222,7 +222,10 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
     assert said == "nfd: interrupted. The same command continues from what is stored.\n"
 
 
-@pytest.mark.parametrize("name", ["transfer", "scaling-law", "predict"])  # check and plan are asked above
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("transfer", marks=pytest.mark.slow), pytest.param("scaling-law", marks=pytest.mark.slow), "predict"],
+)  # check and plan are asked above
 def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Path) -> None:
     answer = run(name, "setup.py", *COMMANDS[name].split(), folder=folder)
     assert answer.returncode in (0, 1), answer.stderr  # 1: so small a check or fit need not hold

@@ -50,7 +50,7 @@ FAR = ((1e9, 2e10, 2.5e5), (3e8, 1e11, 2.5e5), (3e8, 1e10, 4e6), (1e8, 4e9, 1.6e
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 4.0])
-@pytest.mark.parametrize("cliff", [math.inf, 1.0])
+@pytest.mark.parametrize("cliff", [math.inf, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_intervals_of_new_trainings_and_of_exponents_hold_the_truth(cliff: float, sharpness: float) -> None:
     """About 95 of 100; rates that are four times those of the sweep cost little."""
     random, held, powers, cost = np.random.default_rng(0), list[bool](), list[bool](), list[float]()
@@ -173,7 +173,7 @@ def test_cells_that_diverged_at_every_rate_are_left_out_and_counted() -> None:
         nfd.fit_transfer(lost)
 
 
-@pytest.mark.parametrize("sharpness", [1.0, 4.0])
+@pytest.mark.parametrize("sharpness", [1.0, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_the_critical_batch_is_found_where_batches_span_it_and_wide_where_they_do_not(sharpness: float) -> None:
     truth, widths = 5e5, list[float]()  # at 10 billion tokens
     for batches in ((6e4, 2.5e5, 1e6, 4e6), (1e3, 2e3, 4e3, 8e3), (4e6, 8e6, 1.6e7, 3.2e7)):
