@@ -43,6 +43,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_without_what_only_posix_has(tmp_path: Path) -> None:
     """No locks of folders, no signal masks, no sysconf, no directories that open: in the driver and in its workers."""
     for name, text in (("setup.py", SETUP), ("run.py", SCRIPT), ("sitecustomize.py", CUSTOMIZE)):

@@ -80,6 +80,7 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
     assert "alerts" not in line
 
 
+@pytest.mark.slow
 def test_beyond_the_last_look_of_the_check_nothing_is_judged_and_the_reader_is_told(tmp_path: Path) -> None:
     for last_step, is_told in ((2, True), (4, False)):
         watch = watched(1e-9, tmp_path / "run.html", last_step)
@@ -88,6 +89,7 @@ def test_beyond_the_last_look_of_the_check_nothing_is_judged_and_the_reader_is_t
         assert (text in str(watch)) == (text in text_of(tmp_path / "run.html")) == is_told
 
 
+@pytest.mark.slow
 def test_faults_of_the_check_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for is_sound in (True, False):
         monkeypatch.setattr(Limits, "is_of_sound", is_sound, raising=False)

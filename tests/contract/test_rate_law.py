@@ -49,7 +49,7 @@ def table(random: np.random.Generator, **bowl: float) -> Rows:
 FAR = ((1e9, 2e10, 2.5e5), (3e8, 1e11, 2.5e5), (3e8, 1e10, 4e6), (1e8, 4e9, 1.6e4), (2e9, 5e10, 1e6))
 
 
-@pytest.mark.parametrize("sharpness", [1.0, 4.0])
+@pytest.mark.parametrize("sharpness", [1.0, pytest.param(4.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cliff", [math.inf, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_intervals_of_new_trainings_and_of_exponents_hold_the_truth(cliff: float, sharpness: float) -> None:
     """About 95 of 100; rates that are four times those of the sweep cost little."""
