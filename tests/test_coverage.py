@@ -33,7 +33,9 @@ def fewest(count: int) -> int:
 @pytest.mark.parametrize(
     ("draws", "repetitions"),
     [(CHEAP, 200),
-     pytest.param((partial(coverage_laws.sizes, "3 x 3", 3, "shared seeds, correlation 0.7"),), 40, marks=pytest.mark.slow),
+     pytest.param(
+         (partial(coverage_laws.sizes, "3 x 3", 3, "shared seeds, correlation 0.7"),), 40, marks=pytest.mark.slow
+     ),
      pytest.param((partial(coverage_laws.rates, "steep to the left", 8),), 40, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_intervals_cover_what_they_say(draws: tuple[Draw, ...], repetitions: int) -> None:

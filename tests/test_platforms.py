@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.contract.test_commands import SETUP
 
 SMALL = "transfer setup.py --widths 8 16 --depths 1 --rules mup --lr 1e-3 1e-2 0.1 --seeds 2 --workers 1"
