@@ -82,7 +82,7 @@ def test_every_script_in_cells_is_listed() -> None:
     assert {path.stem for path in (EXAMPLES / "notebooks").iterdir()} == set(SMALL)
 
 
-SLOW = ("plan_with_lightning", "reproduce_paper")  # for a quick suite
+SLOW = ("plan_with_lightning", "reproduce_paper", "scaling_law", "transfer_learning_rate")  # for a quick suite
 
 
 @pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own

@@ -55,6 +55,7 @@ def text_of(page: Path) -> str:
     return html.unescape(page.read_text())
 
 
+@pytest.mark.slow
 def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) -> None:
     texts = {}
     for name, least in {"bad": 5.0, "good": 1e-9, "unjudged": None}.items():
