@@ -77,6 +77,8 @@ def test_batches_are_taken_as_users_have_them() -> None:
     x, y = batches(1)[0]
     for given in ([(x.numpy(), y.numpy())], iter([(x, y)]), [[x, y]]):
         assert nfd.Task(given).about == "1 step of 32 samples [32, 64]"
+    (doubles, _), *_ = nfd.Task([(x.double().numpy(), y.numpy())]).batches
+    torch.testing.assert_close(doubles, x)  # as networks are in single precision
 
 
 @pytest.mark.parametrize(

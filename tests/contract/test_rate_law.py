@@ -118,6 +118,8 @@ def test_a_table_of_width_and_depth_alone_has_no_such_law_and_says_so() -> None:
 
 def test_what_is_missing_or_cannot_be_is_refused_by_name() -> None:
     law = nfd.fit_transfer(table(np.random.default_rng(5)))
+    with pytest.raises(ValueError, match="in place of rules"):
+        law.drift("logged", "width")
     with pytest.raises(ValueError, match="say tokens="):
         law.at(parameters=1e9, batch=1e6)
     with pytest.raises(ValueError, match="batch must be greater than 0"):

@@ -133,6 +133,20 @@ def test_halving_finds_the_rates_of_the_whole_grid_with_fewer_whole_trainings(tm
     assert len(whole[1]) < len(whole[0])
 
 
+class Deaf(ResidualMLP):
+    """A network that no training moves: its outputs pass no gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out.detach() + 0 * out
+
+
+@pytest.mark.parametrize("make_model", [Deaf, ResidualMLP])
+def test_an_answer_begins_with_that_nothing_is_learnt_only_if_it_is_so(make_model: Any) -> None:
+    said = str(asked(make_model, rules=("standard", "complete-p")))
+    assert said.startswith("Nothing is learnt at width") == ("Nothing is learnt" in said) == (make_model is Deaf)
+
+
 def test_losses_on_other_batches_judge_where_there_are_some() -> None:
     judged = asked(task=nfd.Task(FEW, eval_batches=batches(1, 64, seed=1)))
     assert judged.score == "test loss"
