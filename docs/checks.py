@@ -166,7 +166,7 @@ def main() -> None:
         print(f"{title}\n{found[title]}\n", flush=True)
     wide = {title: check for title, check in found.items() if len({row["width"] for row in check.rows}) > 1}
     lines = [shown(line) for line in str(next(iter(found.values()))).splitlines() if line.strip()]
-    fine = next(i for i, line in enumerate(lines) if " STABLE " in line or " UNCERTAIN " in line)
+    fine = next(i for i, line in enumerate(lines) if line.endswith((" STABLE", " UNCERTAIN")))
     first = "\n".join([*lines[: fine + 1], " ..."])
     page = PAGE.format(depth=grid(found, "depth"), width=grid(wide, "width"), first=first)
     (a.out / "checks.md").write_text(page, encoding="utf-8")
