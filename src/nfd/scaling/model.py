@@ -63,19 +63,16 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
 
     Where one of these stands around a module, the name is the inner module's. Shared modules have several names.
     """
-    named: dict[str, nn.Module] = {}
-
-    def walk(module: nn.Module, name: str) -> None:
+    named, ahead = dict[str, nn.Module](), [("", model)]
+    while ahead:
+        name, module = ahead.pop()
         inner = next((_WRAPPED[kind] for kind in _kinds(type(module)) if kind in _WRAPPED), None)
         if inner is not None and inner in module._modules:
-            walk(getattr(module, inner), name)
-            return
+            ahead.append((name, getattr(module, inner)))
+            continue
         named[name] = module
-        for key, child in module._modules.items():
-            if child is not None:
-                walk(child, f"{name}.{key}" if name else key)
-
-    walk(model, "")
+        children = [(f"{name}.{key}" if name else key, m) for key, m in module._modules.items() if m is not None]
+        ahead += reversed(children)
     return named
 
 
