@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_193, 83, 6_007, 19_551, 7_579, 45_000
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_203, 83, 5_991, 19_536, 7_579, 45_000
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_663, 8),
@@ -23,7 +23,7 @@ ROOMS = {  # lines and files, without __init__.py
     "forecasts": (2_483, 6),
     "limits": (1_426, 4),
     "watch": (1_525, 4),
-    "report": (772, 3),
+    "report": (785, 3),
 }
 
 MODULES = {  # an entry point, called as in its docstring, and how many modules of ours it imports

@@ -13,7 +13,6 @@ from tests.browser import browser, seen
 from nfd.cli import main
 from nfd.core.files import Axes, Finding
 from nfd.core.tables import visible
-from nfd.paper.pages import claims_markdown
 from nfd.report.charts import MOST_ROWS, MOST_SERIES, left_out, thinned
 
 EVIL = (
@@ -83,16 +82,6 @@ def test_a_browser_runs_and_loads_nothing_of_it(page: str, tmp_path: Path) -> No
     assert "ran" not in shown.said
     assert not [line for line in shown.console if "Content-Security-Policy" in line or "Refused" in line]
     assert shown.said["phone"]["overflow"] <= 0
-
-
-@pytest.mark.parametrize("evil", EVIL)
-def test_markdown_has_no_links_pictures_or_html_of_it(evil: str) -> None:
-    row = dict.fromkeys(("id", "source", "statement", "verdict", "measurement", "reading"), evil)
-    text = claims_markdown([row], "Intro")
-    bare = re.sub(r"\\.", "", text)
-    assert "<" not in bare
-    assert "](" not in bare
-    assert max(line.count("|") for line in bare.splitlines()) == 6
 
 
 def test_very_many_rows_are_thinned_and_said() -> None:

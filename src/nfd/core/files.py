@@ -43,7 +43,7 @@ class Axes:
         x, y: columns of the rows. x_title, y_title: their titles.
         kind: ``"curves"`` over steps, ``"logcurves"`` on a logarithmic axis, points on two logarithmic axes
             (``"logarithmic"``), on a logarithmic x (``"semilogarithmic"``), on linear axes (``"linear"``) or on a named
-            x (``"named"``).
+            x (``"named"``); or bars of ``x`` one after another, a row for each ``y`` (``"counts"``).
         zero: whether linear axes include zero. top: rows above it are not drawn.
         colour, dash: columns by which series differ in colour and in dash; numbers get an ordered palette.
         order: names that have the same colour and dash in every chart. interval: what ``low`` to ``high`` mean.
@@ -53,7 +53,7 @@ class Axes:
     y: str
     x_title: str
     y_title: str
-    kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named"]
+    kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "counts"]
     zero: bool = True
     top: float | None = None
     colour: str = "series"

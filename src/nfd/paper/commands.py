@@ -122,10 +122,9 @@ class FigureCommand(_OfFigures):
             for figure in FIGURES.values() if self.number == "all" else [FIGURES[self.number]]:
                 panels = findings(figure, trained(figure, config, sweep, _say), dataset)
                 section = write_figure(config, figure, panels, dataset.title, directory, ids_of(figure.name))
-                drawn.append((panels, section))
-                _say(*(f"{finding.name}: {finding.headline}" for finding in panels))
+                drawn.append((figure, panels, section))
         lead, page = write_figures(config, drawn, dataset.title, directory, command)
-        show(lead, lead, f"Report: {page}")
+        show(lead, lead, *(f"{p.name}: {p.headline}" for _, own, _ in drawn for p in own), f"Report: {page}")
         return 0
 
 
@@ -135,8 +134,8 @@ class ClaimsCommand(_OfFigures):
 
     Example: nfd paper claims --only fig4 --size smoke
 
-    Reads the networks of the figures from STORE, trains those that are missing, and writes result.json, claims.md,
-    report.html to OUT.
+    Reads the networks of the figures from STORE, trains those that are missing, and writes report.html,
+    result.json and a chart to OUT.
     """
 
     out: str = option("out/claims", "directory for the results")
@@ -159,14 +158,12 @@ class ClaimsCommand(_OfFigures):
         from nfd.paper.claims.table import chosen, evidence_for
         from nfd.paper.pages import write_claims
 
-        rows = []
         with self.runs_in(directory) as sweep:
             evidence = evidence_for(config, sweep, _say)
-            for claim in chosen(self.only):
-                rows.append(row := claim.row(evidence))
-                _say(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
+            rows = [claim.row(evidence) for claim in chosen(self.only)]
         lead, page = write_claims(config, rows, evidence.dataset.title, directory, command)
-        show(lead, lead, *config.warnings, f"Report: {page}")
+        lines = [f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}" for row in rows]
+        show(lead, lead, *config.warnings, *lines, f"Report: {page}")
         return 0
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from nfd.core import Finding, Lead, Row, plain, staged, visible
+from nfd.core import Axes, Finding, Lead, Row, plain, staged
 from nfd.paper.claims.claim import ClaimVerdict, figure_of, only_of
 from nfd.paper.figures.figure import Figure
 from nfd.paper.settings import FigureConfig, warnings_of
-from nfd.report import Label, Report, Result, Section, figure_section, made_by, write_charts, write_page
+from nfd.report import Label, Report, Result, Section, figure_section, made_by, opening_of, write_charts, write_page
 
 _CLAIMS = "What the paper says, and what is measured"
 _KEYS = {"id", "source", "statement", "verdict"}
@@ -51,21 +51,27 @@ def write_figure(
 
 
 def write_figures(
-    config: FigureConfig, drawn: Sequence[tuple[Sequence[Finding], Section]], data: str, directory: Path, command: str
+    config: FigureConfig,
+    drawn: Sequence[tuple[Figure, Sequence[Finding], Section]],
+    data: str,
+    directory: Path,
+    command: str,
 ) -> tuple[Lead, Path]:
-    """Write the page of several figures, and ``result.json``; returns what it begins with, and its path."""
-    panels = [finding for findings, _ in drawn for finding in findings]
+    """Write the page of figures, which opens with the answer of the first; returns what it begins with, its path."""
+    panels, sections = [panel for _, own, _ in drawn for panel in own], [section for *_, section in drawn]
+    answers = [panel for figure, own, _ in drawn for panel in own if panel.name == f"{figure.name}{figure.answer}"]
     numbers = {"figures": f"{len(drawn)}", "panels": f"{len(panels)}", "size": f"{config.size}, on {data}"}
-    said = (*config.warnings, f"Drawn at size {config.size}, on {data}.")[0]
+    said = (*config.warnings, answers[0].headline)[0]
     lead = Lead(said, "partly" if config.warnings else "open", numbers)
     return lead, Report(
-        f"The figures of the paper, on {data}",
+        f"The figures of the paper, on {data}" if len(drawn) > 1 else f"{sections[0].title} ({data})",
         command,
         config.plain(),
         [],
         lead,
-        opening=[section for _, section in drawn],
-        closing=[made_by(command, "The same command draws again without training.")],
+        answers=[f"{section.title} {a.headline}" for section, a in zip(sections, answers, strict=True) if drawn[1:]],
+        opening=opening_of(answers),
+        closing=[*sections, made_by(command, "The same command draws again without training.")],
         content={"findings": plain(panels)},
     ).write(directory)
 
@@ -95,19 +101,26 @@ def write_claims(
         _CLAIMS,
         command,
         config.plain(),
-        [],
+        [_counted(rows, said)],
         lead,
-        opening=[
-            *_warning(config.warnings), Section("How", [_intro(config, data, command)]), claims_section(rows),
-        ],
+        opening=[*_warning(config.warnings), claims_section(rows)],
+        closing=[Section("How", [_intro(config, data, command)])],
         content={"data": data, "rows": list(rows)},
-        texts={"claims.md": claims_page(config, rows, data, command)},
     ).write(directory)  # fmt: skip
 
 
-def claims_page(config: FigureConfig, rows: Sequence[Row], data: str, command: str) -> str:
-    """The table of claims as a page in Markdown."""
-    return claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(_intro(config, data, command))}")
+def _counted(rows: Sequence[Row], verdict: str) -> Finding:
+    """How many statements of each figure have each verdict, under the ``verdict`` on all."""
+    figures = [figure_of(row["id"], row["source"]) or "no figure" for row in rows]
+    counts = Counter(zip(figures, (row["verdict"] for row in rows), strict=True))
+    bars = [
+        {"series": word.value, "figure": figure.replace("figure-", "Fig. "), "statements": n, "place": float(place)}
+        for place, word in enumerate(ClaimVerdict)
+        for figure in sorted(set(figures))
+        if (n := counts[figure, word])
+    ]
+    axes = Axes("statements", "figure", "statements", "", "counts", colour="place")
+    return Finding("verdicts", "Statements of each figure, by verdict", verdict, bars, axes, "")
 
 
 def claims_sections(result: Result) -> list[Section]:
@@ -133,34 +146,6 @@ def claims_section(rows: Sequence[Row], level: Literal[2, 3] = 2) -> Section:
         for row in rows
     ]
     return Section("Statements and verdicts", [_count(rows)], table=table, level=level, cards=True)
-
-
-def claims_markdown(rows: Sequence[Row], intro: str) -> str:
-    """``intro``, and for every figure a table of its statements in Markdown, with what was measured, read and tried."""
-    by_figure: dict[str, list[Row]] = {}
-    for row in rows:
-        by_figure.setdefault(figure_of(str(row["id"]), str(row["source"])) or "", []).append(row)
-    lines = [intro.strip(), "", in_markdown(_count(rows)), ""]
-    for figure, own in sorted(by_figure.items()):
-        lines += [f"## {figure.replace('figure-', 'Figure ') or 'Theory and other sections'}", ""]
-        lines += ["| id | source | statement | measured | verdict |", "| --- | --- | --- | --- | --- |"]
-        for r in own:
-            cells = (r["id"], r["source"], r["statement"], _measured(r), r["verdict"])
-            lines.append(f"| {' | '.join(map(in_markdown, cells))} |")
-        lines.append("")
-        for r in own:
-            name, verdict, details = map(in_markdown, (r["id"], r["verdict"], " ".join(_details(r))))
-            lines.append(f"- **{name}**, {verdict}. {details}")
-        lines.append("")
-    return "\n".join(lines).strip() + "\n"
-
-
-def in_markdown(text: Any) -> str:
-    """Text in Markdown: in one line, without what would end a cell, begin HTML, or make a link or a picture."""
-    shown = visible(_plain(text)).replace("&", "&amp;").replace("<", "&lt;")
-    for mark in "\\|*_`[]!":
-        shown = shown.replace(mark, f"\\{mark}")
-    return shown
 
 
 def _count(rows: Sequence[Row]) -> str:

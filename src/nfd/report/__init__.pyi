@@ -5,4 +5,5 @@ from .page import Report as Report
 from .page import Section as Section
 from .page import figure_section as figure_section
 from .page import made_by as made_by
+from .page import opening_of as opening_of
 from .page import write_page as write_page

@@ -49,6 +49,8 @@ def drawn(rows: Sequence[Row], axes: Axes) -> Chart:
 def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
     """The chart of a finding, on axes that have room for the rows ``beside``, too: lines in bands from ``low`` to
     ``high``, or points with bars joined by lines, as ``axes.kind`` says; its references are grey lines behind them."""
+    if finding.axes.kind == "counts":
+        return _counts(finding)
     rows, compared, axes = thinned(finding.rows), thinned(finding.references), finding.axes
     best = [row for row in finding.best if all(map(math.isfinite, (row[axes.x], row["low"], row["high"])))]
     points, behind = tidy(rows, axes), tidy(compared, axes)
@@ -121,6 +123,20 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
         layers += [one.mark_point(filled=True, size=90, shape="diamond"), text.encode(text="text:N")]
     said = visible(f"{finding.title} {finding.headline}".strip())
     return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT, description=said))
+
+
+def _counts(finding: Finding) -> Chart:
+    """Bars one after another."""
+    axes, series = finding.axes, styled(finding.rows, finding.axes)
+    scale = alt.Scale(domain=[one.name for one in series], range=[one.colour for one in series])
+    bars = alt.Chart(alt.InlineData(values=finding.rows)).encode(
+        x=alt.X(f"{axes.x}:Q", stack="zero", title=_wrapped(axes.x_title), axis=alt.Axis(grid=False, tickMinStep=1)),
+        y=alt.Y(f"{axes.y}:N", title=None),
+        color=alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, orient="top", symbolType="square")),
+        order=alt.Order(f"{axes.colour}:Q"),
+    )
+    said = visible(f"{finding.title} {finding.headline}".strip())
+    return cast(Chart, alt.layer(bars.mark_bar()).properties(width=WIDE, height=_HEIGHT, description=said))
 
 
 def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:

@@ -151,7 +151,7 @@ class Report:
         answers: sentences that follow the contents, with the rows of ``lines`` below them.
         opening, closing: sections before the answers, and after all others.
         content: what ``result.json`` holds beside title, settings, command and findings.
-        tables: rows of CSV files, texts: content of other files; by file name.
+        tables: rows of CSV files, by file name.
     """
 
     title: str
@@ -166,7 +166,6 @@ class Report:
     closing: Sequence[Section] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path) -> Path:
         """Write page, ``result.json``, tables and charts, all or nothing; returns the page's path."""
@@ -176,8 +175,6 @@ class Report:
                 write_pictures(folder / "verdict", beside({p.title: p.chart for p in self._opening().panels}))
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)
-            for name, text in self.texts.items():
-                write_text(folder / name, text)
             write_text(folder / "report.html", page(self.title, self._sections(), lead=self.lead))
             head = {"title": self.title, "config": dict(self.settings), "command": self.command}
             numbers = {

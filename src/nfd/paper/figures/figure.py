@@ -30,12 +30,14 @@ class Figure:
             steps that make so many passes over the training part, ``seeds`` for a list of that many seeds, ``apart``
             for seeds that no other part has, ``looks`` for so many looks at the test part.
         reduce: runs by part, and what they were trained on, to one finding per panel.
+        answer: the panel that answers what it asks.
     """
 
     name: str
     title: str
     parts: Mapping[Preset, Parts]
     reduce: Callable[[Mapping[str, Runs], DataSummary], list[Finding]]
+    answer: str = ""
 
     def grids(self, size: Preset, data: Settings, dataset: Dataset, seed: int = 0) -> dict[str, list[RunConfig]]:
         """The runs of every part."""

@@ -122,4 +122,4 @@ def _training(training: Runs, data: DataSummary) -> list[Finding]:
     ]  # fmt: skip
 
 
-FIGURE = Figure("figure-1", "Pre- or post-activation?", PARTS, reduce)
+FIGURE = Figure("figure-1", "Pre- or post-activation?", PARTS, reduce, "a")

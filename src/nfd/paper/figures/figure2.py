@@ -130,4 +130,4 @@ def _both(runs: Runs, data: DataSummary) -> list[Finding]:
     return panels
 
 
-FIGURE = Figure("figure-2", "How long a horizon?", PARTS, reduce)
+FIGURE = Figure("figure-2", "How long a horizon?", PARTS, reduce, "c")

@@ -239,4 +239,4 @@ def _panel(
     )  # fmt: skip
 
 
-FIGURE = Figure("figure-3", "How fast do networks come to the limit?", PARTS, reduce)
+FIGURE = Figure("figure-3", "How fast do networks come to the limit?", PARTS, reduce, "c")

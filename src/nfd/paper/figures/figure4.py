@@ -114,7 +114,7 @@ def _told(runs: Runs, kind: str) -> str:
     return f"Decoupled minus standard {loss}: {'; '.join(known)}." if known else "Networks diverged at every depth."
 
 
-FIGURE_4 = Figure("figure-4", "Does it matter which weights carry the gradient?", parts(128, 5), reduce)
+FIGURE_4 = Figure("figure-4", "Does it matter which weights carry the gradient?", parts(128, 5), reduce, "c-train")
 FIGURE_7 = Figure(
-    "figure-7", "Does it matter less in wider networks?", parts(256, 3), partial(reduce, figure="figure-7")
+    "figure-7", "Does it matter less in wider networks?", parts(256, 3), partial(reduce, figure="figure-7"), "c-train"
 )

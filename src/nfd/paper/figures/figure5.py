@@ -240,4 +240,4 @@ def _compared(slow: Runs, runs: Runs, metric: str) -> str:
     )
 
 
-FIGURE = Figure("figure-5", "Do inner layers learn, and does their learning rate transfer?", PARTS, reduce)
+FIGURE = Figure("figure-5", "Do inner layers learn, and does their learning rate transfer?", PARTS, reduce, "a")

@@ -118,4 +118,4 @@ def _about(name: str) -> str:
     return f"Of the matrix of inner products of {of} at all steps so far, over n; nothing is added to its diagonal."
 
 
-FIGURE = Figure("figure-6", "Do the covariances stay invertible while training?", PARTS, reduce)
+FIGURE = Figure("figure-6", "Do the covariances stay invertible while training?", PARTS, reduce, "a")
