@@ -33,7 +33,7 @@ from nfd.core import (
 )
 from nfd.limits import extrapolated
 from nfd.meters import THRESHOLDS
-from nfd.paper.figures.panels import fitted, power, slope_row, slope_table
+from nfd.paper.figures.panels import fitted, power, slope_row, slope_table, slopes_said
 from nfd.paper.study import NARROW, WEIGHTS, Study
 from nfd.report import Report, Section, made_by
 
@@ -50,10 +50,7 @@ def findings(study: Study) -> list[Finding]:
 # ---- The loss while training: infinitely wide at every depth and infinitely deep, and real networks beside it
 
 _LOSS_AXES = Axes("step", "loss", "step", "training loss before the step (nats)", "curves")
-_TITLES = {
-    "shared": "How does it train when infinitely wide and deep?",
-    "independent": "And with independent feedback, the paper's limit?",
-}
+_LOSS = {"shared": "Loss", "independent": "Decoupled loss"}
 _WHO = {"shared": "the infinitely wide network", "independent": "the infinitely wide decoupled network"}
 
 
@@ -76,7 +73,7 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         details += _above(study, limits)
     return Finding(
         f"loss-{feedback}",
-        _TITLES[feedback],
+        f"{_LOSS[feedback]} at {depth_name(deepest)}: {loss[-1].value:.3g} nats",
         headline,
         rows,
         _LOSS_AXES,
@@ -93,7 +90,12 @@ def _all_diverged(study: Study, feedback: Feedback) -> Finding | None:
         return None
     rows = [row for width, outputs in _all_real(study).items() for row in _real_rows(study, width, outputs)]
     return Finding(
-        f"loss-{feedback}", _TITLES[feedback], " ".join(diverged), rows, _LOSS_AXES, "Mean of real networks."
+        f"loss-{feedback}",
+        f"Training of {_WHO[feedback]} diverges",
+        " ".join(diverged),
+        rows,
+        _LOSS_AXES,
+        "Mean of real networks.",
     )
 
 
@@ -198,12 +200,12 @@ def gap(study: Study) -> Finding | None:
         share = shares[last]
         progressed = f", {share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of the progress made" if share else ""
         headline = (
-            f"No: at {depth_name(last)} the decoupled network's loss lies {side} the standard one's by {gaps[last]} "
+            f"At {depth_name(last)} the decoupled network's loss lies {side} the standard one's by {gaps[last]} "
             f"nats on average over the steps{progressed}."
         )
     return Finding(
         "gap",
-        "Are the two limits the same?",
+        f"The two limits differ by {gaps[last]} nats",
         headline,
         rows,
         _GAP_AXES,
@@ -281,7 +283,7 @@ def by_width(study: Study) -> Finding | None:
     )
     return Finding(
         "distance-width",
-        "How far is a real network from the limit? Width:",
+        f"Distance from infinite width: {power('n', last)}",
         headline,
         rows,
         Axes("width", "distance", "width", _TITLE, "logarithmic", colour="depth"),
@@ -319,7 +321,7 @@ def by_depth(study: Study) -> Finding | None:
     )
     return Finding(
         "distance-depth",
-        "How far is a real network from the limit? Depth:",
+        f"Distance from infinite depth: {power('L', slope)}",
         headline,
         rows + wide_rows,
         Axes("depth", "distance", "depth", _TITLE, "logarithmic"),
@@ -398,7 +400,7 @@ def blocks(study: Study) -> Finding | None:
         return None
     return Finding(
         "updates",
-        f"Do the inner layers of two-layer blocks learn? After {c.steps} steps:",
+        f"After {c.steps} steps: {slopes_said('L', [row for row in slopes if row['meter'] == 'inner_update'])}",
         _blocks_headline(slopes),
         rows,
         Axes("depth", "update", "depth", "RMS update", "logarithmic", colour="meter", dash="rule"),
@@ -501,7 +503,7 @@ def study_report(study: Study, findings: Sequence[Finding], command: str) -> Rep
         study.config.plain(),
         [replace(finding, caption=f"{finding.caption} {data}") for finding in findings],
         study_lead(study, findings),
-        answers=[f"{finding.title} {finding.headline}" for finding in findings],
+        answers=[finding.headline for finding in findings],
         opening=_warning(study),
         closing=_run_sections(study, command),
         content={"complete": study.measured.complete, "run": study.facts()},
@@ -518,10 +520,8 @@ def study_lead(study: Study, findings: Sequence[Finding]) -> Lead:
 
 
 def _warning(study: Study) -> list[Section]:
-    if study.measured.complete:
-        return []
     partial = "The study was interrupted. What had been measured by then is below; the rest is missing."
-    return [Section("This report is partial", [partial])]
+    return [] if study.measured.complete else [Section("This report is partial", [partial])]
 
 
 def _shared_caption(study: Study) -> str:
