@@ -45,6 +45,7 @@ def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:
                 "titleFontWeight": "normal",
                 "grid": False,
                 "labelOverlap": "greedy",
+                "labelSeparation": 9,
             },
             "legend": {"labelFontSize": _FONT, "columns": 2, "columnPadding": 16, "symbolSize": 200},
             "title": title | {"fontWeight": "normal"},
@@ -105,8 +106,8 @@ def _ladder(
     )
 
 
-def ladders(cases: Sequence[Row]) -> alt.ConcatChart:
-    """Ladders two by two, each from the cut that is shown; bars of refused forecasts are grey and broken."""
+def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
+    """Ladders two by two under what they show, each from the cut that is shown; bars of refused forecasts are grey and broken."""
     charts = []
     for case in cases:
         order = sorted(case["targets"], key=lambda row: float(row["flops"]))
@@ -117,9 +118,9 @@ def ladders(cases: Sequence[Row]) -> alt.ConcatChart:
         said = said if case["accepted"] else f"refused (± {case['width'] / 2:.1f} %)"
         name = case["ladder"].replace("owt2_", "").replace("_", " ")
         drawn = _ladder(case["fit"], some, *((INK, (1, 0)) if case["accepted"] else (REFERENCE, (3, 2))))
-        title = alt.Title(name, subtitle=f"{case['factor']:.0f}x: {said}")
-        charts.append(drawn.properties(width=112, height=92, title=title))
-    return alt.concat(*charts, columns=2, spacing=8)
+        own = alt.Title(name, subtitle=f"{case['factor']:.0f}x: {said}")
+        charts.append(drawn.properties(width=112, height=92, title=own))
+    return alt.concat(*charts, columns=2, spacing=8, title=_title(title))
 
 
 def against_factor(cases: Sequence[Row], name: str, title: str, medians: Mapping[tuple[int, int], float]) -> Any:

@@ -188,8 +188,17 @@ def pictures(known: Row, ladders: Row) -> dict[str, str]:
         steps = {BINS[row["factor"]]: row[name] for row in goals_of(known)}
         found[name] = charts.svg(charts.against_factor(ladders["cases"], name, titles[name], steps))
     for name, some in (("first", drawn[:half]), ("second", drawn[half:])):
-        found[name] = charts.svg(charts.ladders(some))
+        found[name] = charts.svg(charts.ladders(some, said_of(some)))
     return found
+
+
+def said_of(cases: Sequence[Row]) -> str:
+    """What a picture of ladders shows: how many forecasts were accepted, and how many of those held."""
+    taken = [case for case in cases if case["accepted"]]
+    if not taken:
+        return f"All {len(cases)} forecasts are refused"
+    held = sum(case["covered"] == 1 for case in taken)
+    return f"{len(taken)} of {len(cases)} forecasts are accepted, {held} hold every target"
 
 
 def kept(name: str, part: Row) -> Mapping[str, Any]:

@@ -35,9 +35,6 @@ def main() -> int:
         parser.error(f"there is no chart {', '.join(sorted(unknown))}; there are {', '.join(CHARTS)}.")
     done: set[str] = set()
     for name in given.names or CHARTS:
-        if "version" in CHARTS[name]:
-            print(f"{name} is left as it is: version {CHARTS[name]['version']} made it.")
-            continue
         command = CHARTS[name]["command"]
         if "DIR" in command and given.data_dir is None:
             print(f"{name} is left as it is: {command!r} needs --data-dir.")

@@ -1,10 +1,11 @@
-"""Charts of coverage, benchmarks and verdicts, drawn from stored numbers: ``python docs/evidence.py``.
+"""Charts of pages, drawn from stored numbers: ``python docs/evidence.py``.
 
 They are written to ``out/evidence``. Bars are 95 % intervals; what differs in colour differs in shape and has its name.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
@@ -18,13 +19,16 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import altair as alt  # noqa: E402
+import torch  # noqa: E402
 from benchmarks import coverage  # noqa: E402
 from benchmarks.check import BASELINE  # noqa: E402
+from benchmarks.question_charts import panel  # noqa: E402
 from benchmarks.ratio import Ratio  # noqa: E402
 from benchmarks.real_ladders_charts import svg  # noqa: E402
 from benchmarks.result import Result  # noqa: E402
 from benchmarks.verdicts import NUMBERS  # noqa: E402
 
+from nfd.core.estimates import mean  # noqa: E402
 from nfd.core.files import prepare_directory, write_text  # noqa: E402
 from nfd.report.charts import COLOURS, INK  # noqa: E402
 
@@ -163,6 +167,58 @@ def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
     return alt.hconcat(*panels, spacing=10).properties(title=told)
 
 
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of a CSV beside the pages."""
+    return list(csv.DictReader((ROOT / "docs" / name).read_text(encoding="utf-8").splitlines()))
+
+
+def epochs() -> Any:
+    """Test errors of networks by width, and of kernels."""
+    rows = [
+        {"series": f"{row['weights']} weights", "x": int(row["width"]), "y": float(row["test_error"])}
+        | {end: float(row[f"test_error_{end}"]) for end in ("low", "high")}
+        for row in read("epochs.csv")
+    ]
+    kernels = {"NNGP, depth 4": 61.8, "NTK, depth 4": 60.9}  # as the page has them, with their intervals
+    grey = [{"series": name, "x": x, "y": error} for name, error in kernels.items() for x in (64, 8192)]
+    title = "Wider networks come to the error of kernels,\nnot below it"
+    return panel(title, rows, "width n", "test error, %", grey, "semilogarithmic")
+
+
+def ladders() -> Any:
+    """Best rates of a GPT by width, under a plan and under PyTorch's defaults."""
+    names = {"AdamW, mup, complete-p, depth-mup": "a plan", "AdamW, standard": "PyTorch"}
+    rows = [
+        {"series": said, "x": int(row["at"].split()[1])}
+        | {to: float(row[of]) for to, of in (("y", "value"), ("low", "low"), ("high", "high"))}
+        for name, said in names.items()
+        for row in read("transformers.csv")
+        if row["ladder"] == f"{name}, width 64 to 256" and row["quantity"] == "best rate"
+    ]
+    return panel("Under a plan the best rate stays,\nunder PyTorch's defaults it falls", rows, "width", "best rate")
+
+
+def wide() -> Any:
+    """Losses of a GPT under Muon by width, and the limit of a law of the dense ones."""
+    rows, every = list[Row](), read("images/wide-gpt.csv")
+    for weights, width in sorted({(row["weights"], int(row["width"])) for row in every}):
+        own = [float(r["loss"]) for r in every if (r["weights"], int(r["width"])) == (weights, width)]
+        found = mean(torch.tensor(own, dtype=torch.float64))
+        ends = {"low": found.low, "high": found.high} if len(own) > 2 else {}
+        rows.append({"series": weights, "x": width, "y": found.value} | ends)
+    limit = [{"series": "limit of the dense", "x": x, "y": 2.4365} for x in (64, 16384)]  # as the page has it
+    title = "Structured weights come to the limit\nof dense ones"
+    return panel(title, rows, "width", "training loss, nats per byte", limit, "semilogarithmic")
+
+
+def muon() -> Any:
+    """How updates go with size under Muon, as powers."""
+    rows = [{"name": row["name"]} | {k: float(row[k]) for k in ("value", "low", "high")} for row in read("muon.csv")]
+    x = alt.X("value:Q", scale=alt.Scale(domain=[-0.7, 0.4]), axis=alt.Axis(tickCount=6, title="power of the size"))
+    zero = chart([{"value": 0}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x)
+    return named(rows, x, zero).properties(title=title("Under depth-mup inner layers learn less in deep networks"))
+
+
 def pictures() -> dict[str, str]:
     """SVG by name."""
     numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))
@@ -170,6 +226,10 @@ def pictures() -> dict[str, str]:
         "coverage": svg(covered(coverage.read()), SCALE),
         "benchmarks": svg(faster(Result.read(BASELINE)), SCALE),
         "verdicts": svg(wrong(numbers["situations"]), SCALE),
+        "epochs": svg(epochs(), SCALE),
+        "transformers": svg(ladders(), SCALE),
+        "wide-gpt": svg(wide(), SCALE),
+        "muon": svg(muon(), SCALE),
     }
 
 

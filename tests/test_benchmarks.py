@@ -258,7 +258,8 @@ def test_pictures_of_ladders_say_what_they_show() -> None:
     """Accepted ones their error, refused ones that they are; no data in words, and no text below 11 pixels."""
     drawn = real_ladders_page.drawn_of([case("a", 9, accepted=False), case("b", 30, accepted=True)])
     assert [one["ladder"] for one in drawn] == ["b", "a"]
-    svg = real_ladders_page.charts.svg(real_ladders_page.charts.ladders(drawn))
+    svg = real_ladders_page.charts.svg(real_ladders_page.charts.ladders(drawn, real_ladders_page.said_of(drawn)))
+    assert ">1 of 2 forecasts are accepted" in svg
     assert re.findall(r">(\w+x: [^<]*)<", svg) == ["30x: +1.0 ± 5.5 %, 1 out", "9x: refused (± 5.5 %)"]
     assert svg.count('stroke-dasharray="3,2"') == 2  # the bars of the refused one
     assert "aria-label=" not in svg
