@@ -107,7 +107,7 @@ def _ladder(
 
 
 def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
-    """Ladders two by two under what they show, each from the cut that is shown; bars of refused forecasts are grey and broken."""
+    """Ladders two by two, each from the cut that is shown; bars of refused forecasts are grey and broken."""
     charts = []
     for case in cases:
         order = sorted(case["targets"], key=lambda row: float(row["flops"]))

@@ -1,6 +1,10 @@
 """One plan under DDP and FSDP2: large single models are torchrun's business, and a plan rides along.
 
 torchrun --nproc-per-node 2 examples/plan_with_torchrun.py --shard fsdp2
+torchrun --nproc-per-node 2 examples/plan_with_torchrun.py --shard fsdp2 --defaults
+
+At the rate of a small network a large one ends its 40 steps at a loss of 0.19 with the plan, and at 1.86 with PyTorch's
+defaults (one run each).
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ def sharded(model: nn.Sequential) -> nn.Module:
     return fully_shard(model)
 
 
-def main(shard: str, width: int, depth: int, steps: int) -> float:
+def main(shard: str, width: int, depth: int, steps: int, lr: float, *, defaults: bool) -> float:
     """Train on this process's part of every batch; returns the last loss, averaged over processes."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -52,14 +56,20 @@ def main(shard: str, width: int, depth: int, steps: int) -> float:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = digits()
     inputs, targets = data.batches(size=32, steps=steps, seed=0)
-    with torch.device("meta"):  # shapes alone: no process holds the whole model
+    torch.manual_seed(0)
+    with torch.device(device if defaults else "meta"):  # of a plan shapes alone: no process holds the whole model
         model = make_model(width, depth)
-    plan = nfd.plan(model, rule="complete-p", make_model=make_model, base=(32, 2), sample=torch.zeros(2, 64))
-    if shard == "fsdp2":
-        wrapped = plan.apply_(sharded(model), seed=0)  # every process draws its part
+    wrapped: nn.Module
+    if defaults:
+        wrapped = sharded(model) if shard == "fsdp2" else DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=lr, weight_decay=0.1)
     else:
-        wrapped = DistributedDataParallel(plan.apply_(model, seed=0, device=device))
-    optimizer = torch.optim.AdamW(plan.param_groups(wrapped, lr=3e-3, weight_decay=0.1))
+        plan = nfd.plan(model, rule="complete-p", make_model=make_model, base=(32, 2), sample=torch.zeros(2, 64))
+        if shard == "fsdp2":
+            wrapped = plan.apply_(sharded(model), seed=0)  # every process draws its part
+        else:
+            wrapped = DistributedDataParallel(plan.apply_(model, seed=0, device=device))
+        optimizer = torch.optim.AdamW(plan.param_groups(wrapped, lr=lr, weight_decay=0.1))
     loss = torch.zeros(())
     for x, y in zip(inputs.to(device), targets.to(device), strict=True):
         optimizer.zero_grad()
@@ -71,15 +81,17 @@ def main(shard: str, width: int, depth: int, steps: int) -> float:
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
-        print(f"{shard}, {world} processes, {len(plan.roles)} tensors: last loss {float(mean):.4f}")
+        rates = "PyTorch's defaults" if defaults else "a plan"
+        print(f"{shard}, {world} processes, {rates} at lr = {lr:g}: last loss {float(mean):.4f}")
     return float(mean)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shard", choices=("ddp", "fsdp2"), default="fsdp2")
-    for option, value in (("width", 64), ("depth", 4), ("steps", 20)):
-        parser.add_argument(f"--{option}", type=int, default=value)
+    for option, value in (("width", 256), ("depth", 16), ("steps", 40), ("lr", 0.01)):
+        parser.add_argument(f"--{option}", type=type(value), default=value)
+    parser.add_argument("--defaults", action="store_true", help="train without the plan")
     main(**vars(parser.parse_args()))
     sys.stdout.flush()
     os._exit(0)  # PyTorch 2.13 now and then aborts in its own teardown after FSDP2 on gloo, one process in twenty

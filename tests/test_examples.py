@@ -159,10 +159,11 @@ def test_the_watched_run_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("shard", "processes"), [("fsdp2", 1), ("ddp", 2), ("fsdp2", 2)])
-def test_a_plan_rides_in_torchrun(shard: str, processes: int) -> None:
+@pytest.mark.parametrize("more", [[], ["--defaults"]])
+def test_a_plan_rides_in_torchrun(shard: str, processes: int, more: list[str]) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
     script = [str(EXAMPLES / "plan_with_torchrun.py"), "--shard", shard]
-    small = ["--width", "32", "--depth", "2", "--steps", "3"]
+    small = ["--width", "32", "--depth", "2", "--steps", "3", *more]
     done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=PATIENCE, env=ALONE)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"{shard}, {processes} processes" in done.stdout
