@@ -299,6 +299,9 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
     if not cells:
         raise InputError("a law needs runs that differ in the rate alone; no two rows agree in all but lr and seed.")
     notes = [*log.notes, *_about_cells(cells, settings)]
+    if "batch" not in log.columns:
+        taken = f"{REFERENCE['batch']:,.0f} tokens"
+        notes.append(f"The table has no batch: {taken} are assumed, and what another one changes comes from the prior.")
     if sized and not counted:
         notes.append("Parameters are counted as 12 width^2 depth.")
     elif len(shapes) > 1:
