@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 import nfd
@@ -33,6 +34,7 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 60
 napoleon_use_rtype = False
 
+pygments_dark_style = "github-dark"
 html_theme = "furo"
 html_title = "nfd"
 html_static_path = ["_static"]
@@ -44,11 +46,29 @@ html_show_sphinx = False
 html_use_index = False
 
 
-def linked(_app: Sphinx, _what: str, _name: str, _of: object, _options: Any, lines: list[str]) -> None:
-    """Make links of the pages that a docstring names."""
+def linked(_app: Sphinx, what: str, _name: str, _of: object, _options: Any, lines: list[str]) -> None:
+    """Make links of the pages that a docstring names; a colon in the first line of a property begins no description."""
     lines[:] = [re.sub(r"docs/([\w/-]+)\.md", r":doc:`/\1`", line) for line in lines]
+    for split in [line for line in lines if what == "property" and line.startswith(":type: ")]:
+        lines.remove(split)
+        lines[0] = f"{split.removeprefix(':type: ')}: {lines[0]}"
+
+
+def written(_app: Sphinx, *about: Any) -> tuple[str, str] | None:
+    """A default that a factory makes, as dots: the parser of signatures reads them."""
+    signature, returned = about[-2:]
+    return (signature.replace("<factory>", "..."), returned) if signature else None
+
+
+def dashed(_app: Sphinx, page: nodes.document) -> None:
+    """A dash between a field and its description."""
+    for text in page.findall(nodes.Text):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", linked)
+    app.connect("autodoc-process-signature", written)
+    app.connect("doctree-read", dashed)

@@ -54,7 +54,7 @@ def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
         base.mark_point(color=INK, filled=True, size=40, opacity=1).encode(x=x),
     ]
     behind = [] if beside is None else [beside]
-    return alt.layer(*behind, *layers).properties(width=190, height=17 * len(rows))
+    return alt.layer(*behind, *layers).properties(width=158, height=17 * len(rows))
 
 
 def x_of(x: alt.X, name: str) -> alt.X:

@@ -20,15 +20,17 @@ _STYLE = """<style>
 .claims table { border-collapse: collapse; width: 100%; font-size: 0.85rem; line-height: 1.4; }
 .claims th, .claims td { border-bottom: 1px solid var(--color-background-border); padding: 0.4rem 0.5rem;
   text-align: left; vertical-align: top; }
-.claims summary { cursor: pointer; color: var(--color-foreground-muted); }
-.claims input { box-sizing: border-box; width: 100%; max-width: 24rem; padding: 0.4rem; font: inherit; }
-.claims small { display: block; color: var(--color-foreground-muted); }
+.claims summary { cursor: pointer; color: var(--color-foreground-secondary); }
+.claims input { box-sizing: border-box; width: 100%; max-width: 24rem; padding: 0.4rem; font: inherit;
+  color: inherit; background: none; border: 1px solid var(--color-foreground-muted); }
+.claims input::placeholder { color: var(--color-foreground-secondary); opacity: 1; }
+.claims small { display: block; color: var(--color-foreground-secondary); }
 @media (max-width: 46rem) {
   .claims thead { display: none; }
   .claims tr { display: block; border-bottom: 1px solid var(--color-background-border); padding: 0.5rem 0; }
   .claims td { display: block; border: 0; padding: 0.1rem 0; }
   .claims tr[hidden] { display: none; }
-  .claims td[data-name]::before { content: attr(data-name) ": "; color: var(--color-foreground-muted); }
+  .claims td[data-name]::before { content: attr(data-name) ": "; color: var(--color-foreground-secondary); }
 }
 </style>"""
 _SCRIPT = """<script>

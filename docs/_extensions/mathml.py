@@ -5,6 +5,7 @@ docutils translates LaTeX; a command that it does not know is a warning, and so 
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
@@ -19,11 +20,22 @@ _LOG = logging.getLogger(__name__)
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("doctree-resolved", _joined)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
+def _joined(_app: Sphinx, page: nodes.document, _name: str) -> None:
+    """No line begins with what stands behind a formula."""
+    for node in page.findall(nodes.math):
+        after = node.next_node(nodes.Text, descend=False, siblings=True)
+        if after is not None and (marks := re.match(r"[.,;:)?!\]]+", after)):
+            node["after"] = marks[0]
+            after.parent.replace(after, nodes.Text(after[marks.end() :]))
+
+
 def _inline(writer: Any, node: nodes.math) -> None:
-    writer.body.append(_translated(node, block=False))
+    shown = _translated(node, block=False)
+    writer.body.append(f'<span class="joined">{shown}{node["after"]}</span>' if "after" in node else shown)
     raise nodes.SkipNode
 
 
@@ -37,7 +49,8 @@ def _block(writer: Any, node: nodes.math_block) -> None:
 def _translated(node: nodes.Element, *, block: bool) -> str:
     text = node.astext()
     try:
-        return str(tex2mathml(text, as_block=block))
+        shown = str(tex2mathml(text, as_block=block)).replace('false">|', 'false" lspace="0" rspace="0">|')
+        return re.sub(r"<mo>&ApplyFunction;</mo>(?=\s*<(?!mo))", '<mspace width="0.17em"/>', shown)  # log p
     except ValueError as error:
         _LOG.warning("formula %r: %s", text, error, location=node)
         return f"<code>{escape(text)}</code>"

@@ -90,7 +90,7 @@ def predict(
         lr: of the base; for ``nfd.resnets`` the paper's ``eta_c``. By default the usual rate of the optimizer.
         depth: L, or ``math.inf`` under a rule with a limit in depth (``"depth-mup"``, ``"complete-p"``).
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
-        replicates: R.
+        replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``); all networks have the same kind. By
             default structured under optimizers that act on whole matrices (SGD, Muon) and dense under others, which
             act on every stored entry.
