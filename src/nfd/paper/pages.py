@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -39,12 +40,11 @@ def write_figure(
     Args:
         statements: ids of the claims about the figure, named below its panels.
     """
-    judge = f"Judge them, with the same options of data and size: nfd paper claims --only {only_of(figure.name)}"
+    judge = f"To judge them, with the same options of data and size: nfd paper claims --only {only_of(figure.name)}"
     said = Section("What the paper says of this figure", [f"Statements: {', '.join(statements)}.", judge])
     with staged(directory) as folder:
-        number = figure.name.replace("figure-", "Figure ")
-        write_charts(findings, folder)
-        section = figure_section(f"{number}: {figure.title}", findings)
+        write_charts([replace(f, title=f"{f.title}: {f.headline}") for f in findings], folder)
+        section = figure_section(f"{figure.name.capitalize().replace('-', ' ')}: {figure.title}", findings)
         sections = [*_warning(config.warnings), section, *([said] if statements else [])]
         write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", sections)
     return section
