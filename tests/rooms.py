@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_206, 83, 5_991, 19_537, 7_601, 45_000
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_207, 83, 5_991, 19_555, 7_601, 45_000
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_663, 8),
     "scaling": (4_276, 11),
-    "wide": (2_785, 9),
+    "wide": (2_786, 9),
     "families": (1_392, 5),
     "runs": (1_357, 5),
     "meters": (2_076, 6),

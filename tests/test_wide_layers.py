@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import statistics
 from collections.abc import Callable
@@ -713,3 +714,19 @@ def test_programs_that_are_transformed_are_refused(kind: Layer) -> None:
             transformed()
     with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward"):
         kind(40, 30)(torch.autograd.forward_ad.make_dual(x, x))
+
+
+@pytest.mark.parametrize("weights", ["dense", "deferred", "structured"])
+def test_a_trained_network_is_freed_at_once(weights: Any) -> None:
+    """Not when Python next looks for cycles: a sweep would hold the networks of many trials."""
+    batches = list(zip(*digits().batches(4, 3, seed=0), strict=True))
+    trial = nfd.Trial(nfd.resnets(64, 10), nfd.Task(batches), 16, 2, seed=0, lr=0.1, weights=weights)
+    trial.train()  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, nn.Parameter) for one in gc.get_objects())
+        assert trial.train().status == "done"
+        assert sum(isinstance(one, nn.Parameter) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()

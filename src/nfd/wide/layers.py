@@ -290,7 +290,7 @@ class Query(torch.autograd.Function):
         accumulator = ctx.next_functions[1][0]  # of D: torch.autograd.grad of inputs alone adds nothing to it
         if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
             layer.scale.begin_gradient()  # of zero: the loss moves the update alone; weight decay moves both
-            update.partner, layer.scale.partner = layer.scale, update
+            update.pair = layer.scale.pair = id(update)  # parameters that held each other would outlive the network
             update.add_gradient(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
 

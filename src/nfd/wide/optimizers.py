@@ -104,8 +104,9 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
+        moving = {(p.pair, p.dim() > 0): group for p, group in guarded.items() if p.has_gradient}
         for p, group in guarded.items():
-            other = guarded.get(p.partner) if p.partner is not None and p.partner.has_gradient else None
+            other = moving.get((p.pair, p.dim() == 0)) if p.pair else None
             is_moved = p.has_gradient and self.moves_scale(group)
             if is_moved and other is not group and (other is not None or group["weight_decay"]):
                 raise StateError(

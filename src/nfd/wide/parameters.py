@@ -31,7 +31,7 @@ class Guarded(nn.Parameter):
 
     ``factors`` of products ``left' right`` are what backward passes added to the gradient; None without one. The tensor
     that others read and scale is made of them when it is asked for. ``accepted`` is the version of the last allowed
-    state, ``partner`` the other parameter of the same layer, None before there is a gradient.
+    state, ``pair`` a number that both parameters of a layer have alone, 0 before there is a gradient.
     """
 
     factors: list[tuple[Tensor, Tensor]] | None = None
@@ -41,7 +41,7 @@ class Guarded(nn.Parameter):
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
     made: tuple[Tensor, int] | None = None  # the gradient as it was made of its factors, and its version then
-    partner: Guarded | None = None
+    pair: int = 0
 
     @property
     def grad(self) -> Tensor | None:
