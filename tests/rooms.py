@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_207, 83, 5_991, 19_555, 7_601, 45_000
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_209, 83, 5_999, 19_555, 7_601, 45_000
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_663, 8),
@@ -19,11 +19,11 @@ ROOMS = {  # lines and files, without __init__.py
     "families": (1_392, 5),
     "runs": (1_357, 5),
     "meters": (2_076, 6),
-    "rates": (1_574, 4),
+    "rates": (1_575, 4),
     "forecasts": (2_483, 6),
     "limits": (1_426, 4),
     "watch": (1_525, 4),
-    "report": (785, 3),
+    "report": (786, 3),
 }
 
 MODULES = {  # an entry point, called as in its docstring, and how many modules of ours it imports

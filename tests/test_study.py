@@ -291,7 +291,7 @@ def test_the_command_writes_its_report_and_trains_nothing_twice(
     said, page = capsys.readouterr().out, (tmp_path / "fresh" / "report.html").read_text()
     assert f"Report: {tmp_path / 'fresh' / 'report.html'}" in said
     assert all((tmp_path / "fresh" / f"{name}.{kind}").exists() for name in NAMES for kind in ("csv", "pdf", "png"))
-    assert "The two limits " in page
+    assert "Decoupled minus standard loss at " in page
     result = json.loads((tmp_path / "fresh" / "result.json").read_text())
     assert result["complete"] is True
     with Sweep(tmp_path / "fresh") as sweep:

@@ -73,7 +73,8 @@ class StudyCommand(Options, StudyConfig):
             if not study.measured.seconds:
                 raise
         measured = findings(study)
-        lead, told = study_lead(study, measured), [(f.title, f.headline, *f.details) for f in measured]
+        lead = study_lead(study, measured)
+        told = [(f.title, *(text for text in (f.headline, *f.details) if text != lead.verdict)) for f in measured]
         lines = ["\n  ".join(texts) for texts in told]
         try:
             lines.append(f"Report: {study_report(study, measured, command).write(directory)}")
@@ -163,7 +164,7 @@ class ClaimsCommand(_OfFigures):
             rows = [claim.row(evidence) for claim in chosen(self.only)]
         lead, page = write_claims(config, rows, evidence.dataset.title, directory, command)
         lines = [f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}" for row in rows]
-        show(lead, lead, *config.warnings, *lines, f"Report: {page}")
+        show(lead, lead, *lines, f"Report: {page}")
         return 0
 
 

@@ -205,7 +205,7 @@ def gap(study: Study) -> Finding | None:
         )
     return Finding(
         "gap",
-        f"The two limits differ by {gaps[last]} nats",
+        f"Decoupled minus standard loss at {depth_name(last)}: {gaps[last]} nats",
         headline,
         rows,
         _GAP_AXES,
@@ -513,9 +513,12 @@ def study_report(study: Study, findings: Sequence[Finding], command: str) -> Rep
 def study_lead(study: Study, findings: Sequence[Finding]) -> Lead:
     """The first answer of a study, and the last losses."""
     said = (*(finding.headline for finding in findings), "Nothing was measured yet.")[0]
-    last = {row["series"]: row for finding in findings[:1] for row in finding.rows}
+    if not study.measured.complete:
+        said = f"Interrupted, so this is partial: {said}"
+    last = {row["series"]: row for finding in findings[:1] for row in finding.rows if math.isfinite(row["loss"])}
     shown = "{loss:.3f} [{low:.3f}, {high:.3f}]"
-    numbers = {f"last loss, {name}": shown.format(**row) for name, row in list(last.items())[-3:]}
+    names = [name for name, row in last.items() if row["width"] == INFINITE][-1:] + list(last)[-2:]
+    numbers = {f"last loss, {name}": shown.format(**last[name]) for name in dict.fromkeys(names)}
     return Lead(said, "open" if study.measured.complete else "partly", numbers)
 
 

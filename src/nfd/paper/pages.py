@@ -61,7 +61,7 @@ def write_figures(
     panels, sections = [panel for _, own, _ in drawn for panel in own], [section for *_, section in drawn]
     answers = [panel for figure, own, _ in drawn for panel in own if panel.name == f"{figure.name}{figure.answer}"]
     numbers = {"figures": f"{len(drawn)}", "panels": f"{len(panels)}", "size": f"{config.size}, on {data}"}
-    said = (*config.warnings, answers[0].headline)[0]
+    said = (*config.warnings, f"{drawn[0][0].title} {answers[0].headline}")[0]
     lead = Lead(said, "partly" if config.warnings else "open", numbers)
     return lead, Report(
         f"The figures of the paper, on {data}" if len(drawn) > 1 else f"{sections[0].title} ({data})",
@@ -92,10 +92,11 @@ def _warning(warnings: list[str], level: Literal[2, 3] = 2) -> list[Section]:
 def write_claims(
     config: FigureConfig, rows: Sequence[dict[str, Any]], data: str, directory: Path, command: str
 ) -> tuple[Lead, Path]:
-    """Write the table of claims as ``result.json``, Markdown and a page; returns what it begins with, and its path."""
+    """Write the table of claims as ``result.json`` and a page; returns what it begins with, and its path."""
     counts = Counter(str(row["verdict"]) for row in rows)
-    holds, numbers = counts[ClaimVerdict.HOLDS], {name: f"{n}" for name, n in counts.most_common(3)}
-    said = f"{holds} of {len(rows)} statements of the paper hold, {counts[ClaimVerdict.FAILS]} do not."
+    holds, numbers = counts[ClaimVerdict.HOLDS], {f"{v}": f"{counts[v]}" for v in ClaimVerdict if counts[v]}
+    held = f"{holds} of {len(rows)} statements of the paper hold, {counts[ClaimVerdict.FAILS]} do not."
+    said = (*config.warnings, held)[0]
     lead = Lead(said, "good" if holds == len(rows) else "partly", numbers)
     return lead, Report(
         _CLAIMS,
@@ -103,7 +104,7 @@ def write_claims(
         config.plain(),
         [_counted(rows, said)],
         lead,
-        opening=[*_warning(config.warnings), claims_section(rows)],
+        opening=[claims_section(rows)],
         closing=[Section("How", [_intro(config, data, command)])],
         content={"data": data, "rows": list(rows)},
     ).write(directory)  # fmt: skip
@@ -114,12 +115,12 @@ def _counted(rows: Sequence[Row], verdict: str) -> Finding:
     figures = [figure_of(row["id"], row["source"]) or "no figure" for row in rows]
     counts = Counter(zip(figures, (row["verdict"] for row in rows), strict=True))
     bars = [
-        {"series": word.value, "figure": figure.replace("figure-", "Fig. "), "statements": n, "place": float(place)}
-        for place, word in enumerate(ClaimVerdict)
+        {"series": word.value, "figure": figure.replace("figure-", "Fig. "), "statements": n}
+        for word in ClaimVerdict
         for figure in sorted(set(figures))
         if (n := counts[figure, word])
     ]
-    axes = Axes("statements", "figure", "statements", "", "counts", colour="place")
+    axes = Axes("statements", "figure", "statements", "", "counts", order=tuple(word.value for word in ClaimVerdict))
     return Finding("verdicts", "Statements of each figure, by verdict", verdict, bars, axes, "")
 
 

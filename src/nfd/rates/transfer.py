@@ -301,7 +301,7 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
     notes = [*log.notes, *_about_cells(cells, settings)]
     if "batch" not in log.columns:
         taken = f"{REFERENCE['batch']:,.0f} tokens"
-        notes.append(f"The table has no batch: {taken} are assumed, and what another one changes comes from the prior.")
+        notes.append(f"The table has no batch: {taken} are assumed, and the runs do not say what another one changes.")
     if sized and not counted:
         notes.append("Parameters are counted as 12 width^2 depth.")
     elif len(shapes) > 1:
@@ -314,6 +314,7 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
         known = known.of_one_width
         notes.append(f"All runs have width {widths.pop()}: the best rate is expected to follow parameters less.")
     law = fit_rate_law(cells, known)
+    notes += [f"Priors: {'; '.join(law.sources)}."] if law.sources else []
     return Transfer((), f"A log of {log.recognised}", log.columns["loss"], tuple(notes), law=law)
 
 

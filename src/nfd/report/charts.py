@@ -127,16 +127,17 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
 
 def _counts(finding: Finding) -> Chart:
     """Bars one after another."""
-    axes, series = finding.axes, styled(finding.rows, finding.axes)
-    scale = alt.Scale(domain=[one.name for one in series], range=[one.colour for one in series])
+    axes, most = finding.axes, max(1, len(finding.axes.order) - 1)
+    colours = [ORDERED[k * (len(ORDERED) - 1) // most] for k in range(len(axes.order))]
+    scale = alt.Scale(domain=list(axes.order), range=colours)
     bars = alt.Chart(alt.InlineData(values=finding.rows)).encode(
         x=alt.X(f"{axes.x}:Q", stack="zero", title=_wrapped(axes.x_title), axis=alt.Axis(grid=False, tickMinStep=1)),
         y=alt.Y(f"{axes.y}:N", title=None),
         color=alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, orient="top", symbolType="square")),
-        order=alt.Order(f"{axes.colour}:Q"),
+        order=alt.Order("color_series_sort_index:Q"),
     )
     said = visible(f"{finding.title} {finding.headline}".strip())
-    return cast(Chart, alt.layer(bars.mark_bar()).properties(width=WIDE, height=_HEIGHT, description=said))
+    return cast(Chart, alt.layer(bars.mark_bar()).properties(width=WIDE, height=alt.Step(26), description=said))
 
 
 def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
@@ -233,7 +234,7 @@ def _text(spec: Mapping[str, Any]) -> str:
 
 
 def _pictures(spec: Mapping[str, Any]) -> Pictures:
-    drawn = vl_convert.vegalite_to_svg(_text(spec))
+    drawn = vl_convert.vegalite_to_svg(_text({**spec, "background": "white"}))  # read on dark screens, too
     return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2), drawn.encode()
 
 

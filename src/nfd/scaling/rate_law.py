@@ -432,11 +432,11 @@ class RateLaw:
     @property
     def sentence(self) -> str:
         """What the exponents were found from."""
-        prior = f"Priors: {'; '.join(self.sources)}." if self.sources else "Without priors of other sweeps."
-        return f"The law of the best rate, from {len(self.found)} cells (runs that differ in the rate alone). {prior}"
+        prior = f"and {len(self.sources)} published sweeps" if self.sources else "without priors of other sweeps"
+        return f"The law of the best rate, from {len(self.found)} cells (runs that differ in the rate alone) {prior}."
 
     def __str__(self) -> str:
-        return "\n".join([rows_as_text(self.table), self.sentence])
+        return "\n".join([rows_as_text(self.table), self.sentence, f"Priors: {'; '.join(self.sources) or 'none'}."])
 
     def _term(self, slope: Array) -> Interval:
         return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)

@@ -110,13 +110,13 @@ def _training(training: Runs, data: DataSummary) -> list[Finding]:
     return [
         panel(
             "figure-1", "b", "Training loss",
-            headline=f"At the end post-activation is above pre-activation by {apart_said(train)} nats.",
+            headline=f"Post-activation minus pre-activation at the end: {apart_said(train)} nats.",
             rows=losses, axes=Axes("step", "loss", "step", "training loss (nats)", "curves"), caption=text,
             details=ended,
         ),
         panel(
             "figure-1", "c", "Test loss",
-            headline=f"At the end post-activation is above pre-activation by {apart_said(advantage(training))} nats.",
+            headline=f"Post-activation minus pre-activation at the end: {apart_said(advantage(training))} nats.",
             rows=tests, axes=Axes("step", "loss", "step", "test loss (nats)", "curves"), caption=text, details=ended,
         ),
     ]  # fmt: skip
