@@ -103,10 +103,11 @@ def errors(
 
     def answer(config: RunConfig) -> Answer:
         own = normal(config.seed, config.width, config.depth) * scale * config.width ** (width(config.depth) / 2)
-        return {}, {"loss": [2.3], "outputs": own + depth(config.depth)}
+        return {}, {"loss": [2.3], "start": 0 * own, "outputs": own + depth(config.depth)}
 
     def wide(config: RunConfig) -> Answer:
-        return {}, {"loss": [2.3], "outputs": normal(config.seed, config.depth) * 1e-3 + depth(config.depth)}
+        start, own = (normal(config.seed, config.depth, k) * size for k, size in enumerate((0.3, 1e-3)))
+        return {}, {"loss": [2.3], "start": start, "outputs": start + own + depth(config.depth)}
 
     shared: dict[str, Any] = {"meter": "outputs", "coupled": True}
     return {

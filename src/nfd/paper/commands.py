@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,6 +13,8 @@ from nfd.paper.settings import DataConfig, FigureConfig, StudyConfig
 
 if TYPE_CHECKING:
     from nfd import Sweep
+
+_say = partial(print, flush=True)  # while the command continues
 
 
 @dataclass(frozen=True)
@@ -166,9 +169,3 @@ class ClaimsCommand(_OfFigures):
         lines = [f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}" for row in rows]
         show(lead, lead, *lines, f"Report: {page}")
         return 0
-
-
-def _say(*lines: str) -> None:
-    """Print at once, while the command continues."""
-    for line in lines:
-        print(line, flush=True)

@@ -183,7 +183,8 @@ class Metered(Observation):
         self.member, self.task, self.steps = member, task, task.steps
         (self.inputs, _), *_ = task.eval_batches
         self.moments = {*range(0, task.steps, meter.every or task.steps), task.steps} - {0}
-        self.blank = {name: torch.full_like(x, torch.nan) for name, x in self.read().items()}
+        self.first = self.read()
+        self.blank = {name: torch.full_like(x, torch.nan) for name, x in self.first.items()}
         self.readings: dict[int, dict[str, Tensor]] = {}
 
     def read(self) -> dict[str, Tensor]:
@@ -251,11 +252,15 @@ class SmallestEigenvalues(Metered):
 
 
 class TestOutputs(Metered):
-    """The outputs on the test samples after training."""
+    """The outputs on the test samples after training, and before it."""
+
+    @torch.no_grad()
+    def read(self) -> dict[str, Tensor]:
+        return {"outputs": self.member(self.inputs).flatten()}
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
-        with torch.no_grad():
-            return {}, {"outputs": self.member(self.inputs).flatten()}, None
+        metrics, vectors, said = super().end()
+        return metrics, vectors | {"start": self.first["outputs"]}, said
 
 
 METERS = {"start": Start, "updates": Updates, "spectra": SmallestEigenvalues, "outputs": TestOutputs}

@@ -3,7 +3,7 @@
 Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against particles of the same
 depth driven by the same noise (``nfd.meters.start``), in depth against the network of twice the depth along one
 Brownian path of matrices: where errors are c/L so are these. After training it is that of Theorem 1: outputs of one
-network against the mean of very wide ones, and against infinite depth extrapolated from them.
+network against those of very wide ones, and of infinite depth extrapolated from them.
 """
 
 from __future__ import annotations
@@ -99,28 +99,28 @@ def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[f
     return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in sorted(ends) if 2 * L in ends}
 
 
-def outputs(runs: Runs) -> Tensor:
-    """Outputs after training, ``[seeds, probes x classes]``."""
-    return runs.curve("outputs")
+def changes(limit: Runs) -> Tensor:
+    """Outputs ``[seeds, probes x classes]`` less those before training: noise, which at infinite width is zero."""
+    return limit.curve("outputs") - limit.curve("start")
 
 
 def infinite(limit: Runs) -> Tensor:
     """Infinitely deep, by extrapolation from the two deepest (L and 2L), ``[seeds, ...]``."""
     *_, shallow, deep = sorted(limit.values("depth"))
-    return extrapolated(*(outputs(limit.where(depth=L)) for L in (shallow, deep)))
+    return extrapolated(*(changes(limit.where(depth=L)) for L in (shallow, deep)))
 
 
 def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Tensor, Tensor]:
     """Widths, outputs ``[seeds, widths, ...]`` of networks of one depth, and of wide ones of that depth."""
-    by_width = {n: outputs(some.where(depth=depth)) for n, some in sorted(real.by("width").items())}
-    return list(map(float, by_width)), torch.stack(list(by_width.values()), 1), outputs(limit.where(depth=depth))
+    by_width = {n: some.where(depth=depth).curve("outputs") for n, some in sorted(real.by("width").items())}
+    return list(map(float, by_width)), torch.stack(list(by_width.values()), 1), changes(limit.where(depth=depth))
 
 
 def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
     """Depths, but the deepest, and outputs of wide networks minus the infinitely deep ones ``[seeds, depths, ...]``."""
     *depths, _ = sorted(limit.values("depth"))
     end = infinite(limit)
-    return list(map(float, depths)), torch.stack([outputs(limit.where(depth=L)) - end for L in depths], 1)
+    return list(map(float, depths)), torch.stack([changes(limit.where(depth=L)) - end for L in depths], 1)
 
 
 def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
@@ -205,7 +205,7 @@ def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     slopes = [slope_row("infinitely wide", depth_slope(limit))]
     end = infinite(limit)
     for n, some in sorted(real.by("width").items()):
-        by_depth = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}
+        by_depth = {float(L): part.curve("outputs")[:, None] for L, part in sorted(some.by("depth").items())}
         squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in by_depth.values()]
         rows += _resolved(f"width {n}", "depth", list(by_depth), squares, width=n)
     return _panel(real, limit, data, "d", "depth", "infinite depth extrapolated from the two deepest", rows, slopes)
@@ -227,7 +227,7 @@ def _panel(
     places = sorted({row[axis] for row in rows}) or [1.0, 2.0]
     highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
     wide = f"{len(limit.values('seed'))} networks of width {limit.values('width')[0]:,} stand for infinite width."
-    how = f"Mean square of outputs of one network minus {against}, noise of the latter subtracted; {wide}"
+    how = f"Mean square of outputs of one network minus {against}, whose noise is subtracted; {wide}"
     return panel(
         "figure-3", letter, f"After training, against {axis}",
         headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
