@@ -40,9 +40,10 @@ notebooks: .venv/installed
 	$(BIN)/python -m ipykernel install --sys-prefix --name python3
 	$(BIN)/python docs/notebooks.py $(NAMES)
 
-# The images of the documentation, by their commands; make charts CHARTS="million.png" DIR=... for some of them.
+# The images of the documentation, from stored numbers.
 charts: .venv/installed
-	$(BIN)/python docs/charts.py $(CHARTS) $(if $(DIR),--data-dir $(DIR))
+	$(BIN)/python docs/evidence.py
+	$(BIN)/python -m benchmarks.question_charts
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.run

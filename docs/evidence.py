@@ -1,6 +1,6 @@
 """Charts of pages, drawn from stored numbers: ``python docs/evidence.py``.
 
-They are written to ``out/evidence``. Bars are 95 % intervals; what differs in colour differs in shape and has its name.
+They are written to ``docs/images``. Bars are 95 % intervals; what differs in colour differs in shape and has its name.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from benchmarks.result import Result  # noqa: E402
 from benchmarks.verdicts import NUMBERS  # noqa: E402
 
 from nfd.core.estimates import mean  # noqa: E402
-from nfd.core.files import prepare_directory, write_text  # noqa: E402
+from nfd.core.files import write_text  # noqa: E402
 from nfd.report.charts import COLOURS, INK  # noqa: E402
 
 Row = dict[str, Any]
-OUT = ROOT / "out/evidence"
+OUT = ROOT / "docs/images"
 SCALE, NAMES, FONT = 1.4, 178, 11  # pixels of the column of names
 
 
@@ -219,6 +219,26 @@ def muon() -> Any:
     return named(rows, x, zero).properties(title=title("Under depth-mup inner layers learn less in deep networks"))
 
 
+def million() -> Any:
+    """Losses of networks of three widths while they train."""
+    every = read("images/million.csv")
+    rows = [{"series": row["width"], "x": int(row["step"]), "y": float(row["loss"])} for row in every]
+    title = "From width 4,096 on, wider networks train alike"
+    return panel(title, rows, "step", "training loss before the step, nats", kind="curves")
+
+
+def rates() -> Any:
+    """Panel d of Fig. 5: losses by rate, of every depth at the larger width."""
+    rows = [
+        {"series": f"depth {row['depth']}", "depth": float(row["depth"]), "x": float(row["eta_c"])}
+        | {to: float(row[of]) for to, of in (("y", "loss"), ("low", "low"), ("high", "high"))}
+        for row in read("images/figure-5d.csv")
+        if row["width"] == "128"
+    ]
+    title = "Under uniform rates deeper networks\nlearn best at higher rates"
+    return panel(title, rows, "eta_c", "training loss, nats", kind="semilogarithmic")
+
+
 def pictures() -> dict[str, str]:
     """SVG by name."""
     numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))
@@ -230,9 +250,11 @@ def pictures() -> dict[str, str]:
         "transformers": svg(ladders(), SCALE),
         "wide-gpt": svg(wide(), SCALE),
         "muon": svg(muon(), SCALE),
+        "million": svg(million(), SCALE),
+        "figure-5d": svg(rates(), SCALE),
     }
 
 
 if __name__ == "__main__":
     for name, picture in pictures().items():
-        print(write_text(prepare_directory(OUT) / f"{name}.svg", picture).relative_to(ROOT))
+        print(write_text(OUT / f"{name}.svg", picture).relative_to(ROOT))

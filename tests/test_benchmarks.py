@@ -114,10 +114,7 @@ def test_the_page_is_made_from_the_baseline() -> None:
 
 def test_the_charts_of_evidence_and_questions_are_those_of_their_numbers() -> None:
     for name, drawn in (pictures() | question_charts.pictures()).items():
-        words = [
-            re.findall(">([^<>]+)</text>", svg)
-            for svg in (drawn, (OUT.parents[1] / f"docs/images/{name}.svg").read_text())
-        ]
+        words = [re.findall(">([^<>]+)</text>", svg) for svg in (drawn, (OUT / f"{name}.svg").read_text())]
         assert words[0] == words[1]
 
 
