@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_209, 83, 5_999, 19_555, 7_601, 45_000
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_209, 83, 5_994, 19_555, 7_601, 45_000
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_663, 8),

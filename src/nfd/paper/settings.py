@@ -56,7 +56,7 @@ class FigureConfig(DataConfig):
     """The figures of the paper, and its claims: how large, and on what."""
 
     size: Preset = option(
-        "cpu", "smoke (seconds), cpu (under an hour for all on two cores) or paper (as its captions say; for a GPU)"
+        "cpu", "smoke (seconds), cpu (some 90 minutes for all on two cores) or paper (as its captions say; for a GPU)"
     )
 
     def __post_init__(self) -> None:

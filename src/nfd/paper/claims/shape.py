@@ -273,7 +273,7 @@ def _error_in_width(evidence: Evidence) -> Judged:
 
 
 def _error_in_depth(evidence: Evidence) -> Judged:
-    power = figure3.depth_slope(evidence.part("3", "limit"))
+    power = figure3.depth_slope(evidence.runs["3"]["limit"])
     measured = f"The mean square of very wide networks goes as {power_said('L', power)}"
     reading = f"{measured}; O(1/L) is a bound that need not be reached."
     return as_fast_as(power, -1.0, reading, "particles and independent feedback: docs/two-limits.md")

@@ -50,10 +50,6 @@ _MORE: dict[str, Settings] = {
         "depth": [4, 8, 16, 32, 64], "width": 512, "batch": 16, "eta_c": 0.3, "meter": "outputs", "coupled": True,
         "steps": 32, "seeds": 8,
     },
-    "3-limit": {
-        "depth": [4, 8, 16, 32, 64], "width": 2048, "batch": 16, "eta_c": 0.3, "meter": "outputs", "coupled": True,
-        "weights": "deferred", "apart": 1000, "steps": 32, "seeds": 6,
-    },
     "4-depth-mup": {**_ALIGNED, "width": 128, "seeds": 8},
     "4-gains": {**_GAINS, "width": 128},
     "4-unsteady": {**_UNSTEADY, "width": 128},

@@ -64,7 +64,7 @@ PARTS: dict[Preset, Parts] = {
     "cpu": {
         **_BEFORE,
         "real": {**_REAL, **_CAPTION, **_SIZES, "steps": 64, "seeds": 4},
-        "limit": {**_LIMIT, **_CAPTION, "width": 2048, "depth": _DEPTHS, "steps": 64, "seeds": 4},
+        "limit": {**_LIMIT, **_CAPTION, "width": 2048, "depth": _DEPTHS, "steps": 64, "seeds": 6},
     },
     "paper": {
         **_BEFORE,
