@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "nfd"
-LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_209, 83, 5_994, 19_555, 7_601, 45_000
+LIBRARY, FILES, PAPER, TESTS, BENCHMARKS, WORDS = 23_213, 83, 5_994, 19_555, 7_601, 45_000
 
 ROOMS = {  # lines and files, without __init__.py
     "core": (1_663, 8),
-    "scaling": (4_276, 11),
+    "scaling": (4_278, 11),
     "wide": (2_786, 9),
     "families": (1_392, 5),
     "runs": (1_357, 5),

@@ -154,7 +154,7 @@ class Transfer:
     def sentences(self) -> list[str]:
         """The answer of every rule along sizes and further axes, and the notes."""
         against = [own.sentence for answer in self.rules for own in answer.against.values()]
-        law = [] if self.law is None else [self.law.sentence]
+        law = [] if self.law is None else [self.law.sentence, self.law.priors]
         along = [str(answer) for answer in self.rules if len(answer.cells) > 1]  # of one size there is nothing to say
         return [*law, *along, *against, *self.notes]
 
@@ -314,7 +314,6 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
         known = known.of_one_width
         notes.append(f"All runs have width {widths.pop()}: the best rate is expected to follow parameters less.")
     law = fit_rate_law(cells, known)
-    notes += [f"Priors: {'; '.join(law.sources)}."] if law.sources else []
     return Transfer((), f"A log of {log.recognised}", log.columns["loss"], tuple(notes), law=law)
 
 

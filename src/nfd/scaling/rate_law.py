@@ -435,8 +435,13 @@ class RateLaw:
         prior = f"and {len(self.sources)} published sweeps" if self.sources else "without priors of other sweeps"
         return f"The law of the best rate, from {len(self.found)} cells (runs that differ in the rate alone) {prior}."
 
+    @property
+    def priors(self) -> str:
+        """The published sweeps."""
+        return f"Priors: {'; '.join(self.sources) or 'none'}."
+
     def __str__(self) -> str:
-        return "\n".join([rows_as_text(self.table), self.sentence, f"Priors: {'; '.join(self.sources) or 'none'}."])
+        return "\n".join([rows_as_text(self.table), self.sentence, self.priors])
 
     def _term(self, slope: Array) -> Interval:
         return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)
