@@ -171,6 +171,7 @@ def test_a_browser_shows_every_chart_whole_on_a_desk_and_on_a_phone(tmp_path: Pa
         assert min(told["marks"]) > 0
 
 
+@pytest.mark.slow
 def test_a_page_of_a_long_run_costs_what_one_of_a_short_run_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

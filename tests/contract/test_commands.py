@@ -193,6 +193,7 @@ def limited(size: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_earlier_result_whole_and_what_was_found_is_printed(checked: Any) -> None:
     folder, _ = checked
     out = folder / "out" / "check"

@@ -84,7 +84,8 @@ def test_a_law_that_holds_is_used_and_its_intervals_hold_the_truth(bends: np.nda
 
 
 @pytest.mark.parametrize(
-    "bends", [np.full(3, 1.6), pytest.param(np.full(3, -1.6), marks=pytest.mark.slow), np.array([1.6, -1.6, 1.6])]
+    "bends",
+    [np.full(3, 1.6), *(pytest.param(np.array(b), marks=pytest.mark.slow) for b in ([-1.6] * 3, [1.6, -1.6, 1.6]))],
 )
 def test_a_law_whose_second_order_is_larger_than_allowed_is_refused(bends: np.ndarray) -> None:
     """1.6 times what is allowed; the refusal names sizes that would settle it."""

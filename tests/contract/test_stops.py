@@ -170,6 +170,7 @@ class Text(nfd.Observation):
         return {}, {}, "x" * 2**20
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_sends_a_result_costs_nothing(tmp_path: Path) -> None:
     def too_late(*_: object) -> None:
         raise TimeoutError("the sweep waits for a worker that is dead")

@@ -180,6 +180,7 @@ def test_a_page_is_green_while_looks_are_judged_and_grey_where_they_are_not(plan
     assert watch.unjudged_since == 6
 
 
+@pytest.mark.slow
 def test_a_page_is_grey_where_looks_fail(planned: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, (_, plan) = Fragile(32, 2), planned
