@@ -3,8 +3,7 @@
 torchrun --nproc-per-node 2 examples/plan_with_torchrun.py --shard fsdp2
 torchrun --nproc-per-node 2 examples/plan_with_torchrun.py --shard fsdp2 --defaults
 
-At the rate of a small network a large one ends its 40 steps at a loss of 0.19 with the plan, and at 1.86 with PyTorch's
-defaults (one run each).
+Both end their 40 steps at lr = 0.01: with the plan at a loss of 0.19, with PyTorch's defaults at 1.86 (one run each).
 """
 
 from __future__ import annotations

@@ -90,6 +90,8 @@ def test_the_prior_is_named_narrows_the_answer_and_can_be_turned_off(tmp_path: P
     law, plain = nfd.fit_transfer(rows), nfd.fit_transfer(rows, prior=None)
     assert "2503.04715" in str(law)
     assert "without priors" in str(plain)
+    bare = [{**row, "batch": None, "tokens": tokens} for row in rows[:9] for tokens in (4e9, 8e9)]
+    assert [any("no batch" in note for note in nfd.fit_transfer(own).notes) for own in (bare, rows)] == [True, False]
     own, alone = (given.at(1e9, 1e11, 1e6).rate for given in (law, plain))
     assert math.log(own.high / own.low) < 0.7 * math.log(alone.high / alone.low)
     with pytest.raises(OSError, match=r"missing\.json"):

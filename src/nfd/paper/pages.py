@@ -97,7 +97,7 @@ def write_claims(
     holds, numbers = counts[ClaimVerdict.HOLDS], {f"{v}": f"{counts[v]}" for v in ClaimVerdict if counts[v]}
     held = f"{holds} of {len(rows)} statements of the paper hold, {counts[ClaimVerdict.FAILS]} do not."
     said = (*config.warnings, held)[0]
-    lead = Lead(said, "good" if holds == len(rows) else "partly", numbers)
+    lead = Lead(said, "good" if holds == len(rows) and not config.warnings else "partly", numbers)
     return lead, Report(
         _CLAIMS,
         command,

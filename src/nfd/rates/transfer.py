@@ -301,7 +301,7 @@ def _fitted_law(rows: Any, columns: Mapping[str, str | None] | None, prior: str 
     notes = [*log.notes, *_about_cells(cells, settings)]
     if "batch" not in log.columns:
         taken = f"{REFERENCE['batch']:,.0f} tokens"
-        notes.append(f"The table has no batch: {taken} are assumed, and the runs do not say what another one changes.")
+        notes.append(f"The table has no batch: {taken} are assumed, and what another batch changes is not in the runs.")
     if sized and not counted:
         notes.append("Parameters are counted as 12 width^2 depth.")
     elif len(shapes) > 1:
