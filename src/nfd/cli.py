@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 import cloudpickle
 
 from nfd.core.errors import (
+    BASE,
     INPUT,
     INTERRUPTED,
     OURS,
@@ -32,12 +34,14 @@ from nfd.core.errors import (
     InputError,
     StateError,
     UsageError,
+    UsageWarning,
     check_choice,
     check_count,
     described,
     is_ours,
     nearest,
     out_of_memory,
+    place_of,
     users_frames,
 )
 from nfd.core.files import prepare_results
@@ -46,6 +50,7 @@ from nfd.core.tables import Lead, said, show, visible
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
+    from nfd.rates.tuned import Tuned
     from nfd.report.page import Report
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import Task
@@ -81,9 +86,28 @@ def _run(given: list[str]) -> int:
         return 0
     command = parsed(given)
     try:
-        return int(command.run(shlex.join(["nfd", *given])))
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return int(command.run(shlex.join(["nfd", *given])))
     except SystemExit as error:
-        raise StateError(f"code that the command ran called sys.exit({error.code!r}). Remove the call.") from error
+        raise StateError(
+            f"code that the command ran called sys.exit({error.code!r}){place_of(error)}. Remove the call."
+        ) from error
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of nfd as a sentence, and any other as Python does."""
+    if issubclass(category, UsageWarning):
+        _say(f"nfd: {message}")
+    else:
+        _say(warnings.formatwarning(message, category, filename, lineno, line).rstrip())
 
 
 def _ended(error: BaseException) -> int:
@@ -289,11 +313,10 @@ class Trained(Command):
         return Sweep(directory, self.workers, self.executor, self.device)
 
     def stored(self, sweep: Sweep) -> list[str]:
-        """What to say of the runs that were stored before: code is not compared, so an edited model must say so."""
+        """Say which runs were stored before; of those of other code the answer has a note."""
         if sweep.reused:
-            changed = f'If the model has changed, set version = "2" in {self.setup} or choose another --out.'
-            return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again. {changed}"]
-        if sweep.held:
+            return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again."]
+        if sweep.held and not sweep.holds_other_code:
             other = f"other {' and '.join(sweep.differing)}" if sweep.differing else "other settings"
             return [f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model and task: {other}."]
         return []
@@ -418,6 +441,8 @@ class Transfer(Logged):
         from nfd.report.page import Report, made_by
 
         said, found = list[str](), dict[str, Any]()
+        # What was trained, for nfd plan --from; a log does not say it.
+        trained = dict[str, Any]()
         if self.log:
             from nfd.rates.transfer import fit_transfer
 
@@ -443,6 +468,7 @@ class Transfer(Logged):
                     axes=axes or None, halving=self.halving, sweep=sweep,
                 )  # fmt: skip
             more = self.stored(sweep)
+            trained = {"model": family.name, "optimizer": family.optimizer, "base": family.base}
         lead = replace(answer.lead, verdict=said[0]) if said else answer.lead
         page = Report(
             "At which rate to train?"
@@ -456,7 +482,7 @@ class Transfer(Logged):
             [*said, *answer.sentences, answer.about],
             answer.levels,
             closing=[made_by(command)],
-            content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes} | found,
+            content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes} | found | trained,
             tables={"transfer.csv": answer.table},
         ).write(directory)
         show(lead, lead, *answer.told(lead), *more, f"Report: {page}")
@@ -573,7 +599,7 @@ class Predict(Trained):
 class Plan(Command):
     """Plan the network of a size for training by the rates of a smaller one.
 
-    Example: nfd plan setup.py --width 1024 --depth 24 --base 64 4
+    Example: nfd plan setup.py --width 1024 --depth 24 --from out/transfer
 
     Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits the network, and
     exits with 1 where it does not.
@@ -581,7 +607,9 @@ class Plan(Command):
 
     width: int = option(256, "width of the network")
     depth: int = option(4, "depth of the network")
-    base: tuple[int, int] = option((64, 4), "width and depth that rates were tuned at")
+    base: tuple[int, int] | None = option(None, "width and depth that rates were tuned at; by default 64 4")
+    tuned: str = option("", "answer of nfd transfer, such as out/transfer, for base, rule and lr", name="from")
+    lr: float | None = option(None, "learning rate that was tuned at the base, to show the rate of every tensor")
     batch: tuple[float, float] | None = option(None, "batch of the small run and of this one, in tokens")
     tokens: tuple[float, float] | None = option(None, "length of the small run and of this one, in tokens")
     law: str | None = option(None, "CSV of runs whose best rates say how the rate follows both, not public sweeps")
@@ -591,9 +619,11 @@ class Plan(Command):
         """Answer; returns the exit code."""
         from nfd.core.files import staged, write_json
         from nfd.rates.transfer import fit_transfer
+        from nfd.rates.tuned import Tuned
 
         setup = self.read_setup()
-        family = setup.family(self.base, self.rule, self.optimizer)
+        tuned = Tuned.read(self.tuned, self.rule) if self.tuned else None
+        family = self._family(setup, tuned)
         module, plan = family.outline(self.width, self.depth)
         if self.fits:
             return self._compare(module)
@@ -601,13 +631,47 @@ class Plan(Command):
         if self.batch or self.tokens or self.law:
             law = fit_transfer(self.law) if self.law else None
             plan = plan.for_run(self.batch, self.tokens, law=law)
+        lr = self.lr
+        if lr is None and tuned is not None:
+            lr = tuned.lr.value
+        table = plan.explain(lr, setup.names.get("adamw_lr"))
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
-            lead = Lead(str(plan).partition("\n")[0])
-            content = {"command": command, "lead": asdict(lead), "config": self.settings, "plan": plan.to_dict()}
-            write_json(folder / "result.json", content)
-        show(lead, plan, f"Plan: {directory / 'plan.json'}")
+            lead = Lead(table.partition("\n")[0])
+            content = {"command": command, "lead": asdict(lead), "config": self.settings, "lr": lr}
+            write_json(folder / "result.json", content | {"plan": plan.to_dict()})
+        show(lead, table, *self._remarks(setup, tuned, family), f"Plan: {directory / 'plan.json'}")
         return 0
+
+    def _family(self, setup: Setup, tuned: Tuned | None) -> Family:
+        """The family of the file, with the base, the rule and the optimizer that were asked for or tuned."""
+        base, rule, optimizer = self.base, self.rule, self.optimizer
+        if tuned is not None:
+            base = base or tuned.base
+            rule = rule or tuned.rule
+            optimizer = optimizer or tuned.optimizer
+            if optimizer != (tuned.optimizer or optimizer):
+                raise InputError(
+                    f"--from {self.tuned} was tuned with {tuned.optimizer}, whose rates are not those of "
+                    f"--optimizer {optimizer}. Leave --optimizer out, or give --base and --lr."
+                )
+        family = setup.family(base or BASE, rule, optimizer)
+        # A family of the file has a base of its own, which yields to the one that was asked for.
+        return family if base is None else replace(family, base=base)
+
+    def _remarks(self, setup: Setup, tuned: Tuned | None, family: Family) -> list[str]:
+        """Say where the base comes from, unless it was given."""
+        if self.base is not None:
+            return []
+        if tuned is not None:
+            return [str(tuned)]
+        width, depth = family.base
+        if "family" in setup.names:
+            return [f"The base is that of the family in {setup.path}: width {width}, depth {depth}."]
+        return [
+            f"Note: the base is the default, width {width} and depth {depth}. Factors are right only for rates that "
+            "were tuned there: give --base WIDTH DEPTH, or --from out/transfer."
+        ]
 
     def _compare(self, module: Any) -> int:
         from nfd.scaling.plan import Plan as Stored

@@ -48,6 +48,10 @@ class StateError(UsageError, RuntimeError):
     """What was asked for cannot be done as things stand, such as weights that were changed by something else."""
 
 
+class UsageWarning(UserWarning):
+    """What was asked for was done otherwise than one may expect; the message says how, and what to do."""
+
+
 # ---- the names that networks and runs are chosen by ---------------------------------------------------------------
 
 Axis = Literal["width", "depth"]
@@ -157,9 +161,15 @@ def trace_of(error: BaseException) -> str | None:
 
 def nearest(name: object, choices: Iterable[str]) -> str:
     """A hint such as ``" Did you mean 'relu'?"``, or an empty string when nothing is near; case does not count."""
+    close = closest(name, choices)
+    return f" Did you mean {close!r}?" if close else ""
+
+
+def closest(name: object, choices: Iterable[str]) -> str:
+    """The choice that is nearest to a name, or an empty string when none is near; case does not count."""
     by_lower_case = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0.5)
-    return f" Did you mean {by_lower_case[close[0]]!r}?" if close else ""
+    return by_lower_case[close[0]] if close else ""
 
 
 def check_choice(argument: str, value: _Choice, choices: Iterable[str]) -> _Choice:

@@ -7,12 +7,12 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from nfd.core.errors import InputError, nearest
+from nfd.core.errors import InputError, closest, nearest
 
 _KINDS = {int: ("whole number", "N"), float: ("number", "X"), str: ("text", "TEXT")}
 _NUMBERS = re.compile(r"[-+.\d][^=]*,[^=]*")  # 32,64,128 in place of 32 64 128
@@ -52,13 +52,20 @@ def read_dataclass(kind: Any, command: str, given: Sequence[str]) -> Any:
     for name, f in options.items():
         placed = {"nargs": "?", "default": None, "metavar": f.metadata["place"]} if "place" in f.metadata else {}
         parser.add_argument(names[name], **_argument(hints[f.name], f.default, f.metadata["about"]) | placed)
-    known, others = parser.parse_known_intermixed_args([*_words(given)])
+    known, others = parser.parse_known_intermixed_args(_words(given))
     if others:
         wrong = next((word for word in others if word.startswith("--")), others[0])
-        near = nearest(wrong, names.values()) if wrong.startswith("--") else " Options begin with --."
+        near = _nearest_option(wrong, names.values()) if wrong.startswith("--") else " Options begin with --."
         parser.error(f"there is no option {wrong!r}.{near}")
     values = {options[name].name: value for name, value in vars(known).items() if value is not None}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _nearest_option(wrong: str, names: Iterable[str]) -> str:
+    """A hint at the option that was meant; the dashes, which all have, are no likeness."""
+    by_word = {name.removeprefix("--"): name for name in names if name.startswith("--")}
+    close = closest(wrong.removeprefix("--"), by_word)
+    return f" Did you mean {by_word[close]!r}?" if close else ""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,11 +76,22 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{said}{'' if said.endswith(('.', '?')) else '.'} See {self.prog} --help.")
 
 
-def _words(given: Sequence[str]) -> Iterator[str]:
-    """The words with ``--widths=32,64`` as three of them."""
+def _words(given: Sequence[str]) -> list[str]:
+    """Split ``--widths=32,64`` into three words, and put a Python file first, wherever it stands on the line."""
+    files = list[str]()
+    words = list[str]()
+    previous = ""
     for word in given:
-        for part in word.split("=", 1) if word.startswith("--") else [word]:
-            yield from part.split(",") if _NUMBERS.fullmatch(part) else [part]
+        follows_an_option = previous.startswith("--") and "=" not in previous
+        if word.endswith(".py") and not word.startswith("--") and not follows_an_option:
+            # After --widths 32 64, or --rules mup, argparse would take the file for one more value.
+            files.append(word)
+        else:
+            parts = word.split("=", 1) if word.startswith("--") else [word]
+            for part in parts:
+                words += part.split(",") if _NUMBERS.fullmatch(part) else [part]
+        previous = word
+    return [*files, *words]
 
 
 def _argument(hint: Any, default: Any, about: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from nfd.core.errors import (
     check_seed,
     check_takes,
 )
+from nfd.core.fingerprint import fingerprint
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.families.network import Network, ResNet
@@ -51,7 +52,8 @@ class Family:
         base: the width and depth at which rates are tuned.
         rule, optimizer, blocks, roles: as in ``nfd.plan``, with its defaults.
         name: what stores and charts call it; by default the name of the function.
-        version: of your code. Change it when the code changes, so that stored trainings are not taken for new ones.
+        version: of what a hash of your code does not show, such as a file that the constructor reads. Stored trainings
+            of another version, like those of other code, are not used.
         sample: an input, to trace the model with; the verbs take it from the task.
 
     Raises:
@@ -74,6 +76,8 @@ class Family:
     version: str | None = None
     sample: Any = field(default=None, repr=False)
     _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # The hash of the constructor's code, once it was asked for: of a trial it must not change while a verb runs.
+    _hash: list[str | None] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_takes("make_model", self.make_model, "width", "depth")
@@ -125,6 +129,24 @@ class Family:
         }
 
     @property
+    def code(self) -> Mapping[str, str]:
+        """Hashes of the code that decides its networks and their updates, by what the code is.
+
+        Code of ``nfd`` and of the libraries that it computes with is left out.
+        """
+        if not self._hash:
+            self._hash.append(fingerprint(self.make_model))
+        hashes = {"make_model": self._hash[0], "optimizer": fingerprint(self.law)}
+        return {name: digest for name, digest in hashes.items() if digest is not None}
+
+    def _read_code(self) -> None:
+        """Hash the code of the constructor anew, and forget the plans of the code before."""
+        digest = fingerprint(self.make_model)
+        if self._hash and self._hash[0] != digest:
+            self._plans.clear()
+        self._hash[:] = [digest]
+
+    @property
     def resolution(self) -> float | None:
         """The resolution of its structured layers; None where these drop nothing."""
         return RESOLUTION if self.law.is_linear else None
@@ -138,7 +160,11 @@ class Family:
         changes = {"rule": rule, "optimizer": None if optimizer is None else law_of(optimizer).name}
         changes |= {"sample": sample if self.sample is None else None}
         changes = {name: value for name, value in changes.items() if value is not None}
-        return replace(self, **changes) if changes else self  # type: ignore[arg-type]
+        if not changes:
+            return self
+        changed = replace(self, **changes)  # type: ignore[arg-type]
+        changed._hash[:] = self._hash
+        return changed
 
     def plan(self, width: int, depth: int) -> Plan:
         """The plan of the network of a size: initial scale, rate, decay and epsilon of every tensor.
@@ -251,7 +277,10 @@ def as_family(
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
             family = replace(family, base=(1, 1))  # the rate of such networks is that of width and depth 1
-    return family.under(rule, optimizer, sample)
+    family = family.under(rule, optimizer, sample)
+    # Code can change under a name: what a closure holds, or what a notebook defines again.
+    family._read_code()
+    return family
 
 
 # ---- ``nfd.resnets``: the paper's networks as a family

@@ -306,7 +306,7 @@ def scaling_law(
         ValueError, TypeError: naming the argument; with too few sizes for a law.
     """
     from nfd.families.family import as_family
-    from nfd.runs.sweep import Sweep
+    from nfd.runs.sweep import as_sweep
     from nfd.runs.task import as_task, knows_steps
     from nfd.runs.trial import Trial
     from nfd.scaling.optimizers import check_optimizer
@@ -337,7 +337,7 @@ def scaling_law(
         for n in widths
         for L in depths
     }
-    with sweep or Sweep() as opened:
+    with as_sweep(sweep) as opened:
         trained = opened.run_all(trials, "sizes")
     losses = {
         tuple(size[k] for k in varying): [record.metrics.get(task.score, math.inf) for record in records]
@@ -359,7 +359,7 @@ def scaling_law(
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
         costs={resource: cost for resource, of in counts.items() if (cost := counted(of, math.gcd(*widths)))},
         held_out=held_out,
-        notes=task.notes,
+        notes=(*opened.notes(family), *task.notes),
     )
 
 

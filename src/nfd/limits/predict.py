@@ -34,7 +34,7 @@ from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
-from nfd.runs.sweep import Sweep
+from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import Batch, Task, as_task
 from nfd.runs.trial import Curves, Observation, Observer, Step, Trial
 from nfd.scaling.base import MakeModel
@@ -133,7 +133,7 @@ def predict(
     depths = [first * 2**k for k in range(_DOUBLINGS + 1)]
     if depth == math.inf:
         family = family.along_one_path(depths[1])
-    with sweep or Sweep() as opened:
+    with as_sweep(sweep) as opened:
         ensembles = Ensembles(family, task, rate, weights, opened, outputs=check_flag("outputs", outputs))
         while True:
             wide_at = cache(lambda L, count=count: ensembles.train(wide, L, count))
@@ -175,7 +175,7 @@ def predict(
             converged=limit.converged,
             weights=weights,
             seconds=time.perf_counter() - start,
-            note=" ".join(filter(None, (*task.notes, limit.note, noise))),
+            note=" ".join(filter(None, (*opened.notes(family), *task.notes, limit.note, noise))),
         )
 
 

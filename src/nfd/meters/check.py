@@ -56,7 +56,7 @@ from nfd.meters.verdict import (
     rows,
     stacks_of,
 )
-from nfd.runs.sweep import Sweep
+from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
@@ -161,7 +161,7 @@ def check(
         for depth in sizes["depth"]
         for seed in range(seeds)
     ]
-    with sweep or Sweep() as opened:
+    with as_sweep(sweep) as opened:
         runs = [_row(record) for record in opened.run_all({"checking": trials}, "checking")["checking"]]
     _check_seeds(runs)
     for run, event in [*routing_events(runs)]:
@@ -183,7 +183,7 @@ def check(
     return Check(
         table, runs, failures_of(runs), family.rule, family.optimizer, rate, looks, seeds, task.about, family.base,
         growth(runs, looks), any(run["draws"] for run in runs), task.copies, made,
-        suspects, unjudged or untold,
+        suspects, unjudged or untold, tuple(opened.notes(family)),
     )  # fmt: skip
 
 
@@ -236,6 +236,7 @@ class Check:
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
         suspects: kinds of tensors that scale otherwise than they should, and why (``nfd.meters.suspects``).
         unjudged: why tensors, or their updates, were not judged by themselves; empty where they were.
+        of_runs: notes on stored runs that were not used.
 
     Example::
 
@@ -261,6 +262,7 @@ class Check:
     optimizer_class: str = ""
     suspects: list[Suspect] = field(default_factory=list)
     unjudged: str = ""
+    of_runs: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -339,7 +341,7 @@ class Check:
         still = self.unmoved
         stands = f"Note: no training moved {listed(still)}. {_STILL}"
         told = ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still), (f"Note: {self.unjudged}", self.unjudged))
-        return [note for note, holds in told if holds]
+        return [*self.of_runs, *(note for note, holds in told if holds)]
 
     @property
     def suspicions(self) -> list[str]:

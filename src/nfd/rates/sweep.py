@@ -31,7 +31,7 @@ from nfd.families.family import Family, as_family
 from nfd.rates.optimum import LEARNT, Regret, Scores, Size, rounded
 from nfd.rates.transfer import TOLERANCE, RateAgainst, RuleTransfer, Transfer, compared
 from nfd.runs.losses import classes_last
-from nfd.runs.sweep import Sweep, upset_in
+from nfd.runs.sweep import Sweep, as_sweep, upset_in
 from nfd.runs.task import Batch, Task, as_task, knows_steps
 from nfd.runs.trial import Trial
 from nfd.scaling.base import MakeModel, instance
@@ -119,7 +119,7 @@ def transfer(
         raise InputError(f"widths and depths must make two sizes, or one with axes=; got {widths} and {depths}.")
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     rates, halve = _grid(lr, given.law), check_flag("halving", halving)
-    with sweep or Sweep() as opened:
+    with as_sweep(sweep) as opened:
         asked = _Question(families, task, sizes, count, varying, rates, halve, opened)
         answers, score = asked.answers(), _SCORES[task.score]
     about = (
@@ -128,7 +128,8 @@ def transfer(
         "counts as none."
     )
     scale = [] if "init_scale" in varying else _scale_note(given)
-    return Transfer(tuple(answers), about, score, (*task.notes, *scale, *compared(answers)))
+    notes = (*opened.notes(given), *task.notes, *scale, *compared(answers))
+    return Transfer(tuple(answers), about, score, notes)
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:

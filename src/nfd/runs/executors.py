@@ -26,6 +26,7 @@ from nfd.core import machine
 from nfd.core.errors import ExecutorName, InputError, InputTypeError, check_choice, check_count, described
 
 _DIED_TWICE = "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if for memory"
+_LIFE_SIGN = 1.0  # seconds between two looks whether a process lives
 Task = Callable[[], Any]
 Outcomes = Generator[tuple[int, Any, str | None], None, None]  # number, value and error of a task, as they end
 
@@ -81,11 +82,13 @@ class Workers(Executor):
                     index = waiting.popleft()
                     at_work[self.hand(_packed(tasks[index]))] = index
                 for future in wait(at_work, 1.0, FIRST_COMPLETED).done:  # Windows answers Ctrl-C between two waits
-                    index, error = at_work.pop(future), future.exception()
+                    index = at_work.pop(future)
+                    error = future.exception()
                     is_lost = isinstance(error, self.lost)
                     if is_lost and index not in again:
                         again.add(index)
-                        waiting.append(index)
+                        # At once: where all tasks are too large, the second death of one ends the sweep.
+                        waiting.appendleft(index)
                     elif error is None:
                         yield index, *cloudpickle.loads(future.result())
                     else:  # Ray's errors have a cause
@@ -134,7 +137,15 @@ class _Process:
     def hand(self, message: bytes) -> Future[bytes]:
         """Send a message, and wait for the answer in a thread."""
         self._thread.submit(self._line.send_bytes, message)
-        return self._thread.submit(self._line.recv_bytes)
+        return self._thread.submit(self._answer)
+
+    def _answer(self) -> bytes:
+        """Receive an answer; EOFError if the process dies before it gives one."""
+        # The end of the pipe does not show every death: what the process has forked may hold its end open.
+        while not self._line.poll(_LIFE_SIGN):
+            if not self._process.is_alive() and not self._line.poll():
+                raise EOFError
+        return self._line.recv_bytes()
 
     def end(self) -> None:
         """Stop it at once."""
@@ -162,6 +173,9 @@ def _serve(line: Connection) -> None:
     """Answer messages until the driver ends or dies, also in the middle of one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops it
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # before PyTorch
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        # A forked child, such as a worker of a loader, may outlive this process: it must not hold the pipe open.
+        os.register_at_fork(after_in_child=line.close)
     messages = SimpleQueue[bytes]()
 
     def receive() -> None:

@@ -6,22 +6,28 @@ cause, and started again holds what an uninterrupted one holds.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, StateError, check_count, check_device, check_flag
+from nfd.core.errors import InputError, InputTypeError, StateError, UsageWarning, check_count, check_device, check_flag
+from nfd.core.files import listed
 from nfd.core.machine import undisturbed
 from nfd.core.tables import bar
+from nfd.families.family import Family
 from nfd.runs.executors import Executor, Inline, executor_named
-from nfd.runs.trial import Trial
+from nfd.runs.trial import CODE, Trial, hashed
 from nfd.store import Record, Store
 
 K = TypeVar("K")
@@ -64,9 +70,13 @@ class Sweep:
         self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
         self.progress = check_flag("progress", progress)
-        self.held = set[str]()  # keys of the runs that were stored when it was opened
-        self.reused = set[str]()  # those of them that were asked for
-        self.differing = list[str]()  # while there are none, what they have otherwise, such as "task" or "version"
+        # Keys of the runs that were stored when it was opened, and of those of them that were asked for.
+        self.held = set[str]()
+        self.reused = set[str]()
+        # While none of them was asked for, what they have otherwise, such as "task" or "version".
+        self.differing = list[str]()
+        # By the name of a family, the runs that were held and not used, as they are of other code.
+        self._of_other_code = dict[str, _OtherCode]()
         self._open = 0
         self._store: Store | None = None
 
@@ -79,7 +89,9 @@ class Sweep:
                 self._store = Store(self.out)
                 stack.callback(self._store.close)
                 self.executor.__enter__()
-                self.held, self.reused = self._store.keys(), set()
+                self.held = self._store.keys()
+                self.reused = set()
+                self._of_other_code = {}
                 stack.pop_all()
         self._open += 1
         return self
@@ -104,16 +116,17 @@ class Sweep:
 
     @undisturbed()
     def run(self, trials: Sequence[Trial], label: str = "sweep") -> list[Record]:
-        """Train the trials that are not yet stored, and return the records of all, in order, without curves."""
+        """Train the trials that are not yet stored, and return the records of all, in order, without curves.
+
+        Warns once of stored trials that have the same settings and other code: these are not used.
+        """
         keys = {trial.key for trial in trials}
         self.reused |= keys & self.held
-        if self.held and trials and not self.reused:
-            held = [record.config for record in self.store.records() if record.key in self.held]
-            own = trials[0].experiment.items()
-            self.differing = [name for name, value in own if all(config.get(name) != value for config in held)]
         done = self.store.keys()
         missing = {trial.key: trial for trial in trials if trial.key not in done}
         if missing:
+            if self.held:
+                self._compare(list(missing.values()))
             self._train(sorted(missing.values(), key=lambda trial: -trial.cost), len(keys), label)  # costliest first
         records = {key: self.store.record(key) for key in keys}
         return [records[trial.key] for trial in trials]
@@ -141,6 +154,32 @@ class Sweep:
         """All curves of a trial, by name."""
         return self.store.curves(trial.key)
 
+    @property
+    def holds_other_code(self) -> bool:
+        """Whether stored trials were not used because they are of other code."""
+        return bool(self._of_other_code)
+
+    def notes(self, family: Family) -> list[str]:
+        """What to say of the trials of a family that were stored and not used, in sentences."""
+        other = self._of_other_code.get(family.name)
+        return [] if other is None else [other.sentence(family.name, self.out)]
+
+    def _compare(self, missing: Sequence[Trial]) -> None:
+        """Note what the stored trials have otherwise than these, and warn where that is their code alone."""
+        held = [record.config for record in self.store.records() if record.key in self.held]
+        if not self.reused:
+            experiment = missing[0].experiment.items()
+            self.differing = [name for name, value in experiment if all(c.get(name) != value for c in held)]
+        hashes = {_without_code(config): config.get(CODE, {}) for config in held}
+        for trial in missing:
+            stored = hashes.get(_without_code(trial.settings))
+            if stored is not None:
+                self._of_other_code.setdefault(trial.family.name, _OtherCode()).add(stored, trial.code)
+        for name, other in self._of_other_code.items():
+            if not other.was_warned_of:
+                other.was_warned_of = True
+                warnings.warn(other.sentence(name, self.out), UsageWarning, stacklevel=_frames_of_nfd() + 1)
+
     def _train(self, missing: Sequence[Trial], total: int, label: str) -> None:
         done, diverged = total - len(missing), 0
         tasks, work = [partial(trial.train, self.device) for trial in missing], sum(trial.cost for trial in missing)
@@ -157,6 +196,61 @@ class Sweep:
                 diverged += record.status == "diverged"
                 also = f", {diverged} diverged" if diverged else ""
                 advance(missing[index].cost, f"{label}: {done} of {total} runs{also}")
+
+
+def as_sweep(sweep: Sweep | None) -> Sweep:
+    """The sweep that a verb was given, or one in memory."""
+    if sweep is None:
+        return Sweep()
+    if not isinstance(sweep, Sweep):
+        hint = f" Pass nfd.Sweep({str(sweep)!r})." if isinstance(sweep, str | Path) else ""
+        raise InputTypeError(f"sweep must be an nfd.Sweep or None; got {sweep!r} of {type(sweep).__name__}.{hint}")
+    return sweep
+
+
+@dataclass
+class _OtherCode:
+    """Stored trials of a family that have the settings of trials that were asked for, and other code."""
+
+    count: int = 0
+    parts: set[str] = field(default_factory=set)
+    was_recorded: bool = True
+    was_warned_of: bool = False
+
+    def add(self, stored: Mapping[str, str], asked: Mapping[str, str]) -> None:
+        """Count a trial, by the hashes of its stored code and of the code that was asked for."""
+        self.count += 1
+        self.was_recorded = self.was_recorded and bool(stored)
+        self.parts |= {name for name in {**stored, **asked} if stored.get(name) != asked.get(name)}
+
+    def sentence(self, family: str, out: str | Path | None) -> str:
+        """Say which runs are not used, why, and what to do."""
+        runs = "1 run" if self.count == 1 else f"{self.count} runs"
+        them = "it was" if self.count == 1 else "they were"
+        stored = f"{runs} of {family} stored in {out}"
+        trained = f"so {them} not used, and trained anew"
+        if not self.was_recorded:
+            return f"Note: {stored} came from a version of nfd that did not record code, {trained}."
+        return (
+            f"Note: the code of {listed(sorted(self.parts))} has changed since {stored}, {trained}. If no change was "
+            "meant, restore the code: the stored runs are then used again."
+        )
+
+
+def _without_code(settings: Mapping[str, Any]) -> str:
+    """Name a trial by its settings but for its code."""
+    return hashed({name: value for name, value in settings.items() if name != CODE})
+
+
+def _frames_of_nfd() -> int:
+    """Count the frames between the caller and the first line that is not of nfd, so that a warning shows that line."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    count = 0
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((folder, contextlib.__file__)):
+        count += 1
+        frame = frame.f_back
+    return count
 
 
 def failure(broken: Record) -> Exception:

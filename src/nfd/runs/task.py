@@ -24,6 +24,7 @@ from nfd.core.errors import (
     check_several,
     check_takes,
 )
+from nfd.core.fingerprint import fingerprint
 from nfd.core.machine import plain
 from nfd.runs.losses import IGNORED, LOSSES, MODELS_OWN, loss_of
 from nfd.scaling.rules import MAX_RATE
@@ -181,6 +182,8 @@ class Task:
         """The same with other values of some fields, which are not checked again."""
         other = object.__new__(type(self))
         other.__dict__.update({f.name: self.__dict__[f.name] for f in fields(self)} | changes)
+        if "code" in self.__dict__ and not changes.keys() & {"loss", "make_optimizer"}:
+            other.__dict__["code"] = self.code
         return other
 
     @property
@@ -269,11 +272,21 @@ class Task:
     def identity(self) -> Mapping[str, Any]:
         """Plain data that names it in a store, but for its schedule, which a rate completes.
 
-        A loss and an optimizer of the user's are known as that alone: ``version`` of the family tells their versions.
+        A loss and an optimizer of the user's are named by ``code``.
         """
         own: dict[str, Any] = {"weight_decay": self.weight_decay, "adamw_lr": self.adamw_lr, "steps": self.steps}
         own |= {"init_scale": self.init_scale, "loss": self.loss if isinstance(self.loss, str) else "custom"}
         return {"task": self.fingerprint, "make_optimizer": self.make_optimizer is not None, **own}
+
+    @cached_property
+    def code(self) -> Mapping[str, str]:
+        """Hashes of the code of a loss and of an optimizer of the user's, by what the code is.
+
+        A schedule is known by its factors at every step.
+        """
+        functions = {"loss": None if isinstance(self.loss, str) else self.loss, "make_optimizer": self.make_optimizer}
+        hashes = {name: fingerprint(function) for name, function in functions.items() if function is not None}
+        return {name: digest for name, digest in hashes.items() if digest is not None}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -291,7 +304,12 @@ class Task:
 
 def as_task(task: Task | Iterable[Batch]) -> Task:
     """The task that a verb was given, or that of plain batches."""
-    return task if isinstance(task, Task) else Task(cast("Sequence[Pair]", task))
+    if not isinstance(task, Task):
+        return Task(cast("Sequence[Pair]", task))
+    # Code can change under a name, as in ``as_family``; while the verb runs it stays.
+    task.__dict__.pop("code", None)
+    task.__dict__["code"] = task.code
+    return task
 
 
 def check_labels(argument: str, pairs: Sequence[Pair]) -> None:

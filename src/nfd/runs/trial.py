@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, NetworkWeights, described, first_line, place_of, trace_of
+from nfd.core.fingerprint import fingerprint
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member
@@ -136,6 +137,7 @@ def train(
 
 
 NUMERICS = 3  # counts changes of what a trial computes beyond rounding
+CODE = "code"  # the setting of a trial that holds hashes of the user's code
 
 Curves = dict[str, Any]
 
@@ -218,10 +220,23 @@ class Trial:
         seen = [[type(observer).__name__, dict(observer.settings)] for observer in self.observe]
         return {**self.experiment, **own, "every": self.every, "schedule": schedule, "observe": seen}
 
-    @property
+    @cached_property
     def experiment(self) -> dict[str, Any]:
         """What it shares with the trials of other sizes, seeds and rates, and the version of our numerics."""
-        return {**self.family.identity, **self.task.identity, "numerics": NUMERICS}
+        named = {**self.family.identity, **self.task.identity, "numerics": NUMERICS}
+        # Trials that run no code of the user's keep the keys that they have in stores of earlier versions.
+        return {**named, CODE: self.code} if self.code else named
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """Hashes of the user's code that decides its numbers, by what the code is."""
+        code = {**self.family.code, **self.task.code}
+        for observer in self.observe:
+            kind = type(observer)
+            digest = fingerprint(kind)
+            if digest is not None:
+                code[f"observer {kind.__name__}"] = digest
+        return code
 
     @cached_property
     def factors(self) -> tuple[float, ...] | None:

@@ -467,15 +467,23 @@ class Plan:
 
     # ---- showing and storing it ------------------------------------------------------------------------------
 
-    def explain(self) -> str:
+    def explain(self, lr: float | None = None, adamw_lr: float | None = None) -> str:
         """A table of every tensor: role, why, and std, rate and epsilon as formula and number.
 
-        Tensors of several blocks that agree are one line."""
+        Tensors of several blocks that agree are one line.
+
+        Args:
+            lr, adamw_lr: rates that were tuned at the base. With them rates are absolute, as ``make_optimizer`` sets
+                them; without them they are multiples of the tuned one.
+        """
+        if lr is not None:
+            lr = check_real("lr", lr, above=0.0, below=MAX_RATE)
+        rest_lr = law_of(self.optimizer).check_rest_rate(adamw_lr, above=0.0) if lr is not None else None
 
         def anywhere(name: str) -> str:
             return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, self.blocks))
 
-        rows = Counter((anywhere(name), *self._row(name)) for name in self.entries)
+        rows = Counter((anywhere(name), *self._row(name, lr, rest_lr)) for name in self.entries)
         inserted = Counter((anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items())
         stacks = {block: stack for stack, blocks in self.stacks.items() for block in blocks}
         inside = ((block_of(name, self.blocks), entry.ratios.depth) for name, entry in self.entries.items())
@@ -486,10 +494,12 @@ class Plan:
         table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in columns))
         for (name, *cells), n in rows.items():
             table.add_row(f"{name} x{n}" if n > 1 else name, *cells)
+        base = "" if self.base is None else " (width {:g}, depth {:g})".format(*self.base)
+        over = "rate and epsilon are" if lr is None else f"rates are for {lr:.4g} at the base, epsilon is"
         lines = [
             f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth {depths} times the "
-            f"base's; {len(self.blocks) or 'no'} blocks",
-            "in, out: a tensor's fan-in and fan-out over the base's; rate and epsilon are over the base's, too",
+            f"base's{base}; {len(self.blocks) or 'no'} blocks",
+            f"in, out: a tensor's fan-in and fan-out over the base's; {over} over the base's, too",
             as_text(table, 200),
             *(f"multiplier  {name}{f' x{n}' if n > 1 else ''}: {factor:.6g}" for (name, factor), n in inserted.items()),
             *(f"note  {note}" for note in self.notes),
@@ -497,8 +507,17 @@ class Plan:
         ]
         return "\n".join(lines)
 
-    def _row(self, name: str) -> tuple[str, ...]:
+    def _row(self, name: str, lr: float | None, rest_lr: float | None) -> tuple[str, ...]:
+        """The cells of a tensor's line after its name; with ``lr`` its rate is absolute."""
         entry, own = self.entries[name], self.own_factor(name)
+        law = self.law_for(name)
+        tuned = lr if rest_lr is None or law is law_of(self.optimizer) else rest_lr
+        more = self._compensation(name)
+        value = self.rate(name)
+        if tuned is not None:
+            of_run = 1.0 if self.run is None else self.run.factor("rate", law.name)
+            more *= of_run
+            value *= tuned * of_run
         std, rate, epsilon = self.powers(name)
         base = entry.start.std if entry.start.constant is None else entry.start.constant
         begins = _formula(std, base * self.start_factor(name), 1 / own, f"{base:.4g}")
@@ -509,8 +528,8 @@ class Plan:
             entry.role,
             entry.why,
             begins,
-            _formula(rate, self.rate(name), self._compensation(name)),
-            _formula(epsilon, self.epsilon(name), own) if self.law_for(name).epsilon else "-",
+            _formula(rate, value, more, "" if tuned is None else f"{tuned:.4g}"),
+            _formula(epsilon, self.epsilon(name), own) if law.epsilon else "-",
         )
 
     def __str__(self) -> str:

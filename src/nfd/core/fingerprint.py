@@ -1,0 +1,372 @@
+"""``fingerprint``: a hash of a function's code and of all that the code refers to.
+
+It names a constructor, a loss or an optimizer in a store of training runs, where a name would stand for two functions.
+It follows closures, defaults, bound arguments, objects, classes with their bases, and the global names that the code
+reads, as far as they are the user's. Code of libraries is named: by the files that were installed, except for the
+libraries that nfd itself computes with, whose upgrades change rounding only.
+
+It does not see what code finds out while it runs: files, environment variables, and attributes by computed names.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+# Standard library and nfd: a record holds the version of our numerics. The others compute what nfd computes, and their
+# upgrades change rounding only.
+_TRUSTED = {"nfd", "torch", "numpy", "scipy", "sklearn", "cloudpickle", "builtins", "typing", "typing_extensions"}
+_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+_STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_NFD = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+# Attributes of a class that say nothing of what it does: documentation, and what Python or dataclasses derive.
+_DERIVED = {
+    *("__doc__", "__module__", "__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__"),
+    *("__annotations_cache__", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__"),
+    *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__slots__", "__qualname__"),
+    *("_abc_impl", "__abstractmethods__"),
+}
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+_READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
+_LOCAL = {*dis.haslocal, *dis.hasfree}
+
+# What cannot be compared is known by itself: it is like no other object, and like none of another process.
+_incomparable = list[Any]()
+
+
+def fingerprint(value: Any) -> str | None:
+    """Hash what a function, a class or an object does; None where only trusted libraries decide that.
+
+    Equal code gives equal hashes in every process of one minor version of Python, whose compiler decides what code is.
+    Comments, docstrings, annotations and names of local variables do not count.
+    """
+    walk = _Walk()
+    walk.add(value)
+    return walk.digest.hexdigest() if walk.has_users_code else None
+
+
+class _Walk:
+    """A walk through everything that a value refers to, each object once."""
+
+    def __init__(self) -> None:
+        self.digest = blake2b(digest_size=10)
+        self.has_users_code = False
+        self._visited = dict[int, int]()
+        # Objects made on the way, such as states: an id would be taken again if they were freed.
+        self._alive = list[Any]()
+
+    # ---- one value -----------------------------------------------------------------------------------------------
+
+    def add(self, value: Any) -> None:
+        """Add a value of any type."""
+        if isinstance(value, _PLAIN) and type(value) in _PLAIN:
+            self._write(type(value).__name__, repr(value))
+            return
+        if id(value) in self._visited:
+            self._write("again", str(self._visited[id(value)]))
+            return
+        self._visited[id(value)] = len(self._visited)
+        self._alive.append(value)
+        self._add_new(value)
+
+    def _add_new(self, value: Any) -> None:
+        original = _uncompiled(value)
+        if original is not None:
+            self._write("compiled")
+            self.add(original)
+        elif isinstance(value, types.FunctionType):
+            self._add_function(value)
+        elif isinstance(value, types.MethodType):
+            self._write("method")
+            self.add(value.__func__)
+            self.add(value.__self__)
+        elif isinstance(value, functools.partial):
+            self._write("partial")
+            self._add_all((value.func, value.args, value.keywords))
+        elif isinstance(value, type):
+            self._add_class(value)
+        elif isinstance(value, types.ModuleType):
+            self._add_module(value, ())
+        elif isinstance(value, types.CodeType):
+            self._add_code(value)
+        elif isinstance(value, staticmethod | classmethod):
+            self._write(type(value).__name__)
+            self.add(value.__func__)
+        elif isinstance(value, property):
+            self._write("property")
+            self._add_all((value.fget, value.fset, value.fdel))
+        elif isinstance(value, types.CellType):
+            self.add(_content(value))
+        elif isinstance(value, tuple | list):
+            self._write(type(value).__qualname__, str(len(value)))
+            self._add_all(value)
+        elif isinstance(value, Mapping) and isinstance(value, dict | types.MappingProxyType):
+            self._write(type(value).__qualname__, str(len(value)))
+            for key, item in value.items():
+                self.add(key)
+                self.add(item)
+        elif isinstance(value, set | frozenset):
+            self._add_set(value)
+        elif not self._add_numbers(value):
+            self._add_object(value)
+
+    def _add_all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self.add(value)
+
+    def _add_set(self, values: set[Any] | frozenset[Any]) -> None:
+        """Add a set, whose order differs from process to process."""
+        self._write("set", str(len(values)))
+        digests = []
+        for value in values:
+            walk = _Walk()
+            walk.add(value)
+            self.has_users_code = self.has_users_code or walk.has_users_code
+            digests.append(walk.digest.hexdigest())
+        self._write(*sorted(digests))
+
+    def _add_numbers(self, value: Any) -> bool:
+        """Add a tensor or an array, if the value is one."""
+        numpy = sys.modules.get("numpy")
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            self._write("tensor", str(value.dtype), str(list(value.shape)), str(value.requires_grad))
+            if not value.is_meta:
+                entries = value.detach().cpu().to_dense().contiguous().flatten()
+                self.digest.update(entries.view(torch.uint8).numpy().data)
+            return True
+        if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+            self._write("array", str(value.dtype), str(value.shape))
+            self.digest.update(numpy.ascontiguousarray(value).tobytes())
+            return True
+        return False
+
+    def _add_object(self, value: Any) -> None:
+        """Add an object by the parts that ``pickle`` would store, and by itself where it has none."""
+        try:
+            parts = value.__reduce_ex__(4)
+        except Exception:  # locks, files, generators: whatever says that it is no data
+            self._add_incomparable(value)
+            return
+        if isinstance(parts, str):
+            # The name of something in its module, such as a dtype, or a function behind ``functools.cache``.
+            self._add_name(type(value))
+            self._write(parts)
+            self.add(getattr(value, "__wrapped__", None))
+            return
+        make, arguments, *state = parts
+        self._add_all((make, arguments))
+        for part in state:
+            # Items of subclasses of lists and dicts come from iterators.
+            self.add(list(part) if isinstance(part, Iterator) else part)
+
+    def _add_incomparable(self, value: Any) -> None:
+        self.has_users_code = True
+        self._add_name(type(value))
+        if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+            self._write(value.__qualname__)
+            return
+        index = next((k for k, other in enumerate(_incomparable) if other is value), None)
+        if index is None:
+            index = len(_incomparable)
+            _incomparable.append(value)
+        self._write(str(os.getpid()), str(_process_started()), str(index))
+
+    # ---- functions and classes -----------------------------------------------------------------------------------
+
+    def _add_function(self, function: types.FunctionType) -> None:
+        """Add a function with its defaults and closure; of the user's also its code and the globals that it reads."""
+        code = function.__code__
+        if _is_library(code.co_filename):
+            self._add_library(function.__module__ or "", function.__qualname__)
+        else:
+            self.has_users_code = True
+            self._write("function")
+            self._add_code(code)
+            for name, value in _globals_of(function):
+                self._write("global", name)
+                self._add_global(value, code)
+        self._add_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
+        attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
+        self.add(attributes)
+
+    def _add_global(self, value: Any, code: types.CodeType) -> None:
+        """Add what a global name stands for; of a module only what the code reads of it."""
+        if isinstance(value, types.ModuleType):
+            self._add_module(value, sorted(_names(code)))
+        else:
+            self.add(value)
+
+    def _add_code(self, code: types.CodeType) -> None:
+        """Add instructions by their meaning: not their lines, docstrings, or the names of local variables."""
+        parameters = code.co_argcount + code.co_kwonlyargcount
+        self._write("code", str(code.co_flags), *code.co_varnames[:parameters])
+        # Python 3.11 and later keep what handles exceptions outside of the instructions.
+        self.digest.update(getattr(code, "co_exceptiontable", b""))
+        instructions = list(dis.get_instructions(code))
+        for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
+            if following is not None and following.opname == "STORE_NAME" and following.argval in _DERIVED:
+                continue  # of the body of a class: its docstring or the number of its first line
+            if instruction.opcode in _LOCAL:
+                self._write(instruction.opname, str(instruction.arg))
+            else:
+                self._write(instruction.opname)
+                self.add(instruction.argval)
+
+    def _add_class(self, kind: type) -> None:
+        """Add a class: one of the user's with its bases, methods and attributes."""
+        module = sys.modules.get(kind.__module__)
+        file = getattr(module, "__file__", None) or ""
+        if kind.__module__ in sys.builtin_module_names or _is_library(file):
+            self._add_library(kind.__module__, kind.__qualname__)
+            return
+        if module is not None and not file and kind.__module__ != "__main__":
+            self._add_library(kind.__module__, kind.__qualname__)
+            return
+        self.has_users_code = True
+        self._write("class", kind.__name__)
+        self.add(kind.__bases__)
+        if type(kind) is not type:
+            self.add(type(kind))
+        for name, value in sorted(vars(kind).items()):
+            if name not in _DERIVED:
+                self._write("attribute", name)
+                self.add(value)
+
+    # ---- modules and libraries -----------------------------------------------------------------------------------
+
+    def _add_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
+        """Add a module: of a library by name, of the user's by what code reads of it, or by its file."""
+        file = getattr(module, "__file__", None) or ""
+        if not file or _is_library(file):
+            self._add_library(module.__name__, "")
+            return
+        self.has_users_code = True
+        self._write("module", module.__name__)
+        read = [name for name in names if name in vars(module)]
+        for name in read:
+            self._write("attribute", name)
+            value = vars(module)[name]
+            if isinstance(value, types.ModuleType):
+                self._add_module(value, names)
+            else:
+                self.add(value)
+        if not read:
+            self._write(_hash_of_file(file))
+
+    def _add_library(self, module: str, name: str) -> None:
+        package = module.partition(".")[0]
+        self._write("library", module, name)
+        if package not in _TRUSTED and package not in sys.stdlib_module_names:
+            self.has_users_code = True
+            self._write(_installed(package))
+
+    def _add_name(self, kind: type) -> None:
+        self._write("of", kind.__module__, kind.__qualname__)
+
+    def _write(self, *words: str) -> None:
+        for word in words:
+            content = word.encode(errors="surrogatepass")
+            # Lengths keep apart ("ab", "c") and ("a", "bc").
+            self.digest.update(f"{len(content)}:".encode() + content)
+
+
+def _uncompiled(value: Any) -> Any:
+    """What ``torch.compile`` was given, if the value is what it returned."""
+    attributes = getattr(value, "__dict__", {})
+    if isinstance(value, types.FunctionType) and "_torchdynamo_orig_callable" in attributes:
+        return attributes["_torchdynamo_orig_callable"]
+    return attributes.get("_modules", {}).get("_orig_mod") if isinstance(attributes, dict) else None
+
+
+def _content(cell: types.CellType) -> Any:
+    """The content of a cell; a text where it has none yet, as of a function that closes over itself."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return "empty cell"
+
+
+def _is_library(file: str) -> bool:
+    """Whether a file is of the standard library, of an installed package, or of nfd."""
+    return file.startswith((*_INSTALLED, *_STANDARD, _NFD, "<frozen"))
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """All names of globals and attributes in a function and the functions inside of it."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return names
+
+
+def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """The global names that a function reads, or imports when it is called, with what they stand for."""
+    found = dict[str, Any]()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        instructions = list(dis.get_instructions(code))
+        for index, instruction in enumerate(instructions):
+            name = instruction.argval
+            if instruction.opname in _READS_GLOBAL and name in function.__globals__:
+                found[name] = function.__globals__[name]
+            elif instruction.opname == "IMPORT_NAME":
+                # Two constants come before it: how many packages up, and the names that are imported from it.
+                level = instructions[index - 2].argval
+                found[f"import {name}"] = _imported(function, name, level if isinstance(level, int) else 0)
+    return sorted(found.items())
+
+
+def _imported(function: types.FunctionType, name: str, level: int) -> types.ModuleType | None:
+    """The module that a function imports when it is called; None where that fails, which the call will say."""
+    package = function.__globals__.get("__package__") or ""
+    try:
+        return importlib.import_module("." * level + name, package)
+    except Exception:
+        return None
+
+
+def _hash_of_file(file: str) -> str:
+    try:
+        with open(file, "rb") as content:
+            return blake2b(content.read(), digest_size=10).hexdigest()
+    except OSError:  # a module in an archive
+        return file
+
+
+@functools.cache
+def _installed(package: str) -> str:
+    """What is installed under the name of a package: its version, and a hash of its files where pip wrote one."""
+    distribution: Callable[[str], importlib.metadata.Distribution] = importlib.metadata.distribution
+    try:
+        installed = distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        names = importlib.metadata.packages_distributions().get(package, [])
+        if not names:
+            return "unknown"
+        installed = distribution(names[0])
+    record = installed.read_text("RECORD") or ""
+    # Compiled files differ from machine to machine, and what pip notes of an installation is not code.
+    lines = [line for line in record.splitlines() if ".pyc" not in line and ".dist-info/" not in line]
+    content = "\n".join(lines).encode()
+    return f"{installed.version} {blake2b(content, digest_size=10).hexdigest()}"
+
+
+@functools.cache
+def _process_started() -> int:
+    """A number that another process with the same id does not have."""
+    return int.from_bytes(os.urandom(8))

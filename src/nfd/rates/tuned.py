@@ -1,0 +1,92 @@
+"""What a stored transfer tuned: rule, optimizer, base and learning rate, for the plan of a larger network."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from nfd.core.errors import RULE, InputError
+from nfd.core.estimates import Interval
+from nfd.core.files import expanded, listed
+from nfd.core.tables import Row
+from nfd.rates.optimum import in_words, rate_in_words
+
+_RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The smallest network of a transfer under one rule, and its best learning rate with its 95 % interval.
+
+    The rate is that of the base, which is the smallest network unless a family had another.
+    """
+
+    place: str
+    rule: str
+    size: tuple[int, int]
+    base: tuple[int, int]
+    lr: Interval
+    optimizer: str | None = None
+
+    def __str__(self) -> str:
+        base = "" if self.base == self.size else f", in rates of the base {in_words(self.base)}"
+        rate = rate_in_words(self.lr)
+        return f"From {self.place}: tuned at {in_words(self.size)}{base} under {self.rule}, lr = {rate}."
+
+    @staticmethod
+    def read(path: str, rule: str | None = None) -> Tuned:
+        """Read the answer of ``nfd transfer`` from its directory or its ``result.json``.
+
+        Args:
+            path: of either. rule: one of those that were compared; by default the one that a plan has.
+
+        Raises:
+            InputError: where no transfer is stored, or none of the rule, or the best rate lies outside of the grid.
+        """
+        given = expanded(path)
+        file = given / _RESULT if given.is_dir() else given
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            rows = [row for row in stored["table"] if row["quantity"] == "best lr" and row["width"] is not None]
+            rules = list(dict.fromkeys(str(row["rule"]) for row in rows))
+            if not rules:
+                raise ValueError("it has no best rates by width and depth")
+            chosen = _chosen(rules, rule, path)
+            size, lr = _smallest([row for row in rows if row["rule"] == chosen], path)
+            width, depth = stored.get("base", size)
+            return Tuned(path, chosen, size, (int(width), int(depth)), lr, stored.get("optimizer"))
+        except InputError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"--from {path} holds no answer of nfd transfer ({type(error).__name__}: {error}). Give the directory "
+                "that it wrote, such as out/transfer, or --base and --lr."
+            ) from None
+
+
+def _chosen(rules: list[str], rule: str | None, path: str) -> str:
+    """The rule that was asked for, the one that plans have by default, or the only one."""
+    if rule in rules:
+        return rule
+    if rule is None and RULE in rules:
+        return RULE
+    if rule is None and len(rules) == 1:
+        return rules[0]
+    asked = "Choose one with --rule" if rule is None else f"got --rule {rule}"
+    raise InputError(f"--from {path} has rates under {listed(rules)}; {asked}.")
+
+
+def _smallest(rows: list[Row], path: str) -> tuple[tuple[int, int], Interval]:
+    """The smallest size and its best rate; InputError where that is not known."""
+    row = min(rows, key=lambda row: (row["width"], row["depth"]))
+    size = (int(row["width"]), int(row["depth"]))
+    values: list[Any] = [row[name] for name in ("value", "low", "high")]
+    value, low, high = (math.nan if number is None else float(number) for number in values)
+    if not math.isfinite(value):
+        raise InputError(
+            f"--from {path} does not know the best rate at {in_words(size)}: it lies at an end of "
+            "the grid. Run nfd transfer with other rates (--lr), or give --base and --lr."
+        )
+    return size, Interval(value, math.nan, low, high)

@@ -1,0 +1,328 @@
+"""Stored trials are of the code that was asked for: an edit is another model, and the same code is the same one."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.common import ResidualMLP, batches
+from torch import nn
+
+import nfd
+from nfd.core.errors import UsageWarning
+
+BATCHES = batches(2, 4)
+
+
+class Network(nn.Module):
+    """A perceptron with a skip, with an activation of one's choice."""
+
+    def __init__(self, width: int, depth: int, activation: Callable[[Any], Any] = torch.relu) -> None:
+        super().__init__()
+        self.inside = ResidualMLP(width, depth)
+        self.activation = activation
+
+    def forward(self, x: Any) -> Any:
+        return self.activation(self.inside(x))
+
+
+class Maker:
+    """A callable object, and a method, that make networks."""
+
+    def __init__(self, activation: Callable[[Any], Any]) -> None:
+        self.activation = activation
+
+    def __call__(self, width: int, depth: int) -> nn.Module:
+        return Network(width, depth, self.activation)
+
+    def make(self, width: int, depth: int) -> nn.Module:
+        return Network(width, depth, self.activation)
+
+
+def closed_over(activation: Callable[[Any], Any]) -> Callable[[int, int], nn.Module]:
+    def make_model(width: int, depth: int) -> nn.Module:
+        return Network(width, depth, activation)
+
+    return make_model
+
+
+def with_a_class(activation: Callable[[Any], Any]) -> type[nn.Module]:
+    class Model(Network):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+
+        def forward(self, x: Any) -> Any:
+            return activation(self.inside(x))
+
+    return Model
+
+
+CONSTRUCTORS: dict[str, Callable[[Any], Any]] = {
+    "lambda": lambda f: lambda width, depth: Network(width, depth, f),
+    "closure": closed_over,
+    "default": lambda f: lambda width, depth, activation=f: Network(width, depth, activation),
+    "object": Maker,
+    "method": lambda f: Maker(f).make,
+    "partial": lambda f: functools.partial(Network, activation=f),
+    "class": with_a_class,
+    "cached": lambda f: functools.lru_cache(None)(closed_over(f)),
+    "dict": lambda f: (lambda kinds: lambda width, depth: Network(width, depth, kinds["f"]))({"f": f}),
+}
+
+
+def trial(make_model: Any, task: nfd.Task | None = None, **settings: Any) -> nfd.Trial:
+    family = nfd.Family(make_model, (8, 2), name="model", rule="standard", **settings)
+    return nfd.Trial(family, task or nfd.Task(BATCHES), 8, 2, 0, 0.01)
+
+
+@pytest.fixture
+def sweep() -> Iterator[nfd.Sweep]:
+    with nfd.Sweep(progress=False) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("spelling", CONSTRUCTORS)
+def test_another_constructor_under_one_name_is_another_trial(spelling: str, sweep: nfd.Sweep) -> None:
+    make = CONSTRUCTORS[spelling]
+    (relu,) = sweep.run([trial(make(torch.relu))])
+    (tanh,) = sweep.run([trial(make(torch.tanh))])
+    assert len(sweep.store.keys()) == 2
+    assert relu.metrics != tanh.metrics
+
+
+@pytest.mark.parametrize("spelling", CONSTRUCTORS)
+def test_the_same_constructor_made_twice_is_the_same_trial(spelling: str, sweep: nfd.Sweep) -> None:
+    make = CONSTRUCTORS[spelling]
+    sweep.run([trial(make(torch.relu))])
+    assert sweep.missing([trial(make(torch.relu))]) == 0
+
+
+def cross_entropy(outputs: Any, targets: Any) -> Any:
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "loss": (
+        {"loss": lambda outputs, targets: nn.functional.cross_entropy(outputs, targets)},
+        {"loss": lambda outputs, targets: outputs.square().mean()},
+    ),
+    "loss of a closure": (
+        {"loss": functools.partial(lambda outputs, targets, by: cross_entropy(outputs, targets) * by, by=1.0)},
+        {"loss": functools.partial(lambda outputs, targets, by: cross_entropy(outputs, targets) * by, by=2.0)},
+    ),
+    "optimizer": (
+        {"make_optimizer": lambda groups: torch.optim.SGD(groups)},
+        {"make_optimizer": lambda groups: torch.optim.SGD(groups, momentum=0.9)},
+    ),
+    "schedule": (
+        {"schedule": lambda step: 1.0},
+        {"schedule": lambda step: 1.0 / (1 + step)},
+    ),
+}
+
+
+@pytest.mark.parametrize("part", TASKS)
+def test_another_loss_or_optimizer_is_another_trial(part: str, sweep: nfd.Sweep) -> None:
+    first, second = (nfd.Task(BATCHES, **settings) for settings in TASKS[part])
+    sweep.run([trial(ResidualMLP, first)])
+    assert sweep.missing([trial(ResidualMLP, nfd.Task(BATCHES, **TASKS[part][0]))]) == 0
+    sweep.run([trial(ResidualMLP, second)])
+    assert len(sweep.store.keys()) == 2
+
+
+def test_another_optimizer_under_a_registered_name_is_another_trial(sweep: nfd.Sweep) -> None:
+    def registered(momentum: float) -> nfd.Trial:
+        law = nfd.OptimizerLaw("of-code", lambda groups: torch.optim.SGD(groups, momentum=momentum), degree=1.0)
+        nfd.register_optimizer(law, replace=True)
+        return trial(ResidualMLP, optimizer="of-code")
+
+    sweep.run([registered(0.0)])
+    assert sweep.missing([registered(0.9)]) == 1
+    assert sweep.missing([registered(0.0)]) == 0
+
+
+def seen_by(name: str) -> nfd.Observer:
+    """An observer that notes the norm or the sum of the output's weights, whose class is called as the other's."""
+
+    class Seen(nfd.Observation):
+        def __init__(self, module: nn.Module) -> None:
+            self.weights = list(module.parameters())[-1]
+
+        def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
+            return {"seen": float(getattr(self.weights.detach(), name)())}, {}, None
+
+    @dataclass(frozen=True)
+    class Looks(nfd.Observer):
+        def begin(self, member: Any, task: nfd.Task) -> nfd.Observation:
+            return Seen(member.module)
+
+    return Looks()
+
+
+def test_another_observer_under_one_name_is_another_trial(sweep: nfd.Sweep) -> None:
+    family = nfd.Family(ResidualMLP, (8, 2), rule="standard")
+    norm, total = (nfd.Trial(family, nfd.Task(BATCHES), 8, 2, 0, 0.01, observe=(seen_by(n),)) for n in ("norm", "sum"))
+    first, second = sweep.run([norm, total])
+    assert first.metrics["seen"] != second.metrics["seen"]
+
+
+def test_two_checks_in_one_sweep_have_their_own_answers() -> None:
+    with nfd.Sweep(progress=False) as sweep:
+        answers = [
+            nfd.check(lambda n, L, f=f: Network(n, L, f), BATCHES, [8, 16], [2], lr=0.01, seeds=2, sweep=sweep)
+            for f in (torch.relu, torch.tanh)
+        ]
+        assert len(sweep.store.keys()) == 8
+    assert str(answers[0]) != str(answers[1])
+
+
+# ---- across processes: files that are edited between two commands
+
+MODEL = """
+    from torch import nn
+    import parts
+
+    HEADS = 1
+
+    def make_model(width, depth):
+        import late
+        return nn.Sequential(nn.Linear(8, width), parts.Act(), late.last(width, HEADS))
+"""
+PARTS = """
+    import torch
+    from torch import nn
+
+    def act(x):
+        return torch.relu(x)
+
+    class Act(nn.Module):
+        def forward(self, x):
+            return act(x)
+
+    def unused():
+        return 1
+"""
+LATE = """
+    from torch import nn
+
+    def last(width, heads):
+        outputs = 4 * heads
+        return nn.Linear(width, outputs)
+"""
+RUN = """
+    import json, sys, warnings
+    import torch
+    import nfd
+    from model import make_model
+
+    batches = [(torch.ones(4, 8), torch.tensor([0, 1, 2, 3]))] * 2
+    with warnings.catch_warnings(record=True) as said, nfd.Sweep("out", progress=False) as sweep:
+        warnings.simplefilter("always")
+        check = nfd.check(make_model, batches, [8, 16], [1], lr=0.01, seeds=2, rule="standard", sweep=sweep)
+        rows = len(sweep.store.keys())
+    warned = [str(w.message) for w in said if w.category.__name__ == "UsageWarning"]
+    print(json.dumps([rows, warned, check.notes]))
+"""
+FILES = {"model.py": MODEL, "parts.py": PARTS, "late.py": LATE, "run.py": RUN}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model in three files, and the four trials of its check."""
+    folder = tmp_path_factory.mktemp("stored")
+    for name, content in FILES.items():
+        (folder / name).write_text(dedent(content))
+    assert checked(folder) == [4, [], []]
+    return folder
+
+
+def checked(folder: Path) -> Any:
+    """How many trials are stored after a check in a new process, what it warned of, and the notes of its answer."""
+    done = subprocess.run([sys.executable, "-B", "run.py"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+EDITS = {  # a file, what is replaced there, and by what
+    "the constructor": ("model.py", "parts.Act(), late", "parts.Act(), nn.Tanh(), late"),
+    "a function that a module calls": ("parts.py", "torch.relu(x)", "torch.tanh(x)"),
+    "a constant": ("model.py", "HEADS = 1", "HEADS = 2"),
+    "what is imported late": ("late.py", "outputs)", "outputs, bias=False)"),
+}
+SAME = {
+    "nothing": ("model.py", "HEADS = 1", "HEADS = 1"),
+    "a comment and a docstring": ("model.py", "import late", '"""Make it."""  # anew\n    import late'),
+    "a name of a local variable": ("late.py", "outputs", "classes"),
+    "a function that is not read": ("parts.py", "return 1", "return 2"),
+}
+
+
+def edited(stored: Path, folder: Path, edit: tuple[str, str, str]) -> Any:
+    """What a check says after an edit of a copy of the stored folder."""
+    file, before, after = edit
+    for source in stored.iterdir():
+        if source.is_file():
+            (folder / source.name).write_bytes(source.read_bytes())
+    (folder / "out").mkdir()
+    (folder / "out" / "runs.sqlite").write_bytes((stored / "out" / "runs.sqlite").read_bytes())
+    content = (folder / file).read_text()
+    assert before in content
+    (folder / file).write_text(content.replace(before, after))
+    return checked(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_is_trained_anew_with_a_warning_and_a_note(edit: str, stored: Path, tmp_path: Path) -> None:
+    rows, warned, notes = edited(stored, tmp_path, EDITS[edit])
+    assert rows == 8
+    assert warned == notes
+    assert "the code of make_model has changed since 4 runs of make_model stored in out" in notes[0]
+    assert "restore the code" in notes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", SAME)
+def test_what_changes_no_code_is_not_trained_anew(edit: str, stored: Path, tmp_path: Path) -> None:
+    assert edited(stored, tmp_path, SAME[edit]) == [4, [], []]
+
+
+def test_runs_whose_code_was_not_recorded_are_not_used(tmp_path: Path) -> None:
+    asked = trial(ResidualMLP)
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        (record,) = sweep.run([asked])
+    settings = {name: value for name, value in record.config.items() if name != "code"}
+    with sqlite3.connect(tmp_path / "runs.sqlite") as database:
+        database.execute("UPDATE records SET config = ?, key = 'as of 0.3'", [json.dumps(settings)])
+    database.close()
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        with pytest.warns(UsageWarning, match="did not record code, so it was not used"):
+            sweep.run([asked])
+        assert len(sweep.store.keys()) == 2
+
+
+def test_the_papers_networks_keep_the_keys_of_their_stored_runs() -> None:
+    """No code of the user's takes part in them, so none is named."""
+    asked = nfd.Trial(nfd.resnets(8, 4), nfd.Task(BATCHES), 8, 2, 0, 0.1)
+    assert "code" not in asked.settings
+
+
+def test_a_warning_comes_once_and_shows_the_callers_line(tmp_path: Path) -> None:
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        sweep.run([trial(Maker(torch.relu))])
+    with warnings.catch_warnings(record=True) as caught, nfd.Sweep(tmp_path, progress=False) as sweep:
+        warnings.simplefilter("always")
+        sweep.run([trial(Maker(torch.tanh))])
+        sweep.run([trial(Maker(torch.sigmoid))])
+    assert [(w.category, w.filename) for w in caught] == [(UsageWarning, __file__)]
