@@ -74,6 +74,32 @@ def test_what_is_no_finding_says_what_is_wrong(bad: Any) -> None:
         Finding.of(bad)
 
 
+MARK = {"series": "a", "x": 1.0, "y": 2.0, "text": "here"}
+STRIP = {"series": "a", "x": 1.0, "low": 0.5, "high": 2.0}
+EDITS: list[tuple[str, dict[str, Any], bool]] = [  # a part, a row of it, whether it can be drawn
+    ("marks", MARK, True),
+    ("marks", {**MARK, "y": -1.0}, True),  # it has no place on a logarithmic axis, and is left out
+    ("marks", {**MARK, "y": "high"}, True),
+    ("marks", {name: value for name, value in MARK.items() if name != "text"}, False),
+    ("marks", {**MARK, "text": 3}, False),
+    ("best", STRIP, True),
+    ("best", {**STRIP, "low": "nan"}, True),  # a rate whose interval is not known has no bar
+    ("best", {**STRIP, "high": 10**400}, True),
+    ("best", {**STRIP, "x": "left"}, False),
+    ("best", {name: value for name, value in STRIP.items() if name != "high"}, False),
+]
+
+
+@pytest.mark.parametrize(("part", "row", "is_drawn"), EDITS)
+def test_an_edited_result_is_drawn_or_said_to_be_damaged(part: str, row: Any, is_drawn: bool) -> None:
+    edited = {**finding("logarithmic").plain(), part: [row]}
+    if is_drawn:
+        chart_of(Finding.of(edited)).to_dict(validate=False)
+    else:
+        with pytest.raises(ValueError, match=f"cannot be drawn: {part}: "):
+            Finding.of(edited)
+
+
 # ---- charts ------------------------------------------------------------------------------------------------------
 
 

@@ -106,7 +106,21 @@ class Finding:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "it"
             raise InputError(f"is no finding that can be drawn: {where}: {first['msg'].lower()}.") from None
-        return replace(finding, **{name: decoded(getattr(finding, name)) for name in _NUMBERS})
+        finding = replace(finding, **{name: decoded(getattr(finding, name)) for name in _NUMBERS})
+        finding._check_places()
+        return finding
+
+    def _check_places(self) -> None:
+        """InputError unless every mark has its text, and every row of the strip its three numbers."""
+        x = self.axes.x
+        for row in self.marks:
+            if not isinstance(row.get("text"), str):
+                raise InputError(f"cannot be drawn: marks: a row has no text, but {row.get('text')!r}.")
+        for row in self.best:
+            for column in (x, "low", "high"):
+                value = row.get(column)
+                if isinstance(value, bool) or not isinstance(value, float | int):
+                    raise InputError(f"cannot be drawn: best: {column} is no number, but {value!r}.")
 
 
 def plain(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:

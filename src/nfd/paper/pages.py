@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -170,7 +169,9 @@ def _measured(row: Row) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if not isinstance(value, int | float) or not abs(value) < 1e300:
+        return None
+    return float(value)
 
 
 def _details(row: Row) -> list[str]:

@@ -52,9 +52,10 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
     if finding.axes.kind == "counts":
         return _counts(finding)
     rows, compared, axes = thinned(finding.rows), thinned(finding.references), finding.axes
-    best = [row for row in finding.best if all(map(math.isfinite, (row[axes.x], row["low"], row["high"])))]
+    best = [row for row in finding.best if all(map(drawable, (row[axes.x], row["low"], row["high"])))]
     points, behind = tidy(rows, axes), tidy(compared, axes)
-    marked, room = tidy(finding.marks, axes), tidy(beside, axes)
+    marks = [row for row in finding.marks if tidy([row], axes)]
+    marked, room = tidy(marks, axes), tidy(beside, axes)
     names = {point["series"] for point in points}
     others = dict.fromkeys(point["series"] for point in behind if point["series"] not in names)
     grey = [Series(name, REFERENCE, _GREY_DASHES[k % 3]) for k, name in enumerate(others)]
@@ -113,7 +114,7 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
         edge = alt.Chart(alt.InlineData(values=[{}])).encode(x=alt.value(0), y=alt.value(_HEIGHT - strip))
         layers.append(edge.mark_rule(color=REFERENCE).encode(x2=alt.value("width")))
         layers.append(edge.mark_text(text=f"best {axes.x_title}", align="left", dx=4, dy=9, fontSize=_TEXT, color=INK))
-    for row, point in zip(finding.marks, marked, strict=True):
+    for row, point in zip(marks, marked, strict=True):
         one = layer([{**point, "text": visible(str(row["text"]))}])
         one = one.encode(color=alt.value(INK), strokeDash=alt.value([1, 0]), y=up())
         right = sum(p["x"] < point["x"] for p in every) * 2 > len(every)  # where there is more room
