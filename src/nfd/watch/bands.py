@@ -56,6 +56,7 @@ from nfd.scaling.optimizers import WHOLE_MATRIX, law_of
 Array = NDArray[np.float64]
 
 CHANGE = "change"  # of a matrix, by all of its entries
+ALERTS = "alerts"  # how many a watch raised so far: a row of every look, for trackers
 LEVEL = 0.05  # the chance that a sound run raises an alert
 _OFFSET = 1e-3  # of the median: what zero is taken for
 _LEAST_ERROR = 0.01  # no band is narrower: a change of a meter by 1 % has no cause worth a name

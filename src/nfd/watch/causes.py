@@ -363,9 +363,6 @@ class RateCheck:
             return []
         self._remove()
         self._seen.clear()
-        for optimizer in steppers.values():
-            if all(SCALE in group for group in optimizer.param_groups):
-                warn_of_lost_ratios(optimizer)
         rates = {name: rates[name] for name in plan.entries if name in rates}
         laws, self.tuned = {name: plan.law_for(name) for name in rates}, median_low(rates[n] / scales[n] for n in rates)
         if rule_named(plan.rule).scales_width:
@@ -377,6 +374,10 @@ class RateCheck:
                 return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
         others = _others_by_law(rates, laws, scales)
         if not others:
+            # Later steps may lose the ratios, as by a scheduler. Of ratios that are lost now the alert speaks.
+            for stepping in steppers.values():
+                if all(SCALE in group for group in stepping.param_groups):
+                    warn_of_lost_ratios(stepping)
             return self._decays(decays, laws, scales, step)
         others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
         optimizer = steppers[others[0].tensor]

@@ -12,7 +12,7 @@ from nfd.core.files import Axes, Finding, expanded, replace_file
 from nfd.core.tables import Lead, Row, short
 from nfd.meters.verdict import METERS
 from nfd.report.page import Label, Section, figure_section, finding_section, page
-from nfd.watch.bands import Series, WatchRow, at_steps, in_series, stack_at, steps_of
+from nfd.watch.bands import ALERTS, Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.watch.causes import CAUSES, Alert
 from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
@@ -104,7 +104,7 @@ def sections_of(watch: Watch) -> Iterator[Section]:
         losses = [{"series": "", "step": step, "loss": watch.losses[step]} for step in _spaced([*watch.losses])]
         loss = Finding("loss", "Training loss", "", losses, Axes("step", "loss", "step", "training loss", "curves"), "")
         yield replace(finding_section(loss), title="")
-    shown = at_steps(watch.rows, _spaced(steps))
+    shown = [row for row in at_steps(watch.rows, _spaced(steps)) if row.meter != ALERTS]
     looks = f"{len(steps)} look{'' if len(steps) == 1 else 's'}, one every {watch.every} steps"
     written = f"Step {steps[-1] if steps else 0}: {looks}. Written at {time.strftime('%Y-%m-%d %H:%M:%S')}."
     left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]

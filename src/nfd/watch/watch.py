@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
@@ -11,7 +10,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +26,9 @@ from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
-from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
+from nfd.watch.bands import ALERTS, Band, Series, WatchRow, at_steps, in_series, steps_of
 from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check, loss_alert
+from nfd.watch.notices import AlertError, OnAlert, check_on_alert, notify
 
 
 class Watch:
@@ -61,21 +61,26 @@ class Watch:
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
         own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.
             Initial weights are then not compared with the plan (``nfd.watch.causes``).
+        on_alert: what follows an alert. Each is warned of once (RuntimeWarning), and logged by
+            ``logging.getLogger("nfd")``; of several processes by the first. ``"stop"`` also sets ``should_stop``, at
+            which the callbacks of ``nfd.integrations`` end the training; ``"raise"`` raises an error in ``step()``.
 
     Attributes:
-        rows: every number so far (``nfd.watch.WatchRow``).
+        rows: every number so far (``nfd.watch.WatchRow``); ``"alerts"`` counts the alerts up to a look.
         left_out: why meters cannot be read from this model, by name.
         alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected`` and from the
-            forecast of the loss (``nfd.watch.Alert``). The first step warns of the initial weights.
+            forecast of the loss (``nfd.watch.Alert``).
+        should_stop: whether an alert was raised with ``on_alert="stop"``; a loop may end here.
         losses: by step, as ``step`` was given them.
-        failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. The first
-            error warns; no error ends the training, and the next look is tried as usual.
+        failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. Every
+            kind of error is warned of once; none ends the training, and the next look is tried as usual.
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how often ``step()`` was called, once for every step of the optimizer. Bands are wrong if you call it
             more rarely; ``every`` sets how often it looks.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
+        nfd.watch.AlertError: by ``step()``, at an alert with ``on_alert="raise"``.
 
     Example::
 
@@ -99,6 +104,7 @@ class Watch:
         *,
         seed: int = 0,
         own_start: bool = False,
+        on_alert: OnAlert = "warn",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
@@ -115,7 +121,12 @@ class Watch:
         self._unread: dict[int, Tensor | float] = {}  # losses that may be on an accelerator, which is not waited for
         self._forecast: RunForecast | None = None
         self.failed: str | None = None
-        self._told, self._judged_last = False, 0
+        self.on_alert = check_on_alert(on_alert)
+        self.should_stop = False
+        self._notified = set[_Key]()
+        self._error: str | None = None  # the latest one of a look
+        self._failures = set[str]()  # those that were warned of
+        self._judged_last = 0
         self._previous: dict[str, Tensor] | None = None  # matrices before the step that a look follows
         self._plan, self._member = plan, Member(modules(model)[""], plan)
         with apart(self._member.module), blaming_the_sample(sample):
@@ -139,31 +150,22 @@ class Watch:
         Returns:
             The new rows; empty between looks, and where a look failed.
         """
-        told = [] if self.steps else [*self.alerts]
         self.steps += 1
         if loss is not None:
-            self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
-        known = len(self.rows)
+            self.note_loss(loss)
+        count = len(self.rows)
         with self._going_on():
-            found = self._rates.alerts(self.steps)
-            self.alerts += found
-            told += [alert for alert in found if alert.cause is not Cause.RATE]  # of which the optimizer itself warns
+            self.alerts += self._rates.alerts(self.steps)
         if self.steps % self.every == 0:
-            with self._going_on():
-                self._add(self._read())
-            with self._going_on():
-                self._judge_losses()
-            for listener in self.listeners:
-                with self._going_on():
-                    listener(self)
+            self._look()
         with self._going_on():
             self._prepare()
-        if self.failed is not None and not self._told:
-            self._told = True
-            warnings.warn(f"{self.failed} The training goes on.", RuntimeWarning, stacklevel=2)
-        for alert in told:
-            warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
-        return self.rows[known:]
+        self._speak()
+        return self.rows[count:]
+
+    def note_loss(self, loss: Tensor | float) -> None:
+        """Note a loss of the latest step that was not known when ``step()`` counted it, such as one that is logged."""
+        self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
 
     def forecast(self, total_steps: int, schedule: Schedule, *, rate: float | None = None) -> RunForecast:
         """Forecast the final loss of a language model from the losses that ``step`` was given (``nfd.forecast_run``).
@@ -194,6 +196,7 @@ class Watch:
         """
         self._read_losses()
         state: dict[str, Any] = {"steps": self.steps, "rows": self.table, "losses": list(self.losses.items())}
+        state["notified"] = [list(key) for key in sorted(self._notified)]
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
             state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
@@ -202,7 +205,8 @@ class Watch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue an earlier watch of the same model and sample, as if there had been no stop.
 
-        Load the weights of the model first. Alerts are found again from the rows.
+        Load the weights of the model first. Alerts are found again from the rows; what the earlier watch warned of is
+        not warned of again.
 
         Args:
             state: the result of ``state_dict``.
@@ -214,6 +218,7 @@ class Watch:
             rows = [WatchRow(**row) for row in state["rows"]]
             steps = check_count("state['steps']", state["steps"], minimum=0)
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
+            notified = {_Key(*key) for key in state.get("notified", ())}
             if start := state.get("start"):
                 self._baseline.begin_at(Pass(**start["before"]))
                 self._starts.seed, self._starts.kept = start["seed"], dict(start["kept"])
@@ -227,6 +232,8 @@ class Watch:
         self._begin()
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
+        # Of an older state it is not known: its watch warned of no alert but those that compare with the plan.
+        self._notified = notified
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -240,7 +247,7 @@ class Watch:
         if not self.rows:
             return f"step {self.steps}: {self.failed or 'no look yet'}"
         step = self.rows[-1].step
-        network = [row for row in at_steps(self.rows, [step]) if row.layer is None]
+        network = [row for row in at_steps(self.rows, [step]) if row.layer is None and row.meter != ALERTS]
         meters = [f"{row.meter} {row.value:.3g}{'!' if outside(self, row) else ''}" for row in network]
         alerts = [f"alerts {len(self.alerts)}"] if self.expected is not None or self.alerts else []
         unjudged = [text] if (text := not_judged(self)) else []
@@ -254,6 +261,8 @@ class Watch:
             return "\n".join([none, *said, *left_out])
         steps, table = steps_of(self.rows), []
         for series, rows in in_series(at_steps(self.rows, {steps[0], steps[-1]})).items():
+            if series.meter == ALERTS:
+                continue
             first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
             if latest:
                 beyond = sum(outside(self, row) for row in latest)
@@ -289,6 +298,32 @@ class Watch:
 
     # ---- A look
 
+    def _look(self) -> None:
+        """Read the meters and the losses, judge both, count the alerts, and call the listeners."""
+        count = len(self.rows)
+        with self._going_on():
+            self._add(self._read())
+        with self._going_on():
+            self._judge_losses()
+        if len(self.rows) > count:
+            self.rows.append(WatchRow(self.steps, ALERTS, None, None, float(len(self.alerts)), None))
+        for listener in self.listeners:
+            with self._going_on():
+                listener(self)
+
+    def _speak(self) -> None:
+        """Warn of every alert, and of every kind of error, that was not warned of; stop, or raise, if asked to."""
+        new = [alert for alert in self.alerts if _key(alert) not in self._notified]
+        self._notified.update(map(_key, new))
+        self.should_stop = self.should_stop or (bool(new) and self.on_alert == "stop")
+        if self._error is not None and self._error not in self._failures:
+            self._failures.add(self._error)
+            notify(f"{self.failed} The training goes on.")
+        for alert in new:
+            notify(str(alert))
+        if new and self.on_alert == "raise":
+            raise AlertError("\n".join(map(str, new)))
+
     def _read(self) -> list[WatchRow]:
         """The meters after the latest step."""
         previous, self._previous = self._previous, None  # of this step, also where a look fails
@@ -323,7 +358,8 @@ class Watch:
 
     def _add(self, rows: list[WatchRow]) -> None:
         self.rows += rows
-        if self.expected is not None:
+        rows = [row for row in rows if row.meter != ALERTS]
+        if self.expected is not None and rows:
             found = self.expected.alerts(rows)
             # bands are of trainings by the plan: where one is not, all else may follow from that
             self.alerts += [a for a in found if a.cause in (Cause.BROKEN, Cause.FROZEN) or not off_plan(self)]
@@ -337,7 +373,22 @@ class Watch:
             yield
         except Exception as error:
             message = (str(error).splitlines() or [""])[0][:300]
-            self.failed = f"The watch failed after step {self.steps} ({type(error).__name__}: {message})."
+            self._error = f"{type(error).__name__}: {message}"
+            self.failed = f"The watch failed after step {self.steps} ({self._error})."
+
+
+class _Key(NamedTuple):
+    """What tells an alert from others. Rates and initial weights are compared anew by a watch that resumes a training:
+    their alerts are the same at any step, and stand at step 0."""
+
+    step: int
+    cause: str
+    meter: str
+    layer: str
+
+
+def _key(alert: Alert) -> _Key:
+    return _Key(0 if alert.tensors else alert.step, alert.cause.value, alert.meter, alert.layer or "")
 
 
 class Starts(Mapping[str, Tensor]):
