@@ -139,6 +139,61 @@ def test_trainers_go_on_and_warn_of_nothing_without_an_alert(
     assert [record for record in caplog.records if record.name == "nfd"] == []
 
 
+@pytest.mark.parametrize("rule", ["standard", None])
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_plain_trainer_is_watched(rule: str | None, dies: bool, tmp_path: Path) -> None:
+    """With the optimizer of the Trainer itself, by a plan whose factors are 1 or by none."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = gpt2(16, 2)
+    tokens = torch.randint(0, 16, (8, 8), generator=torch.Generator().manual_seed(1))
+    quiet = {"report_to": [], "save_strategy": "no", "logging_steps": 2, "disable_tqdm": True, "use_cpu": True}
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=6, per_device_train_batch_size=2, weight_decay=0.1, warmup_steps=2, **quiet
+    )
+    data = [{"input_ids": ids, "labels": ids} for ids in tokens]
+    trainer = transformers.Trainer(model, arguments, train_dataset=data)
+    sample = {"input_ids": tokens[:2]}
+    plan = None if rule is None else nfd.plan(model, rule=rule, sample=sample)
+    if dies:
+        nn.init.constant_(model.get_parameter("transformer.h.1.mlp.c_fc.bias"), -100.0)
+    watch = nfd.Watch(model, plan, sample, every=2, on_alert="stop")
+    trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
+    trainer.train()
+    assert watch.failed is None
+    assert [(alert.layer, alert.cause) for alert in watch.alerts] == (
+        [("transformer.h.1.mlp.c_proj", Cause.DEAD)] if dies else []
+    )
+    assert watch.steps == (4 if dies else 6)
+    assert list(watch.losses) == ([2] if dies else [2, 4])  # the last one is logged after the last look
+
+
+@pytest.mark.parametrize("rule", ["standard", None])
+def test_a_plain_lightning_module_is_watched(rule: str | None) -> None:
+    lightning = pytest.importorskip("lightning")
+    torch.manual_seed(0)
+    net = Language(16, 2)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.net(batch[0]).flatten(0, 1), batch[1].flatten())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters())
+
+    plan = None if rule is None else nfd.plan(net, rule=rule, sample=SAMPLE)
+    watch = nfd.Watch(net, plan, SAMPLE, every=2)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "logger": False}
+    callback = nfd.integrations.LightningCallback(plan, watch)
+    trainer = lightning.Trainer(max_steps=4, enable_checkpointing=False, callbacks=[callback], **quiet)
+    trainer.fit(Module(), torch.utils.data.DataLoader(SHIFTED[:4], batch_size=None))
+    assert (watch.steps, watch.alerts, watch.failed, list(watch.losses)) == (4, [], None, [1, 2, 3, 4])
+
+
 @pytest.mark.parametrize("name", ["TrainerCallback", "LightningCallback"])
 def test_a_callback_without_a_plan_and_a_watch_is_refused(name: str) -> None:
     pytest.importorskip("transformers" if name == "TrainerCallback" else "lightning")

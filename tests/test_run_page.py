@@ -79,7 +79,7 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
     assert "all within" in table
     assert line.endswith("alerts 0")
     page, table, line = texts["unjudged"]
-    assert "Nothing is judged" in page
+    assert "Without expected only broken, exploding, dead and frozen layers" in page
     assert "No alert" not in page
     assert "alerts" not in line
 

@@ -121,7 +121,9 @@ class _InTrainer(_Hooks):
         """Log the look of this step, where it may be logged: behind the gradients' norm, before a checkpoint."""
         unlogged, self._unlogged = self._unlogged, {}
         if unlogged and self.log is not None:
+            is_due = control.should_log
             self.log(unlogged)
+            control.should_log = is_due  # a log of any numbers ends it, and the Trainer's own loss was not logged yet
         self.on_epoch_end(args, state, control)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any) -> None:

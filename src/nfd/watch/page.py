@@ -80,7 +80,7 @@ def lead_of(watch: Watch) -> Lead:
     """Whether there are alerts, and what is trained: its rule, its rate and its loss so far."""
     steps = max(watch.losses, default=0)
     rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
-    numbers = {"rule": watch.plan.rule, "learning rate at the first step": rate}
+    numbers = {"rule": watch.plan.rule if watch.is_planned else "no plan", "learning rate at the first step": rate}
     numbers["training loss"] = f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
     if watch.alerts:
         first, more = watch.alerts[0], len(watch.alerts) - 1
@@ -89,7 +89,8 @@ def lead_of(watch: Watch) -> Lead:
     if unjudged := not_judged(watch):
         return Lead(f"{unjudged.capitalize()}: there is nothing to compare the latest look with.", "open", numbers)
     if watch.expected is None:
-        return Lead("Nothing is judged: the watch was given no expected.", "open", numbers)
+        judged = "broken, exploding, dead and frozen layers, rounding, and losses"
+        return Lead(f"Without expected only {judged} are judged: none was found.", "open", numbers)
     return Lead("No alert: no meter stays outside of its band.", "good", numbers)
 
 

@@ -25,10 +25,12 @@ from nfd.meters.check import Check
 from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
+from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
-from nfd.watch.bands import ALERTS, Band, Series, WatchRow, at_steps, in_series, steps_of
-from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check, loss_alert
+from nfd.watch.bands import ALERTS, DRIFTING, Band, Series, WatchRow, at_steps, in_series, steps_of
+from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, Verified, expectation, init_check, ladder_of, loss_alert
 from nfd.watch.notices import AlertError, OnAlert, check_on_alert, notify
+from nfd.watch.signs import LossSigns, Signs
 
 
 class Watch:
@@ -52,7 +54,7 @@ class Watch:
     Args:
         model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
             must call ``step()``; under DDP one suffices.
-        plan: of this model.
+        plan: of this model; None for one without a plan, whose rates and initial weights are not compared.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
         every: steps between looks. The default takes less than 3 % of the time, also for small models
             (``benchmarks.watch``).
@@ -97,7 +99,7 @@ class Watch:
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: Plan | None,
         sample: Any,
         every: int = 128,
         expected: Check | str | Path | Alarm | None = None,
@@ -108,9 +110,13 @@ class Watch:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-        if not isinstance(plan, Plan):
-            raise InputTypeError(f"plan must be an nfd.Plan, as nfd.plan makes it; got {type(plan).__name__}.")
+        if not isinstance(plan, Plan | None):
+            kinds = "an nfd.Plan, as nfd.plan makes it, or None for a model without one"
+            raise InputTypeError(f"plan must be {kinds}; got {type(plan).__name__}.")
         check_plannable(model)
+        self.is_planned = is_planned = plan is not None
+        if plan is None:
+            plan = unscaled(model, sample, expected)
         held_as_planned(model, plan.entries)
         check_sample("sample", sample)
         self.every = check_count("every", every)
@@ -127,16 +133,21 @@ class Watch:
         self._error: str | None = None  # the latest one of a look
         self._failures = set[str]()  # those that were warned of
         self._judged_last = 0
+        self._verified = Verified()
         self._previous: dict[str, Tensor] | None = None  # matrices before the step that a look follows
         self._plan, self._member = plan, Member(modules(model)[""], plan)
         with apart(self._member.module), blaming_the_sample(sample):
-            self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
+            own_seed = check_seed(seed) if is_planned else None  # what no plan drew is kept
+            self._baseline = Baseline(self._member, sample, partial(Starts, plan, own_seed))
         unread = self._baseline.unread.items()
         self.left_out = {meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()}
         self._starts = cast(Starts, self._baseline.start)
+        with apart(self._member.module):
+            self._signs = Signs(self._member, self._baseline)
+        self._loss_signs = LossSigns()
         self._own_start = check_flag("own_start", own_start)
         self.expected = None if expected is None else expectation(expected, plan, layers_of(self._baseline.matrices))
-        self._rates = RateCheck(plan, self._member.module)
+        self._rates = RateCheck(plan, self._member.module, is_planned=is_planned)
         self._begin()
 
     def step(self, loss: Tensor | float | None = None) -> Sequence[WatchRow]:
@@ -196,6 +207,8 @@ class Watch:
         """
         self._read_losses()
         state: dict[str, Any] = {"steps": self.steps, "rows": self.table, "losses": list(self.losses.items())}
+        state["signs"] = self._signs.state_dict()
+        state["verified"] = asdict(self._verified)
         state["notified"] = [list(key) for key in sorted(self._notified)]
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
@@ -219,6 +232,9 @@ class Watch:
             steps = check_count("state['steps']", state["steps"], minimum=0)
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             notified = {_Key(*key) for key in state.get("notified", ())}
+            self._verified = Verified(**state.get("verified", {}))
+            if signs := state.get("signs"):
+                self._signs.load_state_dict(signs)
             if start := state.get("start"):
                 self._baseline.begin_at(Pass(**start["before"]))
                 self._starts.seed, self._starts.kept = start["seed"], dict(start["kept"])
@@ -232,6 +248,10 @@ class Watch:
         self._begin()
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
+        self.alerts += self._signs.alerts
+        self._loss_signs = LossSigns()
+        self.alerts += [alert for step, loss in losses.items() if (alert := self._loss_signs.add(step, loss))]
+        self.alerts.sort(key=lambda alert: alert.step)
         # Of an older state it is not known: its watch warned of no alert but those that compare with the plan.
         self._notified = notified
 
@@ -280,7 +300,7 @@ class Watch:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the model."""
+        """The plan of the model; without one a plan whose factors are all 1."""
         return self._plan
 
     @property
@@ -302,7 +322,9 @@ class Watch:
         """Read the meters and the losses, judge both, count the alerts, and call the listeners."""
         count = len(self.rows)
         with self._going_on():
-            self._add(self._read())
+            self._verified = self._rates.verified()
+        with self._going_on():
+            self._read()
         with self._going_on():
             self._judge_losses()
         if len(self.rows) > count:
@@ -324,12 +346,31 @@ class Watch:
         if new and self.on_alert == "raise":
             raise AlertError("\n".join(map(str, new)))
 
-    def _read(self) -> list[WatchRow]:
-        """The meters after the latest step."""
+    def _read(self) -> None:
+        """Add the meters after the latest step, and judge them."""
         previous, self._previous = self._previous, None  # of this step, also where a look fails
         with apart(self._member.module):
-            look = self._baseline.look(previous)
-        return [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+            seen, inputs = self._signs.read()
+            look = self._baseline.look(previous, seen)
+            rows = [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+            self._add(rows)
+            self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers))
+
+    @property
+    def _is_broken(self) -> bool:
+        return any(alert.cause is Cause.BROKEN for alert in self.alerts)
+
+    def _add_new(self, alerts: Sequence[Alert]) -> None:
+        """Add alerts of signs, but for what the bands of the same look said, and of layers that these judge."""
+        raised = {(alert.cause, alert.layer) for alert in self.alerts}
+        judged = set[str | None]()
+        if self.expected is not None:
+            judged = {row.layer for row in at_steps(self.rows, [self.steps]) if self.band(row) is not None}
+        for alert in alerts:
+            is_judged = alert.cause is Cause.FROZEN and alert.layer in judged
+            is_told = alert.cause is Cause.BROKEN and self._is_broken
+            if not is_judged and not is_told and (alert.cause, alert.layer) not in raised:
+                self.alerts.append(alert)
 
     def _read_losses(self) -> None:
         unread, self._unread = self._unread, {}
@@ -339,6 +380,10 @@ class Watch:
         """Compare the losses since the latest look with the forecast."""
         before = len(self.losses)
         self._read_losses()
+        for step, loss in list(self.losses.items())[before:]:
+            alert = self._loss_signs.add(step, loss)
+            if alert is not None and not (alert.cause is Cause.BROKEN and self._is_broken):
+                self.alerts.append(alert)
         if self._forecast is not None and all(alert.cause is not Cause.LOSS for alert in self.alerts):
             later = {step: loss for step, loss in list(self.losses.items())[before:] if step > self._forecast.seen}
             if (band := self._forecast.outside(later)) is not None:
@@ -353,13 +398,16 @@ class Watch:
     def _prepare(self) -> None:
         """Copy the matrices that a step will change, where a look will ask for the alignment of its update."""
         self._previous = None  # before new ones are made
-        if (self.steps + 1) % self.every == 0:
+        is_due = (self.steps + 1) % self.every == 0
+        self._signs.prepare(is_due=is_due)
+        if is_due:
             self._previous = self._baseline.weights()
 
     def _add(self, rows: list[WatchRow]) -> None:
         self.rows += rows
         rows = [row for row in rows if row.meter != ALERTS]
         if self.expected is not None and rows:
+            self.expected.verified = self._verified
             found = self.expected.alerts(rows)
             # bands are of trainings by the plan: where one is not, all else may follow from that
             self.alerts += [a for a in found if a.cause in (Cause.BROKEN, Cause.FROZEN) or not off_plan(self)]
@@ -394,20 +442,25 @@ def _key(alert: Alert) -> _Key:
 class Starts(Mapping[str, Tensor]):
     """Tensors as they were before training, by name, on their device and in their type.
 
+    Without a seed all are copied.
+
     A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit for bit. Others, such
     as those that a rule leaves as the model begins them or that were loaded, are copied to the CPU.
     """
 
-    def __init__(self, plan: Plan, seed: int, infos: Mapping[str, TensorInfo]) -> None:
+    def __init__(self, plan: Plan, seed: int | None, infos: Mapping[str, TensorInfo]) -> None:
         self.plan, self.seed, self.infos, self.kept = plan, seed, infos, dict[str, Tensor]()
         for name, info in infos.items():
-            start, now = drawn(plan, info, seed), whole(info.parameter.detach())
+            now = whole(info.parameter.detach())
+            start = None if seed is None else drawn(plan, info, seed)
             if start is None or not torch.equal(start.to(now), now):
                 self.kept[name] = now.to("cpu", copy=True)
 
     def __getitem__(self, name: str) -> Tensor:
         info = self.infos[name]
-        start = self.kept[name] if name in self.kept else drawn(self.plan, info, self.seed)
+        start = self.kept.get(name)
+        if start is None and self.seed is not None:
+            start = drawn(self.plan, info, self.seed)
         assert start is not None
         return start.to(info.parameter.device, info.parameter.dtype)
 
@@ -416,6 +469,13 @@ class Starts(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.infos)
+
+
+def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm | None) -> Plan:
+    """Plan a model without a plan: all of its factors are 1. It has the optimizer of the check that is expected."""
+    check_sample("sample", sample)
+    optimizer = None if expected is None or isinstance(expected, Alarm) else ladder_of(expected).optimizer
+    return plan_of(modules(model)[""], rule="standard", sample=sample, optimizer=optimizer)
 
 
 @contextmanager
@@ -470,8 +530,11 @@ def remarks_of(watch: Watch) -> list[str]:
     if expected is not None and off_plan(watch):
         remarks.append("Beside alerts that compare with the plan, a watch tells frozen and broken layers alone.")
     if expected is not None and not expected.is_of_sound:
-        faults = "The check that this watch expects found faults (check.ok is False)"
-        remarks.append(f"{faults}: a training with the same faults raises no alert. Print the check.")
+        remarks.append(
+            "The check that this watch expects found faults (check.ok is False): bands follow the trends in size that "
+            f"it saw and are {DRIFTING:g} times as wide as else, so that only strong faults are told, such as a layer "
+            "that does not train or another rate, and none that the check has too. Print the check."
+        )
     return remarks
 
 
