@@ -426,6 +426,13 @@ def test_every_alert_is_warned_of_and_logged_once_also_in_a_second_run(caplog: p
     assert [row.value for row in watch.rows if row.meter == "alerts"] == [1.0, 2.0, 3.0]
 
 
+def test_code_without_a_module_is_warned_too() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=1, expected=Several())
+    with pytest.warns(RuntimeWarning, match="step 1: the network"):
+        exec("watch.step()", {"watch": watch})
+
+
 def test_a_loop_can_end_at_an_alert() -> None:
     def begun(on_alert: Any, expected: Any = None) -> tuple[nn.Module, nfd.Plan, nfd.Watch]:
         model, plan = planned(Residual(WIDTH, DEPTH))

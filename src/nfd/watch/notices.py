@@ -43,7 +43,7 @@ def notify(text: str) -> None:
         RuntimeWarning,
         filename=frame.f_code.co_filename,
         lineno=frame.f_lineno,
-        module=frame.f_globals.get("__name__"),
+        module=_module_of(frame) or frame.f_code.co_filename,  # Python drops the warning of a module None
         registry={},
     )
 
@@ -51,6 +51,11 @@ def notify(text: str) -> None:
 def _outer_frame() -> FrameType:
     """Find the innermost frame of the stack that is not of this library."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "nfd":
+    while frame.f_back is not None and _module_of(frame).partition(".")[0] == "nfd":
         frame = frame.f_back
     return frame
+
+
+def _module_of(frame: FrameType) -> str:
+    """Return the name of the module of a frame; empty for code that was executed in a bare dict."""
+    return str(frame.f_globals.get("__name__") or "")

@@ -528,7 +528,7 @@ def remarks_of(watch: Watch) -> list[str]:
         ended = f"Nothing is judged after step {expected.last_step}: the check ends there. Check for more steps."
         remarks.append(ended)
     if expected is not None and off_plan(watch):
-        remarks.append("Beside alerts that compare with the plan, a watch tells frozen and broken layers alone.")
+        remarks.append("After an alert that compares with the plan, bands tell of frozen and broken layers alone.")
     if expected is not None and not expected.is_of_sound:
         remarks.append(
             "The check that this watch expects found faults (check.ok is False): bands follow the trends in size that "
