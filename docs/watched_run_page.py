@@ -93,7 +93,7 @@ group["lr"] = lr * schedule(step)
 ```
 
 The plan gave the matrices inside of branches {factor:g} times the rate of the embedding; this line erases that.
-Nothing breaks, and the loss falls. The optimizer of the plan warns at its first step.
+Nothing breaks, and the loss falls. The optimizer of the plan warns at its first step, and so does the watch.
 
 {alert}
 

@@ -35,7 +35,10 @@ LONG |= {
     f"docs/howto/{name}.md"
     for name in ("limit", "paper", "plan", "scaling-law", "train-this-size", "transfer", "transformer")
 }
-WARNS = {"README.md": "AdamW was not made from the plan"}  # pages that show a mistake
+WARNS = {  # pages that show a mistake
+    "README.md": "AdamW was not made from the plan",
+    "docs/howto/watch.md": r"1\.2\.(up|down): change is 0, .* the layer does not train",
+}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import nn
 import nfd
 from nfd.core.errors import InputError
 from nfd.integrations import check_optimizers, of_network, to_tensorboard, to_wandb
-from nfd.watch.bands import WatchRow
+from nfd.watch import Alert, Cause, WatchRow
+from nfd.watch.causes import Alarm
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own
 
@@ -58,6 +60,12 @@ def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
     frozen.tokens.weight.requires_grad_(True)
     with pytest.raises(InputError, match=r"does not step 'tokens\.weight' at .* before these were to train"):
         checked(before, frozen)
+    whole, flat = planned("standard")
+    check_optimizers(flat, whole, [torch.optim.AdamW(whole.parameters())], "")
+    check_optimizers(flat, whole, [flat.make_optimizer(whole, lr=0.01)], "")
+    parts = [{"params": whole.tokens.parameters()}, {"params": whole.blocks.parameters(), "lr": 0.1}]
+    with pytest.raises(InputError, match="does not step 'tokens"):
+        check_optimizers(flat, whole, [torch.optim.AdamW(parts)], "")
     mixed = plan.make_optimizer(model, lr=0.01)
     mixed.param_groups[0]["lr"] *= 2
     with pytest.raises(InputError, match=r"no longer the plan's"):
@@ -73,6 +81,129 @@ def test_an_optimizer_of_groups_warns_of_lost_ratios_and_one_that_warns_does_so_
         with pytest.warns(RuntimeWarning, match="The rates are no longer the plan's:") as warned:
             optimizer.step()
         assert len(warned) == 1
+
+
+# ---- alerts ----------------------------------------------------------------------------------------------------------
+
+
+class AtTheSecondLook(Alarm):
+    """Expects nothing, and raises one alert at step 2."""
+
+    last_step, is_of_sound = 99, True
+
+    def __init__(self) -> None: ...
+
+    def alerts(self, rows: Any) -> list[Alert]:
+        row = rows[0]
+        alert = Alert(row.step, row.step, row.meter, None, 1.0, None, Cause.UNKNOWN, "seen", "Look at it.")
+        return [alert] if row.step == 2 else []
+
+    def band(self, row: Any) -> None:
+        return None
+
+
+def trained_by_transformers(folder: Path, watching: dict[str, Any]) -> tuple[nfd.Watch, list[float]]:
+    """The watch of a training of four steps, and the numbers of alerts that were logged."""
+    trainer, watch = trainer_of(folder, steps=4, watching=watching)
+    trainer.train()
+    return watch, [entry["nfd/alerts"] for entry in trainer.state.log_history if "nfd/alerts" in entry]
+
+
+def trained_by_lightning(_: Path, watching: dict[str, Any]) -> tuple[nfd.Watch, list[float]]:
+    """The same in Lightning."""
+    _, watch, said = fitted(steps=4, watching=watching)
+    return watch, [metrics["nfd/alerts"] for metrics, _ in said if "nfd/alerts" in metrics]
+
+
+@pytest.mark.parametrize("trained", [trained_by_transformers, trained_by_lightning])
+@pytest.mark.parametrize(("on_alert", "steps"), [("warn", 4), ("stop", 2)])
+def test_trainers_warn_log_and_count_an_alert_once_and_stop_where_they_are_to(
+    trained: Any, on_alert: str, steps: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        watch, logged = trained(tmp_path, {"expected": AtTheSecondLook(), "on_alert": on_alert})
+    (alert,) = watch.alerts
+    assert [str(warning.message) for warning in caught].count(str(alert)) == 1
+    assert [record.getMessage() for record in caplog.records if record.name == "nfd"] == [str(alert)]
+    assert watch.steps == steps
+    assert logged == [0.0, 1.0, 1.0, 1.0][:steps]
+
+
+@pytest.mark.parametrize("trained", [trained_by_transformers, trained_by_lightning])
+def test_trainers_go_on_and_warn_of_nothing_without_an_alert(
+    trained: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, logged = trained(tmp_path, {"on_alert": "stop"})
+    assert (watch.steps, watch.should_stop, logged) == (4, False, [0.0] * 4)
+    assert [record for record in caplog.records if record.name == "nfd"] == []
+
+
+@pytest.mark.parametrize("rule", ["standard", None])
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_plain_trainer_is_watched(rule: str | None, dies: bool, tmp_path: Path) -> None:
+    """With the optimizer of the Trainer itself, by a plan whose factors are 1 or by none."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = gpt2(16, 2)
+    tokens = torch.randint(0, 16, (8, 8), generator=torch.Generator().manual_seed(1))
+    quiet = {"report_to": [], "save_strategy": "no", "logging_steps": 2, "disable_tqdm": True, "use_cpu": True}
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=6, per_device_train_batch_size=2, weight_decay=0.1, warmup_steps=2, **quiet
+    )
+    data = [{"input_ids": ids, "labels": ids} for ids in tokens]
+    trainer = transformers.Trainer(model, arguments, train_dataset=data)
+    sample = {"input_ids": tokens[:2]}
+    plan = None if rule is None else nfd.plan(model, rule=rule, sample=sample)
+    if dies:
+        nn.init.constant_(model.get_parameter("transformer.h.1.mlp.c_fc.bias"), -100.0)
+    watch = nfd.Watch(model, plan, sample, every=2, on_alert="stop")
+    trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
+    trainer.train()
+    assert watch.failed is None
+    assert [(alert.layer, alert.cause) for alert in watch.alerts] == (
+        [("transformer.h.1.mlp.c_proj", Cause.DEAD)] if dies else []
+    )
+    assert watch.steps == (4 if dies else 6)
+    assert list(watch.losses) == ([2] if dies else [2, 4])  # the last one is logged after the last look
+
+
+@pytest.mark.parametrize("rule", ["standard", None])
+def test_a_plain_lightning_module_is_watched(rule: str | None) -> None:
+    lightning = pytest.importorskip("lightning")
+    torch.manual_seed(0)
+    net = Language(16, 2)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.net(batch[0]).flatten(0, 1), batch[1].flatten())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters())
+
+    plan = None if rule is None else nfd.plan(net, rule=rule, sample=SAMPLE)
+    watch = nfd.Watch(net, plan, SAMPLE, every=2)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "logger": False}
+    callback = nfd.integrations.LightningCallback(plan, watch)
+    trainer = lightning.Trainer(max_steps=4, enable_checkpointing=False, callbacks=[callback], **quiet)
+    trainer.fit(Module(), torch.utils.data.DataLoader(SHIFTED[:4], batch_size=None))
+    assert (watch.steps, watch.alerts, watch.failed, list(watch.losses)) == (4, [], None, [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("name", ["TrainerCallback", "LightningCallback"])
+def test_a_callback_without_a_plan_and_a_watch_is_refused(name: str) -> None:
+    pytest.importorskip("transformers" if name == "TrainerCallback" else "lightning")
+    callback = getattr(nfd.integrations, name)
+    with pytest.raises(InputError, match=rf"neither a plan, .* {name}\(None, nfd\.Watch\(model, None, sample\)\)"):
+        callback()
+    with pytest.raises(TypeError, match=r"watch must be an nfd\.Watch or None; got int"):
+        callback(None, 3)
+    with pytest.raises(TypeError, match=r"plan must be an nfd\.Plan or None; got str"):
+        callback("mup")
 
 
 # ---- writers ---------------------------------------------------------------------------------------------------------
@@ -122,7 +253,7 @@ def test_real_writers_store_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def trainer_of(
-    folder: Path, *, forget: bool = False, steps: int = 2, lr: float = 1e-3, **options: Any
+    folder: Path, *, forget: bool = False, steps: int = 2, lr: float = 1e-3, watching: Any = None, **options: Any
 ) -> tuple[Any, nfd.Watch]:
     """A Trainer on batches of tokens, with the callback of a plan and a watch."""
     transformers = pytest.importorskip("transformers")
@@ -138,7 +269,7 @@ def trainer_of(
     optimizer = None if forget else plan.make_optimizer(model, lr=lr)
     data = [{"input_ids": ids, "labels": ids} for ids in tokens]
     trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
-    watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, every=1)
+    watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, **{"every": 1} | (watching or {}))
     trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
     return trainer, watch
 
@@ -174,7 +305,12 @@ def test_a_resumed_trainer_has_the_rows_of_one_that_was_never_stopped(tmp_path: 
 
 
 def fitted(
-    forget: bool = False, steps: int = 2, lr: float = 1e-3, checkpoint: Path | None = None, **options: Any
+    forget: bool = False,
+    steps: int = 2,
+    lr: float = 1e-3,
+    checkpoint: Path | None = None,
+    watching: Any = None,
+    **options: Any,
 ) -> Any:
     """Lightning's Trainer, the watch, and what the logger was told."""
     lightning = pytest.importorskip("lightning")
@@ -197,7 +333,7 @@ def fitted(
             said.append((metrics, step))
 
     said: list[Any] = []
-    watch = nfd.Watch(net, plan, SAMPLE, every=1)
+    watch = nfd.Watch(net, plan, SAMPLE, **{"every": 1} | (watching or {}))
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     trainer = lightning.Trainer(
         max_steps=steps,

@@ -223,14 +223,19 @@ def test_a_resumed_watch_goes_on_with_the_same_rows(tmp_path: Path) -> None:
 
     for watched in (4, 5):  # starts are drawn again; starts are kept
         model, optimizer, watch = begun(4)
-        step(model, optimizer, watch, 3)
+        with pytest.warns(RuntimeWarning, match="step 2: the network"):
+            step(model, optimizer, watch, 3)
         path = tmp_path / f"{watched}.pt"
         torch.save([model.state_dict(), optimizer.state_dict(), watch.state_dict()], path)
-        step(model, optimizer, watch, 3)
+        with pytest.warns(RuntimeWarning) as warned:
+            step(model, optimizer, watch, 3)
         resumed, own, again = begun(9)  # its own start does not matter
         for part, state in zip((resumed, own, again), torch.load(path, weights_only=True), strict=True):
             part.load_state_dict(state)
-        step(resumed, own, again, 3)
+        with pytest.warns(RuntimeWarning) as warned_again:  # of the two alerts that the first part did not raise
+            step(resumed, own, again, 3)
+        assert len(warned_again) == 2
+        assert [str(warning.message) for warning in warned_again] == [str(warning.message) for warning in warned]
         assert again.table == watch.table
         assert again.alerts == watch.alerts
         assert len(again.alerts) == 3
@@ -374,7 +379,8 @@ def test_one_rate_for_all_tensors_is_told_at_the_first_step_that_has_a_rate(name
     resumed = nfd.Watch(model, plan, X, every=9, own_start=True)
     resumed.load_state_dict(json.loads(json.dumps(watch.state_dict(start=False))))
     assert resumed.alerts == []
-    assert len(warned_of(model, optimizer, resumed)) == 1  # it is told again
+    assert warned_of(model, optimizer, resumed) == []  # the earlier watch warned of it
+    assert [other.tensor for other in resumed.alerts[0].tensors] == [other.tensor for other in alert.tensors]
 
 
 def test_an_optimizer_of_another_kind_is_named() -> None:
@@ -399,3 +405,68 @@ def test_no_hook_stays() -> None:
     del watch
     gc.collect()
     assert len(_global_optimizer_post_hooks) == before
+
+
+# ---- how alerts are told ---------------------------------------------------------------------------------------------
+
+
+def test_every_alert_is_warned_of_and_logged_once_also_in_a_second_run(caplog: pytest.LogCaptureFixture) -> None:
+    """Under Python's usual filter, which shows the same words at one line of code once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            model, plan = planned(Residual(WIDTH, DEPTH))
+            watch = nfd.Watch(model, plan, X, every=2, expected=Several())
+            train(model, plan, 6, watch)
+            assert len(watch.alerts) == 3
+    told = [str(alert) for alert in watch.alerts] * 2
+    assert [str(warning.message) for warning in caught] == told
+    assert {Path(warning.filename).name for warning in caught} == {"models.py"}  # whose loop calls step()
+    assert [record.getMessage() for record in caplog.records if record.name == "nfd"] == told
+    assert [row.value for row in watch.rows if row.meter == "alerts"] == [1.0, 2.0, 3.0]
+
+
+def test_code_without_a_module_is_warned_too() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=1, expected=Several())
+    with pytest.warns(RuntimeWarning, match="step 1: the network"):
+        exec("watch.step()", {"watch": watch})
+
+
+def test_a_loop_can_end_at_an_alert() -> None:
+    def begun(on_alert: Any, expected: Any = None) -> tuple[nn.Module, nfd.Plan, nfd.Watch]:
+        model, plan = planned(Residual(WIDTH, DEPTH))
+        return model, plan, nfd.Watch(model, plan, X, 2, expected, on_alert=on_alert)
+
+    for on_alert, stops in (("warn", False), ("stop", True)):
+        model, plan, watch = begun(on_alert, Several())
+        with pytest.warns(RuntimeWarning, match="seen"):
+            train(model, plan, 2, watch)
+        assert watch.should_stop == stops
+    model, plan, watch = begun("raise", Several())
+    with pytest.warns(RuntimeWarning, match="seen"), pytest.raises(nfd.watch.AlertError, match="step 2: the network"):
+        train(model, plan, 6, watch)
+    assert watch.steps == 2
+    for on_alert in ("stop", "raise"):  # a sound training goes on
+        model, plan, watch = begun(on_alert)
+        train(model, plan, 4, watch)
+        assert (watch.steps, watch.should_stop) == (4, False)
+    with pytest.raises(ValueError, match="on_alert must be"):
+        begun("halt")
+
+
+def test_a_second_kind_of_error_of_a_look_is_warned_of_too() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=1)
+
+    def listener(seen: nfd.Watch) -> None:
+        raise OSError("no space" if seen.steps < 3 else "no rights")
+
+    watch.listeners.append(listener)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, plan, 4, watch)
+    assert [str(warning.message).partition(" (")[2] for warning in caught] == [
+        "OSError: no space). The training goes on.",
+        "OSError: no rights). The training goes on.",
+    ]

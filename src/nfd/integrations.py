@@ -11,13 +11,13 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, InputTypeError
 from nfd.scaling.model import listed
 from nfd.scaling.optimizers import SCALE, check_rates, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned, held_by
-from nfd.watch.bands import WatchRow
+from nfd.watch.bands import ALERTS, WatchRow
 from nfd.watch.watch import Watch
 
 _STATE = "nfd.Watch"  # the entry of a watch in the state of Hugging Face's Trainer
@@ -36,21 +36,51 @@ def __getattr__(name: str) -> Any:
     return type(name, (hooks, getattr(trainer, base)), {"__module__": __name__, "__doc__": hooks.__doc__})
 
 
-class _InTrainer:
+class _Hooks:
+    """What the callbacks of all trainers have in common: a plan, a watch, and what a step of the watch says."""
+
+    def __init__(self, plan: Plan | None, watch: Watch | None) -> None:
+        name = type(self).__name__
+        if not isinstance(plan, Plan | None):
+            raise InputTypeError(f"plan must be an nfd.Plan or None; got {type(plan).__name__}.")
+        if not isinstance(watch, Watch | None):
+            raise InputTypeError(f"watch must be an nfd.Watch or None; got {type(watch).__name__}.")
+        if plan is None and watch is None:
+            raise InputError(
+                f"{name} has nothing to do: it was given neither a plan, whose rates it checks, nor a watch, which it "
+                f"steps. A training without a plan is watched by {name}(None, nfd.Watch(model, None, sample))."
+            )
+        self.plan = plan
+        self.watch = watch
+
+    def _step(self, watch: Watch, loss: torch.Tensor | float | None = None) -> dict[str, float]:
+        """Step a watch; returns the numbers to log: the meters of the network after a look, and new alerts at once."""
+        count = len(watch.alerts) if watch.steps else 0
+        rows = watch.step(loss)
+        if not rows and len(watch.alerts) > count:
+            return {f"nfd/{ALERTS}": float(len(watch.alerts))}
+        return of_network(rows)
+
+
+class _InTrainer(_Hooks):
     """A callback for Hugging Face's Trainer: it checks that the optimizer is the plan's, and steps a watch.
 
-    The watch counts updates, not accumulated batches, and not the steps that a gradient scaler skips. It is saved in
-    ``trainer_state.json`` of every checkpoint and continues from there.
+    The watch counts updates, not accumulated batches, and not the steps that a gradient scaler skips. It gets the
+    losses that the Trainer logs. It is saved in ``trainer_state.json`` of every checkpoint and continues from there. If
+    it was made with ``on_alert="stop"``, the training ends at an alert.
 
     Args:
-        plan: of the Trainer's model. If given, training does not begin unless the optimizer has its groups.
-        watch: of the same model, made after the Trainer (which moves the model) and before training.
-        log: a function that gets the meters of the whole network after every look, as a dict. Pass ``trainer.log`` to
-            send them to all loggers of the Trainer. None leaves them in ``watch.rows``.
+        plan: of the Trainer's model. If given, training does not begin unless the optimizer has its groups; any
+            optimizer with one rate fits a plan whose factors are all 1, such as ``rule="standard"``.
+        watch: of the same model, made after the Trainer (which moves the model) and before training; of a model without
+            a plan ``nfd.Watch(model, None, sample)``.
+        log: a function that gets the meters of the whole network and the number of alerts, ``nfd/alerts``, after every
+            look, as a dict. Pass ``trainer.log`` to send them to all loggers of the Trainer. None leaves them in
+            ``watch.rows``.
 
     Raises:
         ImportError: if transformers is not installed.
-        ValueError: when training begins, if the optimizer is not the plan's.
+        ValueError: without a plan and a watch; when training begins, if the optimizer is not the plan's.
 
     Example::
 
@@ -65,8 +95,9 @@ class _InTrainer:
         watch: Watch | None = None,
         log: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
-        self.plan, self.watch, self.log = plan, watch, log
-        self._looked: Sequence[WatchRow] = ()  # rows that are not logged yet
+        super().__init__(plan, watch)
+        self.log = log
+        self._unlogged: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Check the optimizer, and restore the watch from the checkpoint, if there is one."""
@@ -80,15 +111,25 @@ class _InTrainer:
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Step the watch, before gradients are cleared."""
-        if self.watch is not None and not getattr(given["optimizer"], "step_was_skipped", False):
-            self._looked = self.watch.step()
+        if self.watch is None or getattr(given["optimizer"], "step_was_skipped", False):
+            return
+        self._unlogged = self._step(self.watch)
+        if self.watch.on_alert == "stop" and _in_any_process(self.watch.should_stop, args.device):
+            control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Log the look of this step, where it may be logged: behind the gradients' norm, before a checkpoint."""
-        if self._looked and self.log is not None:
-            self.log(of_network(self._looked))
-        self._looked = ()
+        unlogged, self._unlogged = self._unlogged, {}
+        if unlogged and self.log is not None:
+            is_due = control.should_log
+            self.log(unlogged)
+            control.should_log = is_due  # a log of any numbers ends it, and the Trainer's own loss was not logged yet
         self.on_epoch_end(args, state, control)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any) -> None:
+        """Give the watch a loss that the Trainer logs."""
+        if self.watch is not None and logs is not None and "loss" in logs:
+            self.watch.note_loss(float(logs["loss"]))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Put the watch into the state, if the Trainer is to save it."""
@@ -101,23 +142,27 @@ class _InTrainer:
             state.stateful_callbacks[_STATE] = self.watch.state_dict(start=False)
 
 
-class _InLightning:
+class _InLightning(_Hooks):
     """A callback for Lightning: it checks that the optimizer is the plan's, steps a watch, and logs its meters.
 
-    The watch counts updates, not accumulated batches. It is saved with every checkpoint and continues from there.
+    The watch counts updates, not accumulated batches, and gets the losses of ``training_step``. It is saved with every
+    checkpoint and continues from there. Loggers get the meters of the whole network and the number of alerts,
+    ``nfd/alerts``. If the watch was made with ``on_alert="stop"``, the training ends at an alert.
 
     Args:
         plan: of the LightningModule or of a module inside it. If given, training does not begin unless the optimizers
-            have its groups.
-        watch: of the same module, made before training, with the module on the device of the training.
+            have its groups; any optimizer with one rate fits a plan whose factors are all 1, such as
+            ``rule="standard"``.
+        watch: of the same module, made before training, with the module on the device of the training; of a module
+            without a plan ``nfd.Watch(module, None, sample)``.
 
     Raises:
         ImportError: if lightning is not installed.
-        ValueError: when training begins, if the optimizers are not the plan's.
+        ValueError: without a plan and a watch; when training begins, if the optimizers are not the plan's.
     """
 
     def __init__(self, plan: Plan | None = None, watch: Watch | None = None) -> None:
-        self.plan, self.watch = plan, watch
+        super().__init__(plan, watch)
         self._stepped = 0
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
@@ -129,14 +174,17 @@ class _InLightning:
             remedy = "Let configure_optimizers return plan.make_optimizer(self.model, lr=...)."
             check_optimizers(self.plan, next(planned, pl_module), trainer.optimizers, remedy)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, outputs: Any = None, *_: Any, **__: Any) -> None:
         """Step the watch if the optimizer has stepped, and log the meters of the whole network."""
         if self.watch is None or trainer.global_step == self._stepped:
             return
         self._stepped = trainer.global_step
-        if meters := of_network(self.watch.step()):
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if meters := self._step(self.watch, loss if isinstance(loss, torch.Tensor) else None):
             for logger in trainer.loggers:
                 logger.log_metrics(meters, step=self.watch.steps)
+        if self.watch.on_alert == "stop" and _in_any_process(self.watch.should_stop, pl_module.device):
+            trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the watch, for a checkpoint."""
@@ -148,6 +196,15 @@ class _InLightning:
             self.watch.load_state_dict(state_dict)
 
 
+def _in_any_process(is_true: bool, device: Any) -> bool:
+    """Whether a flag is set in one of the processes of a training: they have to stop together."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return is_true
+    count = torch.tensor(int(is_true), device=device)
+    distributed.all_reduce(count)
+    return bool(count)
+
+
 _CALLBACKS = {  # hooks, and the class that a library calls callbacks
     "TrainerCallback": (_InTrainer, "transformers", "TrainerCallback", "transformers accelerate"),
     "LightningCallback": (_InLightning, "lightning", "Callback", "lightning"),
@@ -156,15 +213,22 @@ __all__ = [*_CALLBACKS, "to_tensorboard", "to_wandb"]
 
 
 def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str) -> None:
-    """Raise, with the remedy, unless optimizers step a model at the rates of its plan; let them warn of lost ratios."""
+    """Raise, with the remedy, unless optimizers step a model at the rates of its plan; let them warn of lost ratios.
+
+    Where every factor of the plan is 1, an optimizer without its groups fits that has one rate for all tensors.
+    """
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    own = {id(p): group.get(SCALE, math.nan) for group in groups for p in group["params"]}
     planned = {id(p): group[SCALE] for group in plan.param_groups(model, lr=1.0) for p in group["params"]}
+    rates = {float(group.get("lr") or 0.0) for group in groups}
+    has_one_rate = len(rates) == 1 and all(SCALE not in group for group in groups)
+    is_plain = has_one_rate and all(math.isclose(scale, 1.0, rel_tol=1e-6) for scale in planned.values())
+    usual = 1.0 if is_plain else math.nan
+    scales = {id(p): group.get(SCALE, usual) for group in groups for p in group["params"]}
     names = {id(held.parameters[0]): name for name, held in held_as_planned(model, plan.entries).items()}
     wrong = [
         name
         for key, name in names.items()
-        if key in planned and not math.isclose(own.get(key, math.nan), planned[key], rel_tol=1e-6)
+        if key in planned and not math.isclose(scales.get(key, math.nan), planned[key], rel_tol=1e-6)
     ]
     if wrong:
         kinds = " and ".join(type(optimizer).__name__ for optimizer in optimizers) or "trainer"
@@ -172,7 +236,7 @@ def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.op
             f"The {kinds} does not step {listed(wrong)} at the rates of the plan: it was made without its groups, for "
             f"another plan or model, or before these were to train. {remedy}"
         )
-    for optimizer in optimizers:
+    for optimizer in () if is_plain else optimizers:
         check_rates(optimizer)
         warn_of_lost_ratios(optimizer)
 

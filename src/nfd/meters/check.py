@@ -60,7 +60,7 @@ from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
-from nfd.scaling.model import listed
+from nfd.scaling.model import listed, tensors
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_of
 from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import outputs_of
@@ -290,11 +290,13 @@ class Check:
     def ladder(self) -> dict[str, Any]:
         """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
 
-        ``rule`` and ``optimizer``, whether the check found no fault (``ok``), the width and depth of the base
-        (``base``), and the ``networks``: width, depth and ``readings``, each a ``nfd.watch.WatchRow``.
+        ``rule``, ``optimizer`` and ``lr``, whether the check found no fault (``ok``), the width and depth of the base
+        (``base``), and the ``networks``: width, depth, the ``shapes`` of their tensors, and ``readings``, each a
+        ``nfd.watch.WatchRow``.
         """
-        networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
-        names = {"rule": self.rule, "optimizer": self.optimizer}
+        parts = ("width", "depth", "shapes", "readings")
+        networks = [{name: run[name] for name in parts if name in run} for run in self.runs]
+        names = {"rule": self.rule, "optimizer": self.optimizer, "lr": self.lr}
         return {**names, "ok": self.ok, "base": list(self.base), "networks": networks}
 
     def save(self, path: str | Path) -> None:
@@ -528,6 +530,7 @@ class _Measurement(Observation):
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
         told |= {"draws": global_state() != self.streams, "print": self.print}
         told["tensors"] = self.sizes.read() if finite else []
+        told["shapes"] = {name: list(t.shape) for name, t in tensors(module).items()}
         return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
 
     def _measure(self, step: int) -> _Meters:

@@ -148,7 +148,7 @@ class Baseline:
         return copies({name: infos[name] for name in self.summing})
 
     @torch.no_grad()
-    def look(self, previous: Mapping[str, Tensor] | None = None) -> Look:
+    def look(self, previous: Mapping[str, Tensor] | None = None, now: Pass | None = None) -> Look:
         """The meters of the network, of every matrix and of every block.
 
         Every matrix has ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``. A matrix that reads the
@@ -158,8 +158,11 @@ class Baseline:
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
+            now: the present pass, of ``seen()``, where it was made already.
         """
-        now, infos, before = self.seen(), tensors(self.member.module), previous or {}
+        now = self.seen() if now is None else now
+        infos = tensors(self.member.module)
+        before = previous or {}
         matrices, responses = dict[str, dict[str, float]](), dict[str, _Squares | None]()
         with ExitStack() as trained:  # inner matrices go to their start, and back behind it
             for name in self.matrices:

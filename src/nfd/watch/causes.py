@@ -1,7 +1,8 @@
 """Alerts: what deviates in a training, since when, the likely cause and the remedy.
 
 Two comparisons need the plan alone: ``init_check`` of the initial weights and ``RateCheck`` of the rates. ``Alarm``
-reads a cause from which meters left their bands, where, and since when; ``CAUSES`` has the evidence for each.
+reads a cause from which meters left their bands, where, and since when; ``CAUSES`` has the evidence for each. It names
+no cause that a comparison excludes (``Verified``).
 
 ``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and, where steps have a
 fixed size, little else: it names the layer. What that layer does to the stream shows in other layers too. Under Muon,
@@ -13,13 +14,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
 from statistics import median_low
 from typing import Any, NamedTuple
-from weakref import finalize
+from weakref import finalize, ref
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,12 @@ class Cause(StrEnum):
     FROZEN = "frozen"
     START = "start"
     RATE = "rate"
+    CHANGE = "change"
     MULTIPLIER = "multiplier"
+    EXPLODING = "exploding"
+    DEAD = "dead"
+    ROUNDING = "rounding"
+    SPIKE = "spike"
     LOSS = "loss"
     UNKNOWN = "unknown"
 
@@ -190,9 +196,27 @@ CAUSES: dict[Cause, _Known] = {
     Cause.RATE: _Known(
         lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
         f"Give it the group that plan.param_groups makes. {REMEDY}"),
+    Cause.CHANGE: _Known(
+        lambda look: [], "the layer changes otherwise than in the small networks, though its rate is the plan's",
+        "Compare its gradients, its inputs and its multipliers with theirs, and the batches and the loss. If the rule "
+        "lets updates grow with size, lower the rate."),
     Cause.MULTIPLIER: _Known(
         _Snapshot.multiplied, "the output of the block has another scale than in the small networks",
         "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks."),
+    Cause.EXPLODING: _Known(
+        lambda look: [], "the network explodes",
+        "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before this step."),
+    Cause.DEAD: _Known(
+        lambda look: [], "hardly a feature of its input still varies over the sample",
+        "Units before it are dead or saturated. Lower the learning rate, and look at the biases and the norm there; "
+        "initialise the layer before it again."),
+    Cause.ROUNDING: _Known(
+        lambda look: [], "steps of the optimizer are lost in weights of 16 bits",
+        "Keep the weights in 32 bits and compute in 16 (torch.autocast), or take an optimizer that keeps what rounding "
+        "takes."),
+    Cause.SPIKE: _Known(
+        lambda look: [], "the loss has jumped, and stays high",
+        "Look at the batches of these steps and at the rate; go back to a checkpoint before them, or skip them."),
     Cause.LOSS: _Known(
         lambda look: [], "the loss left the band of its forecast",
         "Compare rate, schedule, data and gradients with those before. Forecast again if you changed one on purpose."),
@@ -202,6 +226,26 @@ CAUSES: dict[Cause, _Known] = {
 }
 # fmt: on
 _OF_ALL = {Cause.DECAY, Cause.ALL_RATES}  # layers
+_AT_ONE_RATE = (
+    "most layers change otherwise than in the small networks, though the learning rate is theirs",
+    "Compare warm-up, schedule, loss and data with the check's. If the rule lets updates grow with size, lower the "
+    "rate.",
+)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a watch compared itself, so that no alert may blame it.
+
+    Attributes:
+        rates: whether every tensor was seen to train at its rate of the plan.
+        lr: the tuned rate that the first step showed, its schedule included; not-a-number where it is not known.
+        decay: whether a tensor is known to decay, or may do so.
+    """
+
+    rates: bool = False
+    lr: float = math.nan
+    decay: bool = True
 
 
 class Alarm:
@@ -210,7 +254,10 @@ class Alarm:
     Attributes:
         last_step: the last one that the ladder was looked at after: there are no bands beyond it.
         is_of_sound: whether the check of the ladder found no fault.
+        verified: what is known not to be the cause.
     """
+
+    verified = Verified()
 
     def __init__(self, bands: Bands) -> None:
         self.bands, self.last_step, self.is_of_sound = bands, bands.ladder.steps[-1], bands.ladder.ok
@@ -251,15 +298,29 @@ class Alarm:
         """The alerts of the causes that a look shows: one of all layers, else one of every layer, else unknown."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
         for cause, known in CAUSES.items():
+            if cause is Cause.DECAY and not self.verified.decay:
+                continue
             found = known.evidence(look)
             if found and cause in _OF_ALL:
                 # what all layers do after a cause was named follows from it
                 told = bool(self._raised) and cause is not Cause.DECAY
-                return [] if told else [_alert(found[0].row, cause, found[0].band, found[0].since, None)]
+                alert = _alert(found[0].row, cause, found[0].band, found[0].since, None)
+                return [] if told else [self._at_its_rate(alert)]
             if cause is not Cause.UNKNOWN or not (named or self._raised):
                 named = {j.row.layer: (j, cause) for j in found} | named
         ordered = sorted(named.values(), key=lambda of: (of[1] is Cause.MULTIPLIER, -abs(of[0].band.deviation)))
-        return [_alert(j.row, cause, j.band, j.since, j.row.layer) for j, cause in ordered]
+        return [self._at_its_rate(_alert(j.row, cause, j.band, j.since, j.row.layer)) for j, cause in ordered]
+
+    def _at_its_rate(self, alert: Alert) -> Alert:
+        """The same alert with what it blames, unless that is a rate that was verified."""
+        if alert.cause is Cause.RATE and self.verified.rates:
+            known = CAUSES[Cause.CHANGE]
+            return replace(alert, cause=Cause.CHANGE, reason=known.reason, remedy=known.remedy)
+        lr = self.bands.ladder.lr
+        has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
+        if alert.cause is Cause.ALL_RATES and self.verified.rates and has_their_rate:
+            return replace(alert, cause=Cause.CHANGE, reason=_AT_ONE_RATE[0], remedy=_AT_ONE_RATE[1])
+        return alert
 
 
 def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
@@ -334,8 +395,13 @@ class RateCheck:
     the tuned one. Where rates are planned, so are weight decays to be, times the rate the same for all that decay.
     """
 
-    def __init__(self, plan: Plan, model: nn.Module) -> None:
-        self.plan, self.model, self.tuned = plan, model, math.nan
+    def __init__(self, plan: Plan, model: nn.Module, *, is_planned: bool = True) -> None:
+        self.plan = plan
+        self.is_planned = is_planned  # without a plan of the user's optimizers are found and rates not judged
+        self.model = model
+        self.tuned = math.nan
+        self.decays = True  # whether a tensor is known to decay, or may do so
+        self._optimizers: list[ref[torch.optim.Optimizer]] = []  # that step the model, once they are known
         self._seen = seen = list[torch.optim.Optimizer]()
 
         def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:  # does not keep the watch alive
@@ -344,30 +410,64 @@ class RateCheck:
 
         self._remove = finalize(self, register_optimizer_step_post_hook(note).remove)
 
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that were seen to step the model."""
+        return [optimizer for held in self._optimizers if (optimizer := held()) is not None]
+
+    def verified(self) -> Verified:
+        """Compare the present rates with the plan's once more; nothing is verified of optimizers that were not seen."""
+        stepped = self._stepped(self.optimizers)
+        scales = self._scales()
+        rates = {name: rate for name, (rate, _, _) in stepped.items()}
+        laws = {name: self.plan.law_for(name) for name in rates}
+        is_planned = bool(rates) and rates.keys() == scales.keys() and not _others_by_law(rates, laws, scales)
+        return Verified(is_planned, self.tuned, self.decays)
+
+    def _scales(self) -> dict[str, float]:
+        """The rate of every tensor by the plan, as a multiple of the tuned one."""
+        held = held_as_planned(self.model, self.plan.entries)
+        names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
+        groups = self.plan.param_groups(self.model, lr=1.0)
+        return {names[id(p)]: float(group[SCALE]) for group in groups for p in group["params"] if id(p) in names}
+
+    def _stepped(
+        self, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> dict[str, tuple[float, float, torch.optim.Optimizer]]:
+        """The rate above 0, the weight decay and the optimizer of every tensor that has them, by name."""
+        held = held_as_planned(self.model, self.plan.entries)
+        names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
+        stepped: dict[str, tuple[float, float, torch.optim.Optimizer]] = {}
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                rate = float(group.get("lr") or 0.0)
+                decay = float(group.get("weight_decay") or 0.0)
+                for p in group["params"]:
+                    name = names.get(id(p))
+                    if rate and p.requires_grad and name is not None and name not in stepped:
+                        stepped[name] = rate, decay, optimizer
+        return stepped
+
     def alerts(self, step: int) -> list[Alert]:
         """The alert of the first step whose rates are above 0, of another kind of optimizer or else of other rates."""
         if not self._remove.alive:
             return []
-        plan, rates, decays = self.plan, dict[str, float](), dict[str, float]()
-        steppers = dict[str, torch.optim.Optimizer]()
-        names = {id(held.parameters[0]): name for name, held in held_as_planned(self.model, plan.entries).items()}
-        groups = plan.param_groups(self.model, lr=1.0)
-        scales = {names[id(p)]: float(group[SCALE]) for group in groups for p in group["params"]}
-        for optimizer in self._seen:
-            for group in optimizer.param_groups:
-                for name in {names.get(id(p), "") for p in group["params"]} & scales.keys() - rates.keys():
-                    if rate := float(group.get("lr") or 0.0):
-                        rates[name], steppers[name] = rate, optimizer
-                        decays[name] = float(group.get("weight_decay") or 0.0)
+        plan, scales = self.plan, self._scales()
+        stepped = self._stepped(self._seen)
+        rates = {name: rate for name, (rate, _, _) in stepped.items() if name in scales}
+        decays = {name: decay for name, (_, decay, _) in stepped.items() if name in scales}
+        steppers = {name: optimizer for name, (_, _, optimizer) in stepped.items() if name in scales}
         if not rates:
             return []
         self._remove()
         self._seen.clear()
-        for optimizer in steppers.values():
-            if all(SCALE in group for group in optimizer.param_groups):
-                warn_of_lost_ratios(optimizer)
+        self._optimizers = [ref(optimizer) for optimizer in dict.fromkeys(steppers.values())]
+        self.decays = any(decays.values())
         rates = {name: rates[name] for name in plan.entries if name in rates}
-        laws, self.tuned = {name: plan.law_for(name) for name in rates}, median_low(rates[n] / scales[n] for n in rates)
+        laws = {name: plan.law_for(name) for name in rates}
+        self.tuned = median_low(rates[name] / scales[name] for name in rates)
+        if not self.is_planned:
+            return []
         if rule_named(plan.rule).scales_width:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
@@ -377,6 +477,10 @@ class RateCheck:
                 return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
         others = _others_by_law(rates, laws, scales)
         if not others:
+            # Later steps may lose the ratios, as by a scheduler. Of ratios that are lost now the alert speaks.
+            for stepping in steppers.values():
+                if all(SCALE in group for group in stepping.param_groups):
+                    warn_of_lost_ratios(stepping)
             return self._decays(decays, laws, scales, step)
         others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
         optimizer = steppers[others[0].tensor]
@@ -437,6 +541,24 @@ def _others(rates: Mapping[str, float], scales: Mapping[str, float], tuned: floa
 # ---- ``expected=`` of a watch
 
 
+def ladder_of(expected: Check | str | Path) -> Ladder:
+    """The ladder of a check or of the file or folder where one was stored; ValueError for what holds none."""
+    if not isinstance(expected, Check | str | Path):
+        kinds = "an nfd.Check, or the path where one was stored"
+        raise InputTypeError(f"expected must be {kinds}; got {type(expected).__name__}.")
+    if isinstance(expected, Check):
+        return Ladder.of(expected.ladder)
+    path = expanded(expected)
+    try:
+        stored = json.loads((path / _FILE if path.is_dir() else path).read_text(encoding="utf-8"))["ladder"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"expected={str(expected)!r} holds no check ({type(error).__name__}: {error}). Give a Check, a file of "
+            "Check.save, or the folder of nfd check."
+        ) from None
+    return Ladder.of(stored)
+
+
 def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mapping[str, str]) -> Alarm:
     """What judges the rows of a model with this plan, whose layers have these names by those of their matrices.
 
@@ -446,21 +568,7 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
     """
     if isinstance(expected, Alarm):
         return expected
-    if not isinstance(expected, Check | str | Path):
-        kinds = "an nfd.Check, or the path where one was stored"
-        raise InputTypeError(f"expected must be {kinds}; got {type(expected).__name__}.")
-    if isinstance(expected, Check):
-        ladder = Ladder.of(expected.ladder)
-    else:
-        path = expanded(expected)
-        try:
-            stored = json.loads((path / _FILE if path.is_dir() else path).read_text(encoding="utf-8"))["ladder"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(
-                f"expected={str(expected)!r} holds no check ({type(error).__name__}: {error}). Give a Check, a file of "
-                "Check.save, or the folder of nfd check."
-            ) from None
-        ladder = Ladder.of(stored)
+    ladder = ladder_of(expected)
     for setting, own, planned in (("rule", ladder.rule, plan.rule), ("optimizer", ladder.optimizer, plan.optimizer)):
         if own != planned:
             raise InputError(f"expected has {setting}={own!r}; the plan has {planned!r}. Check with the plan's.")
@@ -470,7 +578,10 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
             f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} (width x depth of "
             "the base), so that one lr means other rates. Check with the base of the plan as the smallest size."
         )
-    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, plan.stacks.values())])
+    size = plan.width * base[0], plan.depth * base[1]
+    if not rule.scales_width:  # a plan without factors does not hold by how much the model is larger
+        size = ladder.size_of({name: entry.shape for name, entry in plan.entries.items()})
+    bands = Bands(ladder, *size, [*map(len, plan.stacks.values())])
     # names that have nothing in common, as those of a wrapped model, tell nothing
     named = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}

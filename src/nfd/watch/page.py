@@ -12,7 +12,7 @@ from nfd.core.files import Axes, Finding, expanded, replace_file
 from nfd.core.tables import Lead, Row, short
 from nfd.meters.verdict import METERS
 from nfd.report.page import Label, Section, figure_section, finding_section, page
-from nfd.watch.bands import Series, WatchRow, at_steps, in_series, stack_at, steps_of
+from nfd.watch.bands import ALERTS, Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.watch.causes import CAUSES, Alert
 from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
@@ -80,7 +80,7 @@ def lead_of(watch: Watch) -> Lead:
     """Whether there are alerts, and what is trained: its rule, its rate and its loss so far."""
     steps = max(watch.losses, default=0)
     rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
-    numbers = {"rule": watch.plan.rule, "learning rate at the first step": rate}
+    numbers = {"rule": watch.plan.rule if watch.is_planned else "no plan", "learning rate at the first step": rate}
     numbers["training loss"] = f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
     if watch.alerts:
         first, more = watch.alerts[0], len(watch.alerts) - 1
@@ -89,7 +89,8 @@ def lead_of(watch: Watch) -> Lead:
     if unjudged := not_judged(watch):
         return Lead(f"{unjudged.capitalize()}: there is nothing to compare the latest look with.", "open", numbers)
     if watch.expected is None:
-        return Lead("Nothing is judged: the watch was given no expected.", "open", numbers)
+        judged = "broken, exploding, dead and frozen layers, rounding, and losses"
+        return Lead(f"Without expected only {judged} are judged: none was found.", "open", numbers)
     return Lead("No alert: no meter stays outside of its band.", "good", numbers)
 
 
@@ -104,7 +105,7 @@ def sections_of(watch: Watch) -> Iterator[Section]:
         losses = [{"series": "", "step": step, "loss": watch.losses[step]} for step in _spaced([*watch.losses])]
         loss = Finding("loss", "Training loss", "", losses, Axes("step", "loss", "step", "training loss", "curves"), "")
         yield replace(finding_section(loss), title="")
-    shown = at_steps(watch.rows, _spaced(steps))
+    shown = [row for row in at_steps(watch.rows, _spaced(steps)) if row.meter != ALERTS]
     looks = f"{len(steps)} look{'' if len(steps) == 1 else 's'}, one every {watch.every} steps"
     written = f"Step {steps[-1] if steps else 0}: {looks}. Written at {time.strftime('%Y-%m-%d %H:%M:%S')}."
     left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
@@ -11,7 +10,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +25,12 @@ from nfd.meters.check import Check
 from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
+from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
-from nfd.watch.bands import Band, Series, WatchRow, at_steps, in_series, steps_of
-from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, expectation, init_check, loss_alert
+from nfd.watch.bands import ALERTS, DRIFTING, Band, Series, WatchRow, at_steps, in_series, steps_of
+from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, Verified, expectation, init_check, ladder_of, loss_alert
+from nfd.watch.notices import AlertError, OnAlert, check_on_alert, notify
+from nfd.watch.signs import LossSigns, Signs
 
 
 class Watch:
@@ -52,7 +54,7 @@ class Watch:
     Args:
         model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
             must call ``step()``; under DDP one suffices.
-        plan: of this model.
+        plan: of this model; None for one without a plan, whose rates and initial weights are not compared.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
         every: steps between looks. The default takes less than 3 % of the time, also for small models
             (``benchmarks.watch``).
@@ -61,21 +63,26 @@ class Watch:
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
         own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.
             Initial weights are then not compared with the plan (``nfd.watch.causes``).
+        on_alert: what follows an alert. Each is warned of once (RuntimeWarning), and logged by
+            ``logging.getLogger("nfd")``; of several processes by the first. ``"stop"`` also sets ``should_stop``, at
+            which the callbacks of ``nfd.integrations`` end the training; ``"raise"`` raises an error in ``step()``.
 
     Attributes:
-        rows: every number so far (``nfd.watch.WatchRow``).
+        rows: every number so far (``nfd.watch.WatchRow``); ``"alerts"`` counts the alerts up to a look.
         left_out: why meters cannot be read from this model, by name.
         alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected`` and from the
-            forecast of the loss (``nfd.watch.Alert``). The first step warns of the initial weights.
+            forecast of the loss (``nfd.watch.Alert``).
+        should_stop: whether an alert was raised with ``on_alert="stop"``; a loop may end here.
         losses: by step, as ``step`` was given them.
-        failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. The first
-            error warns; no error ends the training, and the next look is tried as usual.
+        failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. Every
+            kind of error is warned of once; none ends the training, and the next look is tried as usual.
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how often ``step()`` was called, once for every step of the optimizer. Bands are wrong if you call it
             more rarely; ``every`` sets how often it looks.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
+        nfd.watch.AlertError: by ``step()``, at an alert with ``on_alert="raise"``.
 
     Example::
 
@@ -92,19 +99,24 @@ class Watch:
     def __init__(
         self,
         model: nn.Module,
-        plan: Plan,
+        plan: Plan | None,
         sample: Any,
         every: int = 128,
         expected: Check | str | Path | Alarm | None = None,
         *,
         seed: int = 0,
         own_start: bool = False,
+        on_alert: OnAlert = "warn",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-        if not isinstance(plan, Plan):
-            raise InputTypeError(f"plan must be an nfd.Plan, as nfd.plan makes it; got {type(plan).__name__}.")
+        if not isinstance(plan, Plan | None):
+            kinds = "an nfd.Plan, as nfd.plan makes it, or None for a model without one"
+            raise InputTypeError(f"plan must be {kinds}; got {type(plan).__name__}.")
         check_plannable(model)
+        self.is_planned = is_planned = plan is not None
+        if plan is None:
+            plan = unscaled(model, sample, expected)
         held_as_planned(model, plan.entries)
         check_sample("sample", sample)
         self.every = check_count("every", every)
@@ -115,17 +127,27 @@ class Watch:
         self._unread: dict[int, Tensor | float] = {}  # losses that may be on an accelerator, which is not waited for
         self._forecast: RunForecast | None = None
         self.failed: str | None = None
-        self._told, self._judged_last = False, 0
+        self.on_alert = check_on_alert(on_alert)
+        self.should_stop = False
+        self._notified = set[_Key]()
+        self._error: str | None = None  # the latest one of a look
+        self._failures = set[str]()  # those that were warned of
+        self._judged_last = 0
+        self._verified = Verified()
         self._previous: dict[str, Tensor] | None = None  # matrices before the step that a look follows
         self._plan, self._member = plan, Member(modules(model)[""], plan)
         with apart(self._member.module), blaming_the_sample(sample):
-            self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
+            own_seed = check_seed(seed) if is_planned else None  # what no plan drew is kept
+            self._baseline = Baseline(self._member, sample, partial(Starts, plan, own_seed))
         unread = self._baseline.unread.items()
         self.left_out = {meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()}
         self._starts = cast(Starts, self._baseline.start)
+        with apart(self._member.module):
+            self._signs = Signs(self._member, self._baseline)
+        self._loss_signs = LossSigns()
         self._own_start = check_flag("own_start", own_start)
         self.expected = None if expected is None else expectation(expected, plan, layers_of(self._baseline.matrices))
-        self._rates = RateCheck(plan, self._member.module)
+        self._rates = RateCheck(plan, self._member.module, is_planned=is_planned)
         self._begin()
 
     def step(self, loss: Tensor | float | None = None) -> Sequence[WatchRow]:
@@ -139,31 +161,22 @@ class Watch:
         Returns:
             The new rows; empty between looks, and where a look failed.
         """
-        told = [] if self.steps else [*self.alerts]
         self.steps += 1
         if loss is not None:
-            self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
-        known = len(self.rows)
+            self.note_loss(loss)
+        count = len(self.rows)
         with self._going_on():
-            found = self._rates.alerts(self.steps)
-            self.alerts += found
-            told += [alert for alert in found if alert.cause is not Cause.RATE]  # of which the optimizer itself warns
+            self.alerts += self._rates.alerts(self.steps)
         if self.steps % self.every == 0:
-            with self._going_on():
-                self._add(self._read())
-            with self._going_on():
-                self._judge_losses()
-            for listener in self.listeners:
-                with self._going_on():
-                    listener(self)
+            self._look()
         with self._going_on():
             self._prepare()
-        if self.failed is not None and not self._told:
-            self._told = True
-            warnings.warn(f"{self.failed} The training goes on.", RuntimeWarning, stacklevel=2)
-        for alert in told:
-            warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
-        return self.rows[known:]
+        self._speak()
+        return self.rows[count:]
+
+    def note_loss(self, loss: Tensor | float) -> None:
+        """Note a loss of the latest step that was not known when ``step()`` counted it, such as one that is logged."""
+        self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
 
     def forecast(self, total_steps: int, schedule: Schedule, *, rate: float | None = None) -> RunForecast:
         """Forecast the final loss of a language model from the losses that ``step`` was given (``nfd.forecast_run``).
@@ -194,6 +207,9 @@ class Watch:
         """
         self._read_losses()
         state: dict[str, Any] = {"steps": self.steps, "rows": self.table, "losses": list(self.losses.items())}
+        state["signs"] = self._signs.state_dict()
+        state["verified"] = asdict(self._verified)
+        state["notified"] = [list(key) for key in sorted(self._notified)]
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
             state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
@@ -202,7 +218,8 @@ class Watch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue an earlier watch of the same model and sample, as if there had been no stop.
 
-        Load the weights of the model first. Alerts are found again from the rows.
+        Load the weights of the model first. Alerts are found again from the rows; what the earlier watch warned of is
+        not warned of again.
 
         Args:
             state: the result of ``state_dict``.
@@ -214,6 +231,10 @@ class Watch:
             rows = [WatchRow(**row) for row in state["rows"]]
             steps = check_count("state['steps']", state["steps"], minimum=0)
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
+            notified = {_Key(*key) for key in state.get("notified", ())}
+            self._verified = Verified(**state.get("verified", {}))
+            if signs := state.get("signs"):
+                self._signs.load_state_dict(signs)
             if start := state.get("start"):
                 self._baseline.begin_at(Pass(**start["before"]))
                 self._starts.seed, self._starts.kept = start["seed"], dict(start["kept"])
@@ -227,6 +248,12 @@ class Watch:
         self._begin()
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
+        self.alerts += self._signs.alerts
+        self._loss_signs = LossSigns()
+        self.alerts += [alert for step, loss in losses.items() if (alert := self._loss_signs.add(step, loss))]
+        self.alerts.sort(key=lambda alert: alert.step)
+        # Of an older state it is not known: its watch warned of no alert but those that compare with the plan.
+        self._notified = notified
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -240,7 +267,7 @@ class Watch:
         if not self.rows:
             return f"step {self.steps}: {self.failed or 'no look yet'}"
         step = self.rows[-1].step
-        network = [row for row in at_steps(self.rows, [step]) if row.layer is None]
+        network = [row for row in at_steps(self.rows, [step]) if row.layer is None and row.meter != ALERTS]
         meters = [f"{row.meter} {row.value:.3g}{'!' if outside(self, row) else ''}" for row in network]
         alerts = [f"alerts {len(self.alerts)}"] if self.expected is not None or self.alerts else []
         unjudged = [text] if (text := not_judged(self)) else []
@@ -254,6 +281,8 @@ class Watch:
             return "\n".join([none, *said, *left_out])
         steps, table = steps_of(self.rows), []
         for series, rows in in_series(at_steps(self.rows, {steps[0], steps[-1]})).items():
+            if series.meter == ALERTS:
+                continue
             first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
             if latest:
                 beyond = sum(outside(self, row) for row in latest)
@@ -271,7 +300,7 @@ class Watch:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the model."""
+        """The plan of the model; without one a plan whose factors are all 1."""
         return self._plan
 
     @property
@@ -289,12 +318,59 @@ class Watch:
 
     # ---- A look
 
-    def _read(self) -> list[WatchRow]:
-        """The meters after the latest step."""
+    def _look(self) -> None:
+        """Read the meters and the losses, judge both, count the alerts, and call the listeners."""
+        count = len(self.rows)
+        with self._going_on():
+            self._verified = self._rates.verified()
+        with self._going_on():
+            self._read()
+        with self._going_on():
+            self._judge_losses()
+        if len(self.rows) > count:
+            self.rows.append(WatchRow(self.steps, ALERTS, None, None, float(len(self.alerts)), None))
+        for listener in self.listeners:
+            with self._going_on():
+                listener(self)
+
+    def _speak(self) -> None:
+        """Warn of every alert, and of every kind of error, that was not warned of; stop, or raise, if asked to."""
+        new = [alert for alert in self.alerts if _key(alert) not in self._notified]
+        self._notified.update(map(_key, new))
+        self.should_stop = self.should_stop or (bool(new) and self.on_alert == "stop")
+        if self._error is not None and self._error not in self._failures:
+            self._failures.add(self._error)
+            notify(f"{self.failed} The training goes on.")
+        for alert in new:
+            notify(str(alert))
+        if new and self.on_alert == "raise":
+            raise AlertError("\n".join(map(str, new)))
+
+    def _read(self) -> None:
+        """Add the meters after the latest step, and judge them."""
         previous, self._previous = self._previous, None  # of this step, also where a look fails
         with apart(self._member.module):
-            look = self._baseline.look(previous)
-        return [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+            seen, inputs = self._signs.read()
+            look = self._baseline.look(previous, seen)
+            rows = [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+            self._add(rows)
+            self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers))
+
+    @property
+    def _is_broken(self) -> bool:
+        return any(alert.cause is Cause.BROKEN for alert in self.alerts)
+
+    def _add_new(self, alerts: Sequence[Alert]) -> None:
+        """Add alerts of signs, but for what the bands of the same look said, and of layers that these judge."""
+        raised = {(alert.cause, alert.layer) for alert in self.alerts}
+        judged = set[str | None]()
+        if self.expected is not None:
+            judged = {row.layer for row in at_steps(self.rows, [self.steps]) if self.band(row) is not None}
+        for alert in alerts:
+            is_judged = alert.cause is Cause.FROZEN and alert.layer in judged
+            is_told = alert.cause is Cause.BROKEN and self._is_broken
+            if not is_judged and not is_told and (alert.cause, alert.layer) not in raised:
+                self.alerts.append(alert)
 
     def _read_losses(self) -> None:
         unread, self._unread = self._unread, {}
@@ -304,6 +380,10 @@ class Watch:
         """Compare the losses since the latest look with the forecast."""
         before = len(self.losses)
         self._read_losses()
+        for step, loss in list(self.losses.items())[before:]:
+            alert = self._loss_signs.add(step, loss)
+            if alert is not None and not (alert.cause is Cause.BROKEN and self._is_broken):
+                self.alerts.append(alert)
         if self._forecast is not None and all(alert.cause is not Cause.LOSS for alert in self.alerts):
             later = {step: loss for step, loss in list(self.losses.items())[before:] if step > self._forecast.seen}
             if (band := self._forecast.outside(later)) is not None:
@@ -318,12 +398,16 @@ class Watch:
     def _prepare(self) -> None:
         """Copy the matrices that a step will change, where a look will ask for the alignment of its update."""
         self._previous = None  # before new ones are made
-        if (self.steps + 1) % self.every == 0:
+        is_due = (self.steps + 1) % self.every == 0
+        self._signs.prepare(is_due=is_due)
+        if is_due:
             self._previous = self._baseline.weights()
 
     def _add(self, rows: list[WatchRow]) -> None:
         self.rows += rows
-        if self.expected is not None:
+        rows = [row for row in rows if row.meter != ALERTS]
+        if self.expected is not None and rows:
+            self.expected.verified = self._verified
             found = self.expected.alerts(rows)
             # bands are of trainings by the plan: where one is not, all else may follow from that
             self.alerts += [a for a in found if a.cause in (Cause.BROKEN, Cause.FROZEN) or not off_plan(self)]
@@ -337,26 +421,46 @@ class Watch:
             yield
         except Exception as error:
             message = (str(error).splitlines() or [""])[0][:300]
-            self.failed = f"The watch failed after step {self.steps} ({type(error).__name__}: {message})."
+            self._error = f"{type(error).__name__}: {message}"
+            self.failed = f"The watch failed after step {self.steps} ({self._error})."
+
+
+class _Key(NamedTuple):
+    """What tells an alert from others. Rates and initial weights are compared anew by a watch that resumes a training:
+    their alerts are the same at any step, and stand at step 0."""
+
+    step: int
+    cause: str
+    meter: str
+    layer: str
+
+
+def _key(alert: Alert) -> _Key:
+    return _Key(0 if alert.tensors else alert.step, alert.cause.value, alert.meter, alert.layer or "")
 
 
 class Starts(Mapping[str, Tensor]):
     """Tensors as they were before training, by name, on their device and in their type.
 
+    Without a seed all are copied.
+
     A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit for bit. Others, such
     as those that a rule leaves as the model begins them or that were loaded, are copied to the CPU.
     """
 
-    def __init__(self, plan: Plan, seed: int, infos: Mapping[str, TensorInfo]) -> None:
+    def __init__(self, plan: Plan, seed: int | None, infos: Mapping[str, TensorInfo]) -> None:
         self.plan, self.seed, self.infos, self.kept = plan, seed, infos, dict[str, Tensor]()
         for name, info in infos.items():
-            start, now = drawn(plan, info, seed), whole(info.parameter.detach())
+            now = whole(info.parameter.detach())
+            start = None if seed is None else drawn(plan, info, seed)
             if start is None or not torch.equal(start.to(now), now):
                 self.kept[name] = now.to("cpu", copy=True)
 
     def __getitem__(self, name: str) -> Tensor:
         info = self.infos[name]
-        start = self.kept[name] if name in self.kept else drawn(self.plan, info, self.seed)
+        start = self.kept.get(name)
+        if start is None and self.seed is not None:
+            start = drawn(self.plan, info, self.seed)
         assert start is not None
         return start.to(info.parameter.device, info.parameter.dtype)
 
@@ -365,6 +469,13 @@ class Starts(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.infos)
+
+
+def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm | None) -> Plan:
+    """Plan a model without a plan: all of its factors are 1. It has the optimizer of the check that is expected."""
+    check_sample("sample", sample)
+    optimizer = None if expected is None or isinstance(expected, Alarm) else ladder_of(expected).optimizer
+    return plan_of(modules(model)[""], rule="standard", sample=sample, optimizer=optimizer)
 
 
 @contextmanager
@@ -417,10 +528,13 @@ def remarks_of(watch: Watch) -> list[str]:
         ended = f"Nothing is judged after step {expected.last_step}: the check ends there. Check for more steps."
         remarks.append(ended)
     if expected is not None and off_plan(watch):
-        remarks.append("Beside alerts that compare with the plan, a watch tells frozen and broken layers alone.")
+        remarks.append("After an alert that compares with the plan, bands tell of frozen and broken layers alone.")
     if expected is not None and not expected.is_of_sound:
-        faults = "The check that this watch expects found faults (check.ok is False)"
-        remarks.append(f"{faults}: a training with the same faults raises no alert. Print the check.")
+        remarks.append(
+            "The check that this watch expects found faults (check.ok is False): bands follow the trends in size that "
+            f"it saw and are {DRIFTING:g} times as wide as else, so that only strong faults are told, such as a layer "
+            "that does not train or another rate, and none that the check has too. Print the check."
+        )
     return remarks
 
 
