@@ -1,4 +1,5 @@
 from . import integrations as integrations
+from . import testing as testing
 from .families.config import from_config as from_config
 from .families.family import Family as Family
 from .families.family import resnets as resnets

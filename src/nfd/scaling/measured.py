@@ -18,7 +18,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from nfd.scaling.optimizers import (
     EPS,
     LAWS,
     OF_MATRICES,
+    OF_THE_LIBRARY,
     SCALE,
     WEIGHT_DECAY,
     WHOLE_MATRIX,
@@ -44,6 +45,7 @@ from nfd.scaling.rules import Power
 Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 Shape = tuple[int, ...]
 
+DECAYS = (WEIGHT_DECAY.name, "wd")  # names of weight decay in groups
 RATE = 2.0**-7  # of the steps; an update is what a step subtracts over the rate
 START = 2.0**-4  # of the weights: above the floor of 1e-3 below which some optimizers see no weights
 STEPS, LATE = 3, 12  # some skip the first step, and some are linear in the gradient until the sixth
@@ -58,7 +60,7 @@ PANEL: tuple[tuple[int, int], ...] = (
     (NARROW, 3 * NARROW),
     (3 * WIDE, WIDE),
 )
-LARGEST = 2**20  # entries of a matrix that is stepped to find the norm of its update
+LARGEST = 2**18  # entries of a matrix that is stepped to find the norm of its update
 # Newton-Schulz runs in bfloat16, with a unit of 2^-8, for five steps: 2 % (tests/test_conventions.py).
 # What is told apart differs by a factor of 2^1/2 at least.
 ALIKE = 0.06
@@ -88,8 +90,9 @@ class Probe:
         optimizer = self.make([{"params": list(parameters), "lr": rate}])
         for group in optimizer.param_groups:
             group["lr"] = rate
-            if group.get(WEIGHT_DECAY.name):
-                group[WEIGHT_DECAY.name] = 0.0
+            for name in DECAYS:
+                if group.get(name):
+                    group[name] = 0.0
         to_training = getattr(optimizer, "train", None)
         if callable(to_training):  # schedule-free optimizers refuse to step before
             to_training()
@@ -201,32 +204,87 @@ def probes_of(optimizer: Any) -> tuple[Probe, Probe | None]:
         optimizer: an object, its class, or a function from groups that makes it.
 
     Raises:
-        ValueError: if groups of matrices have different settings, so that no one law fits.
+        ValueError: if groups step matrices of one shape with different settings, so that no one law fits.
     """
     if not hasattr(optimizer, "param_groups") or isinstance(optimizer, type):
-        name = getattr(optimizer, "__name__", type(optimizer).__name__)
-        probe = Probe(optimizer, name)
+        probe = Probe(optimizer, _name_of_made(optimizer))
         return probe, probe
-    groups = [{k: v for k, v in group.items() if k not in _NOT_SETTINGS} for group in optimizer.param_groups]
-    dims = [{p.dim() for p in group["params"]} for group in optimizer.param_groups]
-    of_matrices = [
-        group for group, d in zip(groups, dims, strict=True) if d and max(d) > 1 and group.get(OF_MATRICES, True)
-    ]
-    of_vectors = [group for group in groups if group not in of_matrices]
     kind = type(optimizer).__name__
-    first = (of_matrices or groups)[0]
-    followed = (WEIGHT_DECAY.name, EPS.name, BETAS.name)
-    decisive = [{k: v for k, v in group.items() if k not in followed} for group in of_matrices or groups[:1]]
-    apart = next((group for group in decisive if not _are_same(group, decisive[0])), None)
-    if apart is not None:
-        differing = [k for k in apart if not _are_same(apart[k], decisive[0].get(k))]
+    matrices = list[Like]()
+    vectors = list[Like]()
+    for group in optimizer.param_groups:
+        settings = {name: value for name, value in group.items() if name not in _NOT_SETTINGS}
+        of_matrices = [p for p in group["params"] if p.dim() > 1 and group.get(OF_MATRICES, True)]
+        if of_matrices:
+            matrices.append(Like(settings, frozenset(map(_ratio, of_matrices))))
+        if len(of_matrices) < len(group["params"]):
+            vectors.append(Like(settings))
+    if not matrices:
+        matrices = vectors[:1]
+    matrices = _one_for_each_shape(matrices, kind)
+    probe = Probe(_Remade(optimizer, matrices), kind)
+    if OF_MATRICES in matrices[0].settings:  # it leaves vectors to AdamW by itself
+        return probe, None
+    return probe, Probe(_Remade(optimizer, vectors[:1]), kind) if vectors else probe
+
+
+@dataclass(frozen=True)
+class Like:
+    """Settings of a group of the user's optimizer, and rows over columns of its matrices."""
+
+    settings: Mapping[str, Any]
+    ratios: frozenset[float] = frozenset()
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """The settings but those that a plan scales."""
+        followed = (*DECAYS, EPS.name, BETAS.name)
+        return {name: value for name, value in self.settings.items() if name not in followed}
+
+    def nearness(self, ratio: float) -> float:
+        """How near one of the ratios is."""
+        return -min((abs(math.log(ratio / own)) for own in self.ratios), default=math.inf)
+
+
+def _ratio(p: Tensor) -> float:
+    rows = p.shape[0]
+    return rows * rows / max(p.numel(), 1)
+
+
+def _one_for_each_shape(groups: Sequence[Like], kind: str) -> list[Like]:
+    """The groups that step matrices in another way, each with its ratios; ValueError where ratios are shared."""
+    apart = list[Like]()
+    for group in groups:
+        same = [place for place, other in enumerate(apart) if _are_same(other.decisive, group.decisive)]
+        if same:
+            other = apart[same[0]]
+            apart[same[0]] = replace(other, ratios=other.ratios | group.ratios)
+        else:
+            apart.append(group)
+    for place, group in enumerate(apart):
+        for other in apart[:place]:
+            if group.ratios & other.ratios:
+                theirs, ours = other.decisive, group.decisive
+                differing = [name for name in ours if not _are_same(ours[name], theirs.get(name))]
+                raise MeasurementError(
+                    f"optimizer is a {kind} whose groups step matrices of one shape with different "
+                    f"{', '.join(differing)}: a plan has one law for a shape. Give both groups the same."
+                )
+    return apart
+
+
+def _name_of_made(make: Any) -> str:
+    """The class of what a function makes; ValueError if it makes no optimizer of one matrix."""
+    name = getattr(make, "__name__", type(make).__name__)
+    try:
+        made = Probe(make, name).optimizer([_parameter(signs(*PANEL[0]), START)])
+    except Exception as error:
         raise MeasurementError(
-            f"optimizer is a {kind} whose groups of matrices differ in {', '.join(differing)}: a plan has one "
-            "law for all of them. Give all groups the same, or plan with an optimizer for each."
-        )
-    probe = Probe(_Remade(optimizer, first), kind)
-    vectors = Probe(_Remade(optimizer, of_vectors[0]), kind) if of_vectors else probe
-    return probe, vectors
+            f"optimizer is {name}, which could not make an optimizer of one matrix: {type(error).__name__}: "
+            f"{first_line(error)}. Pass a function that does, optimizer=lambda groups: ..., or its law, "
+            "nfd.OptimizerLaw."
+        ) from error
+    return type(made).__name__
 
 
 def _are_same(a: Any, b: Any) -> bool:
@@ -239,34 +297,34 @@ def _are_same(a: Any, b: Any) -> bool:
 class _Remade:
     """Makes optimizers with the class and settings of another, which it never steps."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, groups: Sequence[Like]) -> None:
         self.kind = type(optimizer)
-        self.group = copy.deepcopy(dict(group))
+        self.groups = [replace(group, settings=copy.deepcopy(dict(group.settings))) for group in groups]
         self.defaults = copy.deepcopy(dict(getattr(optimizer, "defaults", {})))
-        self.attributes = {
-            name: copy.deepcopy(value)
-            for name, value in vars(optimizer).items()
-            if name not in ("state", "param_groups", "defaults")
-            and not name.startswith("_optimizer")
-            and _is_plain(value)
-        }
+        self.attributes = {name: value for name, value in vars(optimizer).items() if _is_plain(value)}
+
+    def _like(self, p: Tensor) -> Mapping[str, Any]:
+        """The settings of the group whose matrices have a shape most like that of a parameter."""
+        ratio = _ratio(p)
+        return max(self.groups, key=lambda group: group.nearness(ratio)).settings
 
     def __call__(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         settings = {**self.defaults, **self.attributes}
-        parameters = list(inspect.signature(self.kind).parameters.values())[1:]
+        parameters = list(inspect.signature(self.kind).parameters.values())
+        takes = next((p.name for p in parameters if "param" in p.name), parameters[0].name)
+        parameters = [p for p in parameters if p.name != takes]
         options = {p.name: settings[p.name] for p in parameters if p.name in settings}
-        complete = [{**self.group, **group} for group in groups]
+        complete = [{**self._like(p), **group, "params": [p]} for group in groups for p in group["params"]]
         bare = [p for group in groups for p in group["params"]]
         errors = list[Exception]()
         for given in (complete, bare):  # some take parameters without groups
             try:
-                made = self.kind(given, **options)
+                made = self.kind(**cast(dict[str, Any], {takes: given}), **options)
             except Exception as error:
                 errors.append(error)
                 continue
             for group in made.param_groups:
-                for name, value in self.group.items():
-                    group[name] = value
+                group.update(self._like(group["params"][0]))
             return made
         missing = [
             p.name
@@ -295,7 +353,7 @@ def _is_plain(value: Any) -> bool:
 class MeasuredShape:
     """The largest singular value of the update of a matrix by its shape, as a multiple of that in ``unit``.
 
-    A matrix of that shape is stepped. One of more than 2^20 entries is halved on both sides as often as
+    A matrix of that shape is stepped. One of more than 2^18 entries is halved on both sides as often as
     needed, and the norm grows with the power that squares have: parts of a fixed size are then not seen.
     """
 
@@ -353,6 +411,8 @@ class Measurement:
             ``"gradient"``, or None where the optimizer has none.
         states: numbers stored per parameter, of a square matrix.
         equivariant: whether turning the gradient turns the update.
+        decay_name: what groups call weight decay.
+        shape_norm: that of ``nfd.OptimizerLaw``, for any shape.
     """
 
     name: str
@@ -365,6 +425,7 @@ class Measurement:
     decay: str | None
     states: int
     equivariant: bool
+    decay_name: str = WEIGHT_DECAY.name
     shape_norm: Callable[[float, float], float] = field(repr=False, compare=False, default=any_shape)
 
     @property
@@ -392,10 +453,12 @@ class Measurement:
     def law(self, name: str, make: Any = None) -> OptimizerLaw:
         """The law of an optimizer that steps so."""
         settings: tuple[Hyperparameter, ...] | None = None
+        decay = replace(WEIGHT_DECAY, name=self.decay_name)
         if self.decay == AT_ANY_RATE:
             # The share of the weights that a step removes is the decay itself; a run of other length
             # removes it as AdamW's law says.
-            decay = Hyperparameter(WEIGHT_DECAY.name, default=0.0, batch=1.0, tokens=-1.0)
+            decay = Hyperparameter(self.decay_name, default=0.0, batch=1.0, tokens=-1.0)
+        if decay != WEIGHT_DECAY:
             settings = (decay, EPS, BETAS) if self.epsilon else (decay,)
         return OptimizerLaw(
             name,
@@ -422,7 +485,8 @@ class Measurement:
 
     def fits(self, law: OptimizerLaw) -> bool:
         """Whether a law says the same, but for the numbers that are stored."""
-        return not self.false_claims(law)
+        steps_all = self.vector_unit is not None
+        return steps_all == (law.rest is None) and not self.false_claims(law)
 
     def false_claims(self, law: OptimizerLaw) -> list[str]:
         """What a law says of updates, epsilon and decay that is not so, each with its field first."""
@@ -520,9 +584,10 @@ def _measured(probe: Probe, vectors: Probe | None) -> Measurement:
         norms,
         parts,
         _has_epsilon(probe),
-        _decay(probe, gradient, update),
+        _decay(probe, gradient),
         _states(probe),
         _is_equivariant(probe),
+        _decay_name(probe),
         shape_norm,
     )
 
@@ -594,6 +659,9 @@ def _is_local(probe: Probe) -> bool:
     return deviation(b, a) < ALIKE
 
 
+_SPAN = 1.5  # decades over which rows grow: rounding of the largest must not be seen beside the smallest
+
+
 def _parts(probe: Probe, shape: tuple[int, int]) -> int:
     """Into how many parts, each normalised by itself, a matrix falls.
 
@@ -602,14 +670,14 @@ def _parts(probe: Probe, shape: tuple[int, int]) -> int:
     """
     counts = []
     for axis, size in enumerate(shape):
-        growing = torch.logspace(0, 4, size, dtype=torch.float64)
+        growing = torch.logspace(0, _SPAN, size, dtype=torch.float64)
         gradient = signs(*shape) * (growing[:, None] if axis == 0 else growing)
         ratios = (probe.update(gradient) / gradient).abs().mean(1 - axis)
         if not bool((ratios > 0).all()):
             return 1
         logs = ratios.log().sort().values
         # neighbours of an interleaved part differ by the growth of one row
-        apart = min(0.5 * 4 * math.log(10) / size, math.log1p(2 * ALIKE))
+        apart = 0.5 * _SPAN * math.log(10) / size
         counts.append(1 + int((logs.diff() > max(apart, math.log1p(ALIKE) / 2)).sum()))
     return counts[0] * counts[1]
 
@@ -649,26 +717,27 @@ def _has_epsilon(probe: Probe) -> bool:
     return narrow < 1 - 2 * ALIKE and abs(wide / narrow - 1) < ALIKE
 
 
-def _decay(probe: Probe, gradient: Tensor, update: Tensor) -> str | None:
+def _decay_name(probe: Probe) -> str:
+    """What groups call weight decay."""
+    groups = probe.optimizer([_parameter(signs(*PANEL[0]), START)]).param_groups
+    return next((name for name in DECAYS if all(name in group for group in groups)), WEIGHT_DECAY.name)
+
+
+def _decay(probe: Probe, gradient: Tensor) -> str | None:
     """What weight decay acts on."""
+    name = _decay_name(probe)
     groups = probe.optimizer([_parameter(gradient, START)]).param_groups
-    if any(group.get(WEIGHT_DECAY.name) is None for group in groups):
+    if any(group.get(name) is None for group in groups):
         return None
-    weights = _parameter(gradient, START).detach()
-
-    def by_decay(decay: float, rate: float) -> Tensor:
-        settings = {WEIGHT_DECAY.name: decay}
-        options = {"rate": rate, "steps": 1, "start": START}
-        return probe.update(gradient, settings=settings, **options) - probe.update(gradient, **options)
-
     strength = 0.5
-    change = by_decay(strength, RATE)
+    without, with_it = (probe.update(gradient, settings={name: decay}, steps=1) for decay in (0.0, strength))
+    change = with_it - without
+    expected = strength * _parameter(gradient, START).detach()
     if not bool(change.any()):
-        # optimizers that leave out the first step decay later
         return None
-    if deviation(change, strength * weights) < ALIKE:
+    if deviation(change, expected) < ALIKE:
         return OF_WEIGHTS
-    if deviation(change * RATE, strength * weights) < ALIKE:
+    if deviation(change * RATE, expected) < ALIKE:
         return AT_ANY_RATE
     return OF_GRADIENT
 
@@ -694,7 +763,7 @@ def decouples(optimizer: torch.optim.Optimizer) -> bool | None:
     try:
         probe, _ = probes_of(optimizer)
         gradient = signs(*PANEL[0])
-        decay = _decay(probe, gradient, probe.update(gradient))
+        decay = _decay(probe, gradient)
     except Exception:  # whatever an optimizer that cannot be made anew raises
         return None
     return None if decay is None else decay != OF_GRADIENT
@@ -711,10 +780,10 @@ def measured_law(optimizer: Any) -> OptimizerLaw:
     measurement = measure(optimizer)
     is_object = hasattr(optimizer, "param_groups") and not isinstance(optimizer, type)
     if is_object:
-        fitting = [law for law in LAWS.values() if measurement.fits(law)]
+        fitting = [law for law in OF_THE_LIBRARY if measurement.fits(law)]
         if fitting:
             return fitting[0]
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", measurement.name).lower().strip("<>")
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", measurement.name).lower()
     make = None if is_object else optimizer
     return _registered(measurement.law(name, make))
 

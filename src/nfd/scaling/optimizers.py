@@ -316,7 +316,7 @@ _MUON = OptimizerLaw(
     hyperparameters=(WEIGHT_DECAY, Hyperparameter("momentum")),
     notes=(_WHOLE,),
 )
-_LAWS = (
+OF_THE_LIBRARY = (
     OptimizerLaw(
         "sgd",
         "nfd.wide.optimizers:SGD",
@@ -373,7 +373,7 @@ _LAWS = (
     ),
     replace(_MUON, name="muon-unit", make=None, shape_norm=any_shape),
 )
-LAWS: dict[str, OptimizerLaw] = {law.name: law for law in _LAWS}
+LAWS: dict[str, OptimizerLaw] = {law.name: law for law in OF_THE_LIBRARY}
 
 
 def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
@@ -425,6 +425,17 @@ def law_of(optimizer: object) -> OptimizerLaw:
     return measured_law(optimizer)
 
 
+def measured_notes(optimizer: object, law: OptimizerLaw) -> tuple[str, ...]:
+    """What a plan says of an optimizer object whose law was measured and is that of another optimizer."""
+    if not hasattr(optimizer, "param_groups") or isinstance(optimizer, type) or law_by_class(optimizer) is not None:
+        return ()
+    kind = type(optimizer).__name__
+    return (
+        f"The {kind} was not known, and stepped on matrices of its own: its updates are as large as those of "
+        f"{law.name!r}. Pass make=, what makes your {kind} from groups, to plan.make_optimizer.",
+    )
+
+
 def law_by_class(optimizer: object) -> OptimizerLaw | None:
     """The law that the class of an optimizer has; None if it has none, several, or a ``step`` of its own."""
     if isinstance(optimizer, CombinedOptimizer):
@@ -434,7 +445,7 @@ def law_by_class(optimizer: object) -> OptimizerLaw | None:
         laws = [law for law in LAWS.values() if ancestor.__name__ in law.classes]
         if not laws:
             continue
-        if not _has_step_of(kind, ancestor):
+        if not _has_step_of(kind, {name for law in laws for name in law.classes}):
             return None
         if len(laws) > 1:
             laws = [law for law in laws if law.name == _name_by_settings(optimizer)]
@@ -444,9 +455,12 @@ def law_by_class(optimizer: object) -> OptimizerLaw | None:
     return None
 
 
-def _has_step_of(kind: type, ancestor: type) -> bool:
-    """Whether a class steps as its ancestor does; PyTorch wraps ``step`` of every class that is used."""
-    return inspect.unwrap(cast(Any, kind).step) is inspect.unwrap(cast(Any, ancestor).step)
+def _has_step_of(kind: type, names: set[str]) -> bool:
+    """Whether a class steps as the first class of these names does; PyTorch wraps ``step`` of every class."""
+    ancestors = [ancestor for ancestor in kind.__mro__ if ancestor.__name__ in names]
+    if ancestors[0].__module__.startswith("nfd."):  # ours repeat PyTorch's on layers without stored weights
+        return True
+    return inspect.unwrap(cast(Any, kind).step) is inspect.unwrap(cast(Any, ancestors[-1]).step)
 
 
 def _name_by_settings(optimizer: Any) -> str | None:
@@ -661,6 +675,7 @@ def _made_by(
     if not hasattr(optimizer, "param_groups"):
         return optimizer
     check_chosen_once(optimizer, groups, argument)
+    check_known(optimizer, groups, argument)
     if not any(WEIGHT_DECAY.name in group.chosen for group in groups):
         _leave_out_decay(optimizer, make, groups, options)
     scale_settings(optimizer, groups, argument)
@@ -751,6 +766,20 @@ def check_chosen_once(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGro
         raise InputError(
             f"{name} is chosen twice: {values[0]!r} beside {argument}, and {defaults[name]!r} by the "
             f"{type(optimizer).__name__} that {argument} makes. {advice}"
+        )
+
+
+def check_known(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup], argument: str) -> None:
+    """ValueError naming a setting that the caller chose and the optimizer does not have, so that it does nothing."""
+    defaults = getattr(optimizer, "defaults", None)
+    if not defaults:  # some read their groups alone
+        return
+    chosen = {name: value for group in groups for name, value in group.chosen.items()}
+    unknown = next((name for name, value in chosen.items() if value and name not in defaults), None)
+    if unknown is not None:
+        raise InputError(
+            f"{unknown}={chosen[unknown]!r} is given beside {argument}, but the {type(optimizer).__name__} that "
+            f"{argument} makes has no such setting. Leave it out, or set it where {argument} makes the optimizer."
         )
 
 

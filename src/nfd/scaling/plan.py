@@ -47,6 +47,7 @@ from nfd.scaling.model import (
 from nfd.scaling.optimizers import (
     BETAS,
     EPS,
+    LAWS,
     WEIGHT_DECAY,
     BaseGroup,
     Hyperparameter,
@@ -634,10 +635,15 @@ def _formula(power: Power, value: float, more: float, base: str = "") -> str:
 def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
     try:
         plan = TypeAdapter(Plan).validate_json(text, strict=True)
-        law_of(plan.optimizer)
     except ValueError as error:
         reason = " ".join(str(error).partition(" [type=")[0].splitlines()[1:]) or str(error)
         raise InputError(f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again.") from None
+    if plan.optimizer not in LAWS:
+        raise InputError(
+            f"{place} is damaged, or for an optimizer that is not known here: {plan.optimizer!r}."
+            f"{nearest(plan.optimizer, LAWS)} Register its law before (nfd.register_optimizer), or plan the "
+            "model again."
+        )
     return plan
 
 
