@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -71,9 +72,6 @@ class Wrapper(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> Any:
         return self.inner.step(closure)
-
-    def register_step_pre_hook(self, hook: Any) -> Any:
-        return self.inner.register_step_pre_hook(hook)
 
 
 class Passing(AdamW):
@@ -219,6 +217,8 @@ def test_values_of_single_groups_are_scaled_each() -> None:
         ({"make": lambda groups: Adam(groups, weight_decay=0.1)}, "weight_decay of Adam is normalised"),
         ({"make": lambda groups: NAdam(groups, weight_decay=0.1)}, "weight_decay of NAdam is normalised"),
         ({"make": lambda groups: RMSprop(groups, weight_decay=0.1)}, "weight_decay of RMSprop is normalised"),
+        ({"make": torch.optim.SGD}, "make makes a SGD, whose law is 'sgd'; the plan is for 'adamw'"),
+        ({"weight_decay": 0.1, "make": torch.optim.Rprop}, "weight_decay=0.1 is given .* Rprop .* has no such setting"),
         ({"make": lambda groups: torch.optim.Adafactor(groups)}, r"eps=\(None, 0.001\) follows the size"),
         (
             {"make": lambda groups: AdamW([p for group in groups for p in group["params"]])},
@@ -230,6 +230,23 @@ def test_what_cannot_be_scaled_is_refused_by_name(options: dict[str, Any], messa
     model, plan = planned()
     with pytest.raises(ValueError, match=message):
         plan.make_optimizer(model, 1e-3, **options)
+
+
+def test_an_optimizer_of_groups_of_a_plan_is_copied_stored_and_loaded() -> None:
+    model, plan = planned()
+    for optimizer in (
+        plan.make_optimizer(model, 1e-3, make=FACTORIES["a function"]),
+        AdamW(plan.param_groups(model, 1e-3), weight_decay=0.1, eps=1e-6),
+    ):
+        model(X).sum().backward()
+        optimizer.step()
+        stored = copy.deepcopy(optimizer.state_dict())
+        again = plan.make_optimizer(model, 1e-3, make=AdamW)
+        again.load_state_dict(stored)
+        assert [g["weight_decay"] for g in again.param_groups] == [g["weight_decay"] for g in optimizer.param_groups]
+        twin = copy.deepcopy(optimizer)
+        assert twin.state_dict()["param_groups"] == stored["param_groups"]
+        plan.check_rates(again)
 
 
 def test_a_value_that_is_chosen_twice_alike_is_one() -> None:

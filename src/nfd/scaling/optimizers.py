@@ -447,11 +447,11 @@ def law_by_class(optimizer: object) -> OptimizerLaw | None:
             continue
         if not _has_step_of(kind, {name for law in laws for name in law.classes}):
             return None
+        is_read = ancestor.__module__.startswith(("torch.", "nfd."))  # others may call a setting alike
+        name = _name_by_settings(optimizer) if is_read else None
         if len(laws) > 1:
-            laws = [law for law in laws if law.name == _name_by_settings(optimizer)]
-        else:
-            laws = [LAWS.get(_name_by_settings(optimizer) or "", laws[0])]
-        return laws[0] if laws else None
+            return next((law for law in laws if law.name == name), None)
+        return LAWS.get(name or "", laws[0])
     return None
 
 
@@ -831,6 +831,20 @@ def scale_settings(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup]
             group[setting.name] = scales[0](setting.name, value)
 
 
+def check_kind(optimizer: torch.optim.Optimizer, planned: OptimizerLaw) -> None:
+    """ValueError if the class of an optimizer has a law whose rates are not those of the plan's."""
+    law = law_by_class(optimizer)
+    if law is None:
+        return
+    parts = [planned] if planned.rest is None else [planned, law_of(planned.rest)]
+    if any((law.degree, law.unit, law.shape_norm) == (own.degree, own.unit, own.shape_norm) for own in parts):
+        return
+    raise InputError(
+        f"make makes a {type(optimizer).__name__}, whose law is {law.name!r}; the plan is for {planned.name!r}, "
+        f"with other rates. Plan with optimizer={law.name!r}, or let make return the optimizer of the plan."
+    )
+
+
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], planned: OptimizerLaw) -> bool:
     """Whether weight decay acts on the weights directly: as the optimizer's settings or its class say,
     as it steps, or as the plan's law has it."""
@@ -963,7 +977,7 @@ def check_rates(optimizer: torch.optim.Optimizer) -> None:
 
 def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
     """Let an optimizer warn, once, at the first step at which its rates are no longer in the plan's ratios."""
-    if optimizer in _warning:
+    if optimizer in _warning or not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # as wrappers that are none
         return
     _warning.add(optimizer)
 

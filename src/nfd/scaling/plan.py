@@ -53,6 +53,7 @@ from nfd.scaling.optimizers import (
     Hyperparameter,
     OptimizerLaw,
     Scale,
+    check_kind,
     check_rates,
     has_argument,
     law_of,
@@ -487,14 +488,15 @@ class Plan:
                 that has it. A plan ``for_run`` scales running means, such as Adam's betas.
 
         Raises:
-            ValueError: as ``param_groups``; naming options that the optimizer does not have, and settings
-                that are chosen both here and by ``make``.
+            ValueError: as ``param_groups``; naming options that the optimizer does not have, settings that are
+                chosen both here and by ``make``, and an optimizer that is known to have another law.
         """
         chosen = {"weight_decay": weight_decay, "eps": eps}
         for_groups = [name for name in options if self._follows(name) and not has_argument(make, name)]
         followed = {name: options.pop(name) for name in for_groups}
         groups = self.base_groups(model, lr, {**chosen, **followed}, no_decay, adamw_lr)
         optimizer = optimizer_of(law_of(self.optimizer), groups, options, make)
+        check_kind(optimizer, law_of(self.optimizer))
         warn_of_lost_ratios(optimizer)
         return optimizer
 
