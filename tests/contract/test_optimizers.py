@@ -168,6 +168,25 @@ def test_groups_take_what_an_optimizer_is_given() -> None:
     assert first["eps"] == pytest.approx(1e5 * bare_first["eps"])
 
 
+def test_copies_of_groups_take_it_too_and_what_they_set_stays() -> None:
+    model, plan = planned()
+    groups = plan.param_groups(model, 1e-3)
+    apart = [{"params": group["params"], "lr": group["lr"]} for group in groups]
+    for copies in ([dict(group) for group in groups], [group | {"name": "a"} for group in groups], apart):
+        given = hidden_of(AdamW(copies, weight_decay=0.1, eps=1e-6), model)
+        assert (given["weight_decay"], given["eps"]) == pytest.approx((0.1 * WIDER, 1e-6 / WIDER))
+    for_good = hidden_of(AdamW([group | {"weight_decay": 0.3} for group in groups], weight_decay=0.1), model)
+    assert for_good["weight_decay"] == 0.3
+
+
+@pytest.mark.parametrize("by_groups", [True, False])
+def test_compilers_see_plain_groups(by_groups: bool) -> None:
+    model, plan = planned()
+    made = AdamW(plan.param_groups(model, 1e-3)) if by_groups else plan.make_optimizer(model, 1e-3, make=AdamW)
+    assert {type(group) for group in made.param_groups} == {dict}
+    assert {type(group["params"]) for group in made.param_groups} == {list}
+
+
 def test_a_decay_that_nobody_sets_is_zero_and_one_that_equals_a_default_is_kept() -> None:
     model, plan = planned()
     for make in (AdamW, lambda groups: AdamW(groups), functools.partial(AdamW, eps=1e-6), Passing):

@@ -254,17 +254,16 @@ class Network(nn.Module):
             ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when the
                 optimizer is not exact for these weights or this rule.
         """
-        from nfd.scaling.optimizers import EPS, PlanGroup
+        from nfd.scaling.optimizers import EPS
 
         groups = []
         for base in self.base_groups(lr, rule, optimizer):
-            group = PlanGroup(params=base.parameters, lr=base.lr * base.lr_scale, role=base.roles[0])
+            group: dict[str, Any] = {"params": [], "lr": base.lr * base.lr_scale, "role": base.roles[0]}
             if base.law.setting(EPS.name) is not None:
-                group.scales = {EPS.name: base.scale(EPS)}
-                group[EPS.name] = group.scales[EPS.name](EPS.name, EPS.default)
-                group.open = frozenset({EPS.name})
+                group[EPS.name] = base.scale(EPS)(EPS.name, EPS.default)
+            group["params"] = base.open_parameters([EPS.name], group)
             groups.append(group)
-        return list(groups)
+        return groups
 
     def base_groups(self, lr: float, rule: str | None = None, optimizer: str = "sgd") -> list[BaseGroup]:
         """The parameters that are stepped alike, with settings of the base; as ``param_groups``."""

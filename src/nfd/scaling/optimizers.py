@@ -551,39 +551,52 @@ class BaseGroup:
         """A group for an optimizer of ours."""
         return self.with_settings(self.scaled(self.shown()))
 
-    def public(self) -> PlanGroup:
+    def public(self) -> dict[str, Any]:
         """A group for an optimizer that a user makes."""
-        group = PlanGroup(self.ready())
-        group.scales = {setting.name: self.scale(setting) for setting in self.law.settings}
-        group.open = frozenset(set(group.scales) - set(self.chosen))
-        return group
+        group = self.ready()
+        names = [setting.name for setting in self.law.settings if setting.name not in self.chosen]
+        return {**group, "params": self.open_parameters(names, group)}
+
+    def open_parameters(self, names: Iterable[str], group: Mapping[str, Any]) -> OpenParameters:
+        """The parameters of a group in which nobody chose the settings of these names."""
+        parameters = OpenParameters(self.parameters)
+        settings = [setting for setting in self.law.settings if setting.name in names]
+        parameters.scales = {setting.name: self.scale(setting) for setting in settings}
+        parameters.shown = {name: group.get(name) for name in parameters.scales}
+        return parameters
 
 
-class PlanGroup(dict[str, Any]):
-    """A parameter group of a plan. What an optimizer is given for a setting that nobody chose is the base's
-    value: it is scaled, in place of being ignored or taken as it is."""
+class OpenParameters(list[nn.Parameter]):
+    """The parameters of a group of a plan, which see the settings of the optimizer that takes them.
 
+    What an optimizer is given for a setting that nobody chose is the base's value: it is scaled, in place of
+    being ignored or taken as it is. PyTorch lists the parameters of a group before it fills in its settings;
+    then they are put into the group. The optimizer keeps plain lists and dicts, which compilers need.
+
+    Attributes:
+        shown: the settings that nobody chose, as the group shows them.
+        scales: how these follow from the base.
+    """
+
+    shown: Mapping[str, Any] = {}
     scales: Mapping[str, Scale] = {}
-    open: frozenset[str] = frozenset()
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        """As of a dict, but that an open setting takes the default, scaled. PyTorch calls it for every setting."""
-        if key in self.open and key in self.scales:
-            caller = inspect.currentframe()
-            optimizer = caller.f_back.f_locals.get("self") if caller is not None and caller.f_back is not None else None
-            is_chosen = key != WEIGHT_DECAY.name or not _is_default(type(optimizer), key, default)
-            if is_chosen:
-                self[key] = self.scales[key](key, default)
-        return super().setdefault(key, default)
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        frame = inspect.currentframe()
+        caller = None if frame is None else frame.f_back
+        if caller is not None and caller.f_code.co_name == "add_param_group":
+            group, optimizer = caller.f_locals.get("param_group"), caller.f_locals.get("self")
+            if isinstance(group, dict) and group.get("params") is self:
+                self._fill(group, optimizer)
+        return super().__iter__()
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.open = self.open - {key}
-        super().__setitem__(key, value)
-
-    def update(self, *args: Any, **values: Any) -> None:
-        """As of a dict."""
-        for key, value in dict(*args, **values).items():
-            self[key] = value
+    def _fill(self, group: dict[str, Any], optimizer: Any) -> None:
+        """Put the scaled settings of an optimizer into a group, where it does not have others by itself."""
+        for name, value in getattr(optimizer, "defaults", {}).items():
+            is_open = name in self.scales and (name not in group or _is_same(group[name], self.shown.get(name)))
+            if not is_open or (name == WEIGHT_DECAY.name and _is_default(type(optimizer), name, value)):
+                continue
+            group[name] = self.scales[name](name, value)
 
 
 class _GroupOfBase(dict[str, Any]):
@@ -679,7 +692,25 @@ def _made_by(
     if not any(WEIGHT_DECAY.name in group.chosen for group in groups):
         _leave_out_decay(optimizer, make, groups, options)
     scale_settings(optimizer, groups, argument)
+    _make_plain(optimizer)
     return optimizer
+
+
+def _make_plain(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer, and those that it holds, have dicts as groups, which compilers need."""
+    plain = dict[int, dict[str, Any]]()
+    optimizers: list[Any] = [optimizer]
+    for holder in optimizers:  # grows
+        groups = holder.param_groups
+        for place, group in enumerate(groups):
+            if isinstance(group, _GroupOfBase):
+                groups[place] = plain.setdefault(id(group), dict(group))
+        for value in getattr(holder, "__dict__", {}).values():
+            held = value if isinstance(value, tuple | list) else [value]
+            optimizers += [
+                other for other in held
+                if isinstance(other, torch.optim.Optimizer) and not any(other is known for known in optimizers)
+            ]  # fmt: skip
 
 
 def _for_user(group: BaseGroup) -> _GroupOfBase:

@@ -344,7 +344,7 @@ class Plan:
 
         Settings that you do not choose here are those of the optimizer, and are scaled when it takes the
         groups: ``AdamW(groups, weight_decay=0.1)`` has 0.1 at the base. Until then the groups show decay 0
-        and PyTorch's ``eps``. Copies of groups keep what they show. A decay that nobody sets is 0.
+        and PyTorch's ``eps``. A decay that nobody sets is 0.
 
         Args:
             model: the planned one; it may be deferred by ``nfd.defer``, compiled, or wrapped by DDP or FSDP2.
