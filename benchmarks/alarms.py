@@ -29,7 +29,7 @@ from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data import digits
 from nfd.meters.check import Meters
-from nfd.scaling.optimizers import law_of, optimizer_of
+from nfd.scaling.optimizers import CombinedOptimizer
 from nfd.watch.bands import Bands, Ladder
 from nfd.watch.causes import Alarm, Cause
 
@@ -172,7 +172,13 @@ def watched(
     groups = plan.param_groups(model, lr=setting.rate, weight_decay=setting.decay, adamw_lr=setting.rest_rate)
     if fault is not None:
         fault(model, groups)
-    optimizer = optimizer_of(law_of(setting.optimizer), groups, {})
+    of_matrices = [group for group in groups if group.get("use_muon")]
+    others = [group for group in groups if not group.get("use_muon")]
+    kind = torch.optim.SGD if setting.optimizer == "sgd" else torch.optim.AdamW
+    parts: list[torch.optim.Optimizer] = [kind(others)]
+    if of_matrices:
+        parts.append(torch.optim.Muon(of_matrices))
+    optimizer = CombinedOptimizer(parts)
     watch = nfd.Watch(model, plan, sample, EVERY, alarm, seed=seed)
     inside, total = Counter[str](), Counter[str]()
     for x, y in pairs:

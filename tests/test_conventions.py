@@ -148,7 +148,14 @@ def test_objects_are_known_by_their_class() -> None:
         (torch.optim.AdamW(params), "adamw"),
     ):
         assert law_of(optimizer).name == name
-    with pytest.raises(ValueError, match=r"optimizer is a Rprop.*register one"):
-        law_of(torch.optim.Rprop(params))
-    with pytest.raises(ValueError, match=r"optimizer is a Muon.*muon-match-rms-adamw.*Pass a name"):
-        law_of(torch.optim.Muon(params))
+    # the settings of these say which law they have
+    assert law_of(torch.optim.Adam(params, decoupled_weight_decay=True)).name == "adamw"
+    assert law_of(torch.optim.Muon(params)).name == law_of(nfd.Muon(params)).name == "muon"
+    assert law_of(torch.optim.Muon(params, adjust_lr_fn="original")).name == "muon"
+    for kind in (torch.optim.Muon, nfd.Muon):
+        assert law_of(kind(params, adjust_lr_fn="match_rms_adamw")).name == "muon-match-rms-adamw"
+    first, second = (
+        {"params": [nn.Parameter(torch.ones(2, 3))], "adjust_lr_fn": name} for name in (None, "match_rms_adamw")
+    )
+    with pytest.raises(ValueError, match="groups differ in adjust_lr_fn"):
+        law_of(torch.optim.Muon([first, second]))

@@ -559,8 +559,10 @@ def test_applying_a_plan_inserts_its_multipliers_once() -> None:
 
 def test_options_of_another_optimizer_are_refused() -> None:
     model, plan = residual(rule="complete-p", optimizer="adamw")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'momentum'"):
+    with pytest.raises(ValueError, match=r"optimizer='adamw' has no option 'momentum'.*option of 'sgd' or 'muon'"):
         plan.make_optimizer(model, lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match="make takes no option 'momentum'"):
+        plan.make_optimizer(model, lr=0.1, momentum=0.9, make=lambda groups: torch.optim.AdamW(groups))
     with pytest.raises(ValueError, match="adamw_lr is for what Muon leaves"):
         plan.make_optimizer(model, lr=0.1, adamw_lr=0.1)
     with pytest.raises(ValueError, match="eps is Adam's"):

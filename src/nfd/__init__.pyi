@@ -1,4 +1,5 @@
 from . import integrations as integrations
+from . import testing as testing
 from .families.config import from_config as from_config
 from .families.family import Family as Family
 from .families.family import resnets as resnets
@@ -27,6 +28,7 @@ from .runs.trial import Observation as Observation
 from .runs.trial import Observer as Observer
 from .runs.trial import Trial as Trial
 from .scaling.model import Scaled as Scaled
+from .scaling.optimizers import Hyperparameter as Hyperparameter
 from .scaling.optimizers import OptimizerLaw as OptimizerLaw
 from .scaling.optimizers import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan

@@ -17,10 +17,15 @@ from nfd.core.random import global_streams
 from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
 from nfd.scaling.model import block_of, modules
+from nfd.scaling.optimizers import BaseGroup
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import told_by
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, batch_size, call_with, evaluating, outputs_of
+
+NO_DECAY = (
+    "weight_decay and adamw_lr are for plans: weights that are not stored, and rule='ntk', have none. Leave them out."
+)
 
 
 class Member:
@@ -63,22 +68,33 @@ class Member:
             return self.plan.own_factor(name)
         return 0.0 if name.endswith("feedback_weight") else self.net.scale(self.plan.roles[name])
 
-    def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
+    @property
+    def is_planned(self) -> bool:
+        """Whether its plan makes its groups; weights that are not stored, and rule='ntk', have theirs."""
+        net = self.net
+        return net is None or (net.weights == "dense" and rule_named(self.plan.rule).regime != "kernel")
+
+    def groups(
+        self, lr: float, weight_decay: float | None = None, adamw_lr: float | None = None
+    ) -> list[dict[str, Any]]:
         """Parameter groups for the plan's optimizer.
 
         Args:
             lr, weight_decay: of the base, at least 0; the plan scales them.
             adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; ``lr`` if None.
         """
-        net = self.net
-        if net is None or (net.weights == "dense" and rule_named(self.plan.rule).regime != "kernel"):
-            return self.plan.param_groups(self.module, lr=lr, weight_decay=weight_decay, adamw_lr=adamw_lr)
+        return [group.public() for group in self.base_groups(lr, weight_decay, adamw_lr)]
+
+    def base_groups(
+        self, lr: float, weight_decay: float | None = None, adamw_lr: float | None = None
+    ) -> list[BaseGroup]:
+        """The parameters that are stepped alike, with settings of the base; arguments as of ``groups``."""
+        if self.is_planned:
+            return self.plan.base_groups(self.module, lr, {"weight_decay": weight_decay}, adamw_lr=adamw_lr)
         if weight_decay or adamw_lr is not None:
-            raise InputError(
-                "weight_decay and adamw_lr are for plans: weights that are not stored, and rule='ntk', have none. "
-                "Leave them out."
-            )
-        return net.param_groups(lr, self.plan.rule, self.plan.optimizer)
+            raise InputError(NO_DECAY)
+        assert self.net is not None
+        return self.net.base_groups(lr, self.plan.rule, self.plan.optimizer)
 
     # ---- what it costs ---------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
@@ -32,10 +33,18 @@ from nfd.core.errors import (
     check_seed,
 )
 from nfd.core.random import Increment, derive, generator
-from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, SPECTRAL, Power, Role, rule_named
+from nfd.scaling.rules import MAX_ETA_C, ROLES, SPECTRAL, Power, Role, rule_named
 
 if TYPE_CHECKING:
+    from nfd.scaling.optimizers import BaseGroup, Hyperparameter, Scale
     from nfd.scaling.plan import Plan
+
+
+def _scale_of(setting: Hyperparameter, epsilon: Scale) -> Scale:
+    """How a hyperparameter follows from that of the base: epsilon alone does."""
+    from nfd.scaling.optimizers import Scale
+
+    return epsilon if setting.follows == "epsilon" else Scale()
 
 
 @dataclass
@@ -245,7 +254,20 @@ class Network(nn.Module):
             ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when the
                 optimizer is not exact for these weights or this rule.
         """
-        from nfd.scaling.optimizers import check_optimizer, law_of
+        from nfd.scaling.optimizers import EPS
+
+        groups = []
+        for base in self.base_groups(lr, rule, optimizer):
+            group: dict[str, Any] = {"params": [], "lr": base.lr * base.lr_scale, "role": base.roles[0]}
+            if base.law.setting(EPS.name) is not None:
+                group[EPS.name] = base.scale(EPS)(EPS.name, EPS.default)
+            group["params"] = base.open_parameters([EPS.name], group)
+            groups.append(group)
+        return groups
+
+    def base_groups(self, lr: float, rule: str | None = None, optimizer: str = "sgd") -> list[BaseGroup]:
+        """The parameters that are stepped alike, with settings of the base; as ``param_groups``."""
+        from nfd.scaling.optimizers import BaseGroup, Scale, check_optimizer, law_of
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
@@ -255,13 +277,13 @@ class Network(nn.Module):
         base = 1 if self.regime == "feature" else None  # kernel: rates of the base at every width
         rates = self.own_plan(rule, law.name, base, 1)
         check_optimizer(law.name, rule=rule, weights=self.weights)
-        groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+        groups: dict[tuple[Any, ...], BaseGroup] = {}
         for name, role in sorted(self.named_roles().items(), key=lambda pair: ROLES.index(pair[1])):
-            settings = {"lr": lr * rates.rate(name), "role": role}
-            settings |= {"eps": ADAM_EPSILON * rates.epsilon(name)} if law.epsilon else {}
-            groups.setdefault(tuple(settings.items()), {"params": [], **settings})["params"].append(
-                self.get_parameter(name)
-            )
+            epsilon = Scale(rates.epsilon(name))
+            scale = partial(_scale_of, epsilon=epsilon)
+            key = (rates.rate(name), role, epsilon if law.epsilon else None)
+            new = BaseGroup([], [role], lr, rates.rate(name), law, scale, {}, {})
+            groups.setdefault(key, new).parameters.append(self.get_parameter(name))
         return list(groups.values())
 
     def own_plan(self, rule: str, optimizer: str, width: int | None, depth: int | None) -> Plan:

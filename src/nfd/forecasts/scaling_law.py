@@ -318,7 +318,7 @@ def scaling_law(
     family = as_family(family, (widths[0], depths[0]), sample=task.sample)
     family.check_sizes(widths, depths)
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
-    check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
+    check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)
     rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     several = [task.steps] if lengths is None else check_ascending("lengths", lengths, task.steps)
     if several != [task.steps] and task.schedule is not None and not knows_steps(task.schedule):

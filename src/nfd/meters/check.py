@@ -61,7 +61,7 @@ from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
 from nfd.scaling.model import listed, tensors
-from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import outputs_of
 from nfd.store import Record
@@ -129,7 +129,7 @@ def check(
         raise InputError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
     task = as_task(task)
     family = as_family(family, (sizes["width"][0], sizes["depth"][0]), rule, optimizer, task.sample)
-    check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
+    check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)
     rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     if at is not None:
         at = check_ascending("at", at, MOST)
@@ -145,13 +145,13 @@ def check(
     family.check_sizes(sizes["width"], sizes["depth"])
     made, judge, unjudged = "", family, ""
     if task.make_optimizer is not None:  # made once before anything is trained, for its name and its errors
-        groups = family.member(*family.base, device=task.device).groups(rate, task.weight_decay, task.adamw_lr)
-        stepping = optimizer_of(task, family.optimizer, groups)
+        stepping = optimizer_of(task, family.member(*family.base, device=task.device), rate)
         made = type(stepping).__name__
         if optimizer is None and not rule_named(family.rule).scales_width:  # nobody said which: its class may
-            try:
-                judge = family.under(optimizer=law_of(stepping).name)
-            except InputError:
+            law = law_by_class(stepping)
+            if law is not None:
+                judge = family.under(optimizer=law.name)
+            else:
                 unjudged = f"What updates of a {made} should be is not known: pass optimizer=, the law that it has."
     meters = Meters(None if at is None else tuple(at), noise)
     looks = tuple(at) if at else (task.steps,)

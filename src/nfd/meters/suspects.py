@@ -34,7 +34,7 @@ from nfd.families.member import Member
 from nfd.meters.updates import copies, spectral_norm
 from nfd.meters.verdict import verdict_of
 from nfd.scaling.model import block_of, in_any_block, numberless, tensors, whole
-from nfd.scaling.optimizers import WHOLE_MATRIX
+from nfd.scaling.optimizers import WHOLE_MATRIX, gradient_sizes
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Power, rule_named
 
@@ -85,10 +85,9 @@ class Sizes:
         names, found = self.names, dict[str, float]()
         for group in self.optimizer.param_groups if self.optimizer is not None else ():
             for p in group["params"]:
-                state = self.optimizer.state.get(p, {})
-                if id(p) in names and "exp_avg_sq" in state and float(state["step"]):
-                    seen = 1 - group["betas"][1] ** float(state["step"])
-                    size = rms(state["exp_avg_sq"].double().sqrt()) / math.sqrt(seen)
+                sizes = gradient_sizes(self.optimizer, group, p) if id(p) in names else None
+                if sizes is not None:
+                    size = rms(sizes)
                     found[names[id(p)]] = group["eps"] / size if size else math.inf
         return found
 

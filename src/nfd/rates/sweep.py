@@ -112,7 +112,7 @@ def transfer(
     families = {own.rule: own for own in (given.under(rule) for rule in _rules(rules, given))}
     given.check_sizes(widths, depths)
     for own in families.values():
-        check_optimizer(own.optimizer, rule=own.rule, weight_decay=task.weight_decay)
+        check_optimizer(own.optimizer, rule=own.rule, weight_decay=task.weight_decay or 0.0)
     varying = _axes(axes, given.make_model)
     sizes = [(n, L) for n in widths for L in depths]
     if len(sizes) < 2 and not varying:

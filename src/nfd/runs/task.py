@@ -134,8 +134,9 @@ class Task:
             tenth of the steps.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it
             has a second argument ``steps``, that is the number of steps.
-        make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's.
-        weight_decay: of the base.
+        make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's. What it sets, such as
+            decay, epsilon and betas, is of the base, and is scaled.
+        weight_decay: of the base; None: what ``make_optimizer`` sets, and 0 without it.
         adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if None.
         init_scale: factor on the initial weights of every matrix that begins at random.
 
@@ -153,7 +154,7 @@ class Task:
     eval_batches: Sequence[Pair] = field(default=(), repr=False)
     schedule: Schedule | None = None
     make_optimizer: MakeOptimizer | None = None
-    weight_decay: float = 0.0
+    weight_decay: float | None = None
     adamw_lr: float | None = None
     init_scale: float = 1.0
 
@@ -173,10 +174,16 @@ class Task:
         if self.schedule is not None:
             _fitted(self.schedule, len(pairs))
         checked = {
-            "weight_decay": check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE),
+            "weight_decay": self._checked_decay(),
             "init_scale": check_real("init_scale", self.init_scale, above=0.0, below=MAX_RATE),
         }
         self.__dict__.update(batches=pairs, eval_batches=judged, loss=loss, **checked)
+
+    def _checked_decay(self) -> float | None:
+        """The decay as it was given, None where ``make_optimizer`` decides."""
+        if self.weight_decay is None:
+            return None if self.make_optimizer is not None else 0.0
+        return check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE)
 
     def having(self, **changes: Any) -> Self:
         """The same with other values of some fields, which are not checked again."""

@@ -16,11 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, NetworkWeights, described, first_line, place_of, trace_of
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    NetworkWeights,
+    UsageError,
+    described,
+    first_line,
+    place_of,
+    trace_of,
+)
 from nfd.core.fingerprint import fingerprint
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
-from nfd.families.member import Member
+from nfd.families.member import NO_DECAY, Member
 from nfd.runs.losses import classes_last
 from nfd.runs.task import FROM_GROUPS, Task
 from nfd.scaling.model import tensors
@@ -35,26 +44,51 @@ from nfd.store import Record
 Around = Callable[[int], AbstractContextManager[object]]
 
 
-def optimizer_of(task: Task, name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """The optimizer of parameter groups: the one of this name, or what the task's ``make_optimizer`` makes.
+def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer:
+    """The optimizer of a network: the one of its plan, or what the task's ``make_optimizer`` makes.
+
+    What ``make_optimizer`` sets, and the task does not, is of the base, and is scaled by the plan.
 
     Raises:
         TypeError: where ``make_optimizer`` does not take groups, or makes no optimizer.
+        ValueError: naming a setting that the task and ``make_optimizer`` set, or that cannot be scaled.
     """
+    law = law_of(member.plan.optimizer)
+    groups = member.base_groups(lr, task.weight_decay, task.adamw_lr)
     if task.make_optimizer is None:
-        law = law_of(name)
         # The loop of Adam over tensors takes longer than the passes of a small network: fused it takes a sixth.
         adam = law if law.rest is None else law_of(law.rest)
-        options = {"fused": True} if adam.options >= {"betas", "fused"} else {}
-        return optimizer_by(law, [{"weight_decay": 0.0} | group for group in groups], options)
+        is_fused = adam.is_ours and adam.accepts("fused") and adam.setting("betas") is not None
+        return optimizer_by(law, groups, {"fused": True} if is_fused else {})
     try:
-        made = task.make_optimizer(groups)
+        made = optimizer_by(law, groups, {}, task.make_optimizer, takes_all=True, argument="make_optimizer")
+    except UsageError:
+        raise
     except (TypeError, AttributeError) as error:
         message = f"make_optimizer raised {type(error).__name__}: {first_line(error)}. {FROM_GROUPS}"
         raise InputTypeError(message) from error
     if not hasattr(made, "param_groups"):
         raise InputTypeError(f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}")
+    to_training: Any = getattr(made, "train", None)
+    if callable(to_training):  # schedule-free optimizers refuse to step before
+        to_training()
+    if not member.is_planned and any(group.get("weight_decay") for group in made.param_groups):
+        raise InputError(NO_DECAY)
     return made
+
+
+@contextmanager
+def judging(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Give the network the weights that are judged, where an optimizer trains others (schedule-free ones)."""
+    switches: Any = optimizer
+    has_modes = callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+    if has_modes:
+        switches.eval()
+    try:
+        yield
+    finally:
+        if has_modes:
+            switches.train()
 
 
 @torch.no_grad()
@@ -288,15 +322,15 @@ class Trial:
             losses = list[Tensor]()
             if 0 in looks:
                 found[0] = judged(member, task)
-            groups = member.groups(self.lr, task.weight_decay, task.adamw_lr)
-            optimizer = optimizer_of(task, member.plan.optimizer, groups)
+            optimizer = optimizer_of(task, member, self.lr)
             steps = train(member, optimizer, task.batches, task.value, rates=self.factors, around=_around(seen))
             for row in steps:
                 losses.append(row.losses)
                 for observation in seen:
                     observation.after(row)
                 if row.step + 1 in looks and not row.diverged:
-                    found[row.step + 1] = judged(member, task)
+                    with judging(optimizer):
+                        found[row.step + 1] = judged(member, task)
             if not losses[0].isfinite() and not self.observe:  # an observer says more
                 raise InputError(
                     f"make_model({self.width}, {self.depth}) has a loss of {float(losses[0]):g} before it is trained, "

@@ -44,12 +44,27 @@ from nfd.scaling.model import (
     unwrapped,
     whole,
 )
-from nfd.scaling.optimizers import SCALE, OptimizerLaw, check_rates, law_of, optimizer_of, warn_of_lost_ratios
+from nfd.scaling.optimizers import (
+    BETAS,
+    EPS,
+    LAWS,
+    WEIGHT_DECAY,
+    BaseGroup,
+    Hyperparameter,
+    OptimizerLaw,
+    Scale,
+    check_kind,
+    check_rates,
+    has_argument,
+    law_of,
+    mark_of,
+    optimizer_of,
+    warn_of_lost_ratios,
+)
 from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
 from nfd.scaling.run import HasLaw, RateSchedule, RunScaling, run_scaling
 
-ADAM_BETAS = (0.9, 0.999)  # PyTorch's
 VECTORS = "vectors"  # a word of no_decay
 
 Layout = Literal["out-in", "in-out"]
@@ -202,7 +217,9 @@ class Plan:
     def law_for(self, name: str) -> OptimizerLaw:
         """The law of the optimizer that trains a tensor; under Muon some tensors have AdamW's."""
         law = law_of(self.optimizer)
-        return law if law.rest is None or self.is_muon(name) else law_of(law.rest)
+        if law.rest is not None and not self.is_muon(name):
+            law = law_of(law.rest)
+        return law.for_vectors() if self.entry(name).is_vector else law
 
     def is_muon(self, name: str) -> bool:
         """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor.
@@ -317,13 +334,17 @@ class Plan:
         self,
         model: nn.Module,
         lr: float,
-        weight_decay: float = 0.0,
-        eps: float = ADAM_EPSILON,
+        weight_decay: float | None = None,
+        eps: float | None = None,
         no_decay: str | Sequence[str] = (),
         adamw_lr: float | None = None,
-        betas: tuple[float, float] | None = None,
+        betas: Sequence[float] | None = None,
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
+
+        Settings that you do not choose here are those of the optimizer, and are scaled when it takes the
+        groups: ``AdamW(groups, weight_decay=0.1)`` has 0.1 at the base. Until then the groups show decay 0
+        and PyTorch's ``eps``. A decay that nobody sets is 0.
 
         Args:
             model: the planned one; it may be deferred by ``nfd.defer``, compiled, or wrapped by DDP or FSDP2.
@@ -333,8 +354,7 @@ class Plan:
             no_decay: tensors without weight decay: ``"vectors"`` for all of one dimension (biases and gains), or a
                 pattern or patterns of names, such as ``("**.bias",)``.
             adamw_lr: under Muon, the rate of the tensors that AdamW trains, tuned at the base; ``lr`` if None.
-            betas: Adam's, of the small run. If None, PyTorch's: they are scaled if the plan has ``batch`` or
-                ``tokens``, and otherwise left to the optimizer.
+            betas: Adam's, of the small run, two or more. They are scaled if the plan has ``batch`` or ``tokens``.
 
         Returns:
             groups with ``params``, ``lr``, ``lr_scale`` (the rate as a multiple of the tuned one; schedules must keep
@@ -344,51 +364,108 @@ class Plan:
         Raises:
             ValueError: if the model is not the planned one, or the optimizer does not accept weight decay.
         """
-        law, eps = law_of(self.optimizer), check_real("eps", eps, above=0.0, below=MAX_RATE)
-        if eps != ADAM_EPSILON and not any(self.law_for(name).epsilon for name in self.entries):
-            raise InputError(f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it out.")
+        chosen = {"weight_decay": weight_decay, "eps": eps, "betas": betas}
+        groups = self.base_groups(model, lr, chosen, no_decay, adamw_lr)
+        return [group.public() for group in groups]
+
+    def base_groups(
+        self,
+        model: nn.Module,
+        lr: float,
+        chosen: Mapping[str, Any],
+        no_decay: str | Sequence[str] = (),
+        adamw_lr: float | None = None,
+    ) -> list[BaseGroup]:
+        """The parameters that are stepped alike, with settings of the base; None is one that nobody chose.
+
+        Raises:
+            ValueError, TypeError: as ``param_groups``.
+        """
+        law = law_of(self.optimizer)
         rest_lr = law.check_rest_rate(adamw_lr)
         lr = check_real("lr", lr, least=0.0, below=MAX_RATE)
-        weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
-        law.check_decay(weight_decay)
-        if betas is not None and (not isinstance(betas, tuple | list) or len(betas) != 2):
-            raise InputTypeError(f"betas must be two numbers from 0 to below 1; got {betas!r}.")
-        held, given = held_as_planned(model, self.entries), check_patterns("no_decay", no_decay) or []
+        chosen = self._checked_settings(law, chosen)
+        held = held_as_planned(model, self.entries)
+        given = check_patterns("no_decay", no_decay) or []
         patterns = [given] if isinstance(given, str) else given
         if unfit := [p for p in patterns if p != VECTORS and not any(matches(name, p) for name in held)]:
             raise InputError(f"no_decay must name tensors of the model; no match for {', '.join(map(repr, unfit))}.")
-        groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for name, own in held.items():
-            if not own.is_trained:
+        groups: dict[tuple[Any, ...], BaseGroup] = {}
+        for name, tensor in held.items():
+            if not tensor.is_trained:
                 continue
             by, entry = self.law_for(name), self.entries[name]
-            if own.std is not None:
+            if tensor.std is not None:
                 by.check_unstored(repr(name))
-            spared = any(entry.is_vector if p == VECTORS else matches(name, p) for p in patterns)
-            tuned = lr if rest_lr is None or by is law else rest_lr
-            scale, decay = self.rate(name), 0.0 if spared else weight_decay * self.weight_decay(name)
-            adams = {"eps": eps * self.epsilon(name)} | ({} if betas is None else {"betas": betas})
-            if self.run is not None:
-                scale *= self.run.factor("rate", by.name)
-                decay *= self.run.factor("weight decay", by.name)
-                adams = {"eps": eps * self.epsilon(name) * self.run.factor("epsilon", by.name),
-                         "betas": self.run.betas(betas or ADAM_BETAS, by.name)}  # fmt: skip
-            settings: dict[str, Any] = {"lr": tuned * scale, "weight_decay": decay, SCALE: scale}
-            settings |= adams if by.epsilon else {}
-            settings |= {} if law.rest is None else {"use_muon": by is law}
-            group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
-            group["params"].extend(own.parameters)
-            if entry.role not in group["roles"]:
-                group["roles"].append(entry.role)
+            is_spared = any(entry.is_vector if p == VECTORS else matches(name, p) for p in patterns)
+            is_first = law.rest is None or by.name == law.name
+            tuned = lr if rest_lr is None or is_first else rest_lr
+            rate = self.rate(name) * self._run_factor("rate", by)
+            scales = tuple(self._scale(name, setting, is_spared) for setting in by.settings)
+            key = (tuned, rate, by.name, scales)
+            if key not in groups:
+                theirs = {n: value for n, value in chosen.items() if by.setting(n) is not None}
+                scale = partial(self._scale, name, is_spared=is_spared)
+                mark = mark_of(law, is_first)
+                groups[key] = BaseGroup([], [], tuned, rate, by, scale, theirs, mark)
+            group = groups[key]
+            group.parameters.extend(tensor.parameters)
+            if entry.role not in group.roles:
+                group.roles.append(entry.role)
         return list(groups.values())
+
+    def _checked_settings(self, law: OptimizerLaw, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that the caller chose, those of running means as tuples."""
+        settings = {name: value for name, value in chosen.items() if value is not None}
+        if EPS.name in settings:
+            settings["eps"] = check_real("eps", settings["eps"], above=0.0, below=MAX_RATE)
+            eps = settings["eps"]
+            if not any(self.law_for(name).setting("eps") for name in self.entries) and eps != ADAM_EPSILON:
+                raise InputError(f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it out.")
+        if WEIGHT_DECAY.name in settings:
+            decay = check_real("weight_decay", settings["weight_decay"], least=0.0, below=MAX_RATE)
+            law.check_decay(decay)
+            settings["weight_decay"] = decay
+        if BETAS.name in settings:
+            betas = settings["betas"]
+            if not isinstance(betas, tuple | list) or len(betas) < 2:
+                raise InputTypeError(f"betas must be two numbers from 0 to below 1, or more; got {betas!r}.")
+            settings["betas"] = tuple(betas)
+        return settings
+
+    def _scale(self, name: str, setting: Hyperparameter, is_spared: bool = False) -> Scale:
+        """How a setting of the group of a tensor follows from that of the base."""
+        law = self.law_for(name)
+        follows = setting.follows
+        factor = self._run_factor(setting.quantity, law)
+        if rule_named(self.rule).scales_width:
+            factor *= self.factor(name, setting.size)
+        if follows == "epsilon":
+            return Scale(factor * self.epsilon(name) * self._run_factor("epsilon", law))
+        if setting.name == WEIGHT_DECAY.name and is_spared:
+            return Scale(0.0)
+        if follows == "weight decay":
+            return Scale(factor * self.weight_decay(name) * self._run_factor("weight decay", law))
+        if follows is None:
+            return Scale(factor)
+        averages = follows if isinstance(follows, tuple) else (follows,)
+        half_lives = [
+            1.0 if average is None else self._run_factor(f"half-life of {average}, in steps", law)
+            for average in averages
+        ]
+        return Scale(1.0, () if all(h == 1 for h in half_lives) else tuple(half_lives))
+
+    def _run_factor(self, quantity: str, law: OptimizerLaw) -> float:
+        """The factor of batch and length for a quantity."""
+        return 1.0 if self.run is None else self.run.factor(quantity, law.name)
 
     def make_optimizer(
         self,
         model: nn.Module,
         lr: float,
-        weight_decay: float = 0.0,
+        weight_decay: float | None = None,
         *,
-        eps: float = ADAM_EPSILON,
+        eps: float | None = None,
         no_decay: str | Sequence[str] = (),
         adamw_lr: float | None = None,
         make: Callable[..., torch.optim.Optimizer] | None = None,
@@ -399,21 +476,36 @@ class Plan:
         Under Muon it is Muon and AdamW in one: one ``step``, one state, the groups of both. If rates leave the ratios
         of the plan, as under a scheduler that overwrites them, the next step warns once (``check_rates``).
 
+        What ``make`` sets is the base's value, and is scaled: decay, epsilon, and ``for_run`` the betas. A
+        value that it writes into a group goes before one for all groups. A decay that nobody sets is 0,
+        also where PyTorch has another default.
+
         Args:
             model, lr, weight_decay, eps, no_decay, adamw_lr: as in ``param_groups``.
-            make: a function of groups and options that returns the optimizer: for those that PyTorch does not have
-                (``"lion"``), or for your own.
+            make: a function of groups and options that returns the optimizer, or its class: for those that PyTorch
+                does not have (``"lion"``), or for your own. Under Muon it makes the one of the matrices.
             **options: of the optimizer, such as ``momentum`` and ``betas``. Under Muon each goes to the one of the two
-                that has it. A plan ``for_run`` scales Adam's betas.
+                that has it. A plan ``for_run`` scales running means, such as Adam's betas.
 
         Raises:
-            ValueError: as ``param_groups``; naming options that the optimizer does not have.
+            ValueError: as ``param_groups``; naming options that the optimizer does not have, settings that are
+                chosen both here and by ``make``, and an optimizer that is known to have another law.
         """
-        betas = None if self.run is None else options.pop("betas", None)
-        groups = self.param_groups(model, lr, weight_decay, eps, no_decay, adamw_lr, betas)
+        chosen = {"weight_decay": weight_decay, "eps": eps}
+        for_groups = [name for name in options if self._follows(name) and not has_argument(make, name)]
+        followed = {name: options.pop(name) for name in for_groups}
+        groups = self.base_groups(model, lr, {**chosen, **followed}, no_decay, adamw_lr)
         optimizer = optimizer_of(law_of(self.optimizer), groups, options, make)
+        check_kind(optimizer, law_of(self.optimizer))
         warn_of_lost_ratios(optimizer)
         return optimizer
+
+    def _follows(self, option: str) -> bool:
+        """Whether an option is a hyperparameter that a plan scales."""
+        law = law_of(self.optimizer)
+        laws = [law] if law.rest is None else [law, law_of(law.rest)]
+        settings = [by.setting(option) for by in laws]
+        return any(setting is not None and not setting.is_kept for setting in settings)
 
     check_rates = staticmethod(check_rates)
 
@@ -564,10 +656,15 @@ def _formula(power: Power, value: float, more: float, base: str = "") -> str:
 def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
     try:
         plan = TypeAdapter(Plan).validate_json(text, strict=True)
-        law_of(plan.optimizer)
     except ValueError as error:
         reason = " ".join(str(error).partition(" [type=")[0].splitlines()[1:]) or str(error)
         raise InputError(f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again.") from None
+    if plan.optimizer not in LAWS:
+        raise InputError(
+            f"{place} is damaged, or for an optimizer that is not known here: {plan.optimizer!r}."
+            f"{nearest(plan.optimizer, LAWS)} Register its law before (nfd.register_optimizer), or plan the "
+            "model again."
+        )
     return plan
 
 

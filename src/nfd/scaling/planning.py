@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -38,7 +38,7 @@ from nfd.scaling.model import (
     places_of,
     repeated,
 )
-from nfd.scaling.optimizers import OptimizerLaw, law_of
+from nfd.scaling.optimizers import OptimizerLaw, law_of, measured_notes
 from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
 from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, trace
@@ -62,7 +62,6 @@ _OWN_DEPTH = (
     "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
     "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
 )
-_WHOLE = "Each matrix is orthogonalised as a whole, also one of several heads or maps, such as fused queries."
 _UNSCALED = "No tensor scales some branches: wrap the modules that end them in nfd.Scaled, factors in plan.multipliers."
 _UNSEEN = "Whether the model's own forward pass has factors that depend on its size, as Gemma's, is not known: "
 
@@ -74,7 +73,7 @@ def plan(
     *,
     make_model: MakeModel | None = None,
     rule: str | None = None,
-    optimizer: str | OptimizerLaw | torch.optim.Optimizer | None = None,
+    optimizer: str | OptimizerLaw | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None = None,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     sample: Any = None,
@@ -105,7 +104,8 @@ def plan(
             ``"depth-mup-inner"`` (Eq. 8).
         optimizer: ``"adamw"``, the default, ``"sgd"``, ``"adam"``, ``"lion"``, ``"muon"`` (for matrices in blocks,
             AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"``, ``"muon-unit"``, a law
-            (``nfd.register_optimizer``), or an optimizer object whose class has one law.
+            (``nfd.register_optimizer``), or an optimizer object, its class, or a function that makes it from groups.
+            What is not known is measured: one like it steps matrices of its own (``nfd.testing.check_law``).
         blocks: pattern of the residual blocks, such as ``"transformer.h.*"``; None finds them.
         roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
             ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``.
@@ -163,8 +163,8 @@ def plan(
     notes = [*made.notes, *([_CLIP] if chosen.scales_width else [])]
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
+    notes += [*trains.notes, *measured_notes(optimizer, trains)]
     if trains.rest is not None:
-        notes.append(_WHOLE)
         matrices = [n for n, e in made.entries.items() if e.role in SPECTRAL and not e.is_vector]
         if left := dict.fromkeys(in_any_block(n, made.blocks) for n in matrices if not made.is_muon(n)):
             kinds = "Convolutions, stacks, and matrices with a fixed side or outside of blocks"

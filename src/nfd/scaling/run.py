@@ -17,7 +17,7 @@ from rich.table import Column
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_real
 from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
-from nfd.scaling.optimizers import OptimizerLaw, law_of
+from nfd.scaling.optimizers import Follows, Hyperparameter, OptimizerLaw, law_of
 from nfd.scaling.rate_law import RateLaw, evidence
 
 Label = Literal["theorem", "empirical law", "assumption"]
@@ -44,6 +44,7 @@ class RunLaw:
     tokens: float = 0.0
 
 
+_ANY: tuple[Kind, ...] = ("sgd", "adam", "other")  # that have the setting
 _MALLADI = "Malladi et al. 2022 (arXiv 2205.10287)"
 _SCALE = "Wang & Aitchison 2024 (2405.13698); Bergsma et al. 2025 (2505.13738)"
 _CRITICAL = "McCandlish et al. 2018 (1812.06162)"
@@ -53,9 +54,9 @@ RUN_LAWS: tuple[RunLaw, ...] = (
     RunLaw("tokens-rate", "rate", ("sgd",), "assumption", "as AdamW at small batches: 2409.19913", tokens=-0.32),
     RunLaw("decay-time-scale", "weight decay", ("adam",), "empirical law", _SCALE, 1.0, -1.0),
     RunLaw("decay-time-scale", "weight decay", ("sgd", "other"), "assumption", f"as AdamW: {_SCALE}", 1.0, -1.0),
-    RunLaw("beta1-half-life", _BETA1, ("adam",), "theorem", _MALLADI, batch=-1.0),
-    RunLaw("beta2-half-life", _BETA2, ("adam",), "theorem", f"{_MALLADI}; Marek et al. 2025 (2507.07101)", batch=-1.0),
-    RunLaw("batch-epsilon", "epsilon", ("adam",), "theorem", _MALLADI, batch=-0.5),
+    RunLaw("beta1-half-life", _BETA1, _ANY, "theorem", _MALLADI, batch=-1.0),
+    RunLaw("beta2-half-life", _BETA2, _ANY, "theorem", f"{_MALLADI}; Marek et al. 2025 (2507.07101)", batch=-1.0),
+    RunLaw("batch-epsilon", "epsilon", _ANY, "theorem", _MALLADI, batch=-0.5),
     RunLaw("warmup-tokens", "warm-up, in steps", (), "assumption", "as many tokens as in the small run", batch=-1.0),
 )
 _BEST_RATE, _SATURATED = "best-rate", "(1 + C0/B0) / (1 + C/B)"
@@ -69,7 +70,8 @@ class Factor:
     Attributes:
         law: its name, for ``laws=`` of ``Plan.for_run``.
         quantity, optimizer: the setting that it scales, and the optimizer that has this setting. ``"rate, not used"``
-            is evidence: what 0.2.0 assumed, and what that cost where it was tried.
+            is evidence: what 0.2.0 assumed, and what that cost where it was tried. ``"setting NAME"`` is of a
+            hyperparameter whose optimizer law has its own powers.
         value: the setting of the large run as a multiple of that of the small one.
         label, formula, source: how far it can be trusted, and where it comes from.
         interval, excess: of the best rate: the 95 % interval of its factor, and the share of the loss that missing it
@@ -77,7 +79,7 @@ class Factor:
     """
 
     law: str
-    quantity: Quantity
+    quantity: str
     optimizer: str
     value: float
     label: Label
@@ -116,14 +118,18 @@ class RunScaling:
         """Number of updates of the large run; None unless both ``batch`` and ``tokens`` were given."""
         return None if self.batch is None or self.tokens is None else round(self.tokens[1] / self.batch[1])
 
-    def factor(self, quantity: Quantity, optimizer: str) -> float:
+    def factor(self, quantity: str, optimizer: str) -> float:
         """The product of the factors of a quantity, such as the rate, for an optimizer."""
         return _product(f for f in self.factors if f.quantity == quantity and f.optimizer == optimizer)
 
-    def betas(self, betas: tuple[float, float], optimizer: str) -> tuple[float, float]:
-        """Adam's betas, their half-lives in steps multiplied by the factors."""
+    def betas(self, betas: Sequence[float], optimizer: str) -> tuple[float, ...]:
+        """Adam's betas, their half-lives in steps multiplied by the factors.
+
+        A third beta, as of AdEMAMix, is of a second mean of gradients, and follows the first.
+        """
         first, second = self.factor(_BETA1, optimizer), self.factor(_BETA2, optimizer)
-        return math.pow(betas[0], 1 / first), math.pow(betas[1], 1 / second)
+        half_lives = [second if place == 1 else first for place in range(len(betas))]
+        return tuple(math.pow(beta, 1 / half_life) for beta, half_life in zip(betas, half_lives, strict=True))
 
     def explain(self) -> str:
         """A line per factor with its label and source."""
@@ -197,7 +203,7 @@ def run_scaling(
     rows = list[Factor]()
     for own in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
         kind: Kind = "sgd" if own.is_linear else "adam" if own.epsilon else "other"
-        factors = [row(known, own.name) for known in used if kind in known.kinds]
+        factors = [row(known, own.name) for known in used if kind in known.kinds and _has(own, known.quantity)]
         if kind != "sgd" or fitted is not None:  # no public sweep is of SGD; yours may be
             factors = [f for f in factors if f.quantity != "rate"]
             if laws.get(_BEST_RATE, True):
@@ -211,10 +217,35 @@ def run_scaling(
         for f in factors:
             of_decay = f.quantity == "weight decay"
             rows.append(replace(f, value=f.value / rate, formula=f"{f.formula} / rate") if of_decay else f)
+        rows += [_by_own_powers(own, setting, b, d) for setting in own.settings if setting.batch or setting.tokens]
     if schedule is not None:
         warmup = [row(known) for known in used if known.quantity == "warm-up, in steps"]
         schedule, rows = replace(schedule, warmup=math.ceil(schedule.warmup * _product(warmup))), rows + warmup
     return RunScaling(batch, tokens, tuple(rows), critical, schedule)
+
+
+_SETTINGS: dict[Quantity, Follows] = {
+    "weight decay": "weight decay", _BETA1: "beta1", _BETA2: "beta2", "epsilon": "epsilon",
+}  # fmt: skip
+
+
+def _has(law: OptimizerLaw, quantity: Quantity) -> bool:
+    """Whether an optimizer has a setting that follows a quantity, or this is none of its settings."""
+    if quantity not in _SETTINGS:
+        return True
+    followed = set[Follows | None]()
+    for setting in law.settings:
+        followed |= set(setting.follows) if isinstance(setting.follows, tuple) else {setting.follows}
+    return _SETTINGS[quantity] in followed
+
+
+def _by_own_powers(law: OptimizerLaw, setting: Hyperparameter, b: float, d: float) -> Factor:
+    """The factor of a setting by the powers that the law of its optimizer gives it."""
+    powers = (("b", setting.batch), ("d", setting.tokens))
+    formula = " ".join(f"{x}^{power:g}" if power != 1 else x for x, power in powers if power)
+    value = b**setting.batch * d**setting.tokens
+    source = f"the law of {law.name}"
+    return Factor(setting.name, setting.quantity, law.name, value, "assumption", formula, source)
 
 
 def _best_rate(

@@ -32,7 +32,7 @@ from nfd.core.files import expanded
 from nfd.meters.check import Check
 from nfd.meters.suspects import decayed_gains
 from nfd.scaling.model import TensorInfo, listed, numberless
-from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_of, warn_of_lost_ratios
+from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_by_class, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
 from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow
@@ -525,9 +525,8 @@ def _others_by_law(
 
 def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> bool:
     """Whether the rates that were planned for a law are rates of an optimizer, as far as its class tells."""
-    try:
-        law = law_of(optimizer)
-    except InputError:  # of an optimizer that is not known
+    law = law_by_class(optimizer)
+    if law is None:
         return True
     laws, decides = (law, law_of(law.rest or law)), attrgetter("degree", "unit", "shape_norm")
     return decides(planned) in map(decides, laws)

@@ -1,0 +1,127 @@
+"""Tests of what one describes to the library: ``check_law`` steps an optimizer to see whether its law is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import InputError
+from nfd.scaling.measured import DECAYS, PANEL, Measurement, Probe, measure, probes_of, signs
+from nfd.scaling.optimizers import Hyperparameter, OptimizerLaw, law_by_class, law_of
+
+__all__ = ["LawError", "Measurement", "check_law"]
+
+_ALIKE = 1e-3  # relative, of running means: rounding of float32 in a few steps is 1e-6
+
+
+class LawError(InputError, AssertionError):
+    """A law of an optimizer says what its steps do not show; the message names the claims."""
+
+
+def check_law(
+    law: str | OptimizerLaw | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
+    make: Callable[..., torch.optim.Optimizer] | None = None,
+) -> Measurement:
+    """Step an optimizer on small matrices, and raise unless its law is true; returns what was measured.
+
+    It can tell: the ``degree`` of an update in the gradient; whether its entries are normalised one by one or a
+    matrix as a whole (``unit``, ``vector_unit``), or in parts; how its largest singular value follows the shape
+    (``shape_norm``); whether ``epsilon`` acts beside the entries of the gradient; whether weight decay is
+    ``decoupled``; ``states``; whether vectors are stepped (``rest``); ``equivariant``; whether the
+    ``hyperparameters`` are in the groups, and running means have the shares of the past that they name.
+
+    It cannot tell what only long training does, such as estimates of a distance or of curvature, nor what
+    methods beside ``step`` change. Gradients are of rank one, as those of a batch are of low rank in a wide
+    network: an optimizer that acts otherwise at full rank is judged by the former.
+
+    Args:
+        law: the law, or its name. Of an optimizer object, its class or a function that makes it there is nothing to
+            compare: it is measured alone, unless its class has a law. The object itself is never stepped.
+        make: what makes the optimizer from groups, if the law does not say.
+
+    Raises:
+        nfd.testing.LawError: an ``AssertionError`` that names every claim that is false, and what was measured.
+        ValueError: if the optimizer cannot be made or stepped, or no law fits it (updates that follow the
+            weights, other tensors, or no power of the gradient).
+
+    Example::
+
+        law = nfd.OptimizerLaw("my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True, states=2)
+        print(nfd.testing.check_law(law))
+    """
+    if isinstance(law, str):
+        law = law_of(law)
+    if not isinstance(law, OptimizerLaw):
+        known = law_by_class(law) if hasattr(law, "param_groups") else None
+        measurement = measure(law)
+        if known is not None:
+            _check(known, measurement, probes_of(law)[0])
+        return measurement
+    source = law if make is None else replace(law, make=make)
+    constructor = source.constructor()
+    measurement = measure(constructor)
+    _check(law, measurement, probes_of(constructor)[0])
+    return measurement
+
+
+def _check(law: OptimizerLaw, measurement: Measurement, probe: Probe) -> None:
+    """Raise unless a measurement agrees with a law."""
+    false = measurement.false_claims(law)
+    if law.states != measurement.states:
+        false.append(f"states is {law.states}; measured {measurement.states} numbers per parameter.")
+    if law.classes and measurement.name not in law.classes:
+        false.append(f"classes are {', '.join(law.classes)}; measured was {measurement.name}.")
+    false += _false_hyperparameters(law, probe)
+    if false:
+        raise LawError(f"The law {law.name!r} is not that of the {measurement.name}: {' '.join(false)}")
+
+
+def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
+    """What a law says of settings that groups do not have, or that are no running means."""
+    gradient = signs(*PANEL[0])
+    optimizer, before = probe.states(gradient)
+    _, after = probe.states(gradient, idle=1)
+    pasts = _pasts(before, after)
+    false = list[str]()
+    for setting in law.settings:
+        values = [group[setting.name] for group in optimizer.param_groups if setting.name in group]
+        if not values:
+            if law.hyperparameters is not None:
+                false.append(f"hyperparameters: groups have no {setting.name!r}.")
+            continue
+        averages = _averages(setting)
+        numbers = list(values[0]) if isinstance(values[0], tuple | list) else [values[0]]
+        if len(averages) > len(numbers):
+            false.append(
+                f"hyperparameters: {setting.name} has {len(numbers)} numbers; the law says what {len(averages)} follow."
+            )
+        for value, follows in zip(numbers, averages, strict=False):
+            if follows is not None and not any(abs(past - value) < _ALIKE * max(value, _ALIKE) for past in pasts):
+                false.append(
+                    f"hyperparameters: {setting.name} has {value!r}, which follows {follows!r}; measured: the "
+                    "optimizer keeps no running mean with this share of the past."
+                )
+    named = {setting.name for setting in law.settings}
+    unnamed = [name for name in DECAYS if name in optimizer.param_groups[0] and name not in named]
+    if unnamed and law.hyperparameters is not None:
+        false.append(f"hyperparameters: groups have {unnamed[0]!r}, which the law does not name.")
+    return false
+
+
+def _averages(setting: Hyperparameter) -> list[str | None]:
+    """The running means that the numbers of a setting follow."""
+    follows = setting.follows if isinstance(setting.follows, tuple) else (setting.follows,)
+    return [one if one in ("beta1", "beta2") else None for one in follows]
+
+
+def _pasts(before: dict[str, Tensor], after: dict[str, Tensor]) -> list[float]:
+    """By how much a step without a gradient shrinks each state."""
+    pasts = list[float]()
+    for name, state in before.items():
+        size = float(state.double().norm())
+        if name in after and state.numel() > 1 and size:
+            pasts.append(float(after[name].double().norm()) / size)
+    return pasts
