@@ -80,6 +80,8 @@ def check(
     seeds: int = SEEDS,
     at: Sequence[int] | None = None,
     noise: bool = False,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> Check:
     """Check whether the training of a model depends on its width and depth.
@@ -109,7 +111,7 @@ def check(
         task: batches, one per step, or an ``nfd.Task``.
         widths, depths: every pair is trained. One value leaves an axis out.
         lr: rate of the base; by default 0.1 for SGD, 0.001 for others.
-        rule, optimizer: in place of those of the family; as in ``nfd.plan``.
+        rule, optimizer, blocks, roles: in place of those of the family; as in ``nfd.plan``.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
@@ -128,7 +130,9 @@ def check(
     if all(len(s) < 2 for s in sizes.values()):
         raise InputError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
     task = as_task(task)
-    family = as_family(family, (sizes["width"][0], sizes["depth"][0]), rule, optimizer, task.sample)
+    family = as_family(
+        family, (sizes["width"][0], sizes["depth"][0]), rule, optimizer, task.sample, blocks=blocks, roles=roles
+    )
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
     rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     if at is not None:

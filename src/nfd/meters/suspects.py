@@ -144,7 +144,7 @@ def suspects_of(
             plans = {(n, L): judge.plan(n, L) for n in sizes["width"] for L in sizes["depth"]}
             break
         except InputError as error:
-            untold = f"Tensors are not judged by themselves: {str(error).splitlines()[0]}"
+            untold = f"Tensors are not judged by themselves: {error}"
     if not plans:
         return [], untold
     found = [s for axis in asked for s in _Along(axis, runs, sizes[axis], plans, is_free, updates).suspects()]

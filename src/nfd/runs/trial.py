@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, NetworkWeights, described, first_line, place_of, trace_of
+from nfd.core.errors import InputError, InputTypeError, NetworkWeights, described, in_brief, place_of, trace_of
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member
@@ -49,7 +49,7 @@ def optimizer_of(task: Task, name: str, groups: list[dict[str, Any]]) -> torch.o
     try:
         made = task.make_optimizer(groups)
     except (TypeError, AttributeError) as error:
-        message = f"make_optimizer raised {type(error).__name__}: {first_line(error)}. {FROM_GROUPS}"
+        message = f"make_optimizer raised {type(error).__name__}: {in_brief(error)}. {FROM_GROUPS}"
         raise InputTypeError(message) from error
     if not hasattr(made, "param_groups"):
         raise InputTypeError(f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed
+from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed, in_brief
 from nfd.core.machine import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text
@@ -336,7 +336,7 @@ class Watch:
         try:
             yield
         except Exception as error:
-            message = (str(error).splitlines() or [""])[0][:300]
+            message = in_brief(error)
             self.failed = f"The watch failed after step {self.steps} ({type(error).__name__}: {message})."
 
 
