@@ -37,7 +37,7 @@ from nfd.families.streams import StreamEnds
 from nfd.meters.experts import Routing, routing_events
 from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
-from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
+from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
 from nfd.meters.verdict import (
     LIMITS,
     METERS,
@@ -293,10 +293,11 @@ class Check:
         """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
 
         ``rule`` and ``optimizer``, whether the check found no fault (``ok``), the width and depth of the base
-        (``base``), and the ``networks``: width, depth and ``readings``, each a ``nfd.watch.WatchRow``.
+        (``base``), the ``networks``: width, depth and ``readings``, each a ``nfd.watch.WatchRow``, and the
+        ``definition`` of their meters.
         """
         networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
-        names = {"rule": self.rule, "optimizer": self.optimizer}
+        names = {"rule": self.rule, "optimizer": self.optimizer, "definition": DEFINITION}
         return {**names, "ok": self.ok, "base": list(self.base), "networks": networks}
 
     def save(self, path: str | Path) -> None:
@@ -470,7 +471,8 @@ class Meters(Observer):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"at": None if self.at is None else list(self.at), "noise": self.noise}
+        at = None if self.at is None else list(self.at)
+        return {"at": at, "noise": self.noise, "definition": DEFINITION}
 
     def begin(self, member: Member, task: Task) -> Observation:
         return _Measurement(self, member, task)

@@ -23,7 +23,7 @@ from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
 from nfd.forecasts.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
-from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
+from nfd.meters.updates import DEFINITION, Baseline, Pass, layers_of, means_the_same, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
@@ -194,6 +194,7 @@ class Watch:
         """
         self._read_losses()
         state: dict[str, Any] = {"steps": self.steps, "rows": self.table, "losses": list(self.losses.items())}
+        state["definition"] = DEFINITION
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
             state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
@@ -211,7 +212,8 @@ class Watch:
             ValueError: if it is not such a state, or is that of another model.
         """
         try:
-            rows = [WatchRow(**row) for row in state["rows"]]
+            definition = int(state.get("definition", 1))
+            rows = [row for row in (WatchRow(**row) for row in state["rows"]) if means_the_same(row.meter, definition)]
             steps = check_count("state['steps']", state["steps"], minimum=0)
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             if start := state.get("start"):
