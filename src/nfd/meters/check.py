@@ -37,7 +37,7 @@ from nfd.families.streams import StreamEnds
 from nfd.meters.experts import Routing, routing_events
 from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
-from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
+from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of, quiet, readings
 from nfd.meters.verdict import (
     LIMITS,
     METERS,
@@ -63,7 +63,7 @@ from nfd.scaling.base import MakeModel
 from nfd.scaling.model import listed
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_of
 from nfd.scaling.rules import MAX_RATE, rule_named
-from nfd.scaling.samples import outputs_of
+from nfd.scaling.samples import as_written, outputs_of
 from nfd.store import Record
 
 
@@ -531,8 +531,15 @@ class _Measurement(Observation):
         network = stacks.pop("")
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
         told |= {"draws": global_state() != self.streams, "print": self.print}
+        if finite:
+            with quiet(module), as_written():
+                self.sizes.find_rounding(self._last_loss)
         told["tensors"] = self.sizes.read() if finite else []
         return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
+
+    def _last_loss(self) -> Tensor:
+        inputs, targets = self.task.batches[-1]
+        return self.task.value(self.member(inputs), targets)
 
     def _measure(self, step: int) -> _Meters:
         """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
