@@ -152,7 +152,7 @@ class BiasedKeys(Attention):
 
 @pytest.mark.parametrize(("eps", "is_sound"), [(1e-8, True), (1e-3, False)])
 def test_biases_of_keys_that_softmax_does_not_see_say_nothing_of_epsilon(eps: float, is_sound: bool) -> None:
-    """Their gradient is rounding, of which 1e-8 is 170 times as much at width 128. A large epsilon is found by others."""
+    """Their gradient is rounding, of which 1e-8 is 170 times as much at width 128. Others show a large epsilon."""
     make_model: Any = lambda width, depth: GPT(Size(width, depth), attention=BiasedKeys)  # noqa: E731
     task = nfd.Task(batches(steps=3), make_optimizer=partial(adamw, eps=eps))
     check = nfd.check(make_model, task, [32, 64, 128], [2], lr=3e-3, rule="standard", seeds=2)

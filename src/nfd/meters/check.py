@@ -52,9 +52,11 @@ from nfd.meters.verdict import (
     growth,
     is_fault,
     networks,
+    norms_of,
     row_name,
     rows,
     stacks_of,
+    weak_norms,
 )
 from nfd.runs.sweep import Sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
@@ -170,13 +172,13 @@ def check(
     _check_seeds(runs)
     for run, event in [*routing_events(runs)]:
         run["events"].append(event)
-    stacks = stacks_of(runs)
+    stacks, beside = stacks_of(runs), weak_norms(runs)
     table = [
         row | ({"stack": stack} if stack else {}) | {"step": step}
         for axis in AXES
         for step in looks
         for stack in stacks
-        for row in rows(networks(runs, step, stack), sizes, axis, family.rule)
+        for row in rows(networks(runs, step, stack), sizes, axis, family.rule, beside)
     ]
     table.sort(
         key=lambda row: (AXES.index(row["axis"]), [*METERS].index(row["meter"]), stacks.index(row.get("stack", "")))
@@ -495,6 +497,7 @@ class _Measurement(Observation):
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
         self.losses: list[float] = []
+        self.weak_norms = dict[str, float]()
         self.streams = global_state()
 
     def after(self, row: Step) -> None:
@@ -530,6 +533,7 @@ class _Measurement(Observation):
         stacks = {stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()}
         network = stacks.pop("")
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
+        told["weak_norms"] = self.weak_norms
         told |= {"draws": global_state() != self.streams, "print": self.print}
         if finite:
             with quiet(module), as_written():
@@ -560,8 +564,17 @@ class _Measurement(Observation):
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
-        """Reads the gradient of the stream at the start, or before every look that was asked for, and then keeps the
-        matrices that the update will change."""
+        """Reads norms and the gradient of the stream at the start, or the latter before every look that was asked for,
+        and then keeps the matrices that the update will change."""
+        if step == 0:
+            with norms_of(self.member.module) as self.weak_norms, self._around(step):
+                yield
+            return
+        with self._around(step):
+            yield
+
+    @contextmanager
+    def _around(self, step: int) -> Iterator[None]:
         asked = self.asked.at is not None
         if step + 1 not in self.looks if asked else step > 0:
             yield

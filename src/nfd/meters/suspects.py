@@ -103,10 +103,13 @@ class Sizes:
         factor = torch.full_like(value, 1.37)
         plain = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
         times = torch.autograd.grad(value, parameters, factor, allow_unused=True)
-        pairs = [(name, a, b) for name, a, b in zip(names, plain, times, strict=True) if a is not None and b is not None]
-        self.rounding = frozenset(
-            name for name, a, b in pairs if rms(b.double() / float(factor) - a.double()) > _ROUNDING * rms(a)
-        )
+        rounding = set[str]()
+        for name, a, b in zip(names, plain, times, strict=True):
+            if a is None or b is None:
+                continue
+            if rms(b.double() / float(factor) - a.double()) > _ROUNDING * rms(a):
+                rounding.add(name)
+        self.rounding = frozenset(rounding)
 
     def read(self) -> list[Row]:
         """A row for every tensor."""

@@ -47,6 +47,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -79,7 +80,8 @@ class Look:
     """The meters of a network after a step, those of its matrices and those of its blocks, by name.
 
     ``stacks`` has those of every stack of blocks by the name of the stack, where there are several. ``bounds`` has by
-    stack what ``inner_update`` and ``stream_update`` would be at perfect alignment.
+    stack what ``inner_update`` and ``stream_update`` would be at perfect alignment, and ``activation_update`` if what
+    training changes in every block had one direction.
     """
 
     network: dict[str, float]
@@ -183,7 +185,7 @@ class Baseline:
                     trained.callback(weight.copy_, weight.detach().clone())
                     fill_(weight, start)
             stacks = self._of_stacks(now, matrices, responses, written)
-        bounds = {stack: self._bounds(stack, responses, meters) for stack, meters in stacks.items()}
+        bounds = {stack: self._bounds(stack, responses, meters, now) for stack, meters in stacks.items()}
         network = stacks.pop("")
         aligned = [meters["alignment"] for meters in matrices.values() if "alignment" in meters]
         if aligned:
@@ -224,10 +226,13 @@ class Baseline:
         return [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
 
     def _bounds(
-        self, stack: str, responses: Mapping[str, _Squares | None], meters: Mapping[str, float]
+        self, stack: str, responses: Mapping[str, _Squares | None], meters: Mapping[str, float], now: Pass
     ) -> dict[str, float]:
-        """What the meters of inner and outer matrices of a stack would be at perfect alignment, where that is seen."""
+        """What meters of a stack would be at perfect alignment, where that is seen."""
         bounds = {}
+        parts = [self._parts_of_stream(seen, stack) for seen in (now, self.before)]
+        if parts[0] and len(parts[0]) == len(parts[1]):
+            bounds["activation_bound"] = math.fsum(rms(a - b) for a, b in zip(*parts, strict=True))
         inner, outer = (self._of_stack(stack, names, responses) for names in (self.inner, self.outer))
         if inner:
             bounds["inner_bound"] = _pooled(inner, 1)
@@ -235,6 +240,15 @@ class Baseline:
         if response:  # factors of the forward pass are those of the meter
             bounds["stream_bound"] = meters["stream_update"] * _pooled(outer, 1) / response
         return bounds
+
+    def _parts_of_stream(self, seen: Pass, stack: str) -> list[Tensor]:
+        """What the stream of a stack is the sum of: what enters its first block, and what every block adds to it."""
+        blocks = self.member.stacks.get(stack, ())
+        streams = [seen.entering.get(stack), *(seen.behind.get(block) for block in blocks)]
+        shown = [h for h in streams if h is not None]
+        if not blocks or len(shown) < len(streams) or len({h.shape for h in shown}) > 1:
+            return []
+        return [shown[0], *(after - before for before, after in pairwise(shown))]
 
     def _written(self, calls: _Calls) -> dict[str, Tensor]:
         """What training of the outer matrices adds to the stream in every block that is called as a module.
