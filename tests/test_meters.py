@@ -85,6 +85,28 @@ def test_words_follow_from_the_exponent_and_whether_the_meter_has_independent_pa
     assert ("from width 32 to 256" in row["cause"]) == (reason != "flat")
 
 
+@pytest.mark.parametrize(
+    ("update", "bound", "word", "reason"),
+    [
+        (-0.3, 0.0, "LIMIT", "independent"),
+        (-0.3, -0.12, "LIMIT", "independent"),
+        (-0.3, -0.3, "COLLAPSES", "trend"),
+        (-0.7, 0.0, "COLLAPSES", "trend"),
+        (0.3, 0.0, "GROWS", "trend"),
+    ],
+)
+def test_updates_of_the_stream_may_fall_by_their_directions_and_not_by_their_sizes(
+    update: float, bound: float, word: str, reason: str
+) -> None:
+    runs = [
+        {"width": 32, "depth": L, "seed": s, "activation_update": L**update, "activation_bound": L**bound * 1.01**s}
+        for L in (2, 4, 8)
+        for s in range(3)
+    ]
+    (row,) = rows(runs, {"width": [32], "depth": [2, 4, 8]}, "depth", "complete-p")
+    assert (row["verdict"], row["reason"]) == (word, reason)
+
+
 def test_numbers_without_scatter_are_exact() -> None:
     laws = {"COLLAPSES": lambda n: 1 / n, "STABLE": lambda n: 2.3, "NOT MEASURED": lambda n: 0.0}
     got = {word: made(law, [64, 128, 256], scatter=0.0) for word, law in laws.items()}

@@ -108,6 +108,34 @@ def test_a_gpt_drifts_with_depth_under_mup_and_not_under_complete_p() -> None:
     assert planned.ok
 
 
+class NormedBranches(nn.Module):
+    """Norms behind branches only, as OLMo 2 has them, over weights of one standard deviation at every width."""
+
+    def __init__(self, width: int, depth: int, std: float) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.up = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+        self.down = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(depth))
+        for part in (*self.up, *self.down):
+            nn.init.normal_(part.weight, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for up, down, norm in zip(self.up, self.down, self.norms, strict=True):
+            h = h + norm(down(torch.relu(up(h))))
+        return self.head(h)
+
+
+@pytest.mark.parametrize(("std", "is_named"), [(1e-3, True), (0.3, False)])
+def test_norms_whose_epsilon_no_start_reaches_are_named_beside_a_fault(std: float, is_named: bool) -> None:
+    make = partial(NormedBranches, std=std)
+    check = checked(make, rule="complete-p", lr=1e-2, optimizer="adamw", depths=[2, 8], task=vectors(3))
+    assert check.ok != is_named
+    assert [text for text in check.wrong if "the epsilon of norms.* is" in text] == (check.wrong if is_named else [])
+    assert "check roles" not in str(check)
+
+
 class Fading(torch.optim.AdamW):
     """AdamW that from its fifth step on pulls weights back to their start, so that ``kept`` of every step is left."""
 

@@ -278,3 +278,71 @@ def test_a_terminal_gets_a_bar_unless_it_is_not_wanted() -> None:
     transferred, rest = rest.split("transferred")
     fitted, rest = rest.split("fitted")
     assert all(" runs" in screen and "left" in screen for screen in (checked, transferred, fitted, rest))
+
+
+# ---- refusals are said in full, and answered -------------------------------------------------------------------------
+
+
+class Spare(ResidualMLP):
+    """Has a tensor that nothing reads, so that no plan can know its role."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.spare = nn.Parameter(torch.zeros(1, 1, width))
+
+
+class Restored(ResidualMLP):
+    """Loads weights of another shape."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.head.load_state_dict({"weight": torch.zeros(3, 3), "bias": torch.zeros(3)})
+
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "check": lambda make, task, **more: nfd.check(make, task, [8, 16], [2], seeds=2, **more),
+    "transfer": lambda make, task, **more: nfd.transfer(
+        make, task, [8, 16], [2], (1e-3, 1e-2, 1e-1), seeds=2, rules=["complete-p"], **more
+    ),
+    "scaling_law": lambda make, task, **more: nfd.scaling_law(make, task, [8, 12, 16], [2], seeds=2, **more),
+    "predict": lambda make, task, **more: nfd.predict(
+        make, task, depth=2, width=128, weights="dense", replicates=2, **more
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_role_that_no_plan_can_decide_is_named_and_can_be_passed(verb: str) -> None:
+    with pytest.raises(ValueError, match=r"spare: .*[\s\S]*or the roles yourself: roles="):
+        VERBS[verb](Spare, batches(2, 8))
+    assert VERBS[verb](Spare, batches(2, 8), roles={"spare": "embedding"}) is not None
+
+
+def test_a_check_under_standard_says_why_tensors_are_not_judged_and_judges_them_with_roles() -> None:
+    silent, told = (
+        nfd.check(Spare, batches(2, 8), [8, 16], [2], rule="standard", seeds=2, roles=roles)
+        for roles in (None, {"spare": "embedding"})
+    )
+    assert "spare: a bare parameter" in str(silent)
+    assert "the roles yourself: roles=" in silent.notes[0]
+    assert told.notes == []
+    assert told.suspects
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_blocks_can_be_passed_to_every_verb(verb: str) -> None:
+    """They replace those of a family; a pattern that fits nothing is refused by its name."""
+    with pytest.raises(ValueError, match=r"'layers\.\*'"):
+        VERBS[verb](ResidualMLP, batches(2, 8), blocks="layers.*")
+    family = nfd.Family(ResidualMLP, (8, 2), blocks="layers.*")
+    assert VERBS[verb](family, batches(2, 8), blocks="blocks.*") is not None
+
+
+def test_blocks_and_roles_of_the_papers_networks_are_refused() -> None:
+    with pytest.raises(ValueError, match="blocks and roles are for other models"):
+        nfd.check(nfd.resnets(64, 10), batches(2, 8), [8, 16], [2], seeds=2, blocks="blocks.*")
+
+
+def test_an_error_of_several_lines_is_said_with_the_line_that_says_what_failed() -> None:
+    with pytest.raises(ValueError, match=r"Error\(s\) in loading state_dict for Linear: size mismatch for weight"):
+        nfd.check(Restored, batches(2, 8), [8, 16], [2], seeds=2)

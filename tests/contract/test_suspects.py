@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from tests.bestiary.beasts import BEASTS, FewHeads, FewHeadsByRoot
-from tests.bestiary.gpt import BASE_DEPTH, BASE_WIDTH, GPT, Attention, Size, batches
+from tests.bestiary.gpt import BASE_DEPTH, BASE_WIDTH, GPT, Attention, Size, adamw, batches
+from tests.contract.common import batches as digits
 from torch import nn
 
 import nfd
@@ -132,3 +133,60 @@ def test_a_watch_tells_decays_that_are_not_planned(decay: Any, told: str) -> Non
     alerts = [str(alert) for alert in watch.alerts]
     assert len(alerts) == bool(told)
     assert all(told in alert for alert in alerts)
+
+
+# ---- tensors whose updates are no evidence ---------------------------------------------------------------------------
+
+
+class BiasedKeys(Attention):
+    """Queries, keys and values by layers with biases, as in GPT-2, BERT and Qwen."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
+        del self.qkv
+        self.q, self.k, self.v = (size.linear(size.width, size.width, bias=True) for _ in range(3))
+
+    def split(self, x: torch.Tensor) -> Any:
+        return (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+
+
+@pytest.mark.parametrize(("eps", "is_sound"), [(1e-8, True), (1e-3, False)])
+def test_biases_of_keys_that_softmax_does_not_see_say_nothing_of_epsilon(eps: float, is_sound: bool) -> None:
+    """Their gradient is rounding, of which 1e-8 is 170 times as much at width 128. Others show a large epsilon."""
+    make_model: Any = lambda width, depth: GPT(Size(width, depth), attention=BiasedKeys)  # noqa: E731
+    task = nfd.Task(batches(steps=3), make_optimizer=partial(adamw, eps=eps))
+    check = nfd.check(make_model, task, [32, 64, 128], [2], lr=3e-3, rule="standard", seeds=2)
+    epsilons = {suspect.tensor for suspect in check.suspects if suspect.what == "epsilon"}
+    assert check.ok == (not epsilons) == is_sound
+    assert "blocks.*.attn.k.bias" not in epsilons
+    assert is_sound or "blocks.*.mlp.up.weight" in epsilons
+
+
+class Unseen(nn.Module):
+    """Has tensors that what follows cancels, and one that hardly counts, beside some that do."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(64, width)
+        self.batch_norm = nn.BatchNorm1d(width)
+        self.queries, self.keys = nn.Linear(width, width), nn.Linear(width, width)
+        self.scale, self.gain = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(width))
+        self.tiny, self.small = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(width))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.batch_norm(self.embed(x))
+        seen = (self.queries(h) @ self.keys(h).T / h.shape[-1]).softmax(-1) @ h
+        h = nn.functional.rms_norm(self.scale * (h + seen), h.shape[-1:], self.gain, 1e-8)
+        return self.head(h + 1e-11 * self.tiny * h.square() + 1e-5 * self.small * h.square())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rounding_is_told_from_small_gradients(dtype: torch.dtype) -> None:
+    """In float32 a factor on the loss also shows the radius that a norm ignores; 16 bits lose it in rounding."""
+    make_model: Any = lambda width, depth: Unseen(width, depth).to(dtype)  # noqa: E731
+    pixels = [(x.to(dtype), y) for x, y in digits(2)]
+    check = nfd.check(make_model, pixels, [16, 32], [1], lr=1e-3, rule="standard", seeds=2)
+    for run in check.runs:
+        faint = {row["tensor"] for row in run["tensors"] if row["is_faint"]}
+        assert faint == {"embed.bias", "keys.bias", "scale", "tiny"}

@@ -122,12 +122,24 @@ def blaming(what: str, kind: type[UsageError] = InputError) -> Iterator[None]:
         if isinstance(error, InputError) or out_of_memory(error) or (ours and not refused):
             raise
         name = "" if refused else f"{type(error).__name__}: "
-        raise kind(f"{what}: {name}{first_line(error)}{place_of(error)}") from error
+        raise kind(f"{what}: {name}{in_brief(error)}{place_of(error)}") from error
 
 
-def first_line(error: BaseException) -> str:
-    """What an error of another library says, without its traces; its kind where it says nothing."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def in_brief(error: BaseException) -> str:
+    """Say what an error says: ours in full, one of another library without its traces.
+
+    A line that ends with a colon announces what follows, as of ``load_state_dict``, so that the next one is needed.
+    An error that says nothing gives its kind.
+    """
+    if isinstance(error, UsageError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    brief = list[str]()
+    for line in lines:
+        brief.append(line)
+        if not line.endswith(":"):
+            break
+    return " ".join(brief) or type(error).__name__
 
 
 LESS_MEMORY = (
@@ -300,7 +312,7 @@ def check_device(device: torch.device | str) -> torch.device:
         torch.zeros((), device=place).item()
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         raise InputError(
-            f"device must be one that PyTorch can use here, such as 'cpu'; got {device!r} ({first_line(error)})."
+            f"device must be one that PyTorch can use here, such as 'cpu'; got {device!r} ({in_brief(error)})."
         ) from None
     return place
 

@@ -15,6 +15,7 @@ from nfd.core.errors import (
     MOST,
     RESOLUTION,
     WIDEST,
+    InputError,
     InputTypeError,
     NetworkWeights,
     RuleName,
@@ -155,14 +156,22 @@ class Family:
         """The same family, its networks of every depth on one Brownian path where it has such: less noise in depth."""
         return self
 
-    def under(self, rule: str | None = None, optimizer: str | OptimizerLaw | None = None, sample: Any = None) -> Self:
-        """The same family with another rule, another optimizer, or a sample where it has none."""
-        changes = {"rule": rule, "optimizer": None if optimizer is None else law_of(optimizer).name}
-        changes |= {"sample": sample if self.sample is None else None}
+    def under(
+        self,
+        rule: str | None = None,
+        optimizer: str | OptimizerLaw | None = None,
+        sample: Any = None,
+        *,
+        blocks: str | Sequence[str] | None = None,
+        roles: Mapping[str, str] | None = None,
+    ) -> Self:
+        """The same family with another rule, optimizer, blocks or roles, or a sample where it has none."""
+        changes: dict[str, Any] = {"rule": rule, "optimizer": None if optimizer is None else law_of(optimizer).name}
+        changes |= {"sample": sample if self.sample is None else None, "blocks": blocks, "roles": roles}
         changes = {name: value for name, value in changes.items() if value is not None}
         if not changes:
             return self
-        changed = replace(self, **changes)  # type: ignore[arg-type]
+        changed = replace(self, **changes)
         changed._hash[:] = self._hash
         return changed
 
@@ -262,11 +271,15 @@ def as_family(
     rule: str | None = None,
     optimizer: str | OptimizerLaw | None = None,
     sample: Any = None,
+    *,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Family:
     """The family that a verb was given, or that of a plain function, whose base is then the smallest network.
 
-    ``rule`` and ``optimizer`` replace those of the family where they are given. ``more``: fields of that of a function.
+    ``rule``, ``optimizer``, ``blocks`` and ``roles`` replace those of the family where they are given. ``more``: fields
+    of that of a function.
     """
     if not isinstance(family, Family):
         if isinstance(family, nn.Module) or not callable(family):
@@ -277,7 +290,7 @@ def as_family(
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
             family = replace(family, base=(1, 1))  # the rate of such networks is that of width and depth 1
-    family = family.under(rule, optimizer, sample)
+    family = family.under(rule, optimizer, sample, blocks=blocks, roles=roles)
     # Code can change under a name: what a closure holds, or what a notebook defines again.
     family._read_code()
     return family
@@ -299,6 +312,22 @@ class NetworkFamily(Family):
     @property
     def resolution(self) -> float | None:
         return None  # the paper's limits are of networks that drop nothing
+
+    def under(
+        self,
+        rule: str | None = None,
+        optimizer: str | OptimizerLaw | None = None,
+        sample: Any = None,
+        *,
+        blocks: str | Sequence[str] | None = None,
+        roles: Mapping[str, str] | None = None,
+    ) -> Self:
+        if blocks is not None or roles is not None:
+            raise InputError(
+                f"blocks and roles are for other models than the paper's, whose plan knows them; got {blocks=}, "
+                f"{roles=}. Leave them out."
+            )
+        return super().under(rule, optimizer, sample)
 
     def along_one_path(self, depth: int) -> Self:
         made = self.make_model

@@ -17,6 +17,8 @@ from nfd.scaling.samples import outputs_of
 
 _GIVEN = 4  # inputs of modules that are kept: one of them may be the stream that a branch was added to
 _ROUNDED = 4  # last digits by which what was added may differ from a multiple of what the block made
+_ROWS = 8  # vectors that two numbers of a channel must explain; so many chance does not fit
+_KEPT = 0.01  # of the stream before, at least: a model that only rescales the stream adds nothing to it
 
 
 class EndGradients(NamedTuple):
@@ -48,16 +50,19 @@ class StreamEnds:
     Some blocks return the stream. Others return a branch that the model adds, ``h = h + a * block(h)``: the stream
     behind such a block is what a module takes next that differs from the stream before by a multiple of the branch.
     Where no module takes it, as with a mean over positions behind the last block, a block is as the one before it in
-    its stack; a first block then counts as one that returns the stream.
+    its stack; a first block then counts as one that returns the stream. A model may also mix the two by channel, ``h =
+    b * h + a * block(h)``, as ``torch.lerp`` or a learned gain do.
 
     ``first`` and ``last`` hold, by the name of the stack, a tensor per call of that block; blocks that are not called
-    as modules have none. ``before`` and ``behind`` have the stream around a block's last call, by the block's name.
+    as modules have none. ``before`` and ``behind`` have the stream around a block's last call, by the block's name, and
+    ``gains`` what the model multiplies the block's output by, a number or one of every channel.
     """
 
     first: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     last: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     before: dict[str, Tensor] = field(default_factory=dict)
     behind: dict[str, Tensor] = field(default_factory=dict)
+    gains: dict[str, float | Tensor] = field(default_factory=dict)
     _given: tuple[Tensor, ...] = ()  # to the latest modules outside of blocks, and blocks
     _call: _Call | None = None
     _added: dict[str, tuple[int, float]] = field(default_factory=dict)  # by stack: to which of given, by what factor
@@ -85,12 +90,16 @@ class StreamEnds:
                 return
             if torch.equal(h, call.made):
                 self._put(call, call.given[0], h, 1.0)
+                self.gains[call.block] = 1.0
                 return
             for index, z in enumerate(call.given):
                 factor = _factor(z, call.made, h)
-                if factor is not None:
-                    self._added[call.stack] = index, factor
+                gain = _gain_of_channels(z, call.made, h) if factor is None else factor
+                if gain is not None:
+                    if factor is not None:
+                        self._added[call.stack] = index, factor
                     self._put(call, z, h, 1.0)
+                    self.gains[call.block] = gain
                     for end, is_there, stream in ((self.first, call.is_first, z), (self.last, call.is_last, h)):
                         if is_there:
                             end[call.stack].pop()
@@ -111,6 +120,7 @@ class StreamEnds:
             z = call.given[min(index, len(others))]
             is_branch = stack in self._added and z.shape == call.made.shape
             self._put(call, z, z + factor * call.made if is_branch else call.made, factor if is_branch else 1.0)
+            self.gains[call.block] = factor if is_branch else 1.0
             self._call = call
 
     def _put(self, call: _Call, before: Tensor, behind: Tensor, share: float) -> None:
@@ -142,6 +152,30 @@ def _factor(before: Tensor, made: Tensor, behind: Tensor) -> float | None:
     factor = (added * branch).sum() / size if size > 0 else size + 1
     rounded = torch.finfo(behind.dtype).eps * (z.norm() + h.norm()) + torch.finfo(made.dtype).eps * added.norm()
     return float(factor) if (added - factor * branch).norm() <= _ROUNDED * rounded else None
+
+
+def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | None:
+    """Find a of ``behind = b * before + a * made``, with an a and a b for every channel; None where this fails.
+
+    Returns:
+        A tensor that multiplies ``made``.
+    """
+    if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
+        return None
+    channels = 1 if made.dim() > 3 else made.dim() - 1
+    z, branch, h = (part.detach().double().movedim(channels, 0).flatten(1) for part in (before, made, behind))
+    if z.shape[1] < _ROWS:
+        return None
+    parts = torch.stack([z, branch], -1)
+    keep, gain = (torch.linalg.pinv(parts.mT @ parts, hermitian=True) @ (parts.mT @ h[..., None])).squeeze(-1).T
+    written = gain[:, None] * branch
+    left = h - keep[:, None] * z - written
+    rounded = torch.finfo(behind.dtype).eps * (z.norm() + h.norm() + written.norm())
+    if left.norm() > _ROUNDED * rounded or float(keep.min()) < _KEPT:
+        return None
+    shape = (-1, *[1] * (made.dim() - 1 - channels))
+    of_channels: Tensor = gain.to(made.dtype).view(shape)
+    return of_channels
 
 
 def _vectors_of(h: Tensor) -> tuple[Tensor, Tensor]:

@@ -272,6 +272,8 @@ def scaling_law(
     *,
     seeds: int = 4,
     lengths: Sequence[int] | None = None,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> ScalingLaw:
     """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.
@@ -296,6 +298,7 @@ def scaling_law(
         seeds: of each size, at least 2.
         lengths: numbers of steps, on the first batches; by default one, on all. With several, a ``schedule`` must take
             ``steps``.
+        blocks, roles: in place of those of the family; as in ``nfd.plan``.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -315,7 +318,7 @@ def scaling_law(
 
     task = as_task(task)
     widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
-    family = as_family(family, (widths[0], depths[0]), sample=task.sample)
+    family = as_family(family, (widths[0], depths[0]), sample=task.sample, blocks=blocks, roles=roles)
     family.check_sizes(widths, depths)
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)

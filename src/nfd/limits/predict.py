@@ -66,6 +66,8 @@ def predict(
     weights: NetworkWeights | None = None,
     rtol: float | None = None,
     outputs: bool = False,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> Prediction:
     """Predict how an infinitely wide network trains: its loss before every step, with 95 % intervals.
@@ -97,11 +99,12 @@ def predict(
         rtol: the relative standard error that you want; R is doubled until it is met. At infinite depth also how far
             the last doubling may move the losses, by default 0.01.
         outputs: also give the outputs of every step.
+        blocks, roles: as in ``nfd.plan``.
         sweep: where networks are trained and kept.
 
     Returns:
         A ``Prediction``. If training diverges, numbers are not-a-number from that step on, and ``note`` says so.
-        Estimates are not clipped: where a loss is smaller than its error they may be negative.
+        Estimates smaller than their error may be negative.
 
     Raises:
         ValueError, TypeError: naming the argument; for rules and optimizers without a limit, and for networks that do
@@ -110,7 +113,8 @@ def predict(
     Source: Theorem 1 and Definition 1 for ``feedback="independent"``; docs/mathematics/extrapolation.md.
     """
     start, depth, task = time.perf_counter(), check_depth(depth), as_task(task)
-    family = as_family(family, (64, 4 if depth == math.inf else int(depth)), sample=task.sample)
+    base = 64, 4 if depth == math.inf else int(depth)
+    family = as_family(family, base, sample=task.sample, blocks=blocks, roles=roles)
     weights = weights or ("structured" if family.law.equivariant else "dense")
     check_limit(family.rule, depth)
     if check_choice("weights", weights, get_args(NetworkWeights)) != "dense" and not family.law.equivariant:

@@ -37,7 +37,7 @@ from nfd.families.streams import StreamEnds
 from nfd.meters.experts import Routing, routing_events
 from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
-from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, meter_of, readings
+from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of, quiet, readings
 from nfd.meters.verdict import (
     LIMITS,
     METERS,
@@ -52,9 +52,11 @@ from nfd.meters.verdict import (
     growth,
     is_fault,
     networks,
+    norms_of,
     row_name,
     rows,
     stacks_of,
+    weak_norms,
 )
 from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
@@ -63,7 +65,7 @@ from nfd.scaling.base import MakeModel
 from nfd.scaling.model import listed, tensors
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
-from nfd.scaling.samples import outputs_of
+from nfd.scaling.samples import as_written, outputs_of
 from nfd.store import Record
 
 
@@ -80,6 +82,8 @@ def check(
     seeds: int = SEEDS,
     at: Sequence[int] | None = None,
     noise: bool = False,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> Check:
     """Check whether the training of a model depends on its width and depth.
@@ -109,7 +113,7 @@ def check(
         task: batches, one per step, or an ``nfd.Task``.
         widths, depths: every pair is trained. One value leaves an axis out.
         lr: rate of the base; by default 0.1 for SGD, 0.001 for others.
-        rule, optimizer: in place of those of the family; as in ``nfd.plan``.
+        rule, optimizer, blocks, roles: in place of those of the family; as in ``nfd.plan``.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
@@ -128,7 +132,8 @@ def check(
     if all(len(s) < 2 for s in sizes.values()):
         raise InputError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
     task = as_task(task)
-    family = as_family(family, (sizes["width"][0], sizes["depth"][0]), rule, optimizer, task.sample)
+    base = (sizes["width"][0], sizes["depth"][0])
+    family = as_family(family, base, rule, optimizer, task.sample, blocks=blocks, roles=roles)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)
     rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     if at is not None:
@@ -166,13 +171,13 @@ def check(
     _check_seeds(runs)
     for run, event in [*routing_events(runs)]:
         run["events"].append(event)
-    stacks = stacks_of(runs)
+    stacks, beside = stacks_of(runs), weak_norms(runs)
     table = [
         row | ({"stack": stack} if stack else {}) | {"step": step}
         for axis in AXES
         for step in looks
         for stack in stacks
-        for row in rows(networks(runs, step, stack), sizes, axis, family.rule)
+        for row in rows(networks(runs, step, stack), sizes, axis, family.rule, beside)
     ]
     table.sort(
         key=lambda row: (AXES.index(row["axis"]), [*METERS].index(row["meter"]), stacks.index(row.get("stack", "")))
@@ -291,12 +296,12 @@ class Check:
         """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
 
         ``rule``, ``optimizer`` and ``lr``, whether the check found no fault (``ok``), the width and depth of the base
-        (``base``), and the ``networks``: width, depth, the ``shapes`` of their tensors, and ``readings``, each a
-        ``nfd.watch.WatchRow``.
+        (``base``), the ``definition`` of the meters, and the ``networks``: width, depth, the ``shapes`` of their
+        tensors, and ``readings``, each a ``nfd.watch.WatchRow``.
         """
         parts = ("width", "depth", "shapes", "readings")
         networks = [{name: run[name] for name in parts if name in run} for run in self.runs]
-        names = {"rule": self.rule, "optimizer": self.optimizer, "lr": self.lr}
+        names = {"rule": self.rule, "optimizer": self.optimizer, "lr": self.lr, "definition": DEFINITION}
         return {**names, "ok": self.ok, "base": list(self.base), "networks": networks}
 
     def save(self, path: str | Path) -> None:
@@ -470,7 +475,8 @@ class Meters(Observer):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"at": None if self.at is None else list(self.at), "noise": self.noise}
+        at = None if self.at is None else list(self.at)
+        return {"at": at, "noise": self.noise, "definition": DEFINITION}
 
     def begin(self, member: Member, task: Task) -> Observation:
         return _Measurement(self, member, task)
@@ -493,6 +499,7 @@ class _Measurement(Observation):
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
         self.losses: list[float] = []
+        self.weak_norms = dict[str, float]()
         self.streams = global_state()
 
     def after(self, row: Step) -> None:
@@ -528,10 +535,18 @@ class _Measurement(Observation):
         stacks = {stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()}
         network = stacks.pop("")
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
+        told["weak_norms"] = self.weak_norms
         told |= {"draws": global_state() != self.streams, "print": self.print}
+        if finite:
+            with quiet(module), as_written():
+                self.sizes.find_rounding(self._last_loss)
         told["tensors"] = self.sizes.read() if finite else []
         told["shapes"] = {name: list(t.shape) for name, t in tensors(module).items()}
         return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
+
+    def _last_loss(self) -> Tensor:
+        inputs, targets = self.task.batches[-1]
+        return self.task.value(self.member(inputs), targets)
 
     def _measure(self, step: int) -> _Meters:
         """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
@@ -552,8 +567,17 @@ class _Measurement(Observation):
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
-        """Reads the gradient of the stream at the start, or before every look that was asked for, and then keeps the
-        matrices that the update will change."""
+        """Reads norms and the gradient of the stream at the start, or the latter before every look that was asked for,
+        and then keeps the matrices that the update will change."""
+        if step == 0:
+            with norms_of(self.member.module) as self.weak_norms, self._around(step):
+                yield
+            return
+        with self._around(step):
+            yield
+
+    @contextmanager
+    def _around(self, step: int) -> Iterator[None]:
         asked = self.asked.at is not None
         if step + 1 not in self.looks if asked else step > 0:
             yield

@@ -6,18 +6,22 @@ The meters of a check say that something grows. Its suspects say where. Of every
     change   rms(W - W(0)) after the last step; |W - W(0)|_2 where the optimizer fixes the largest singular value (Muon)
     decay    its rate times its weight decay
     epsilon  Adam's epsilon over the root of its second moment
+    effect   its rate times the sum of |dLoss/dW|: the most that an update of Adam's size moves the loss
 
 and a plan of the same model under a rule of mup's kind says how start and change are to follow the sizes, with what the
 model's own forward pass multiplies the tensor by. What is left is the *excess*, a power of width or depth that is to
 be 0. Updates of sound networks of Adam have the exponents of their rates; those of SGD follow their gradients, which
 have the powers of ``nfd.scaling.rules`` in sound networks alone.
+
+A tensor whose gradient is rounding (biases of keys, which softmax does not see, or of what a norm of channels follows)
+or whose effect is next to nothing (``A_log`` of a state space that begins small) is not judged by its updates.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -59,26 +63,66 @@ class Sizes:
         )  # of the paper's all is known
         self.start = copies({name: t for name, t in own.items() if name not in kept}) | dict(kept) if own else {}
         self.settings: dict[str, Row] = {name: {} for name in self.start}
+        self.effects = dict[str, float]()
+        self.rounding: frozenset[str] = frozenset()
         self.optimizer: Any = None
         self.names = {id(t.parameter): name for name, t in own.items()}
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the rates of a step, which later ones replace: a loop may overwrite those of the groups."""
+        """Note rates, which those of later steps replace, as a loop may overwrite those of the groups, and effects."""
         self.optimizer, names = optimizer, self.names
         for group in optimizer.param_groups:
             rate, decay = float(group.get("lr") or 0.0), float(group.get("weight_decay") or 0.0)
-            for name in {names.get(id(p), "") for p in group["params"]} & self.settings.keys() if rate else ():
+            for p in group["params"] if rate else ():
+                name = names.get(id(p), "")
+                if name not in self.settings:
+                    continue
                 self.settings[name] = {"rate": rate, "decay": rate * decay}
+                if p.grad is None or p.grad.is_sparse:
+                    continue
+                effect = rate * float(whole(p.grad).abs().sum(dtype=torch.float64))
+                # The largest of all steps: a batch may miss an expert, and heads may start at zero.
+                self.effects[name] = max(effect, self.effects.get(name, 0.0))
+
+    def find_rounding(self, loss: Callable[[], Tensor]) -> None:
+        """Find tensors whose gradient is rounding, among those of a small effect.
+
+        A gradient is linear in the loss, its rounding is not: of 1.37 times the loss a gradient changes in the last
+        digits, and what is left of terms that cancel changes by its own size (0.7 to 1.8 of it in float32, bfloat16 and
+        under autocast; other gradients by 5e-7, in 16 bits by 5e-3).
+
+        Args:
+            loss: of the last batch; called once, and only if such tensors are there.
+        """
+        infos, most = tensors(self.member.module), max(self.effects.values(), default=0.0)
+        names = [name for name, effect in self.effects.items() if effect < _SMALL_EFFECT * most]
+        if not names:
+            return
+        parameters = [infos[name].parameter for name in names]
+        value = loss()
+        factor = torch.full_like(value, 1.37)
+        plain = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+        times = torch.autograd.grad(value, parameters, factor, allow_unused=True)
+        rounding = set[str]()
+        for name, a, b in zip(names, plain, times, strict=True):
+            if a is None or b is None:
+                continue
+            if rms(b.double() / float(factor) - a.double()) > _ROUNDING * rms(a):
+                rounding.add(name)
+        self.rounding = frozenset(rounding)
 
     def read(self) -> list[Row]:
         """A row for every tensor."""
         infos, epsilons = tensors(self.member.module), self._epsilons()
+        most = max(self.effects.values(), default=0.0)
         rows = []
         for name, start in self.start.items():
             changed = whole(infos[name].parameter.detach()) - start
             in_norm = self.member.plan.law_for(name).unit == WHOLE_MATRIX and changed.dim() > 1
             sizes = {"start": rms(start), "change": spectral_norm(changed) if in_norm else rms(changed)}
-            rows.append({"tensor": name, **sizes, **self.settings[name], "epsilon": epsilons.get(name, 0.0)})
+            is_faint = name in self.rounding or self.effects.get(name, most) < _NO_EFFECT * most
+            row = {"tensor": name, **sizes, **self.settings[name], "epsilon": epsilons.get(name, 0.0)}
+            rows.append(row | {"is_faint": is_faint})
         return rows
 
     def _epsilons(self) -> dict[str, float]:
@@ -94,7 +138,14 @@ class Sizes:
 
 # ---- what all networks show ------------------------------------------------------------------------------------------
 
-_IDLE = 0.02  # of what a normalised update would change: a tensor whose gradient is rounding, as of biases of keys
+_IDLE = 0.02  # of what a normalised update would change: a tensor that does not move
+# Of the largest effect of a tensor: those below it may have a gradient of rounding, which is 4e-6 at most in 16 bits
+# and 1e-9 in float32 (biases of keys and before batch normalisation, widths 32 and 256)
+_SMALL_EFFECT = 1e-4
+_ROUNDING = 0.1  # of a gradient that changes with a factor on the loss: it is rounding
+# Of the largest effect: nothing that such a tensor does can be seen in the loss. A_log of Falcon-H1 has 4e-12 and of
+# Granite's hybrids 3e-10 of it (widths 32 to 128, initial weights of 0.02); a branch behind a gain of 1e-6 has 1e-7.
+_NO_EFFECT = 1e-8
 _RULING = 0.3  # of the gradient: an epsilon that decides the size of Adam's updates
 _ALIKE = 0.15  # exponents that are the same
 
@@ -143,7 +194,7 @@ def suspects_of(
             plans = {(n, L): judge.plan(n, L) for n in sizes["width"] for L in sizes["depth"]}
             break
         except InputError as error:
-            untold = f"Tensors are not judged by themselves: {str(error).splitlines()[0]}"
+            untold = f"Tensors are not judged by themselves: {error}"
     if not plans:
         return [], untold
     found = [s for axis in asked for s in _Along(axis, runs, sizes[axis], plans, is_free, updates).suspects()]
@@ -220,15 +271,20 @@ class _Along:
 
     @cached_property
     def idle(self) -> frozenset[str]:
-        """Kinds that normalised updates do not move, as their gradients are rounding: biases of keys."""
-        moved, kinds = set[str](), set[str]()
+        """Kinds whose updates are no evidence: normalised ones move them nowhere, or most networks do not need them."""
+        moved, faint, networks_of = set[str](), Counter[str](), Counter[str]()
         for run in self.runs:
-            plan = self.plan(run)
+            plan, needed, kinds = self.plan(run), set[str](), set[str]()
             for t in run["tensors"]:
-                kinds.add(kind := _kind(t["tensor"], plan))
+                kind = _kind(t["tensor"], plan)
+                kinds.add(kind)
                 if plan.law_for(t["tensor"]).degree or t["change"] > _IDLE * t.get("rate", 0.0):
                     moved.add(kind)
-        return frozenset(kinds - moved)
+                if not t["is_faint"]:
+                    needed.add(kind)
+            networks_of.update(kinds)
+            faint.update(kinds - needed)
+        return frozenset(kind for kind, count in networks_of.items() if kind not in moved or 2 * faint[kind] >= count)
 
     @cached_property
     def lacking(self) -> frozenset[str]:

@@ -4,7 +4,8 @@ With ``z`` what a matrix is applied to in the trained network, ``W`` its effecti
 and (0) marking the start:
 
     inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
-    stream_update          rms over outer matrices of (L / T) (W - W(0)) z             Eqs. 33, 34 (T = 1 elsewhere)
+    stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices at their start))
+                                                                                       Eqs. 33, 34 (T = 1 elsewhere)
     function_update        rms(f - f(0))
     function_update_inner  rms(f - f with the inner matrices at their start)
     first_activation       rms of the stream that enters the first block
@@ -13,8 +14,12 @@ and (0) marking the start:
     update_to_weight       rms over inner (without blocks: hidden) matrices of |W - W(0)|_2 / |W(0)|_2
     alignment              rms over matrices of the alignment of their last update with their inputs, below
 
-Matrices count whose module does nothing but apply them (linear layers, convolutions, fused attention inputs). Batch
-normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
+where ``b`` is what a block adds to the stream h of the trained network, with every factor that the forward pass has,
+wherever it is written. Where blocks are not called as modules, and in the paper's networks, whose blocks are linear in
+their outer matrix, ``stream_update`` is the rms over outer matrices of (L / T) (W - W(0)) z.
+
+Other meters count matrices whose module does nothing but apply them (linear layers, convolutions, fused attention
+inputs). Batch normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
 
 A network of several stacks of blocks, such as an encoder and a decoder, has all but the ``function`` meters once for
 every stack, with its own depth as L: one number for both would hide what happens in one.
@@ -37,11 +42,12 @@ Feature Learning (arXiv 2310.17813).
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -49,6 +55,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from nfd.core.errors import InputTypeError
 from nfd.core.estimates import rms
 from nfd.families.member import Member
 from nfd.families.network import DenseLinear
@@ -56,7 +63,7 @@ from nfd.scaling.model import TensorInfo, block_of, give_back, is_conv1d, module
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
-from nfd.scaling.samples import evaluating, outputs_of
+from nfd.scaling.samples import evaluating, mapped, outputs_of
 
 _Squares = tuple[float, float, int]  # of what training changed in an output, of its bound, and the number of entries
 Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
@@ -64,6 +71,7 @@ NO_BLOCKS = (
     "no residual blocks were found: where the model has some, pass blocks='path.to.blocks.*', or take a depth of at "
     "least 2."
 )
+DEFINITION = 2  # of the meters, stored with their numbers; since 2 stream_update is what blocks add
 HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
 
 
@@ -72,7 +80,8 @@ class Look:
     """The meters of a network after a step, those of its matrices and those of its blocks, by name.
 
     ``stacks`` has those of every stack of blocks by the name of the stack, where there are several. ``bounds`` has by
-    stack what ``inner_update`` and ``stream_update`` would be at perfect alignment.
+    stack what ``inner_update`` and ``stream_update`` would be at perfect alignment, and ``activation_update`` if what
+    training changes in every block had one direction.
     """
 
     network: dict[str, float]
@@ -105,6 +114,7 @@ class Baseline:
         self.summing = [n for n in self.matrices if plan.roles[n] not in INPUT_LIKE]
         self.hidden = self.inner or [n for n in self.matrices if plan.roles[n] == "hidden"]
         self.stack_of = {n: _stack_of(n, member.stacks) for n in self.matrices}
+        self._blocks = [block for blocks in member.stacks.values() for block in blocks]
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
         self.start = (keep or copies)({name: infos[name] for name in self.matrices})
@@ -119,8 +129,8 @@ class Baseline:
         self._start_sizes.clear()
 
     @torch.no_grad()
-    def seen(self) -> Pass:
-        """A forward pass over the sample."""
+    def seen(self, calls: Calls | None = None) -> Pass:
+        """A forward pass over the sample; ``calls`` notes what its blocks are given and make."""
         module, inputs = self.member.module, dict[str, Tensor]()
         infos, parts = tensors(module), modules(module)
 
@@ -135,7 +145,11 @@ class Baseline:
                         hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
             hooks.enter_context(quiet(module))
             stream = hooks.enter_context(self.member.stream())
+            if calls is not None and self.member.net is None:
+                hooks.enter_context(calls.noted(parts, self._blocks))
             outputs = outputs_of(self.member(self.sample)).detach()
+            if calls is not None:
+                calls.gains = stream.gains
         features = [inputs[n] for n in self.readers if n in inputs] or [outputs]
         ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
         added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
@@ -148,7 +162,7 @@ class Baseline:
         return copies({name: infos[name] for name in self.summing})
 
     @torch.no_grad()
-    def look(self, previous: Mapping[str, Tensor] | None = None, now: Pass | None = None) -> Look:
+    def look(self, previous: Mapping[str, Tensor] | None = None, seen: tuple[Pass, Calls] | None = None) -> Look:
         """The meters of the network, of every matrix and of every block.
 
         Every matrix has ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``. A matrix that reads the
@@ -158,11 +172,16 @@ class Baseline:
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
-            now: the present pass, of ``seen()``, where it was made already.
+            seen: the present pass and the calls of its blocks, of ``seen()``, where it was made already.
         """
-        now = self.seen() if now is None else now
+        if seen is None:
+            calls = Calls()
+            now = self.seen(calls)
+        else:
+            now, calls = seen
         infos = tensors(self.member.module)
         before = previous or {}
+        written = self._written(calls)
         matrices, responses = dict[str, dict[str, float]](), dict[str, _Squares | None]()
         with ExitStack() as trained:  # inner matrices go to their start, and back behind it
             for name in self.matrices:
@@ -171,14 +190,8 @@ class Baseline:
                 if name in self.inner:
                     trained.callback(weight.copy_, weight.detach().clone())
                     fill_(weight, start)
-            stacks = self._of_stacks(now, matrices, responses)
-        parts = {"inner_bound": self.inner, "stream_bound": self.outer}
-        bounds = {
-            stack: {
-                bound: _pooled(own, 1) for bound, n in parts.items() if (own := self._of_stack(stack, n, responses))
-            }
-            for stack in stacks
-        }
+            stacks = self._of_stacks(now, matrices, responses, written)
+        bounds = {stack: self._bounds(stack, responses, meters, now) for stack, meters in stacks.items()}
         network = stacks.pop("")
         aligned = [meters["alignment"] for meters in matrices.values() if "alignment" in meters]
         if aligned:
@@ -218,8 +231,65 @@ class Baseline:
     def _of_stack(self, stack: str, names: Iterable[str], responses: Mapping[str, _Squares | None]) -> list[_Squares]:
         return [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
 
+    def _bounds(
+        self, stack: str, responses: Mapping[str, _Squares | None], meters: Mapping[str, float], now: Pass
+    ) -> dict[str, float]:
+        """What meters of a stack would be at perfect alignment, where that is seen."""
+        bounds = {}
+        parts = [self._parts_of_stream(seen, stack) for seen in (now, self.before)]
+        if parts[0] and len(parts[0]) == len(parts[1]):
+            bounds["activation_bound"] = math.fsum(rms(a - b) for a, b in zip(*parts, strict=True))
+        inner, outer = (self._of_stack(stack, names, responses) for names in (self.inner, self.outer))
+        if inner:
+            bounds["inner_bound"] = _pooled(inner, 1)
+        response = _pooled(outer) if outer else 0.0
+        if response:  # factors of the forward pass are those of the meter
+            bounds["stream_bound"] = meters["stream_update"] * _pooled(outer, 1) / response
+        return bounds
+
+    def _parts_of_stream(self, seen: Pass, stack: str) -> list[Tensor]:
+        """What the stream of a stack is the sum of: what enters its first block, and what every block adds to it."""
+        blocks = self.member.stacks.get(stack, ())
+        streams = [seen.entering.get(stack), *(seen.behind.get(block) for block in blocks)]
+        shown = [h for h in streams if h is not None]
+        if not blocks or len(shown) < len(streams) or len({h.shape for h in shown}) > 1:
+            return []
+        return [shown[0], *(after - before for before, after in pairwise(shown))]
+
+    def _written(self, calls: Calls) -> dict[str, Tensor]:
+        """What training of the outer matrices adds to the stream in every block that is called as a module.
+
+        One more forward pass, in which outer matrices are at their start and every block is given what it is given in
+        the trained network: the stream, and all that is made outside of blocks.
+        """
+        module = self.member.module
+        infos, parts = tensors(module), modules(module)
+        writers = {name: block_of(name, self._blocks) for name in self.outer}
+        blocks = {block for block in writers.values() if block in calls.made}
+        if not blocks:
+            return {}
+        again = Calls()
+        with ExitStack() as trained:
+            for name in (name for name, block in writers.items() if block in blocks):
+                weight = infos[name].parameter
+                trained.callback(weight.copy_, weight.detach().clone())
+                fill_(weight, self.start[name])
+            trained.enter_context(quiet(module))
+            trained.enter_context(calls.repeated(parts))
+            trained.enter_context(again.noted(parts, self._blocks))
+            self.member(self.sample)
+        return {
+            block: calls.gains.get(block, 1.0) * (calls.made[block] - again.made[block])
+            for block in blocks
+            if block in again.made and again.made[block].shape == calls.made[block].shape
+        }
+
     def _of_stacks(
-        self, now: Pass, matrices: Mapping[str, Mapping[str, float]], responses: Mapping[str, _Squares | None]
+        self,
+        now: Pass,
+        matrices: Mapping[str, Mapping[str, float]],
+        responses: Mapping[str, _Squares | None],
+        written: Mapping[str, Tensor],
     ) -> dict[str, dict[str, float]]:
         """The meters of every stack and of the network, from those of the matrices, while the inner matrices are at
         their start."""
@@ -238,8 +308,10 @@ class Baseline:
                 with quiet(self.member.module):
                     reset = outputs_of(self.member(self.sample))
                 meters["function_update_inner"] = rms(now.outputs - reset)
-            if outer:
-                meters["stream_update"] = _pooled(outer) / self.member.time_step(stack)
+            added = [written[block] for block in self.member.stacks.get(stack, ()) if block in written]
+            if added or outer:
+                moved = rms(torch.cat([part.flatten() for part in added])) if added else _pooled(outer)
+                meters["stream_update"] = moved / self.member.time_step(stack)
             own = [matrices[name] for name in self.hidden if self.stack_of[name] == stack]
             ratios = [meters["update_to_weight"] for meters in own if "update_to_weight" in meters]
             if ratios:
@@ -263,7 +335,10 @@ class Baseline:
                 unread |= dict.fromkeys(("activation", "activation_update"), HIDDEN)
             for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
                 own = [n for n in names if self.stack_of[n] == stack]
-                if own and not any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own):
+                is_seen = any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own)
+                if meter == "stream_update" and any(block_of(n, before.behind) is not None for n in own):
+                    is_seen = True
+                if own and not is_seen:
                     unread[meter] = "none of these matrices stands in a module that does nothing but apply it."
         if not self.member.plan.blocks:
             inside = {"inner_update": self.inner, "stream_update": self.outer, "function_update_inner": self.inner}
@@ -316,6 +391,11 @@ def meter_of(meter: str, stack: str) -> str:
     return f"{meter} of {stack}" if stack else meter
 
 
+def means_the_same(meter: str, definition: int) -> bool:
+    """Whether numbers of a meter that were stored under a definition may stand beside those of today."""
+    return definition >= DEFINITION or meter.partition(" of ")[0] != "stream_update"
+
+
 def layers_of(matrices: Collection[str]) -> dict[str, str]:
     """The name of the layer of each matrix: that of its module, and its own where the module holds several."""
     modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
@@ -345,6 +425,58 @@ class Pass:
     behind: dict[str, Tensor]
     inputs: dict[str, Tensor]
     entering: dict[str, Tensor]
+
+
+@dataclass
+class Calls:
+    """What every block was given in one forward pass, a list of tensors for every call, and what it last made of it.
+
+    ``gains``: what the model multiplies that by before it adds it to the stream.
+    """
+
+    given: dict[str, list[list[Tensor]]] = field(default_factory=lambda: defaultdict(list))
+    made: dict[str, Tensor] = field(default_factory=dict)
+    gains: Mapping[str, float | Tensor] = field(default_factory=dict)
+
+    @contextmanager
+    def noted(self, parts: Mapping[str, nn.Module], blocks: Iterable[str]) -> Iterator[None]:
+        """A context of one forward pass that is noted; copies, as blocks may write in place."""
+
+        def given(block: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            taken = list[Tensor]()
+            mapped((args, kwargs), lambda leaf: taken.append(leaf.clone()) if isinstance(leaf, Tensor) else None)
+            self.given[block].append(taken)
+
+        def made(block: str, _: nn.Module, __: Any, out: Any) -> None:
+            with suppress(InputTypeError):  # a block that returns no tensor is none
+                self.made[block] = outputs_of(out).detach().clone()
+
+        with ExitStack() as hooks:
+            for block in (block for block in blocks if block in parts):
+                hooks.enter_context(parts[block].register_forward_pre_hook(partial(given, block), with_kwargs=True))
+                hooks.enter_context(parts[block].register_forward_hook(partial(made, block)))
+            yield
+
+    @contextmanager
+    def repeated(self, parts: Mapping[str, nn.Module]) -> Iterator[None]:
+        """A context of one forward pass in which blocks are given the same tensors, call by call."""
+        left = {block: iter(calls) for block, calls in self.given.items()}
+
+        def give(block: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            taken = iter(next(left[block], []))
+
+            def same(leaf: Any) -> Any:
+                before = next(taken, leaf) if isinstance(leaf, Tensor) else leaf
+                is_alike = isinstance(leaf, Tensor) and before.shape == leaf.shape
+                return before if is_alike else leaf
+
+            given: tuple[Any, Any] = mapped((args, kwargs), same)
+            return given
+
+        with ExitStack() as hooks:
+            for block in left:
+                hooks.enter_context(parts[block].register_forward_pre_hook(partial(give, block), with_kwargs=True))
+            yield
 
 
 @contextmanager

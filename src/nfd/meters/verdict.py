@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from csv import DictReader
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +17,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nfd.core.errors import AXES, Axis, RuleName
 from nfd.core.estimates import UNKNOWN, Interval, log_slope, mean, pooled_slope
 from nfd.core.machine import undisturbed
 from nfd.core.tables import Row
 from nfd.families.streams import EndGradients
-from nfd.scaling.model import modules
+from nfd.scaling.model import modules, numberless
 from nfd.scaling.rules import RULES
 
 # ---- the word for a slope --------------------------------------------------------------------------------------------
@@ -34,7 +35,11 @@ _ROOT = -0.5  # the exponent of what adds up as independent parts do
 _OF_THE_FUNCTION = "function_update", "function_update_inner"
 _OF_LAYERS = "inner_update", "update_to_weight", "stream_update"
 # What these would be at perfect alignment: no meters of the table, but they judge some
-_BOUNDS = {"inner_update": "inner_bound", "stream_update": "stream_bound"}
+_BOUNDS = {
+    "inner_update": "inner_bound",
+    "stream_update": "stream_bound",
+    "activation_update": "activation_bound",
+}
 THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL} and a factor of {_LEAST} over "
     f"these sizes, the exponent beyond ±{_CLEAR}."
@@ -78,7 +83,9 @@ def judged(
     fall with the rates where features stop moving.
 
     Branches of 1/L that begin independent add up as L^-1/2, and so does the stream beside an embedding that begins
-    smaller, and with it what norms let through of the gradient.
+    smaller, and with it what norms let through of the gradient. What training changes in such branches adds up alike
+    where its directions differ, as behind norms, which turn every branch (Gemma 3: L^-0.28 at depths 2 to 8): no fault
+    where the sum of the sizes of these changes, ``activation_bound``, stands. It falls where multipliers or rates do.
     """
     word = verdict_of(slope, span)
     if word == "STABLE":
@@ -90,8 +97,11 @@ def judged(
             return "LIMIT", "limit"
         if meter in _OF_LAYERS and slope.high >= _ROOT and slope.value - direction >= -_CLEAR:
             return "LIMIT", "direction"
-    if word == "COLLAPSES" and axis == "depth" and meter in ("activation", "gradient") and slope.high >= _ROOT:
-        return "LIMIT", "embedding"
+    if word == "COLLAPSES" and axis == "depth" and slope.high >= _ROOT:
+        if meter in ("activation", "gradient"):
+            return "LIMIT", "embedding"
+        if meter == "activation_update" and slope.value - direction >= -_CLEAR:
+            return "LIMIT", "independent"
     return word, "edge" if word == "UNCERTAIN" else "trend"
 
 
@@ -130,12 +140,15 @@ def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | No
     return shared[-1] if shared and rule not in shared else None
 
 
-def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None) -> str:
+def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None, beside: str = "") -> str:
     """What was seen and its remedy; empty for what the meter's name says.
 
-    Where the rule in use should prevent it, it is not named as the cure: something else is wrong.
+    Where the rule in use should prevent it, it is not named as the cure: something else is wrong. ``beside``: what is
+    known to keep any rule from preventing it.
     """
     seen, rules = ADVICE.get((meter, axis, word), ("", []))
+    if rule in rules and beside:
+        return f"{seen}. {rule!r} would prevent it, but {beside}"
     if rule in rules:
         return f"{seen}. {rule!r} should prevent it: check roles, base and rate, and take more steps or larger sizes."
     use = f" Use 'complete-p'{_PRICE if rules is _EIGHT else ''}." if rules else ""
@@ -145,9 +158,10 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None) -> str
 def causes(faults: Iterable[Mapping[str, Any]], rule: str, runs: Sequence[Row]) -> Iterator[str]:
     """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest network."""
     shared, least = dict[tuple[str, str, str], list[str]](), {axis: min(run[axis] for run in runs) for axis in AXES}
+    beside = weak_norms(runs)
     for row in faults:
         since = f" since {row['axis']} {row['since']}" if row["since"] != least[row["axis"]] else ""
-        text = cause(row["meter"], row["axis"], row["verdict"], rule)
+        text = cause(row["meter"], row["axis"], row["verdict"], rule, beside)
         shared.setdefault((row["axis"], row["verdict"].lower(), text), []).append(f"{row_name(row)}{since}")
     for (axis, verb, text), every in shared.items():
         names = list(dict.fromkeys(every))  # of several steps
@@ -202,16 +216,19 @@ def stacks_of(runs: Sequence[Row]) -> list[str]:
 
 
 @undisturbed()
-def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: RuleName) -> list[Row]:
+def rows(
+    seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: RuleName, beside: str = ""
+) -> list[Row]:
     """One row per meter of ``networks``: its trend along one axis, with a factor for every size of the other; all
-    networks begin independently."""
+    networks begin independently. ``beside``: as in ``cause``."""
     other: Axis = "depth" if axis == "width" else "width"
     table = []
     directions = {}
     for meter, bound in _BOUNDS.items():  # where the bound stands, rates are right; what falls is how directions fit
         slopes = [_slope([(run[axis], run[other], run[m]) for run in seen if m in run]) for m in (meter, bound)]
         fall = slopes[0].value - slopes[1].value
-        directions[meter] = fall if verdict_of(slopes[1]) == "STABLE" and fall < -_SMALL else 0.0
+        least = 0.0 if meter == "activation_update" else _SMALL
+        directions[meter] = fall if verdict_of(slopes[1]) == "STABLE" and fall < -least else 0.0
     for meter in METERS if len(sizes[axis]) > 1 else ():
         if _OF_ONE_AXIS.get(meter, axis) != axis:
             continue
@@ -223,7 +240,13 @@ def rows(seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: 
             row |= {"verdict": "NOT MEASURED", "reason": "unread", "cause": unread}
         elif points:
             slope, judgement = _judged(
-                meter, axis, sizes[axis], points, directions.get(meter, directions["inner_update"]), len(seen), rule
+                meter,
+                axis,
+                sizes[axis],
+                points,
+                directions.get(meter, directions["inner_update"]),
+                len(seen),
+                partial(cause, rule=rule, beside=beside),
             )
             row |= judgement
         else:
@@ -239,7 +262,7 @@ def _judged(
     points: list[tuple[int, int, float]],
     direction: float,
     runs: int,
-    rule: RuleName,
+    advised: Callable[[str, Axis, Verdict], str],
 ) -> tuple[Interval, Row]:
     """The slope of points (size, size of the other axis, value) and its row."""
 
@@ -254,7 +277,7 @@ def _judged(
         return said("UNCERTAIN", "missing", "zero or not finite in every network of some size.")
     span, changed = sizes[-1] / sizes[0], change(slope, axis, sizes)
     word, reason = judged(meter, axis, slope, span, direction)
-    advice = cause(meter, axis, word, rule)
+    advice = advised(meter, axis, word)
     if reason == "trend":
         typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
         return said(word, reason, f"{changed}. {advice}".strip(), since=since(sizes, typical))
@@ -267,6 +290,8 @@ def _judged(
         "would be one if inner_update collapsed too.",
         "direction": f"no fault of the rates: {changed}. Matrices change as much, but fit the inputs less, as when a "
         "batch has more independent inputs than a layer has coordinates.",
+        "independent": f"no fault: {changed}. Every block changes as it should, but blocks change the stream in more "
+        "independent directions, which add up as depth^-1/2.",
         "embedding": f"no fault: {changed}, as independent branches of 1/depth do beside a small embedding. Begin the "
         "embedding larger.",
         "edge": f"undecided: {changed}. More seeds or larger sizes would settle it.",
@@ -406,6 +431,57 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
                 hooks.enter_context(module.register_forward_hook(partial(look, name)))
         run()
     return broken[0] if broken else "the loss"
+
+
+_WEAK = 10.0  # epsilon over variance: sound models have 1.5 at most (Gemma 3 at width 32), OLMo 2 has 40 to 4e6
+_EPSILONS = ("eps", "epsilon", "variance_epsilon")  # names of it in norms of PyTorch and transformers
+
+
+@contextmanager
+def norms_of(model: nn.Module) -> Iterator[dict[str, float]]:
+    """A context of a forward pass that finds norms whose epsilon is more than ten times the variance of their inputs.
+
+    Their names have ``*`` for numbers; the values are the largest of these ratios, by the median over vectors.
+    """
+    weak = dict[str, float]()
+
+    def look(name: str, epsilon: float, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        given = args[0] if args else None
+        if (
+            not isinstance(given, Tensor)
+            or not isinstance(out, Tensor)
+            or given.shape != out.shape
+            or not given.numel()
+        ):
+            return
+        x = given.detach().double()
+        if isinstance(module, nn.LayerNorm):
+            x = x - x.mean(-1, keepdim=True)
+        variance = float(x.square().mean(-1).median())
+        ratio = epsilon / max(variance, torch.finfo(torch.float32).tiny)  # a finite one also of zeros
+        if ratio > _WEAK:
+            weak[name] = max(ratio, weak.get(name, 0.0))
+
+    with ExitStack() as hooks:
+        for name, module in modules(model).items():
+            epsilon = next(
+                (value for word in _EPSILONS if isinstance(value := getattr(module, word, None), float)), 0.0
+            )
+            if epsilon and not isinstance(module, _BatchNorm | nn.GroupNorm):
+                hooks.enter_context(module.register_forward_hook(partial(look, numberless(name), epsilon)))
+        yield weak
+
+
+def weak_norms(runs: Sequence[Row]) -> str:
+    """What keeps rules from preventing faults: norms that let the scale of what they normalise through."""
+    found = [(ratio, name, run["width"]) for run in runs for name, ratio in run.get("weak_norms", {}).items()]
+    if not found:
+        return ""
+    ratio, name, width = max(found)
+    return (
+        f"the epsilon of {name} is {ratio:.1e} times the variance of its inputs at width {width}, so that this norm "
+        "lets the scale of its branch through. Begin weights larger, lower the epsilon, or take wider networks."
+    )
 
 
 def gradient_events(ends: EndGradients, stack: str = "", step: int = 0) -> Iterator[Event]:

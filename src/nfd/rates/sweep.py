@@ -62,6 +62,8 @@ def transfer(
     seeds: int = 3,
     axes: Mapping[str, Sequence[float]] | None = None,
     halving: bool = False,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> Transfer:
     """Find the best learning rate at every width and depth, and what tuning on a small network costs.
@@ -90,7 +92,7 @@ def transfer(
         widths, depths: every pair is trained. Two sizes or more, unless there are ``axes``.
         lr: three rates of the base or more. By default an eighth to eight times that of ``nfd.check``.
         rules: to compare; by default that of the family and ``"standard"``, your model as it is.
-        optimizer: in place of that of the family.
+        optimizer, blocks, roles: in place of those of the family; as in ``nfd.plan``.
         seeds: of every network, at least 2; a verdict needs 3.
         axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"init_scale"``,
             ``"adamw_lr"``, or another keyword of ``make_model``.
@@ -108,7 +110,7 @@ def transfer(
     """
     task = as_task(task)
     widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
-    given = as_family(family, (widths[0], depths[0]), None, optimizer, task.sample)
+    given = as_family(family, (widths[0], depths[0]), None, optimizer, task.sample, blocks=blocks, roles=roles)
     families = {own.rule: own for own in (given.under(rule) for rule in _rules(rules, given))}
     given.check_sizes(widths, depths)
     for own in families.values():

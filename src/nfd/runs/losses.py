@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, first_line
+from nfd.core.errors import InputError, InputTypeError, check_choice, in_brief
 from nfd.scaling.samples import outputs_of, shape_of
 
 IGNORED = -100  # the target of positions that no loss counts, such as padding; PyTorch's ignore_index
@@ -51,7 +51,7 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
         except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
             shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}"
             why = _out_of_range(outputs, y) if loss == "cross-entropy" else ""
-            raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}: {why or first_line(error)}") from error
+            raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}: {why or in_brief(error)}") from error
 
     return value
 

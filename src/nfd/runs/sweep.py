@@ -255,11 +255,14 @@ def _frames_of_nfd() -> int:
 
 def failure(broken: Record) -> Exception:
     """The error for a run that failed: of input where it was, otherwise what went wrong where it was trained."""
-    said, *lines = (broken.error or "no result").splitlines()
-    kind, _, words = said.partition(": ")
+    whole = broken.error or "no result"
+    kind, _, words = whole.partition(": ")
     if broken.trace is None and kind in _OF_INPUT:
         return _OF_INPUT[kind](words)
-    message = f"A run could not be trained, so the sweep ended: {said.rstrip('.')}."
+    # Of a mistake of ours the first line, as what follows stands beside its trace.
+    first, *lines = whole.splitlines()
+    reason = whole if broken.trace is None else first
+    message = f"A run could not be trained, so the sweep ended: {reason.rstrip('.')}."
     message += " The rest is kept; start again to try it again."
     if broken.trace is None:
         return StateError(message)

@@ -22,7 +22,7 @@ from nfd.core.errors import (
     NetworkWeights,
     UsageError,
     described,
-    first_line,
+    in_brief,
     place_of,
     trace_of,
 )
@@ -65,7 +65,7 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
     except UsageError:
         raise
     except (TypeError, AttributeError) as error:
-        message = f"make_optimizer raised {type(error).__name__}: {first_line(error)}. {FROM_GROUPS}"
+        message = f"make_optimizer raised {type(error).__name__}: {in_brief(error)}. {FROM_GROUPS}"
         raise InputTypeError(message) from error
     if not hasattr(made, "param_groups"):
         raise InputTypeError(f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}")

@@ -23,7 +23,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, first_line
+from nfd.core.errors import InputError, in_brief
 from nfd.core.random import global_streams
 from nfd.scaling.optimizers import (
     BETAS,
@@ -281,7 +281,7 @@ def _name_of_made(make: Any) -> str:
     except Exception as error:
         raise MeasurementError(
             f"optimizer is {name}, which could not make an optimizer of one matrix: {type(error).__name__}: "
-            f"{first_line(error)}. Pass a function that does, optimizer=lambda groups: ..., or its law, "
+            f"{in_brief(error)}. Pass a function that does, optimizer=lambda groups: ..., or its law, "
             "nfd.OptimizerLaw."
         ) from error
     return type(made).__name__
@@ -334,7 +334,7 @@ class _Remade:
         lacking = f" (its {', '.join(missing)} are not seen)" if missing else ""
         raise MeasurementError(
             f"optimizer is a {self.kind.__name__}, and another like it cannot be made{lacking}: "
-            f"{first_line(errors[0])}. Pass a function that makes it, optimizer=lambda groups: "
+            f"{in_brief(errors[0])}. Pass a function that makes it, optimizer=lambda groups: "
             f"{self.kind.__name__}(groups, ...), or its law, nfd.OptimizerLaw."
         )
 
@@ -556,7 +556,7 @@ def measure(optimizer: Any) -> Measurement:
     except Exception as error:
         raise MeasurementError(
             f"optimizer is a {probe.name}, which could not be stepped on a matrix: {type(error).__name__}: "
-            f"{first_line(error)}. Pass its law, nfd.OptimizerLaw."
+            f"{in_brief(error)}. Pass its law, nfd.OptimizerLaw."
         ) from error
 
 

@@ -41,6 +41,7 @@ Source: G. Smyth, Linear models and empirical Bayes methods (2004), for the mode
 from __future__ import annotations
 
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ from numpy.typing import NDArray
 
 from nfd.core.errors import InputError
 from nfd.core.estimates import standard_errors
+from nfd.meters.updates import DEFINITION, means_the_same
 from nfd.scaling.model import numberless
 from nfd.scaling.optimizers import WHOLE_MATRIX, law_of
 
@@ -61,6 +63,10 @@ Array = NDArray[np.float64]
 CHANGE = "change"  # of a matrix, by all of its entries
 ALERTS = "alerts"  # how many a watch raised so far: a row of every look, for trackers
 LEVEL = 0.05  # the chance that a sound run raises an alert
+_OLDER = (
+    "expected is a check of an earlier version, whose stream_update left out factors of the forward pass: this meter "
+    "is not compared. Check again to compare it."
+)
 _OFFSET = 1e-3  # of the median: what zero is taken for
 _SAME_SIZE = 0.01  # widths that the tensors of one network say
 _LEAST_ERROR = 0.01  # no band is narrower: a change of a meter by 1 % has no cause worth a name
@@ -199,19 +205,24 @@ class Ladder:
     def of(cls, stored: Any) -> Self:
         """The ladder of ``Check.ladder``, of a check or from a file.
 
+        Meters that an earlier version defined otherwise are left out, with a warning.
+
         Raises:
             ValueError: for what is none.
         """
         try:
+            definition = int(stored.get("definition", 1))
             networks = [
                 LadderRun(
                     float(run["width"]),
                     float(run["depth"]),
-                    [*starmap(WatchRow, run["readings"])],
+                    [row for row in starmap(WatchRow, run["readings"]) if means_the_same(row.meter, definition)],
                     dict(run.get("shapes", {})),
                 )
                 for run in stored["networks"]
             ]
+            if definition < DEFINITION:
+                warnings.warn(_OLDER, RuntimeWarning, stacklevel=4)
             width, depth = (float(size) for size in stored["base"])
             lr = None if stored.get("lr") is None else float(stored["lr"])
             is_sound = bool(stored.get("ok", True))

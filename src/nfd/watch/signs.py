@@ -34,7 +34,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.estimates import rms
 from nfd.families.member import Member
-from nfd.meters.updates import Baseline, Pass, copies, layers_of, quiet
+from nfd.meters.updates import Baseline, Calls, Pass, copies, layers_of, quiet
 from nfd.scaling.model import TensorInfo, modules, tensors, whole
 from nfd.scaling.samples import outputs_of
 from nfd.watch.bands import CHANGE, WatchRow
@@ -78,7 +78,7 @@ class Signs:
         self.baseline = baseline
         self.layers = layers_of(baseline.matrices)
         self.alerts: list[Alert] = []
-        seen, self._start = self.read()
+        seen, _, self._start = self.read()
         self._sizes: list[dict[str, float]] = [self._sizes_of(seen, self._start)]  # before training, at two looks
         self._before: dict[str, Tensor] = {}  # matrices of 16 bits before the step that a look follows
         self._changes: dict[str, float] = {}
@@ -95,8 +95,8 @@ class Signs:
             small = {name: infos[name] for name in self.layers if infos[name].parameter.dtype.itemsize == _BYTES}
             self._before = copies(small)
 
-    def read(self) -> tuple[Pass, dict[str, Input]]:
-        """A pass over the sample, and what every matrix is applied to in it."""
+    def read(self) -> tuple[Pass, Calls, dict[str, Input]]:
+        """A pass over the sample, the calls of its blocks, and what every matrix is applied to in it."""
         infos, parts = tensors(self.member.module), modules(self.member.module)
         inputs: dict[str, Input] = {}
 
@@ -109,8 +109,9 @@ class Signs:
                 for owner in {parts[full.rpartition(".")[0]] for full in infos[name].names}:
                     if owner is not self.member.module and not isinstance(owner, nn.Embedding | nn.EmbeddingBag):
                         hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
-            seen = self.baseline.seen()
-        return seen, inputs
+            calls = Calls()
+            seen = self.baseline.seen(calls)
+        return seen, calls, inputs
 
     def look(
         self,

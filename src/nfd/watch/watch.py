@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed
+from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed, in_brief
 from nfd.core.machine import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
 from nfd.forecasts.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
-from nfd.meters.updates import Baseline, Pass, layers_of, meter_of, readings
+from nfd.meters.updates import DEFINITION, Baseline, Pass, layers_of, means_the_same, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
 from nfd.scaling.planning import plan as plan_of
@@ -210,6 +210,7 @@ class Watch:
         state["signs"] = self._signs.state_dict()
         state["verified"] = asdict(self._verified)
         state["notified"] = [list(key) for key in sorted(self._notified)]
+        state["definition"] = DEFINITION
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
             state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
@@ -228,7 +229,8 @@ class Watch:
             ValueError: if it is not such a state, or is that of another model.
         """
         try:
-            rows = [WatchRow(**row) for row in state["rows"]]
+            definition = int(state.get("definition", 1))
+            rows = [row for row in (WatchRow(**row) for row in state["rows"]) if means_the_same(row.meter, definition)]
             steps = check_count("state['steps']", state["steps"], minimum=0)
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             notified = {_Key(*key) for key in state.get("notified", ())}
@@ -350,8 +352,8 @@ class Watch:
         """Add the meters after the latest step, and judge them."""
         previous, self._previous = self._previous, None  # of this step, also where a look fails
         with apart(self._member.module):
-            seen, inputs = self._signs.read()
-            look = self._baseline.look(previous, seen)
+            seen, calls, inputs = self._signs.read()
+            look = self._baseline.look(previous, (seen, calls))
             rows = [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
             self._add(rows)
             self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers))
@@ -420,8 +422,7 @@ class Watch:
         try:
             yield
         except Exception as error:
-            message = (str(error).splitlines() or [""])[0][:300]
-            self._error = f"{type(error).__name__}: {message}"
+            self._error = f"{type(error).__name__}: {in_brief(error)[:300]}"
             self.failed = f"The watch failed after step {self.steps} ({self._error})."
 
 
