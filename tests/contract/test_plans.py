@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -590,3 +591,62 @@ def test_muon_steps_the_inner_matrices_of_a_network_without_blocks() -> None:
     model = stack(32, 2)
     plan = nfd.plan(model, rule="mup", make_model=stack, base=(8, 2), optimizer="muon")
     assert stepped_by_muon(model, plan) == {"2.weight", "4.weight"}
+
+
+# ---- what is stored, and which number is which ---------------------------------------------------
+
+
+def stored_plan() -> dict[str, Any]:
+    """A plan of a larger run, as plain numbers."""
+    _, plan = planned(residual(), batch=(8, 16), tokens=(100, 1000))
+    return plan.to_dict()
+
+
+def at(stored: Any, place: tuple[Any, ...], value: float) -> Any:
+    """The same with another number at a place; tuples become lists, as in JSON."""
+    if not place:
+        return value
+    first, *rest = place
+    if isinstance(stored, dict):
+        return stored | {first: at(stored[first], tuple(rest), value)}
+    return [at(part, tuple(rest), value) if k == first else part for k, part in enumerate(stored)]
+
+
+ENTRY = ("entries", "embed.weight")
+POSITIVE = [
+    ("width",),
+    ("depth",),
+    ("base", 0),
+    (*ENTRY, "ratios", "fan_in"),
+    (*ENTRY, "ratios", "depth"),
+    (*ENTRY, "own_factor"),
+    ("run", "batch", 1),
+    ("run", "factors", 0, "value"),
+]
+
+
+@pytest.mark.parametrize("place", [*POSITIVE, (*ENTRY, "start", "std"), (*ENTRY, "multiplier", "depth")])
+def test_a_stored_plan_with_not_a_number_is_refused_by_its_field(place: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"{place[-1]}'?\]? must be"):
+        nfd.Plan.from_dict(at(stored_plan(), place, math.nan))
+
+
+@pytest.mark.parametrize("place", [*POSITIVE, (*ENTRY, "start", "std")])
+def test_a_stored_plan_with_a_negative_number_is_refused_by_its_field(place: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"{place[-1]}'?\]? must be (greater than|at least) 0"):
+        nfd.Plan.from_dict(at(stored_plan(), place, -2.0))
+
+
+def test_a_stored_plan_keeps_numbers_that_may_be_zero_or_negative() -> None:
+    stored = stored_plan()
+    for place, value in (((*ENTRY, "multiplier", "depth"), -1.0), ((*ENTRY, "start", "constant"), -1.0)):
+        assert nfd.Plan.from_dict(at(stored, place, value)).entries
+    assert nfd.Plan.from_dict(at(stored, (*ENTRY, "start", "std"), 0.0)).std("embed.weight") == 0
+
+
+def test_a_base_that_is_deeper_than_wide_is_said_to_look_swapped() -> None:
+    _, swapped = planned(residual(), base=(2, 8))
+    (note,) = [note for note in swapped.notes if "swapped" in note]
+    assert "x16 as wide and x1 as deep" in note
+    assert "base=(8, 2)" in note
+    assert not any("swapped" in note for note in planned(residual())[1].notes)

@@ -58,6 +58,11 @@ _GROWN_HEADS = (
     "Attention heads grow with width: the logits of {} are {:.3g} times as large as those of the base once queries fit "
     "keys. Divide them by the size of a head in place of its root (scale=c/d; c the root of the base's size)."
 )
+# A sound model of this shape exists, so that it is said and not refused.
+_SWAPPED = (
+    "The base is {} wide and {} deep, so that the model is x{:.4g} as wide and x{:.4g} as deep. base is (width, "
+    "depth): if they are swapped, pass base={}."
+)
 _OWN_DEPTH = (
     "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
     "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
@@ -161,6 +166,9 @@ def plan(
         started = Plan(cast(RuleName, rule), trains.name, 1.0, 1.0, {}, (), {}, ())
         made = _plan_of_any(started, model, tuned, constructor, blocks, roles, sample)
     notes = [*made.notes, *([_CLIP] if chosen.scales_width else [])]
+    if constructor is not None and constructor.depth > constructor.width:
+        swapped = (constructor.depth, constructor.width)
+        notes.append(_SWAPPED.format(constructor.width, constructor.depth, made.width, made.depth, swapped))
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
     if trains.rest is not None:
