@@ -200,13 +200,13 @@ class Base:
     def start(self, t: TensorInfo, blocks: Blocks) -> Start:
         """How the counterpart begins; tensors of one name in several blocks are taken together where they agree."""
         name = self.counterpart(t, blocks).name
-        own = self._own(name)
+        own = self._own(name, t.ins)
         if own.constant is not None and self.tensors[name].parameter.numel() == 1 < t.parameter.numel():
             return own if t.is_bias_of_pytorch else replace(own, constant=None, kept=True)  # one number shows no law
         if own.constant is not None or own.kept:
             return own
         same = self.places[place_of(name, self.blocks)]
-        starts = {n: self._own(n) for n in same if not self._own(n).kept}
+        starts = {n: self._own(n, t.ins) for n in same if not self._own(n, t.ins).kept}
         low, high = min(s.std for s in starts.values()), max(s.std for s in starts.values())
         if not 0 < high <= _ALIKE * low:
             return own
@@ -214,9 +214,10 @@ class Base:
         square = sum(size * starts[n].std ** 2 for n, size in sizes.items()) / sum(sizes.values())
         return replace(own, std=math.sqrt(square))
 
-    def _own(self, name: str) -> Start:
+    def _own(self, name: str, ins: tuple[int, ...] | None) -> Start:
+        """How one tensor begins; ``ins``: its dimensions of inputs, as a forward pass of the model shows them."""
         if name not in self._starts:
-            self._starts[name] = start_by(self.tensors[name], self.again.get(name))
+            self._starts[name] = start_by(replace(self.tensors[name], ins=ins), self.again.get(name))
         return self._starts[name]
 
 

@@ -110,8 +110,8 @@ class TensorInfo:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is a bias, a gain, or anything with one dimension or none."""
-        return self.parameter.dim() < 2
+        """Whether it is a bias, a gain, or anything with one dimension or none that no output sums over."""
+        return self.parameter.dim() < 2 and not self.ins
 
     @property
     def is_bias_of_pytorch(self) -> bool:

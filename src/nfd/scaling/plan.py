@@ -109,8 +109,8 @@ class Entry:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it has at most one dimension, as biases and gains."""
-        return len(self.shape) < 2
+        """Whether it is a bias, a gain, or the like, and no vector that outputs sum over, as in ``h @ w``."""
+        return len(self.shape) < 2 and self.fan_in in (None, 1)
 
 
 def layout_of(t: TensorInfo) -> Layout | None:

@@ -59,14 +59,15 @@ class Shown:
     Attributes:
         act: its role in a branch, and why; None outside of branches.
         stream: on which stream its branch stands, by when and by which operation the stream starts.
-        fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them.
+        fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them; in the
+            order of uses that differ.
         norm: of an embedding that is the head as well, gain and bias of the norm that feeds the head alone.
         factors: what the model multiplies it by.
     """
 
     act: Decision | None
     stream: tuple[int, str] | None
-    fans: Fans | None
+    fans: tuple[Fans, ...]
     norm: frozenset[str]
     factors: Factors
 
@@ -141,8 +142,11 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     finally:
         for hook in hooks:
             hook.remove()
-    own, returned = tensors(model), {output.grad_fn for output in outputs}
-    ran = operations(outputs, {id(t.parameter): name for name, t in own.items()})
+    own = tensors(model)
+    matrices = [name for name, t in own.items() if t.ins]
+    ran = operations(outputs, {id(t.parameter): name for name, t in own.items()}, matrices)
+    by_node = {o.node: o for o in ran}
+    returned = {output.grad_fn for output in outputs}
     branches = [(branch, writers_of(branch), _module_of(branch, ends)) for branch in branches_of(ran)]
     # What reads the stream comes first: keys and values, inside of a branch too, may be read from another stream.
     reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _, _ in branches]
@@ -162,10 +166,17 @@ def trace(model: nn.Module, sample: Any) -> Trace:
                 acts[name] = "outer", "writes the residual stream"
             else:
                 acts[name] = "inner", "vector in a block" if own[name].is_vector else "acts inside of a branch"
-    factors = factors_of(ran, returned | {branch.end.node for branch, _, _ in branches}, scaled)
-    norms = {n: norm_before(n, ran, returned) for n, own_factors in factors.items() if all(own_factors)}
+    ends_of_pass = {by_node[node] for node in returned if node in by_node}
+    factors = factors_of(
+        ran,
+        {branch.end: branch.share for branch, _, _ in branches} | dict.fromkeys(ends_of_pass, 1.0),
+        {by_node[node] for node in scaled if node in by_node},
+    )
     fans = fans_of(ran)
-    shown = {n: Shown(acts.get(n), streams.get(n), fans.get(n), norms.get(n, frozenset()), factors[n]) for n in factors}
+    shown = dict[str, Shown]()
+    for name, of_tensor in factors.items():
+        norm = norm_before(name, ran, ends_of_pass) if all(of_tensor) else frozenset[str]()
+        shown[name] = Shown(acts.get(name), streams.get(name), fans.get(name, ()), norm, of_tensor)
     attends = any(_ATTENTION.search(o.name) for o in ran)
     return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of({name: name for name in own})
 
@@ -235,8 +246,11 @@ def anatomy(
         traced = trace(base, sample).of({name: counterpart(t, names, there, places).name for name, t in own.items()})
         same = set(map(numberless, traced.unscaled))
         traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in same))
-    fans = {n: shown.fans for n, shown in traced.tensors.items() if shown.fans and own[n].ins is None}
-    own |= {n: replace(own[n], ins=ins, outs=outs) for n, (ins, outs) in fans.items()}
+    for name, shown in traced.tensors.items():
+        # A vector that its module tells nothing of may be a readout: ``h @ w``.
+        if shown.fans and (own[name].ins is None or (own[name].is_vector and shown.fans[-1][0])):
+            ins, outs = shown.fans[-1]
+            own[name] = replace(own[name], ins=ins, outs=outs)
     interrupted = _interrupted(traced, names)
     if chosen.scales_depth:
         _check_stream(rule, names, interrupted)
