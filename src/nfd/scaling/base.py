@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, blaming, check_count, check_takes
+from nfd.core.machine import default_type, users_type
 from nfd.core.random import global_streams
 from nfd.scaling.model import (
     Blocks,
@@ -38,10 +39,12 @@ MakeModel = Callable[[int, int], nn.Module]
 
 
 def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
-    """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
+    """A model of the user's constructor, from this seed if one is given, in the default type of the user; leaves the
+    random streams as they were."""
     width, depth = check_count("width", width), check_count("depth", depth)
     check_takes("make_model", make_model, "width", "depth")
-    with global_streams(seed), blaming(f"make_model({width}, {depth}) could not be built"):
+    could_not = f"make_model({width}, {depth}) could not be built"
+    with global_streams(seed), default_type(users_type()), blaming(could_not):
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):
         raise InputTypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
