@@ -332,3 +332,21 @@ def test_plans_are_those_of_a_function_by_hand(name: str, by_hand: Any, rule: An
 def test_errors_name_the_field(kind: type[Exception], message: str, call: Callable[[], Any]) -> None:
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize(("step", "expected"), [(1, {2: [0, 1], 8: [*range(8)]}), (2, {2: [1], 8: [1, 3, 5, 7]})])
+def test_the_places_of_experts_follow_depth(step: int, expected: dict[int, list[int]]) -> None:
+    sizes = {**TOKENS, **SIZES, **HEADS, "num_hidden_layers": 4, "intermediate_size_mlp": 64}
+    config = transformers.Llama4TextConfig(**sizes, num_local_experts=2, interleave_moe_layer_step=step)
+    make = nfd.from_config(config)
+    for depth, places in expected.items():
+        model = make(64, depth)
+        assert model.config.moe_layers == places
+        assert [k for k, layer in enumerate(model.model.layers) if layer.is_moe_layer] == places
+
+
+def test_a_first_dense_layer_stays_one() -> None:
+    sizes = {**TOKENS, **SIZES, **HEADS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+    make = nfd.from_config(transformers.Qwen2MoeConfig(**sizes, num_experts=2, mlp_only_layers=[0]))
+    assert make(64, 12).config.mlp_only_layers == [0]
+    assert make(64, 2, mlp_only_layers=[1]).config.mlp_only_layers == [1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -590,3 +592,119 @@ def test_muon_steps_the_inner_matrices_of_a_network_without_blocks() -> None:
     model = stack(32, 2)
     plan = nfd.plan(model, rule="mup", make_model=stack, base=(8, 2), optimizer="muon")
     assert stepped_by_muon(model, plan) == {"2.weight", "4.weight"}
+
+
+# ---- what is stored, and which number is which ---------------------------------------------------
+
+
+def stored_plan() -> dict[str, Any]:
+    """A plan of a larger run, as plain numbers."""
+    _, plan = planned(residual(), batch=(8, 16), tokens=(100, 1000))
+    return plan.to_dict()
+
+
+def at(stored: Any, place: tuple[Any, ...], value: float) -> Any:
+    """The same with another number at a place; tuples become lists, as in JSON."""
+    if not place:
+        return value
+    first, *rest = place
+    if isinstance(stored, dict):
+        return stored | {first: at(stored[first], tuple(rest), value)}
+    return [at(part, tuple(rest), value) if k == first else part for k, part in enumerate(stored)]
+
+
+ENTRY = ("entries", "embed.weight")
+POSITIVE = [
+    ("width",),
+    ("depth",),
+    ("base", 0),
+    (*ENTRY, "ratios", "fan_in"),
+    (*ENTRY, "ratios", "depth"),
+    (*ENTRY, "own_factor"),
+    ("run", "batch", 1),
+    ("run", "factors", 0, "value"),
+]
+
+
+@pytest.mark.parametrize("place", [*POSITIVE, (*ENTRY, "start", "std"), (*ENTRY, "multiplier", "depth")])
+def test_a_stored_plan_with_not_a_number_is_refused_by_its_field(place: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"{place[-1]}'?\]? must be"):
+        nfd.Plan.from_dict(at(stored_plan(), place, math.nan))
+
+
+@pytest.mark.parametrize("place", [*POSITIVE, (*ENTRY, "start", "std")])
+def test_a_stored_plan_with_a_negative_number_is_refused_by_its_field(place: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"{place[-1]}'?\]? must be (greater than|at least) 0"):
+        nfd.Plan.from_dict(at(stored_plan(), place, -2.0))
+
+
+def test_a_stored_plan_keeps_numbers_that_may_be_zero_or_negative() -> None:
+    stored = stored_plan()
+    for place, value in (((*ENTRY, "multiplier", "depth"), -1.0), ((*ENTRY, "start", "constant"), -1.0)):
+        assert nfd.Plan.from_dict(at(stored, place, value)).entries
+    assert nfd.Plan.from_dict(at(stored, (*ENTRY, "start", "std"), 0.0)).std("embed.weight") == 0
+
+
+def test_a_base_that_is_deeper_than_wide_is_said_to_look_swapped() -> None:
+    _, swapped = planned(residual(), base=(2, 8))
+    (note,) = [note for note in swapped.notes if "swapped" in note]
+    assert "x16 as wide and x1 as deep" in note
+    assert "base=(8, 2)" in note
+    assert not any("swapped" in note for note in planned(residual())[1].notes)
+
+
+# ---- numbers on the stream, and tensors that do not train ----------------------------------------
+
+
+class Mixing(nn.Module):
+    """A stream that learned numbers multiply before every block, as in nanochat; pre-norm blocks, or post-norm ones."""
+
+    def __init__(self, width: int, depth: int, mixes: bool = True, post: bool = False) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.after = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth if post else 0))
+        if mixes:
+            self.kept, self.first = nn.Parameter(torch.ones(depth)), nn.Parameter(torch.zeros(depth))
+        self.mixes, self.post = mixes, post
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = first = functional.rms_norm(self.embed(x), (self.embed.out_features,))
+        for k, block in enumerate(self.blocks):
+            h = self.kept[k] * h + self.first[k] * first if self.mixes else h
+            h = self.after[k](block(h)) if self.post else block(h)
+        return self.head(h)
+
+
+def test_learned_numbers_on_the_stream_are_named_and_not_called_a_norm() -> None:
+    with pytest.raises(ValueError, match=r"multiplied by 'kept', 'first'.*rule='mup'") as told:
+        planned(Mixing)
+    assert "norm" not in str(told.value)
+    assert planned(Mixing, rule="mup")[1].roles["blocks.1.up.weight"] == "hidden"
+    assert planned(partial(Mixing, mixes=False))[1].roles["blocks.1.down.weight"] == "outer"
+    with pytest.raises(ValueError, match=r"normalises after adding.*norm_first=True"):
+        planned(partial(Mixing, mixes=False, post=True))
+
+
+def test_a_bias_that_does_not_train_needs_no_role() -> None:
+    """As the bias by which Ernie 4.5 chooses among experts, of two dimensions, which no gradient reaches."""
+
+    class Chosen(Block):
+        trains = False
+
+        def __init__(self, width: int) -> None:
+            super().__init__(width)
+            self.choice = nn.Parameter(torch.zeros(1, 4), requires_grad=self.trains)
+
+    class Trained(Chosen):
+        trains = True
+
+    def made(kind: type[Block]) -> Make:
+        return lambda width, depth: Named(width, [kind(width) for _ in range(depth)])
+
+    _, plan = planned(made(Chosen))
+    assert plan.rate("blocks.1.choice") == 1
+    assert any("do not train" in note and "choice" in note for note in plan.notes)
+    assert plan.roles["blocks.1.down.weight"] == "outer"
+    with pytest.raises(ValueError, match="choice: the sample never reached it"):
+        planned(made(Trained))

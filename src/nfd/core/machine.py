@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
+_TOLD: ContextVar[torch.dtype | None] = ContextVar("told", default=None)  # PyTorch's default type outside of our calls
 
 
 @contextmanager
@@ -32,11 +34,41 @@ def undisturbed() -> Iterator[None]:
     with ExitStack() as stack:
         _enter_gradients(stack)
         if torch.get_default_dtype() != torch.float32:
-            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-            torch.set_default_dtype(torch.float32)
+            stack.enter_context(told_type(torch.get_default_dtype()))
+            stack.enter_context(default_type(torch.float32))
         if torch.get_default_device() != torch.device("cpu"):
             stack.enter_context(torch.device("cpu"))
         yield
+
+
+def users_type() -> torch.dtype:
+    """PyTorch's default type as the caller of the outermost call of ours has set it: for models of others."""
+    import torch
+
+    return _TOLD.get() or torch.get_default_dtype()
+
+
+@contextmanager
+def told_type(dtype: torch.dtype) -> Iterator[None]:
+    """What ``users_type`` says inside, also where our own computations have another default."""
+    token = _TOLD.set(dtype)
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
+
+
+@contextmanager
+def default_type(dtype: torch.dtype) -> Iterator[None]:
+    """Another default type of PyTorch."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager

@@ -44,8 +44,8 @@ def from_config(
     What is tied to the width keeps its ratio to it, in the configs that hold a field of ``width``: feed-forward, expert
     and embedding sizes, ranks, and the numbers of heads and of key-value heads, unless they are 1. So heads keep their
     size. Other sizes stay: vocabularies, states, projections out of the model. Both depths of an encoder-decoder keep
-    their ratio. Lists with an entry per layer, as ``layer_types``, repeat their pattern or are cut: take depths that
-    hold it whole. Fields are told by their names in transformers 5.
+    their ratio. Lists with an entry per layer, as ``layer_types``, and of places of layers, as ``moe_layers``, repeat
+    their pattern or are cut: take depths that hold it whole. Fields are told by their names in transformers 5.
 
     Dropout stays as it is, and adds noise to all that is measured: set it to 0 in the config. Weights are in float32.
 
@@ -175,8 +175,12 @@ class _FromConfig:
         for name, value in _fields(config).items():
             place, _, last = name.rpartition(".")
             for deep, layers in self.depths.items():
-                told = deep.rpartition(".")[0] == place and ("layer" in last or "_types" in last)
-                if told and isinstance(value, list | tuple) and len(value) == layers and name not in given:
+                is_beside = deep.rpartition(".")[0] == place and ("layer" in last or "_types" in last)
+                if not is_beside or not isinstance(value, list | tuple) or name in given:
+                    continue
+                if _counts_layers(value, layers):
+                    fields[name] = type(value)(_periodic(value, layers, fields[deep]))
+                elif len(value) == layers:
                     fields[name] = _repeated(value, fields[deep])
         for name, value in fields.items():
             setattr(*_place(config, name), value)
@@ -207,6 +211,25 @@ def _scaled(axis: str, size: int, sizes: Mapping[str, Any], given: Collection[st
         new = [number * size // whole for number in several]
         scaled[name] = new[0] if isinstance(sizes[name], int) else type(sizes[name])(new)
     return scaled
+
+
+def _counts_layers(entries: Sequence[Any], layers: Any) -> bool:
+    """Whether a list holds places of layers, as Llama 4's ``moe_layers``: whole numbers that rise, all below the depth.
+
+    One that starts at 0 and holds all layers, as that of a model of experts alone, is read so too."""
+    if type(layers) is not int or not entries or not all(type(entry) is int for entry in entries):
+        return False
+    return list(entries) == sorted(set(entries)) and entries[0] >= 0 and entries[-1] < layers
+
+
+def _periodic(places: Sequence[int], layers: int, depth: int) -> list[int]:
+    """The places of layers at another depth: those of a pattern that repeats go on, others, as of a first dense layer,
+    stay."""
+    chosen = [layer in places for layer in range(layers)]
+    period = next(p for p in range(1, layers + 1) if chosen[p:] == chosen[:-p])
+    if 2 * period > layers and layers > 1:
+        return [place for place in places if place < depth]
+    return [layer for layer in range(depth) if chosen[layer % period]]
 
 
 def _repeated(entries: Sequence[Any], length: int) -> Sequence[Any]:

@@ -26,6 +26,7 @@ from nfd.core.errors import (
     check_takes,
 )
 from nfd.core.fingerprint import fingerprint
+from nfd.core.machine import told_type, users_type
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.families.network import Network, ResNet
@@ -79,6 +80,8 @@ class Family:
     _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
     # The hash of the constructor's code, once it was asked for: of a trial it must not change while a verb runs.
     _hash: list[str | None] = field(default_factory=list, init=False, repr=False, compare=False)
+    # Of the models: PyTorch's default when the family was made, which workers do not have.
+    _dtype: torch.dtype = field(default_factory=users_type, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_takes("make_model", self.make_model, "width", "depth")
@@ -106,7 +109,7 @@ class Family:
     def __setstate__(self, state: dict[str, Any]) -> None:
         if (law := state.pop("_law")).name not in LAWS:
             register_optimizer(law)
-        self.__dict__.update(state)
+        self.__dict__.update({"_dtype": torch.float32} | state)
 
     @property
     def law(self) -> OptimizerLaw:
@@ -127,6 +130,7 @@ class Family:
             "optimizer": self.optimizer,
             "blocks": self.blocks if isinstance(self.blocks, str) or self.blocks is None else list(self.blocks),
             "roles": None if self.roles is None else dict(self.roles),
+            **({} if self._dtype == torch.float32 else {"dtype": str(self._dtype)}),
         }
 
     @property
@@ -216,7 +220,7 @@ class Family:
             module, planned = self.outline(width, depth, seed)
             deferred = defer(module, planned, weights=weights, resolution=resolution, seed=seed)
             return Member(deferred.to(device or "cpu"), planned)
-        module = instance(self.make_model, width, depth, seed)
+        module = self._instance(width, depth, seed)
         if device is not None:
             module.to(device)
         member = Member(module, self._planned(module, width, depth, device))
@@ -231,15 +235,20 @@ class Family:
 
         try:
             with meta_matrices():
-                module = instance(self.make_model, width, depth, seed)
+                module = self._instance(width, depth, seed)
         except Exception:  # what is wrong with numbers too is raised here
-            module = instance(self.make_model, width, depth, seed)
+            module = self._instance(width, depth, seed)
         planned = self._planned(module, width, depth, "cpu")
         kept = [t.parameter for name, t in tensors(module).items() if planned.entries[name].start.kept]
         if any(p.is_meta for p in [*kept, *(p for p in module.parameters() if not p.requires_grad)]):
-            module = instance(self.make_model, width, depth, seed)
+            module = self._instance(width, depth, seed)
             planned = self._planned(module, width, depth, "cpu")
         return module, planned
+
+    def _instance(self, width: int, depth: int, seed: int) -> nn.Module:
+        """A module of a size, in the type of the family."""
+        with told_type(self._dtype):
+            return instance(self.make_model, width, depth, seed)
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
         """ValueError if networks of these sizes differ in more than width and depth, such as the size of a head."""
@@ -251,7 +260,7 @@ class Family:
         """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""
         size, place = (width, depth, sum(p.is_meta for p in module.parameters())), torch.device(device or "cpu")
         if size not in self._plans:
-            with global_streams(0, [] if place.type == "cpu" else [place]):
+            with global_streams(0, [] if place.type == "cpu" else [place]), told_type(self._dtype):
                 self._plans[size] = plan(
                     module,
                     rule=self.rule,
@@ -374,7 +383,8 @@ def networks(
 ) -> NetworkFamily:
     """The family of a class of the paper's networks; ``settings`` are further arguments of the class."""
     made = partial(kind, inputs, outputs, **settings)
-    return NetworkFamily(made, (1, 1), rule, optimizer, name=kind.__qualname__, version=version)
+    single = torch.float32  # whatever PyTorch's default is
+    return NetworkFamily(made, (1, 1), rule, optimizer, name=kind.__qualname__, version=version, _dtype=single)
 
 
 def resnets(

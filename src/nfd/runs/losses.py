@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, in_brief
-from nfd.scaling.samples import outputs_of, shape_of
+from nfd.scaling.samples import outputs_of, shape_of, tensors_in, typed
 
 IGNORED = -100  # the target of positions that no loss counts, such as padding; PyTorch's ignore_index
 
@@ -44,6 +44,7 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
 
     def value(out: Any, y: Tensor) -> Tensor:
         outputs = _only_output(out)
+        y = typed(y, outputs.dtype)
         try:
             if loss == "mse":
                 return 0.5 * (_real(outputs, y).flatten() - y.flatten()).square().mean()
@@ -58,7 +59,7 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
 
 def _given(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
     """A loss of the user's, checked to be one number."""
-    value = loss(out, y)
+    value = loss(out, typed(y, next((part.dtype for part in tensors_in(out) if part.is_floating_point()), None)))
     if not isinstance(value, Tensor) or value.dim():
         raise InputTypeError(f"loss must return the mean over the batch, one number; got {shape_of(value)}.")
     return value

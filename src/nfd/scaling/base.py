@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, blaming, check_count, check_takes
+from nfd.core.machine import default_type, users_type
 from nfd.core.random import global_streams
 from nfd.scaling.model import (
     Blocks,
@@ -38,10 +39,12 @@ MakeModel = Callable[[int, int], nn.Module]
 
 
 def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
-    """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
+    """A model of the user's constructor, from this seed if one is given, in the default type of the user; leaves the
+    random streams as they were."""
     width, depth = check_count("width", width), check_count("depth", depth)
     check_takes("make_model", make_model, "width", "depth")
-    with global_streams(seed), blaming(f"make_model({width}, {depth}) could not be built"):
+    could_not = f"make_model({width}, {depth}) could not be built"
+    with global_streams(seed), default_type(users_type()), blaming(could_not):
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):
         raise InputTypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
@@ -200,13 +203,13 @@ class Base:
     def start(self, t: TensorInfo, blocks: Blocks) -> Start:
         """How the counterpart begins; tensors of one name in several blocks are taken together where they agree."""
         name = self.counterpart(t, blocks).name
-        own = self._own(name)
+        own = self._own(name, t.ins)
         if own.constant is not None and self.tensors[name].parameter.numel() == 1 < t.parameter.numel():
             return own if t.is_bias_of_pytorch else replace(own, constant=None, kept=True)  # one number shows no law
         if own.constant is not None or own.kept:
             return own
         same = self.places[place_of(name, self.blocks)]
-        starts = {n: self._own(n) for n in same if not self._own(n).kept}
+        starts = {n: self._own(n, t.ins) for n in same if not self._own(n, t.ins).kept}
         low, high = min(s.std for s in starts.values()), max(s.std for s in starts.values())
         if not 0 < high <= _ALIKE * low:
             return own
@@ -214,9 +217,10 @@ class Base:
         square = sum(size * starts[n].std ** 2 for n, size in sizes.items()) / sum(sizes.values())
         return replace(own, std=math.sqrt(square))
 
-    def _own(self, name: str) -> Start:
+    def _own(self, name: str, ins: tuple[int, ...] | None) -> Start:
+        """How one tensor begins; ``ins``: its dimensions of inputs, as a forward pass of the model shows them."""
         if name not in self._starts:
-            self._starts[name] = start_by(self.tensors[name], self.again.get(name))
+            self._starts[name] = start_by(replace(self.tensors[name], ins=ins), self.again.get(name))
         return self._starts[name]
 
 

@@ -3,6 +3,7 @@ how attention scales its logits."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-_PRODUCT = re.compile(r"(Add|Badd)?(mm|bmm|mv)|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE)
+_PRODUCT = re.compile(r"(Add|Badd)?(mm|bmm|mv)|Dot|Cdist|EuclideanDist|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE)
 _NORM = re.compile(r"(?!.*(Vector|Matrix|Weight)Norm).+Norm.*")  # of data: the size of a vector normalises nothing
 _LOOKUPS = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather")
 _LINEAR = ("IndexAdd", "ScatterAdd")  # though autograd keeps what they add
@@ -35,6 +36,10 @@ class Operation:
         is_linear: whether it is linear in all operands together, so that autograd keeps no values to differentiate it.
         of_parameters: whether parameters alone, and no data, decide its result.
         order: when it ran, beside others; tensors that nothing computed stand before all operations.
+        scales: for each input the size of the number that it is multiplied by, and nothing else but rearranged and
+            added to; 0 where it has no part in the result; None where the operation does something else.
+        acted_on: the places of parameters that weights act on, as on data: of a learned query.
+        norm_size: of a norm, also one that is written out, the RMS of its result before gains; else None.
     """
 
     name: str
@@ -47,6 +52,9 @@ class Operation:
     of_parameters: bool
     order: int
     node: Any = field(repr=False)
+    scales: tuple[float | None, ...]
+    acted_on: frozenset[int] = frozenset()
+    norm_size: float | None = None
 
     @property
     def operands(self) -> tuple[Operation, ...]:
@@ -55,13 +63,25 @@ class Operation:
 
     @property
     def data(self) -> tuple[Operation, ...]:
-        """The operands that data decide."""
-        return tuple(i for i in self.operands if not i.of_parameters)
+        """The operands that data decide, or that weights act on as on data."""
+        return tuple(
+            i for k, i in enumerate(self.inputs) if i is not None and (not i.of_parameters or k in self.acted_on)
+        )
 
     @property
     def weights(self) -> tuple[Operation, ...]:
         """The operands that are parameters, or computed from parameters alone; of a table, its rows."""
-        return tuple(i for i in self.operands if i.of_parameters or (i.is_lookup and not i.data))
+        return tuple(i for k, i in enumerate(self.inputs) if i is not None and i.is_made and k not in self.acted_on)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is a parameter, or made of parameters alone; of a table, its rows."""
+        return self.of_parameters or (self.is_lookup and not self.data)
+
+    def scale(self, operand: Operation) -> float | None:
+        """What an operand is multiplied by, as in ``scales``; the sum where it stands in several places."""
+        scales = [scale for i, scale in zip(self.inputs, self.scales, strict=True) if i is operand]
+        return None if None in scales else sum(cast(list[float], scales))
 
     @property
     def gains(self) -> tuple[Operation, ...]:
@@ -76,12 +96,13 @@ class Operation:
         return (self.is_product or self.is_norm) and bool(self.data) and bool(self.gains)
 
 
-def operations(outputs: Iterable[Tensor], names: Mapping[int, str]) -> list[Operation]:
+def operations(outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Collection[str] = ()) -> list[Operation]:
     """All that computed these outputs, as it ran.
 
     Args:
         outputs: tensors that autograd followed.
         names: of the parameters, by id; other leaves are data.
+        matrices: the names of those that their modules apply as matrices.
     """
     nodes, stack = dict[Node, None](), [output.grad_fn for output in outputs]
     while stack:
@@ -90,18 +111,237 @@ def operations(outputs: Iterable[Tensor], names: Mapping[int, str]) -> list[Oper
             nodes[node] = None
             stack.extend(source for source, _ in node.next_functions)
     made: dict[Node, Operation] = {}
+    ran: list[Operation] = []
     # Autograd numbers operations as they run, so that inputs come first; parameters have the largest number of all.
     for node in sorted(nodes, key=lambda n: n._sequence_nr() if n.next_functions else -1):
         name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
         inputs = tuple(None if source is None else made[source] for source, _ in node.next_functions)
-        kinds = bool(_PRODUCT.fullmatch(name)), bool(_NORM.fullmatch(name)), name in _LOOKUPS
-        leaf = getattr(node, "variable", None) if name == "AccumulateGrad" else None
-        tensor = names.get(id(leaf))
-        operands = [i for i in inputs if i is not None]
-        of_parameters = all(i.of_parameters for i in operands) and not any(kinds) if operands else tensor is not None
-        linear = leaf is None and (name in _LINEAR or not _keeps_values(node))
-        made[node] = Operation(name, inputs, tensor, *kinds, linear, of_parameters, len(made), node)
-    return list(made.values())
+        for part, of_part, scales in _parts(name, node, inputs):
+            given = tuple(ran[-1] if i is _PART else cast("Operation | None", i) for i in of_part)
+            ran.append(_operation(part, node, given, scales, len(ran), names, matrices))
+        made[node] = ran[-1]
+    return ran
+
+
+def _operation(
+    name: str,
+    node: Node,
+    inputs: tuple[Operation | None, ...],
+    scales: tuple[float | None, ...] | None,
+    order: int,
+    names: Mapping[int, str],
+    matrices: Collection[str],
+) -> Operation:
+    """One operation from its inputs, with ``scales`` where they are known already."""
+    kinds = bool(_PRODUCT.fullmatch(name)), bool(_NORM.fullmatch(name)), name in _LOOKUPS
+    leaf = getattr(node, "variable", None) if name == "AccumulateGrad" else None
+    tensor = names.get(id(leaf))
+    operands = [i for i in inputs if i is not None]
+    of_parameters = tensor is not None
+    if operands:
+        of_parameters = all(i.of_parameters for i in operands) and not any(kinds)
+    is_linear = leaf is None and (scales is not None or name in _LINEAR or not _keeps_values(node))
+    if scales is None:
+        scales = _scales(name, node, inputs, is_linear)
+    acted_on = _acted_on(name, inputs, matrices) if kinds[0] else frozenset()
+    size = 1.0 if kinds[1] else _size_of_norm(name, node, inputs)
+    return Operation(name, inputs, tensor, *kinds, is_linear, of_parameters, order, node, scales, acted_on, size)
+
+
+_PART = object()  # in place of an input: the part of the same operation that stands before
+# Operations that add a product to their first operand, ``beta a + alpha b c``, and the product by its own name.
+_ADDED_PRODUCTS = {"Addmm": "Mm", "Baddbmm": "Bmm", "Addbmm": "Bmm", "Addmv": "Mv", "Addcmul": "Mul", "Addcdiv": "Div"}
+_Part = tuple[str, tuple[Any, ...], tuple[float | None, ...] | None]
+
+
+def _parts(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> list[_Part]:
+    """The names, inputs and, where they are known, scales of what one operation of autograd does, in order.
+
+    One that adds a product to its first operand is a product and a sum: the sum may be a residual one, and what is
+    written ``alpha=`` or ``value=`` scales it alone.
+    """
+    if name in _ADDED_PRODUCTS and inputs[0] is not None:
+        is_entrywise = name in ("Addcmul", "Addcdiv")
+        scales = (1.0, _size(node, "value")) if is_entrywise else (_size(node, "beta"), _size(node, "alpha"))
+        if is_entrywise or scales != (1.0, 1.0) or not inputs[0].of_parameters:
+            product = _ADDED_PRODUCTS[name] if is_entrywise else name
+            factors = inputs[1:] if is_entrywise else (None, *inputs[1:])
+            return [(product, factors, None), ("Add", (inputs[0], _PART), scales)]
+    if name in ("Add", "Sub") and len(inputs) == 2:
+        return [(name, inputs, (1.0, _size(node, "alpha")))]
+    if name == "Rsub" and len(inputs) == 2:
+        return [("Sub", inputs, (_size(node, "alpha"), 1.0))]
+    if name == "Lerp" and (len(inputs) < 3 or inputs[2] is None):
+        weight = _size(node, "weight")
+        return [("Add", inputs[:2], None if weight is None else (abs(1 - weight), weight))]
+    return [(name, inputs, None)]
+
+
+def _acted_on(name: str, inputs: tuple[Operation | None, ...], matrices: Collection[str]) -> frozenset[int]:
+    """The place of a learned query or the like in a product of parameters alone, or of rows of a table.
+
+    It is what is not known to be a matrix beside one that is, or a single row before a matrix.
+    """
+    places = [k for k, kept in enumerate(_KEPT.get(name, ("input", "weight"))) if kept]
+    factors = [inputs[k] for k in places]
+    if any(factor is None or not factor.is_made for factor in factors):
+        return frozenset()
+    leaves = [parameters_of(cast(Operation, factor)) for factor in factors]
+    known = [any(leaf.tensor in matrices for leaf in of_place) for of_place in leaves]
+    if sum(known) == 1:
+        return frozenset({places[known.index(False)]})
+    is_row = [all(_is_row(leaf.node.variable) for leaf in of_place) for of_place in leaves]
+    return frozenset(places[:1]) if is_row == [True, False] and not any(known) else frozenset()
+
+
+def _is_row(p: Tensor) -> bool:
+    """Whether at most one of the dimensions of a parameter has more than one entry."""
+    return sum(size > 1 for size in p.shape) <= 1
+
+
+# ---- What an operation multiplies its operands by.
+
+
+def _scales(name: str, node: Node, inputs: tuple[Operation | None, ...], is_linear: bool) -> tuple[float | None, ...]:
+    """The scales of an operation, see ``Operation``."""
+    if name in _ENTRYWISE and len(inputs) == 2:
+        return _entrywise_scales(name, node, inputs, is_linear)
+    if name in _ENTRYWISE and len(inputs) == 1:  # by a number, as PyTorch's own functions do
+        number = _size(node, "other")
+        return (number if number is None or name == "Mul" else 1 / number,)
+    if not is_linear:
+        return (None,) * len(inputs)
+    if name == "Where" and len(inputs) == 2:
+        chosen = _saved(node, "condition")
+        if isinstance(chosen, Tensor):
+            return float(bool(chosen.any())), float(not bool(chosen.all()))
+    return (1.0,) * len(inputs)
+
+
+def _entrywise_scales(
+    name: str, node: Node, inputs: tuple[Operation | None, ...], is_linear: bool
+) -> tuple[float | None, ...]:
+    """The scales of a product or quotient of entries: where one operand is a constant, that of the other."""
+    scales: list[float | None] = [None, None]
+    for k, other in ((0, 1), (1, 0)):
+        if inputs[k] is None or not _is_constant(inputs[other]) or (name == "Div" and k == 1):
+            continue
+        number = _size(node, *(("self", "tensor1") if other == 0 else ("other", "tensor2")))
+        if number is None:
+            kept = _saved(node, "self" if other == 0 else "other")
+            scales[k] = 1.0 if is_linear and not isinstance(kept, Tensor) else None
+        else:
+            scales[k] = 1 / number if name == "Div" else number
+    return tuple(scales)
+
+
+def _is_constant(operand: Operation | None) -> bool:
+    """Whether an operand is a constant, or a parameter that does not train and has one value."""
+    if operand is None:
+        return True
+    while operand.tensor is None and operand.is_linear and len(operand.inputs) == 1 and operand.operands:
+        (operand,) = operand.operands
+    leaf = operand.node.variable if operand.tensor is not None else None
+    return leaf is not None and not leaf.requires_grad and _single_size(leaf) is not None
+
+
+def _saved(node: Node, name: str) -> Any:
+    """What autograd kept under a name, None where it kept nothing, or what was changed in place since."""
+    try:
+        return getattr(node, f"_saved_{name}", None)
+    except RuntimeError:
+        return None
+
+
+def _size(node: Node, *names: str) -> float | None:
+    """The size of the number that autograd kept under the first of these names, of a tensor that of its entries but
+    zeros, which mask; None where they differ."""
+    for name in names:
+        value = _saved(node, name)
+        if isinstance(value, Tensor):
+            return _single_size(value)
+        if value is not None:
+            return abs(value) or None
+    return None
+
+
+def _single_size(value: Tensor) -> float | None:
+    """The size of the entries of a tensor, without zeros, which mask; None where they differ or all are zero."""
+    if value.is_meta or value.is_complex():
+        return None
+    entries = value.detach().double().abs().flatten()
+    entries = entries[entries > 0]
+    if not len(entries) or not bool((entries == entries[0]).all()):
+        return None
+    return float(entries[0])
+
+
+# ---- Norms that are written out: data over a measure of their own size.
+
+_MEASURES = re.compile(r"(LinalgVector|Linalg)?Norm|(Std|Var)(Mean)?|A?max", re.IGNORECASE)
+_FAR = 32  # operations between data and their size; RMSNorm has five
+_EVEN = 1.05  # the ratio of the largest to the smallest RMS of rows that are called normalised
+_NEAR = 0.2  # of a logarithm, between an RMS with its epsilon and 1 or n^-1/2
+
+
+def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> float | None:
+    """The RMS of what a product or quotient normalises, such as ``x / x.norm()``: n^-1/2; None for all others."""
+    if name not in _ENTRYWISE or len(inputs) != 2:
+        return None
+    first, second = inputs
+    if first is None or second is None:
+        return None
+    if not _measures(second, first) and (name == "Div" or not _measures(first, second)):
+        return None
+    values, sizes = _saved(node, "self"), _saved(node, "other")
+    if not isinstance(values, Tensor) or not isinstance(sizes, Tensor) or values.is_meta:
+        return None
+    if values.numel() < sizes.numel():
+        values, sizes = sizes, values
+    sizes = sizes.detach().expand_as(values)
+    row = [k for k, step in enumerate(sizes.stride()) if step == 0]
+    count = math.prod(values.shape[k] for k in row)
+    if count < 2:
+        return None
+    values, sizes = values.detach().double(), sizes.double()
+    normalised = values / sizes if name == "Div" else values * sizes
+    of_rows = normalised.square().mean(row).sqrt().flatten()
+    of_rows = of_rows[of_rows > 0]
+    if not len(of_rows) or bool(of_rows.max() > _EVEN * of_rows.min()):
+        return None
+    size = float(of_rows.mean())
+    near = (exact for exact in (1.0, count**-0.5) if abs(math.log(size / exact)) < _NEAR)
+    return next(near, size)
+
+
+def _measures(size: Operation, data: Operation) -> bool:
+    """Whether an operation is computed from the even powers, the variance or a norm of data, and of nothing else."""
+    sources = {data}
+    ahead = [data]
+    while ahead and len(sources) < _FAR:
+        operation = ahead.pop()
+        if operation.is_linear:
+            ahead.extend(operation.operands)
+            sources.update(operation.operands)
+    if size in sources:
+        return False
+    is_measure = False
+    seen = {size}
+    ahead = [size]
+    while ahead:
+        operation = ahead.pop()
+        if operation in sources:
+            continue
+        if operation.tensor is not None or not operation.operands or len(seen) > _FAR:
+            return False
+        first = operation.operands[0]
+        is_square = operation.name == "Mul" and len({*operation.operands}) == 1 and len(operation.inputs) == 2
+        is_measure |= bool(_MEASURES.fullmatch(operation.name)) or operation.is_product
+        is_measure |= is_square or (operation.name == "Pow" and first in sources) or operation.name == "Abs"
+        new = [i for i in operation.operands if i not in seen]
+        seen.update(new)
+        ahead.extend(new)
+    return is_measure
 
 
 def _keeps_values(node: Node) -> bool:
@@ -152,12 +392,14 @@ def scaled_parameter(operation: Operation) -> Operation | None:
 class Branch:
     """What a residual sum adds to its stream: ``end``, computed by ``inside`` from ``start``, the operation at which
     the stream starts; ``reading`` are those inside that are computed from the stream, and so no keys or values of
-    another. ``inside`` is in order and has the parameters."""
+    another. ``inside`` is in order and has the parameters. ``share`` is what the sum itself multiplies the end by, as
+    ``torch.add(x, y, alpha=share)`` does."""
 
     start: Operation
     end: Operation
     inside: tuple[Operation, ...]
     reading: frozenset[Operation]
+    share: float = 1.0
 
 
 def branches_of(operations: Sequence[Operation]) -> list[Branch]:
@@ -169,19 +411,23 @@ def branches_of(operations: Sequence[Operation]) -> list[Branch]:
         data = operation.data
         if operation.name in ("Add", "Sub") and len(data) == 2:
             for skip, end in (data, data[::-1]):
-                branch = _branch(starts, starts[skip], end)
+                if operation.scale(skip) != 1:
+                    continue
+                branch = _branch(starts, starts[skip], end, operation.scale(end))
                 # a stream inside of a branch starts there; else it goes past it, and the sum is no step of a stream
                 if branch and all(branches[o].start in branch.reading for o in branch.reading if o in branches):
                     branches[operation] = branch
                     starts[operation] = branch.start
                     break
-        elif len(data) == 1 and (_constant(operation) == 1 or operation.name in _CLIPS):
+        elif len(data) == 1 and (operation.scale(data[0]) == 1 or operation.name in _CLIPS):
             starts[operation] = starts[data[0]]
     nested = {o for branch in branches.values() for o in branch.reading if o in branches}
     return [branch for sum_, branch in branches.items() if sum_ not in nested]
 
 
-def _branch(starts: Mapping[Operation, Operation], start: Operation, end: Operation) -> Branch | None:
+def _branch(
+    starts: Mapping[Operation, Operation], start: Operation, end: Operation, share: float | None
+) -> Branch | None:
     """What lies between a stream and ``end``; None where that is not computed from the stream by parameters."""
     found, stack = set[Operation](), [end]
     while stack:
@@ -196,7 +442,7 @@ def _branch(starts: Mapping[Operation, Operation], start: Operation, end: Operat
             reading.add(operation)
     # without parameters it is a sum of rearranged data, such as a pair of shifted streams
     is_branch = end in reading and any(o.tensor is not None for o in inside)
-    return Branch(start, end, tuple(inside), frozenset(reading)) if is_branch else None
+    return Branch(start, end, tuple(inside), frozenset(reading), share or 1.0) if is_branch else None
 
 
 # ---- What writes a stream: the last parameters that the end of a branch is linear in, such that the branch scales with
@@ -211,7 +457,7 @@ def writers_of(branch: Branch) -> frozenset[Operation]:
     return _writers(branch.end, branch.inside, uses)
 
 
-def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Any]) -> frozenset[str]:
+def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Operation]) -> frozenset[str]:
     """Gain and bias of the norm that feeds the one product with a parameter and nothing else, such as ``outputs``.
 
     With logits ``W (g z + b)`` of a normalised stream z, the factor 1/m of a head that is tied to the embedding, and so
@@ -222,7 +468,7 @@ def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Any]) -
     if len(products) != 1 or len(products[0].data) != 1:
         return frozenset()
     uses = Counter(operand for operation in ran for operand in operation.operands)
-    uses.update(o for o in ran if o.node in outputs)
+    uses.update(outputs)
     (end,) = products[0].data
     uses[end] -= 1  # by the product; whatever else reads what the norm makes would see its factor
     writers = _writers(end, ran, uses)
@@ -270,51 +516,165 @@ def _written_by(operation: Operation, parts: Sequence[frozenset[Operation]]) -> 
 
 # ---- Over which dimensions of a parameter a product sums.
 
-_FACTORS = {  # the operands that autograd keeps of a product of matrices, in their order; None for what is added
-    "Mm": ("self", "mat2"),
-    "Bmm": ("self", "mat2"),
-    "GroupedMm": ("self", "mat2"),
-    "Addmm": (None, "mat1", "mat2"),
-    "Baddbmm": (None, "batch1", "batch2"),
+# What autograd keeps of the operands of a product, in their order; None for what is added. Beside it the dimension
+# that the product sums over, and the one that counts results, None where it has none.
+_KEPT: dict[str, tuple[tuple[str, int, int | None] | None, ...]] = {
+    "Mm": (("self", -1, -2), ("mat2", -2, -1)),
+    "Bmm": (("self", -1, -2), ("mat2", -2, -1)),
+    "GroupedMm": (("self", -1, -2), ("mat2", -2, -1)),
+    "Addmm": (None, ("mat1", -1, -2), ("mat2", -2, -1)),
+    "Baddbmm": (None, ("batch1", -1, -2), ("batch2", -2, -1)),
+    "Mv": (("self", -1, -2), ("vec", -1, None)),
+    "Addmv": (None, ("mat", -1, -2), ("vec", -1, None)),
+    "Dot": (("self", -1, None), ("tensor", -1, None)),
+    "Cdist": (("x1", -1, -2), ("x2", -1, -2)),
+    "EuclideanDist": (("x1", -1, -2), ("x2", -1, -2)),
 }
+_LOGITS = (("query", -1, None), ("key", -1, None))  # of a fused attention
 
 Fans = tuple[tuple[int, ...], tuple[int, ...]]  # dimensions that count the inputs and the outputs of a parameter
 
 
-def fans_of(operations: Sequence[Operation]) -> dict[str, Fans]:
-    """Of every parameter that products of matrices sum over, or that acts entry by entry alone."""
-    summed: dict[str, Fans | None] = {}
-    entrywise: dict[str, Fans] = {}
+def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
+    """Of every parameter that products of matrices sum over, or that acts entry by entry alone: as it is used, in
+    order, several where uses differ."""
+    users = users_of(operations)
+    summed: dict[str, dict[Fans, None]] = {}
+    entrywise: dict[str, dict[Fans, None]] = {}
+    unknown = set[str]()
     for operation in operations:
-        for weight in () if operation.of_parameters else operation.weights:
+        if operation.of_parameters:
+            continue
+        sum_ = _sum_of_weights(operation, users)
+        for place, weight in enumerate(operation.inputs):
+            is_acted_on = place in operation.acted_on
+            if weight is None or not (weight.is_made or is_acted_on):
+                continue
+            is_applied = operation.is_product and not is_acted_on
+            if weight.is_lookup and not is_applied:
+                continue
             for leaf in parameters_of(weight):
                 name, p = cast(str, leaf.tensor), leaf.node.variable
-                if operation.is_product:
-                    summed[name] = _summed_over(p, operation, operation.inputs.index(weight))
-                elif not weight.is_lookup:
-                    entrywise[name] = (), tuple(range(p.dim()))
-    return {name: fans for name, fans in (entrywise | summed).items() if fans is not None}
+                fans: Fans | None = ((), tuple(range(p.dim())))
+                if is_applied or _makes_logits(operation, weight):
+                    fans = _summed_over(p, operation, place)
+                elif sum_ is not None:
+                    fans = _summed_entries(p, weight, sum_) or fans
+                if fans is None:
+                    unknown.add(name)
+                else:
+                    (summed if fans[0] else entrywise).setdefault(name, {})[fans] = None
+    known = {name: fans for name, fans in entrywise.items() if name not in unknown} | summed
+    return {name: tuple(fans) for name, fans in known.items()}
+
+
+def _makes_logits(operation: Operation, operand: Operation) -> bool:
+    """Whether an operand is the query or the key of a fused attention."""
+    return "Attention" in operation.name and operand in operation.inputs[:2]
 
 
 def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
     """Of a factor of a product, the strides of the parameter's dimensions in it tell."""
-    names = _FACTORS.get(product.name, ())
-    name = names[place] if place < len(names) else None
-    factor = None if name is None else getattr(product.node, f"_saved_{name}")
-    if factor is None:
+    kept = _LOGITS if "Attention" in product.name else _KEPT.get(product.name, ())
+    of_place = kept[place] if place < len(kept) else None
+    factor = None if of_place is None else _saved(product.node, of_place[0])
+    if of_place is None or not isinstance(factor, Tensor):
         return None
-
     strides = _strides_in(factor, p.detach())
 
     def through(side: int) -> tuple[int, ...]:
         step, end = factor.stride(side), factor.stride(side) * factor.shape[side]
         return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= strides[k] < end)
 
-    is_last = place == len(names) - 2
-    ins, outs = (through(-1), through(-2)) if is_last else (through(-2), through(-1))
+    _, summed, counted = of_place
+    ins = through(summed)
+    outs = () if counted is None else through(counted)
+    if set(ins) & set(outs):
+        return None
     if ins and not outs:  # every row is applied by itself, as the readout of a state space is to each channel
         outs = tuple(k for k in range(p.dim()) if k not in ins)
-    return (ins, outs) if ins and outs and not set(ins) & set(outs) else None
+        if math.prod(p.shape[k] for k in ins) > factor.shape[summed]:
+            return (), tuple(range(p.dim()))  # of heads: each sums over its part, which keeps its size
+        return ins, outs
+    return (ins, outs) if ins and outs else None
+
+
+class _Sum(NamedTuple):
+    """A sum of products of entries: the dimensions that it sums, of so many, and what each counts for."""
+
+    dims: frozenset[int]
+    shape: tuple[int, ...]
+    share: float
+
+
+_COMPARED = ("Mul", "Sub", "Add")  # of entries, which a sum may follow: a product of vectors, or a distance
+
+
+def _sum_behind(operation: Operation, users: Users) -> _Sum | None:
+    """The sum or mean over entries that a product of entries, or the square of a difference, ends in."""
+    if operation.name not in _COMPARED:
+        return None
+    current = operation
+    is_compared = operation.name == "Mul"
+    while len({*users[current]}) == 1:
+        user = users[current][0]
+        if user.name in ("Sum", "Mean"):
+            return _dims_of(user, current) if is_compared else None
+        if user.name in ("LinalgVectorNorm", "Norm"):
+            return None if is_compared else _dims_of(user, current)
+        is_square = user.name in ("Pow", "Abs") or (user.name == "Mul" and {*user.operands} == {current})
+        if is_square and is_compared:
+            return None
+        is_alone = user.scale(current) is not None and len(user.data) == 1
+        if _shape_of(user) != _shape_of(current) or not (is_square or is_alone):
+            return None
+        is_compared |= is_square
+        current = user
+    return None
+
+
+def _sum_of_weights(operation: Operation, users: Users) -> _Sum | None:
+    """The same where it goes over dimensions of a weight."""
+    if operation.name not in _COMPARED or not operation.data:
+        return None
+    sum_ = _sum_behind(operation, users)
+    if sum_ is None:
+        return None
+    for weight in operation.weights:
+        for leaf in parameters_of(weight):
+            if _summed_entries(leaf.node.variable, weight, sum_) is not None:
+                return sum_
+    return None
+
+
+def _dims_of(reduction: Operation, summed: Operation) -> _Sum | None:
+    """The dimensions that a sum, a mean or a norm takes together."""
+    shape = _shape_of(summed)
+    every = range(len(shape))
+    # PyTorch keeps negative dimensions as unsigned numbers of 64 bits.
+    dims = [d - 2**64 if d >= 2**63 else d for d in _saved(reduction.node, "dim") or every]
+    places = frozenset(every[d] for d in dims)
+    count = math.prod(shape[k] for k in places)
+    return _Sum(places, shape, 1 / count if reduction.name == "Mean" else 1.0)
+
+
+def _shape_of(operation: Operation) -> tuple[int, ...]:
+    """The shape of an operation's result."""
+    if operation.name == "AccumulateGrad":
+        return tuple(operation.node.variable.shape)
+    return tuple(operation.node._input_metadata[0].shape)
+
+
+def _summed_entries(p: Tensor, weight: Operation, sum_: _Sum) -> Fans | None:
+    """Over which dimensions of a parameter a sum of entries goes; None where it goes over none."""
+    shape = _shape_of(weight)
+    first = len(sum_.shape) - len(shape)  # to the right, as PyTorch broadcasts
+    sizes = [(k + first, size) for k, size in enumerate(shape) if size > 1]
+    own = [k for k, size in enumerate(p.shape) if size > 1]
+    if [size for _, size in sizes] != [p.shape[k] for k in own]:
+        return None
+    ins = tuple(k for k, (place, _) in zip(own, sizes, strict=True) if place in sum_.dims)
+    return (ins, tuple(k for k in range(p.dim()) if k not in ins)) if ins else None
 
 
 def _strides_in(factor: Tensor, p: Tensor) -> Sequence[int]:
@@ -352,87 +712,195 @@ class Own(NamedTuple):
     applied: float = 1.0
 
 
-def factors_of(ran: Sequence[Operation], ends: Collection[Any], scaled: Collection[Any]) -> dict[str, Factors]:
+Users = Mapping[Operation, Sequence[Operation]]
+
+
+def users_of(ran: Sequence[Operation]) -> dict[Operation, list[Operation]]:
+    """The operations that each one has a part in, in order; without those that have no part in the outputs, as what
+    ``torch.where`` does not choose."""
+    users: dict[Operation, list[Operation]] = {o: [] for o in ran}
+    is_dropped: dict[Operation, bool] = {}
+    for operation in reversed(ran):
+        for operand in operation.operands:
+            has_part = not is_dropped.get(operation, False) and operation.scale(operand) != 0
+            is_dropped[operand] = is_dropped.get(operand, True) and not has_part
+            if has_part:
+                users[operand].insert(0, operation)
+    return users
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One forward pass, to read constants in.
+
+    Attributes:
+        users: as ``users_of`` finds them.
+        ends: the last operations of the pass, and of branches with what the sum multiplies them by: no constant behind
+            them counts.
+        scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
+        sums: of products of entries, and of differences, that sums over weights follow: what each entry counts for.
+    """
+
+    users: Users
+    ends: Mapping[Operation, float]
+    scaled: Collection[Operation]
+    sums: Mapping[Operation, float]
+
+    def constant(self, operation: Operation, operand: Operation) -> float | None:
+        """What an operation multiplies an operand by; None where it does something else with it."""
+        return 1.0 if operation in self.scaled else operation.scale(operand)
+
+
+def factors_of(
+    ran: Sequence[Operation], ends: Mapping[Operation, float], scaled: Collection[Operation]
+) -> dict[str, Factors]:
     """The factors of every parameter.
 
     A constant is a parameter's if it stands behind the operation that applies it, before anything else acts. One that
-    stands right before a product with weights is that of those weights. Of what attention multiplies, see ``Logits``.
+    stands right before a product with weights is that of those weights. So is the size that a norm before it gives
+    the data, where that is not 1. Of what attention multiplies, see ``Logits``.
 
     Args:
         ran: operations in order.
-        ends: of branches and of the pass, as autograd keeps them: no constant behind them counts.
-        scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
+        ends, scaled: as in ``_Pass``.
     """
-    users: dict[Operation, list[Operation]] = {o: [] for o in ran}
-    for operation in ran:
-        for operand in operation.operands:
-            users[operand].append(operation)
-    constants = {o: 1.0 if o.node in scaled else _constant(o) for o in ran}
-    found = {}
+    users = users_of(ran)
+    sums = {o: found.share for o in ran if (found := _sum_of_weights(o, users)) is not None}
+    of_pass = _Pass(users, ends, scaled, sums)
+    factors = {}
     for parameter in (o for o in ran if o.tensor is not None):
         kinds: dict[bool, set[float]] = {True: set(), False: set()}
         stack = [(1.0, parameter)]
         while stack:
             factor, operation = stack.pop()
             for user in users[operation]:
-                constant = constants[user]
+                constant = of_pass.constant(user, operation)
                 if not user.of_parameters:  # it applies what was made of the parameter to data
-                    before = _before(user, operation, constants) * _behind(user, users, constants, ends)
-                    kinds[user.is_lookup].add(factor * before)
+                    kinds[user.is_lookup].update(_around(factor, user, operation, of_pass))
+                elif user.norm_size is not None and constant is None:
+                    stack.append((user.norm_size, user))
                 elif constant is not None:
                     stack.append((factor * constant, user))
-        found[cast(str, parameter.tensor)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
-    return found
+        factors[cast(str, parameter.tensor)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
+    return factors
 
 
-def _before(product: Operation, weight: Operation, constants: Mapping[Operation, float | None]) -> float:
-    """What the data of a product of matrices were multiplied by last."""
-    factor = 1.0
-    if product.is_product and product.data and weight in product.gains:
-        (operation, *_) = product.data
-        while len(operation.operands) == 1 and (constant := constants[operation]) is not None:
-            factor, operation = factor * constant, operation.operands[0]
-    return factor
+def _around(factor: float, operation: Operation, weight: Operation, of_pass: _Pass) -> list[float]:
+    """The factors of a weight where it is applied, one for each way that its result goes.
+
+    Args:
+        factor: what the parameter was multiplied by before.
+        operation, weight: what applies it, and the operand that it is.
+        of_pass: the forward pass.
+    """
+    if operation.is_product and weight not in operation.weights:
+        return [factor]  # it is acted on: the constants are those of the matrix
+    if _makes_logits(operation, weight):
+        fused = _fused(operation)
+        is_whole = fused is not None and all(
+            fused[0] == math.prod(p.node.variable.shape[-1:]) for p in parameters_of(weight)
+        )
+        return [factor * fused[1]] if fused is not None and is_whole else [factor]
+    behind, is_taken = _behind(operation, of_pass)
+    if operation.is_product or operation in of_pass.sums:
+        before = _before(operation, of_pass).last if weight in operation.gains else 1.0
+        return [factor * before * after for after in behind]
+    if operation.name not in _ENTRYWISE or not operation.data:
+        return [factor * after for after in behind]
+    since_norm = _before(operation, of_pass).since_norm
+    if since_norm is None:
+        return [factor * after for after in behind]
+    # Constants beside the gain of a norm belong to the matrix that follows, if one does.
+    return behind if is_taken else [factor * since_norm * after for after in behind]
 
 
-def _behind(
-    operation: Operation,
-    users: Mapping[Operation, Sequence[Operation]],
-    constants: Mapping[Operation, float | None],
-    ends: Collection[Any],
-) -> float:
-    """What the result of an operation is multiplied by, before anything else acts."""
-    settled, pending = 1.0, 1.0  # pending: what stands there alone, which a product that follows would have
-    while operation.node not in ends and len(users[operation]) == 1:
-        (operation,) = users[operation]
-        constant = constants[operation]
-        if operation.is_product or "Attention" in operation.name:
-            return settled if operation.weights else settled * pending
+class _Before(NamedTuple):
+    """What the data of a weight were multiplied by: ``last``, right before it or since a norm; ``since_norm``, the
+    size of the norm included, None where there is none."""
+
+    last: float
+    since_norm: float | None
+
+
+def _before(operation: Operation, of_pass: _Pass) -> _Before:
+    """What the data of an operation were multiplied by, back to a norm, past its gain and bias, where one is there."""
+    last = 1.0
+    every = 1.0
+    is_last = operation.is_product or operation in of_pass.sums
+    data = operation.data[0] if operation.data else None
+    while data is not None and data.norm_size is None:
+        if len(data.data) != 1:
+            return _Before(last, None)
+        before = data.data[0]
+        constant = of_pass.constant(data, before)
+        is_gain = data.name in _ENTRYWISE and bool(data.gains)
+        if constant is None and not is_gain and data.name not in _CLIPS:
+            return _Before(last, None)
+        is_last = is_last and constant is not None and len(data.operands) == 1
+        every *= _constant_of(data.gains[0]) if constant is None and is_gain else constant or 1.0
+        last = every if is_last else last
+        data = before
+    if data is None:
+        return _Before(last, None)
+    every *= cast(float, data.norm_size)
+    return _Before(every, every)
+
+
+def _constant_of(weight: Operation) -> float:
+    """What a parameter is multiplied by before it is applied."""
+    constant = 1.0
+    while weight.tensor is None and len(weight.operands) == 1:
+        (before,) = weight.operands
+        constant *= weight.scale(before) or 1.0
+        weight = before
+    return constant
+
+
+def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
+    """What the result of an operation is multiplied by, before anything else acts, one number for each way that it
+    goes; and whether weights follow, whose constants are those that stand right before them."""
+    settled = of_pass.sums.get(operation, 1.0)
+    pending = 1.0  # what stands there alone, which a product that follows would have
+    while operation not in of_pass.ends:
+        chosen = _chosen_from(operation, of_pass)
+        if chosen is not None:
+            choice, shares = chosen
+            rest, is_taken = _behind(choice, of_pass)
+            return [settled * pending * share * after for share in shares for after in rest], is_taken
+        if len(of_pass.users[operation]) != 1:
+            break
+        (user,) = of_pass.users[operation]
+        constant = of_pass.constant(user, operation)
+        if user.is_product or "Attention" in user.name:
+            return ([settled], True) if user.weights else ([settled * pending], False)
         if constant is None:
             break
+        operation = user
+        pending *= constant
         if len(operation.operands) > 1:
             settled, pending = settled * pending, 1.0
-        else:
-            pending *= constant
-    return settled * pending
+    return [settled * pending * of_pass.ends.get(operation, 1.0)], False
 
 
-def _constant(operation: Operation) -> float | None:
-    """The size of the number that an operation multiplies by, 1 for a linear one; None where it does something else."""
-    divides, comes_first = operation.name == "Div", operation.inputs[:1] == (None,)
-    if operation.name not in _ENTRYWISE or len(operation.operands) != 1 or (divides and comes_first):
-        return 1.0 if operation.is_linear else None
-    try:
-        number = getattr(operation.node, "_saved_self" if comes_first else "_saved_other")
-    except RuntimeError:  # changed in place since
+def _chosen_from(operation: Operation, of_pass: _Pass) -> tuple[Operation, list[float]] | None:
+    """The ``torch.where`` that chooses between multiples of a result, and the multiples; None where none does."""
+    users = of_pass.users[operation]
+    if len(users) < 2:
         return None
-    if not isinstance(number, Tensor):
-        return 1.0 if operation.is_linear else None
-    entries = number.detach().double().abs().flatten()
-    entries = entries[entries > 0]  # the others mask
-    if not len(entries) or not bool((entries == entries[0]).all()):
-        return None
-    return 1 / float(entries[0]) if divides else float(entries[0])
+    shares = []
+    choices = set()
+    for user in users:
+        share = 1.0
+        before, current = operation, user
+        while current.name != "Where":
+            constant = of_pass.constant(current, before)
+            if constant is None or len(current.operands) != 1 or len(of_pass.users[current]) != 1:
+                return None
+            share *= constant
+            before, current = current, of_pass.users[current][0]
+        choices.add(current)
+        shares.append(share)
+    return (choices.pop(), shares) if len(choices) == 1 else None
 
 
 # ---- Attention: what its logits are multiplied by, over the sizes of heads.
@@ -460,30 +928,44 @@ def logits_of(ran: Sequence[Operation]) -> dict[str, Logits]:
 
     Queries and keys whose d entries are of order one fit each other after some training, so that ``q k`` is of order d.
     """
-    users: dict[Operation, list[Operation]] = {o: [] for o in ran}
-    for operation in ran:
-        for operand in operation.operands:
-            users[operand].append(operation)
+    users = users_of(ran)
     found = dict[str, Logits]()
     for operation in ran:
         seen = _fused(operation) if "Attention" in operation.name else _before_softmax(operation, users)
-        if seen is None or len(operation.data) < 2:
+        compared = [i for i in operation.inputs if i is not None][:2]
+        if seen is None or any(i not in operation.data for i in compared):
             continue
-        queries, keys = (_made_by(data) for data in operation.data[:2])
-        for names, inside, is_query in ((*keys, False), (*queries, True)):
-            logits = Logits(seen[0], is_query, inside, queries[1] * keys[1], seen[1])
-            found |= dict.fromkeys(names, logits)
+        queries, keys = (_made_by(data, users) for data in compared)
+        for maker, is_query in ((keys, False), (queries, True)):
+            logits = Logits(seen[0], is_query, maker.inside, queries.factor * keys.factor, seen[1])
+            found |= dict.fromkeys(maker.matrices, logits)
     return found
 
 
-def _made_by(operation: Operation) -> tuple[list[str], float]:
-    """The matrix that makes queries or keys, before heads, rotations and norms of them; and the constants behind it."""
+class _Maker(NamedTuple):
+    """The matrix of queries or keys, the constants behind it, and those that are a factor of it: one of fused queries,
+    keys and values has those alone that all three have."""
+
+    matrices: list[str]
+    factor: float
+    inside: float
+
+
+def _made_by(operation: Operation, users: Users) -> _Maker:
+    """What makes queries or keys, before heads, rotations and norms of them."""
     factor = 1.0
+    inside = 1.0
     while not operation.applies_weights and operation.data:
-        if len(operation.operands) == 1 and (constant := _constant(operation)) is not None:
-            factor *= constant
-        operation = operation.data[0]
-    return [cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)], factor
+        before = operation.data[0]
+        if len(operation.operands) == 1:
+            scale = operation.scale(before) or 1.0
+            factor *= scale
+            inside *= scale
+        if len(users[before]) > 1:
+            inside = 1.0
+        operation = before
+    matrices = [cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)]
+    return _Maker(matrices, factor, inside)
 
 
 def _fused(attention: Operation) -> tuple[int, float] | None:
@@ -499,14 +981,18 @@ def _before_softmax(product: Operation, users: Mapping[Operation, Sequence[Opera
     """The same of a product of data that a softmax follows; None where something else does."""
     if product.name not in ("Bmm", "Baddbmm") or len(product.data) < 2 or product.weights:
         return None
-    size, scale, operation = int(getattr(product.node, _QUERIES[product.name]).shape[-1]), 1.0, product
+    size = int(getattr(product.node, _QUERIES[product.name]).shape[-1])
+    scale = 1.0
+    operation = product
     while len(users[operation]) == 1:
-        (operation,) = users[operation]
-        if "Softmax" in operation.name:
+        (user,) = users[operation]
+        if "Softmax" in user.name:
             return size, scale
-        if (constant := _constant(operation)) is None:
+        constant = user.scale(operation)
+        if constant is None:
             return None
         scale *= constant
+        operation = user
     return None
 
 

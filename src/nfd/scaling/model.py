@@ -110,8 +110,8 @@ class TensorInfo:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is a bias, a gain, or anything with one dimension or none."""
-        return self.parameter.dim() < 2
+        """Whether it is a bias, a gain, or anything with one dimension or none that no output sums over."""
+        return self.parameter.dim() < 2 and not self.ins
 
     @property
     def is_bias_of_pytorch(self) -> bool:
@@ -278,7 +278,8 @@ def blocks_of(model: nn.Module, where: Where = None) -> Blocks:
 def repeated(model: nn.Module, other: nn.Module | None = None) -> Repeated:
     """The kinds of blocks by container, the outermost that shows some: kinds of which another instance holds another
     number, or with no other instance those that it holds twice; and what could be a block between them."""
-    first, second = _children(model), _children(other or model)
+    first = _children(model)
+    second = first if other is None else _children(other)
     found: dict[str, frozenset[Kind]] = {}
     for name, here in first.items():
         if name not in second or any(not outer or name.startswith(f"{outer}.") for outer in found):

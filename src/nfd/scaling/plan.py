@@ -124,8 +124,8 @@ class Entry:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it has at most one dimension, as biases and gains."""
-        return len(self.shape) < 2
+        """Whether it is a bias, a gain, or the like, and no vector that outputs sum over, as in ``h @ w``."""
+        return len(self.shape) < 2 and self.fan_in in (None, 1)
 
 
 def layout_of(t: TensorInfo) -> Layout | None:
@@ -656,6 +656,7 @@ def _formula(power: Power, value: float, more: float, base: str = "") -> str:
 def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
     try:
         plan = TypeAdapter(Plan).validate_json(text, strict=True)
+        _check_numbers(plan.to_dict())
     except ValueError as error:
         reason = " ".join(str(error).partition(" [type=")[0].splitlines()[1:]) or str(error)
         raise InputError(f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again.") from None
@@ -666,6 +667,41 @@ def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
             "model again."
         )
     return plan
+
+
+# Sizes, ratios, factors and rates of a plan are above 0. These are not, or need not be:
+_FROM_ZERO = frozenset({"std", "shape", "warmup", "final"})
+_OF_ANY_SIGN = frozenset({"constant", "multiplier"})
+# Statistics of a rate law, which may be unknown (not-a-number) or unbounded; no rate is made of them.
+_STATISTICS = frozenset({"interval", "excess"})
+
+
+def _check_numbers(stored: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming the field, for a number that no plan holds."""
+    ahead: list[tuple[str, str, Any]] = [(key, key, value) for key, value in stored.items()]
+    while ahead:
+        place, field_name, value = ahead.pop()
+        if isinstance(value, Mapping):
+            inside = field_name in _OF_ANY_SIGN | _STATISTICS
+            for key, part in value.items():
+                ahead.append((f"{place}[{key!r}]", field_name if inside else str(key), part))
+        elif isinstance(value, tuple | list):
+            ahead += [(f"{place}[{k}]", field_name, part) for k, part in enumerate(value)]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            _check_number(place, field_name, float(value))
+
+
+def _check_number(place: str, field_name: str, value: float) -> None:
+    """Raise ValueError unless a number can stand in a field of a plan."""
+    if field_name in _STATISTICS:
+        if value < 0:
+            raise InputError(f"{place} must be at least 0; got {value:g}.")
+    elif field_name in _OF_ANY_SIGN:
+        check_real(place, value)
+    elif field_name in _FROM_ZERO or (field_name == "fan_in" and "['ratios']" not in place):
+        check_real(place, value, least=0.0)
+    else:
+        check_real(place, value, above=0.0)
 
 
 # ---- the parameters of a model by the names of its plan ------------------------------------------------------------

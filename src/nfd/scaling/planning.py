@@ -37,6 +37,7 @@ from nfd.scaling.model import (
     parametrized,
     places_of,
     repeated,
+    tensors,
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of, measured_notes
 from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
@@ -57,6 +58,11 @@ _HEADS = (
 _GROWN_HEADS = (
     "Attention heads grow with width: the logits of {} are {:.3g} times as large as those of the base once queries fit "
     "keys. Divide them by the size of a head in place of its root (scale=c/d; c the root of the base's size)."
+)
+# A sound model of this shape exists, so that it is said and not refused.
+_SWAPPED = (
+    "The base is {} wide and {} deep, so that the model is x{:.4g} as wide and x{:.4g} as deep. base is (width, "
+    "depth): if they are swapped, pass base={}."
 )
 _OWN_DEPTH = (
     "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
@@ -161,9 +167,13 @@ def plan(
         started = Plan(cast(RuleName, rule), trains.name, 1.0, 1.0, {}, (), {}, ())
         made = _plan_of_any(started, model, tuned, constructor, blocks, roles, sample)
     notes = [*made.notes, *([_CLIP] if chosen.scales_width else [])]
+    if constructor is not None and constructor.depth > constructor.width:
+        swapped = (constructor.depth, constructor.width)
+        notes.append(_SWAPPED.format(constructor.width, constructor.depth, made.width, made.depth, swapped))
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
     notes += [*trains.notes, *measured_notes(optimizer, trains)]
+    notes += _rounded_away(made, model)
     if trains.rest is not None:
         matrices = [n for n, e in made.entries.items() if e.role in SPECTRAL and not e.is_vector]
         if left := dict.fromkeys(in_any_block(n, made.blocks) for n in matrices if not made.is_muon(n)):
@@ -171,6 +181,44 @@ def plan(
             notes.append(f"{kinds} go to {trains.rest}: {', '.join(left)}.")
     made = replace(made, notes=tuple(notes))
     return made if batch is None and tokens is None and law is None else made.for_run(batch, tokens, law=law)
+
+
+_HALVES = {torch.bfloat16: 2**-8.5, torch.float16: 2**-11.5}  # of a last place, over a number, between 1 and 2 of them
+_MEDIAN = 0.6745  # of the size of a normal number, in standard deviations
+_SHOWN_RATE = 1e-3
+
+
+def _rounded_away(made: Plan, model: nn.Module) -> list[str]:
+    """What to say of weights in 16 bits, of which a step changes none that it moves by less than half a last place.
+
+    Adam moves every entry by its rate, which falls as 1/n, where the entries of a matrix fall as n^-1/2: wide matrices
+    stand still first. The width is that at which half of the entries of the first one do.
+    """
+    tensors_of = {name: t for name, t in tensors(model).items() if t.parameter.dtype in _HALVES}
+    trained = [name for name, t in tensors_of.items() if t.parameter.requires_grad]
+    if not trained:
+        return []
+    kind = str(tensors_of[trained[0]].parameter.dtype).removeprefix("torch.")
+    begins = f"Weights that train are in {kind}, and what a step moves by less than half a last place is rounded away"
+    ends = "Keep weights in float32, and compute in 16 bits under autocast."
+    widest = dict[str, float]()
+    for name in trained:
+        entry, std = made.entries[name], made.std(name)
+        if entry.role in SPECTRAL and not entry.is_vector and std > 0 and made.law_for(name).degree == 0:
+            smallest = _HALVES[tensors_of[name].parameter.dtype] * _MEDIAN * std
+            if not made.is_muon(name):
+                widest[name] = made.width * (_SHOWN_RATE * made.rate(name) / smallest) ** 2
+    if not widest:
+        return [f"{begins}: small rates, which fall with width, change nothing. {ends}"]
+    name = min(widest, key=lambda n: widest[n])
+    width = f"{widest[name]:.3g} times the width of the base"
+    if made.base is not None:
+        width = f"width {widest[name] * made.base[0]:.0f}"
+    where = in_any_block(name, made.blocks)
+    return [
+        f"{begins}. At a learning rate of {_SHOWN_RATE:g} at the base these are more than half of the entries of "
+        f"{where!r} from {width} on; that width goes with the square of the rate. {ends}"
+    ]
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -260,7 +308,7 @@ def entries_of(
         depths: as ``depths_of`` finds them.
     """
     entries, blocks = {}, structure.blocks
-    begun = base or Base(structure.tensors, blocks)
+    begun = Base(structure.tensors, blocks) if base is None else base
     one_sided = {in_any_block(n, blocks) for n, grows in scaling.items() if any(grows) and not all(grows)}
     for name, t in structure.tensors.items():
         role, why = structure.roles[name]

@@ -16,6 +16,7 @@ from nfd.scaling.graph import (
     Factors,
     Fans,
     Logits,
+    Operation,
     branches_of,
     factors_of,
     fans_of,
@@ -35,6 +36,7 @@ from nfd.scaling.model import (
     container_of,
     counterpart,
     in_any_block,
+    listed,
     matches,
     modules,
     numberless,
@@ -58,15 +60,16 @@ class Shown:
 
     Attributes:
         act: its role in a branch, and why; None outside of branches.
-        stream: on which stream its branch stands, by when and by which operation the stream starts.
-        fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them.
+        stream: on which stream its branch stands, by when and by what the stream starts, in words.
+        fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them; in the
+            order of uses that differ.
         norm: of an embedding that is the head as well, gain and bias of the norm that feeds the head alone.
         factors: what the model multiplies it by.
     """
 
     act: Decision | None
     stream: tuple[int, str] | None
-    fans: Fans | None
+    fans: tuple[Fans, ...]
     norm: frozenset[str]
     factors: Factors
 
@@ -141,8 +144,11 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     finally:
         for hook in hooks:
             hook.remove()
-    own, returned = tensors(model), {output.grad_fn for output in outputs}
-    ran = operations(outputs, {id(t.parameter): name for name, t in own.items()})
+    own = tensors(model)
+    matrices = [name for name, t in own.items() if t.ins]
+    ran = operations(outputs, {id(t.parameter): name for name, t in own.items()}, matrices)
+    by_node = {o.node: o for o in ran}
+    returned = {output.grad_fn for output in outputs}
     branches = [(branch, writers_of(branch), _module_of(branch, ends)) for branch in branches_of(ran)]
     # What reads the stream comes first: keys and values, inside of a branch too, may be read from another stream.
     reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _, _ in branches]
@@ -155,19 +161,42 @@ def trace(model: nn.Module, sample: Any) -> Trace:
             name = cast(str, operation.tensor)
             if name in acts and acts[name][0] is not None:
                 continue
-            streams[name] = branch.start.order, branch.start.name
+            streams[name] = branch.start.order, _what_starts(branch.start)
             if not writers and module is None:
                 acts[name] = None, f"no tensor scales its branch, which ends in {branch.end.name}"
             elif operation in writers:
                 acts[name] = "outer", "writes the residual stream"
             else:
                 acts[name] = "inner", "vector in a block" if own[name].is_vector else "acts inside of a branch"
-    factors = factors_of(ran, returned | {branch.end.node for branch, _, _ in branches}, scaled)
-    norms = {n: norm_before(n, ran, returned) for n, own_factors in factors.items() if all(own_factors)}
+    ends_of_pass = {by_node[node] for node in returned if node in by_node}
+    factors = factors_of(
+        ran,
+        {branch.end: branch.share for branch, _, _ in branches} | dict.fromkeys(ends_of_pass, 1.0),
+        {by_node[node] for node in scaled if node in by_node},
+    )
     fans = fans_of(ran)
-    shown = {n: Shown(acts.get(n), streams.get(n), fans.get(n), norms.get(n, frozenset()), factors[n]) for n in factors}
+    shown = dict[str, Shown]()
+    for name, of_tensor in factors.items():
+        norm = norm_before(name, ran, ends_of_pass) if all(of_tensor) else frozenset[str]()
+        shown[name] = Shown(acts.get(name), streams.get(name), fans.get(name, ()), norm, of_tensor)
     attends = any(_ATTENTION.search(o.name) for o in ran)
     return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of({name: name for name in own})
+
+
+def _what_starts(start: Operation) -> str:
+    """What happens to a stream where another one starts, and which way out there is, to be said of two blocks."""
+    factors = [o for o in (start, *start.operands) if o.name in ("Mul", "Div") and o.data]
+    parameters = [p for o in factors for weight in o.weights for p in parameters_of(weight)]
+    if parameters:
+        names = listed([*dict.fromkeys(numberless(cast(str, p.tensor)) for p in parameters)])
+        return (
+            f"is multiplied by {names}, and how fast such numbers may move at another depth no rule says. Use "
+            "rule='mup', which keeps depth out, or build the model without them"
+        )
+    way = "Use rule='mup', or build the model with norms inside of its branches (norm_first=True)"
+    if start.is_norm or start.norm_size is not None:
+        return f"goes through {start.name}, as in a model that normalises after adding. {way}"
+    return f"goes through {start.name}. {way}"
 
 
 def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
@@ -235,8 +264,11 @@ def anatomy(
         traced = trace(base, sample).of({name: counterpart(t, names, there, places).name for name, t in own.items()})
         same = set(map(numberless, traced.unscaled))
         traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in same))
-    fans = {n: shown.fans for n, shown in traced.tensors.items() if shown.fans and own[n].ins is None}
-    own |= {n: replace(own[n], ins=ins, outs=outs) for n, (ins, outs) in fans.items()}
+    for name, shown in traced.tensors.items():
+        # A vector that its module tells nothing of may be a readout: ``h @ w``.
+        if shown.fans and (own[name].ins is None or (own[name].is_vector and shown.fans[-1][0])):
+            ins, outs = shown.fans[-1]
+            own[name] = replace(own[name], ins=ins, outs=outs)
     interrupted = _interrupted(traced, names)
     if chosen.scales_depth:
         _check_stream(rule, names, interrupted)
@@ -263,6 +295,8 @@ def anatomy(
             settled[name] = role, why
         elif not chosen.scales_width:  # every factor is 1, whatever the role
             settled[name] = "vector", why
+        elif not t.parameter.requires_grad:  # it keeps its start and has no rate
+            settled[name] = "vector", f"does not train; {why}"
         elif not chosen.scales_depth and block_of(name, names) is not None and len(t.names) == 1:
             settled[name] = "hidden", "in a block; this rule treats inner and outer alike"
         else:
@@ -279,7 +313,7 @@ def anatomy(
 
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
-    """Containers whose blocks do not all stand on the same streams, and the operation that starts the last of them."""
+    """Containers whose blocks do not all stand on the same streams, and what starts the last of them."""
     starts: dict[str, dict[str, set[tuple[int, str]]]] = {}
     for name, shown in traced.tensors.items():
         if shown.stream is not None and (block := block_of(name, blocks)) is not None:
@@ -296,11 +330,10 @@ def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str]) -> 
             "is not known to be a block), or rule='mup' where the model has none."
         )
     if interrupted:
-        container, operation = next(iter(interrupted.items()))
+        container, what = next(iter(interrupted.items()))
         raise InputError(
             f"Rule {rule!r} needs a residual stream that passes from block to block unchanged; between those of "
-            f"{container or 'the model'!r} it goes through {operation}, as in a model that normalises after adding. Use"
-            " rule='mup', or build the model with norms inside of its branches (norm_first=True)."
+            f"{container or 'the model'!r} it {what}."
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError, InputTypeError, blaming, check_finite
-from nfd.core.machine import plain
+from nfd.core.machine import default_type, plain
 
 
 def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
@@ -65,8 +65,35 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def type_of(model: nn.Module) -> torch.dtype | None:
+    """The type of the real parameters of a model; None where it has none, or they differ."""
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return types.pop() if len(types) == 1 else None
+
+
+def typed(sample: Any, dtype: torch.dtype | None) -> Any:
+    """A sample in the type of a model: numbers of double precision in its own, and single ones of a model of double
+    precision in that. Others stay: a model of 16 bits may want times or positions in single precision."""
+    from_types = {torch.float64} if dtype != torch.float64 else {torch.float32}
+    if dtype is None or not any(part.dtype in from_types for part in tensors_in(sample)):
+        return sample
+
+    def cast(part: Any) -> Any:
+        return part.to(dtype) if isinstance(part, Tensor) and part.dtype in from_types else part
+
+    return mapped(sample, cast)
+
+
 def call_with(model: nn.Module, sample: Any) -> Any:
-    """The model's output for a tensor, a tuple of arguments, or a mapping of keyword arguments."""
+    """The model's output for a tensor, a tuple of arguments, or a mapping of keyword arguments, in its own type."""
+    dtype = type_of(model) if any(part.is_floating_point() for part in tensors_in(sample)) else None
+    if dtype == torch.float64 != torch.get_default_dtype():
+        with default_type(dtype):  # for what its forward pass makes
+            return _call(model, typed(sample, dtype))
+    return _call(model, typed(sample, dtype))
+
+
+def _call(model: nn.Module, sample: Any) -> Any:
     if isinstance(sample, Tensor):
         return model(sample)
     if isinstance(sample, tuple | list):

@@ -1,0 +1,541 @@
+"""One model, written in many ways, has one plan; and what only looks alike has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import nfd
+
+SYMBOLS = 11
+IDS = torch.randint(SYMBOLS, (3, 6), generator=torch.Generator().manual_seed(0))
+Way = Callable[..., Tensor]
+Numbers = tuple[float, float, float]
+
+
+class Block(nn.Module):
+    """A pre-norm block; ``adds(block, h, z)`` adds the last matrix times z to the stream."""
+
+    def __init__(self, width: int, depth: int, adds: Way, norm: Way | None) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width) if norm is None else Norm(width, norm)
+        self.up = nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
+        self.depth, self.adds = depth, adds
+        self.frozen = nn.Parameter(torch.tensor(1 / depth), requires_grad=False)
+        self.register_buffer("share", torch.tensor(1 / depth))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.adds(self, h, torch.relu(self.up(self.norm(h))))
+
+
+class Norm(nn.Module):
+    """A norm of its own, with a gain: ``norm(h, gain, width)``."""
+
+    def __init__(self, width: int, norm: Way) -> None:
+        super().__init__()
+        self.weight, self.norm = nn.Parameter(torch.ones(width)), norm
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.norm(h, self.weight, h.shape[-1])
+
+
+def usual(block: Any, h: Tensor, z: Tensor) -> Tensor:
+    """The branch over the depth, as a product and a sum."""
+    out: Tensor = h + block.down(z) / block.depth
+    return out
+
+
+class Language(nn.Module):
+    """Ids to numbers through residual blocks.
+
+    Args:
+        adds: how blocks add their branch.
+        norm: how blocks normalise; None for ``nn.LayerNorm``.
+        reads: the readout, of the normalised stream and the parameter w; None for ``nn.Linear``.
+        readout: the shape of w, a function of width.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        adds: Way = usual,
+        norm: Way | None = None,
+        reads: Way | None = None,
+        readout: Callable[[int], tuple[int, ...]] = lambda width: (SYMBOLS, width),
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.blocks = nn.ModuleList(Block(width, depth, adds, norm) for _ in range(depth))
+        self.final = nn.LayerNorm(width)
+        self.w = nn.Parameter(torch.randn(readout(width)) / width**0.5)
+        self.reads = functional.linear if reads is None else reads
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for block in self.blocks:
+            h = block(h)
+        return self.reads(self.final(h), self.w)
+
+
+def planned(
+    rule: str = "complete-p",
+    make: Any = Language,
+    sample: Any = IDS,
+    optimizer: str = "adamw",
+    roles: dict[str, str] | None = None,
+    **options: Any,
+) -> nfd.Plan:
+    """The plan of a model four times as wide and as deep as its base."""
+
+    def built(width: int, depth: int) -> nn.Module:
+        torch.manual_seed(0)
+        return make(width, depth, **options)
+
+    settings: dict[str, Any] = {"rule": rule, "optimizer": optimizer, "roles": roles, "sample": sample}
+    return nfd.plan(built(64, 8), make_model=built, base=(16, 2), **settings)
+
+
+def numbers(plan: nfd.Plan, name: str) -> Numbers:
+    """Factors of the start, the rate and epsilon of a tensor."""
+    return plan.start_factor(name), plan.rate(name), plan.epsilon(name)
+
+
+def differing(plan: nfd.Plan, other: nfd.Plan) -> dict[str, tuple[Numbers, Numbers]]:
+    """The tensors of one name that have other factors in another plan; without those that do not train."""
+    names = [name for name in plan.entries if name in other.entries and not name.endswith("frozen")]
+    pairs = {name: (numbers(plan, name), numbers(other, name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pytest.approx(pair[1], rel=1e-4)}
+
+
+# ---- constants -----------------------------------------------------------------------------------
+
+YES = torch.ones(1, dtype=torch.bool)
+CONSTANTS: dict[str, Way] = {
+    "add alpha": lambda b, h, z: torch.add(h, b.down(z), alpha=1 / b.depth),
+    "add_ alpha": lambda b, h, z: h.clone().add_(b.down(z), alpha=1 / b.depth),
+    "sub alpha": lambda b, h, z: torch.sub(h, -b.down(z), alpha=1 / b.depth),
+    "negative alpha": lambda b, h, z: h.sub(b.down(z), alpha=-1 / b.depth),
+    "branch first": lambda b, h, z: torch.add(b.down(z) / b.depth, h),
+    "rsub alpha": lambda b, h, z: torch.rsub(b.down(z), h, alpha=1 / b.depth),
+    "addcmul value": lambda b, h, z: torch.addcmul(h, b.down(z), torch.ones(1), value=1 / b.depth),
+    "addcmul tensor": lambda b, h, z: torch.addcmul(h, b.share, b.down(z)),
+    "addcdiv": lambda b, h, z: torch.addcdiv(h, b.down(z), torch.tensor(float(b.depth))),
+    "addmm": lambda b, h, z: torch.addmm(h[0], z[0], b.down.weight.t(), alpha=1 / b.depth)[None],
+    "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), alpha=1 / b.depth),
+    "lerp": lambda b, h, z: h + torch.lerp(torch.zeros(1), b.down(z), 1 / b.depth),
+    "lerp tensor": lambda b, h, z: h + torch.lerp(torch.zeros(1), b.down(z), b.share),
+    "where": lambda b, h, z: h + torch.where(YES, b.down(z) / b.depth, b.down(z)),
+    "where of one": lambda b, h, z: h + (lambda y: torch.where(YES, y / b.depth, y))(b.down(z)),
+    "where not": lambda b, h, z: h + (lambda y: torch.where(~YES, y, y / b.depth))(b.down(z)),
+    "masked_fill": lambda b, h, z: h + (b.down(z) / b.depth).masked_fill(~YES, 0.0),
+    "einsum": lambda b, h, z: h + torch.einsum("btn,->btn", b.down(z), b.share),
+    "buffer": lambda b, h, z: h + b.share * b.down(z),
+    "frozen parameter": lambda b, h, z: h + b.frozen * b.down(z),
+    "full": lambda b, h, z: h + b.down(z) * torch.full_like(h, 1 / b.depth),
+    "in place": lambda b, h, z: h + b.down(z).div_(b.depth),
+    "twice": lambda b, h, z: h + b.down(z) / b.depth**0.5 / b.depth**0.5,
+    "in float64": lambda b, h, z: h + (b.down(z).double() / b.depth).float(),
+    "of the weight": lambda b, h, z: h + functional.linear(z, b.down.weight / b.depth),
+    "of the input": lambda b, h, z: h + b.down(z / b.depth),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [name for name in CONSTANTS if name != "addmm"])
+def test_a_constant_is_seen_however_it_is_written(way: str) -> None:
+    assert not differing(planned(adds=CONSTANTS[way]), planned())
+
+
+def test_residual_sums_that_are_written_as_one_product_are_seen() -> None:
+    one, two = planned(adds=CONSTANTS["addmm"], sample=IDS[:1]), planned(sample=IDS[:1])
+    assert not differing(one, two)
+
+
+def test_a_constant_that_is_the_same_at_every_size_changes_nothing() -> None:
+    fixed = planned(adds=lambda b, h, z: torch.add(h, b.down(z), alpha=0.5))
+    without = planned(adds=lambda b, h, z: h + b.down(z))
+    assert not differing(fixed, without)
+    name = "blocks.1.down.weight"
+    assert numbers(planned(), name)[0] == pytest.approx(4 * numbers(without, name)[0])
+
+
+def test_where_that_chooses_both_is_said_and_not_made_up_for() -> None:
+    def adds(block: Any, h: Tensor, z: Tensor) -> Tensor:
+        y = block.down(z)
+        return h + torch.where(torch.arange(len(y))[:, None, None] > 0, y / block.depth, y)
+
+    plan = planned(adds=adds)
+    assert plan.own_factor("blocks.1.down.weight") == 1
+    assert any("more than one way" in note and "blocks.*.down.weight" in note for note in plan.notes)
+    assert not any("more than one way" in note for note in planned(adds=CONSTANTS["where of one"]).notes)
+
+
+# ---- norms ---------------------------------------------------------------------------------------
+
+
+def unit(h: Tensor) -> Tensor:
+    """Rows of length 1."""
+    return functional.normalize(h, dim=-1)
+
+
+def length(h: Tensor) -> Tensor:
+    return h.norm(dim=-1, keepdim=True)
+
+
+def mean_square(h: Tensor) -> Tensor:
+    return h.pow(2).mean(-1, keepdim=True) + 1e-6
+
+
+def written_layer_norm(h: Tensor, g: Tensor, n: int) -> Tensor:
+    mean, deviation = h.mean(-1, keepdim=True), h.var(-1, keepdim=True, unbiased=False)
+    return (h - mean) / (deviation + 1e-5).sqrt() * g
+
+
+NORMS: dict[str, Way] = {
+    "normalize g c": lambda h, g, n: unit(h) * g * n**0.5,
+    "normalize c g": lambda h, g, n: unit(h) * n**0.5 * g,
+    "g c normalize": lambda h, g, n: n**0.5 * g * unit(h),
+    "normalize (g c)": lambda h, g, n: unit(h) * (g * n**0.5),
+    "normalize g over c": lambda h, g, n: unit(h) * g / n**-0.5,
+    "x / x.norm() c g": lambda h, g, n: h / length(h) * n**0.5 * g,
+    "x / x.norm() g c": lambda h, g, n: h / length(h) * g * n**0.5,
+    "x / (x.norm() / c)": lambda h, g, n: h / (length(h) / n**0.5) * g,
+    "x (c / x.norm())": lambda h, g, n: h * (n**0.5 / length(h)) * g,
+    "vector_norm": lambda h, g, n: h / torch.linalg.vector_norm(h, dim=-1, keepdim=True) * g * n**0.5,
+    "root of sum": lambda h, g, n: h / h.square().sum(-1, keepdim=True).sqrt() * g * n**0.5,
+    "root of x x": lambda h, g, n: h * (h * h).sum(-1, keepdim=True).rsqrt() * g * n**0.5,
+    "rsqrt": lambda h, g, n: h * torch.rsqrt(mean_square(h)) * g,
+    "g rsqrt": lambda h, g, n: g * (h * torch.rsqrt(mean_square(h))),
+    "power": lambda h, g, n: h * mean_square(h).pow(-0.5) * g,
+    "over sqrt": lambda h, g, n: h / mean_square(h).sqrt() * g,
+    "in float64": lambda h, g, n: (h.double() * torch.rsqrt(mean_square(h.double()))).float() * g,
+    "rms_norm": lambda h, g, n: functional.rms_norm(h, (n,), g),
+    "rms_norm without": lambda h, g, n: functional.rms_norm(h, (n,)) * g,
+    "layer_norm": lambda h, g, n: functional.layer_norm(h, (n,), g),
+    "layer_norm without": lambda h, g, n: functional.layer_norm(h, (n,)) * g,
+    "layer_norm by hand": written_layer_norm,
+    "std": lambda h, g, n: (h - h.mean(-1, keepdim=True)) / (h.std(-1, keepdim=True) + 1e-5) * g,
+}
+
+
+@pytest.mark.parametrize("way", NORMS)
+def test_a_norm_is_seen_however_it_is_written(way: str) -> None:
+    plan = planned(norm=NORMS[way])
+    assert not differing(plan, planned())
+    assert not any("blocks.*.up" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("way", NORMS)
+def test_a_final_norm_is_seen_however_it_is_written(way: str) -> None:
+    class Final(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.final = Norm(width, NORMS[way])
+
+    assert not differing(planned(make=Final), planned())
+
+
+def test_what_rows_of_length_one_lack_is_the_matrix_behind_them() -> None:
+    """Entries of n^-1/2 go in: starts and rates of the matrix are larger by the root of the width."""
+    short, usual_ = planned(norm=lambda h, g, n: unit(h) * g), planned()
+    pairs = differing(short, usual_)
+    assert {name.rpartition(".")[0] for name in pairs} == {f"blocks.{k}.up" for k in range(8)}
+    (std, rate, _), (usual_std, usual_rate, _) = pairs["blocks.0.up.weight"]
+    assert (std, rate) == pytest.approx((2 * usual_std, 2 * usual_rate))
+
+
+def test_a_factor_behind_a_sound_norm_is_still_that_of_the_matrix() -> None:
+    large = planned(norm=lambda h, g, n: functional.rms_norm(h, (n,)) * g * n**0.5)
+    (std, rate, _), (usual_std, usual_rate, _) = differing(large, planned())["blocks.0.up.weight"]
+    assert (std, rate) == pytest.approx((usual_std / 2, usual_rate / 2))
+
+
+def test_a_gate_is_no_norm() -> None:
+    """Data times a function of their own mean keep their size: the constant is a factor of the matrix."""
+    gated = planned(norm=lambda h, g, n: h * torch.sigmoid(h.mean(-1, keepdim=True)) * g * n**0.5)
+    (std, _, _), (usual_std, _, _) = differing(gated, planned())["blocks.0.up.weight"]
+    assert std == pytest.approx(usual_std / 2)
+
+
+# ---- vectors that are readouts -------------------------------------------------------------------
+
+
+def vector(width: int) -> tuple[int, ...]:
+    return (width,)
+
+
+def row(width: int) -> tuple[int, ...]:
+    return (1, width)
+
+
+def column(width: int) -> tuple[int, ...]:
+    return (width, 1)
+
+
+READOUTS: dict[str, tuple[Way, Callable[[int], tuple[int, ...]]]] = {
+    "h @ w": (lambda h, w: h @ w, vector),
+    "matmul": (torch.matmul, vector),
+    "column": (lambda h, w: h @ w[:, None], vector),
+    "unsqueeze": (lambda h, w: h @ w.unsqueeze(-1), vector),
+    "linear of a vector": (functional.linear, vector),
+    "linear of a row": (functional.linear, row),
+    "linear of w[None]": (lambda h, w: functional.linear(h, w[None]), vector),
+    "column parameter": (lambda h, w: h @ w, column),
+    "einsum": (lambda h, w: torch.einsum("btn,n->bt", h, w), vector),
+    "einsum of a row": (lambda h, w: torch.einsum("btn,kn->btk", h, w), row),
+    "product and sum": (lambda h, w: (h * w).sum(-1), vector),
+    "sum of a row": (lambda h, w: (w * h).sum(-1, keepdim=True), row),
+    "torch.sum": (lambda h, w: torch.sum(h.mul(w), 2), vector),
+    "mean times n": (lambda h, w: (h * w).mean(-1) * h.shape[-1], vector),
+    "mv": (lambda h, w: torch.mv(h.flatten(0, 1), w), vector),
+    "dot": (lambda h, w: torch.stack([torch.dot(x, w) for x in h.flatten(0, 1)]), vector),
+    "inner": (torch.inner, vector),
+    "tensordot": (lambda h, w: torch.tensordot(h, w, 1), vector),
+    "vecdot": (lambda h, w: torch.linalg.vecdot(h, w), vector),
+    "bmm": (lambda h, w: torch.bmm(h, w.expand(len(h), -1)[..., None]), vector),
+    "addmv": (lambda h, w: torch.addmv(torch.zeros(18), h.flatten(0, 1), w), vector),
+    "with a bias": (lambda h, w: (h * w).sum(-1) + 1.0, vector),
+    "masked": (lambda h, w: (h * w).masked_fill(~YES, 0.0).sum(-1), vector),
+}
+
+
+@pytest.mark.parametrize("way", READOUTS)
+def test_a_vector_that_outputs_sum_over_is_a_readout(way: str) -> None:
+    reads, shape = READOUTS[way]
+    plan = planned(reads=reads, readout=shape)
+    assert plan.roles["w"] == "readout"
+    assert numbers(plan, "w") == pytest.approx(numbers(planned(readout=row), "w"))
+    assert numbers(plan, "w") == pytest.approx((1 / 4, 1 / 4, 1))
+    assert not differing(plan, planned(readout=row))
+
+
+def test_a_mean_over_the_features_has_the_factor_of_its_readout() -> None:
+    plan = planned(reads=lambda h, w: (h * w).mean(-1), readout=vector)
+    assert numbers(plan, "w")[:2] == pytest.approx((1, 1))
+
+
+def test_a_readout_that_is_a_vector_is_drawn_stored_and_stepped_as_one(tmp_path: Any) -> None:
+    plan = planned(reads=lambda h, w: h @ w, readout=vector)
+    plan.save(tmp_path / "plan.json")
+    assert nfd.Plan.load(tmp_path / "plan.json") == plan
+    model = plan.apply_(Language(64, 8, reads=torch.matmul, readout=vector), seed=0)
+    assert model.w.detach().std() == pytest.approx(plan.std("w"), rel=0.3)  # of 64 numbers: 6 sd's are .53
+    groups = plan.param_groups(model, lr=1.0)
+    assert [group["lr"] for group in groups if any(p is model.w for p in group["params"])] == [0.25]
+
+
+NO_READOUTS: dict[str, tuple[Way, Callable[[int], tuple[int, ...]]]] = {
+    "gain and mean over tokens": (lambda h, w: (h * w).mean(1), vector),
+    "gain and sum over tokens": (lambda h, w: (h * w).sum(1), vector),
+    "offset": (lambda h, w: h + w, vector),
+    "each head reads its own": (lambda h, w: (h * w).unflatten(-1, (-1, 8)).sum(-1), vector),
+    "heads": (lambda h, w: (h.unflatten(-1, (-1, 8)) * w.view(-1, 8)).sum(-1), vector),
+    "scale": (lambda h, w: (h * w).sum(-1), lambda width: (1,)),
+}
+
+
+@pytest.mark.parametrize("way", NO_READOUTS)
+def test_a_vector_that_acts_entry_by_entry_is_none(way: str) -> None:
+    reads, shape = NO_READOUTS[way]
+    plan = planned(reads=reads, readout=shape)
+    assert plan.roles["w"] == "vector"
+    assert numbers(plan, "w")[:2] == pytest.approx((1, 1))
+
+
+class Attending(nn.Module):
+    """A block whose attention vector ``score(block, x)`` scales a branch, as in graph networks."""
+
+    def __init__(self, width: int, score: Way, vector: Any) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, width, bias=False)
+        self.a = vector(width)
+        self.down, self.score = nn.Linear(width, width, bias=False), score
+
+    def forward(self, h: Tensor) -> Tensor:
+        x = self.up(self.norm(h))
+        weights = torch.softmax(self.score(self, functional.leaky_relu(x, 0.2)), 1)
+        return h + self.down(torch.relu(x * weights[..., None]))
+
+
+def attends(score: Way, vector: Any) -> nfd.Plan:
+    class Graph(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, 0)
+            self.blocks = nn.ModuleList(Attending(width, score, vector) for _ in range(depth))
+
+    return planned(make=Graph)
+
+
+ATTENTIONS: dict[str, tuple[Way, Any]] = {
+    "row": (lambda b, x: (x * b.a).sum(-1), lambda n: nn.Parameter(torch.randn(1, n) / n**0.5)),
+    "vector": (lambda b, x: x @ b.a, lambda n: nn.Parameter(torch.randn(n) / n**0.5)),
+    "one head": (
+        lambda b, x: (x[..., None, :] * b.a).sum(-1)[..., 0],
+        lambda n: nn.Parameter(torch.randn(1, 1, n) / n**0.5),
+    ),
+    "einsum": (
+        lambda b, x: torch.einsum("bth,h->bt", x, b.a),
+        lambda n: nn.Parameter(torch.randn(n) / n**0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ATTENTIONS)
+def test_the_attention_vector_of_a_graph_network_is_a_matrix_of_one_row(way: str) -> None:
+    plan = attends(*ATTENTIONS[way])
+    linear = attends(lambda b, x: b.a(x)[..., 0], lambda n: nn.Linear(n, 1, bias=False))
+    assert numbers(plan, "blocks.1.a") == pytest.approx(numbers(linear, "blocks.1.a.weight"))
+    assert numbers(plan, "blocks.1.a")[:2] == pytest.approx((1 / 4, 1 / 4))
+    assert not differing(plan, linear)
+
+
+def test_attention_vectors_of_heads_that_keep_their_size_keep_their_start() -> None:
+    def score(block: Any, x: Tensor) -> Tensor:
+        return (x.unflatten(-1, (-1, 8)) * block.a).sum(-1).mean(-1)
+
+    plan = attends(score, lambda n: nn.Parameter(torch.randn(1, n // 8, 8)))
+    assert numbers(plan, "blocks.1.a")[:2] == pytest.approx((1, 1))
+
+
+# ---- learned queries -----------------------------------------------------------------------------
+
+
+class Pooled(nn.Module):
+    """Inputs to numbers through attention of a learned query: ``first(model, query, x)`` is what it enters first."""
+
+    def __init__(self, width: int, depth: int, first: Way, shape: Callable[[int], tuple[int, ...]]) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.blocks = nn.ModuleList(Block(width, depth, usual, None) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.query = nn.Parameter(torch.randn(shape(width)))
+        self.before = nn.LayerNorm(width)
+        self.place = nn.Parameter(torch.randn(width))
+        self.bare = nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.attention = nn.MultiheadAttention(width, width // 8, batch_first=True)
+        self.head, self.first = nn.Linear(width, SYMBOLS), first
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(self.first(self, self.query, self.norm(h)).mean(1))
+
+
+def heads(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (-1, 8)).transpose(1, 2)
+
+
+def attended(model: Any, q: Tensor, x: Tensor) -> Tensor:
+    """Attention of queries [1 or batch, number, width]."""
+    q = q.expand(len(x), -1, -1)
+    y = functional.scaled_dot_product_attention(heads(q), heads(model.k(x)), heads(model.v(x)))
+    return y.transpose(1, 2).flatten(2)
+
+
+def by_hand(model: Any, q: Tensor, x: Tensor) -> Tensor:
+    q = q.expand(len(x), -1, -1)
+    weights = torch.softmax(heads(q) @ heads(model.k(x)).mT / 8**0.5, -1)
+    return (weights @ heads(model.v(x))).transpose(1, 2).flatten(2)
+
+
+def of_width(*sizes: int) -> Callable[[int], tuple[int, ...]]:
+    return lambda width: (*sizes, width)
+
+
+QUERIES: dict[str, tuple[Way, Callable[[int], tuple[int, ...]]]] = {
+    "expand": (lambda m, q, x: attended(m, m.q(q.expand(len(x), -1, -1)), x), of_width(1, 1)),
+    "repeat": (lambda m, q, x: attended(m, m.q(q.repeat(len(x), 1, 1)), x), of_width(1, 1)),
+    "row": (lambda m, q, x: attended(m, m.q(q)[None], x), of_width(1)),
+    "vector": (lambda m, q, x: attended(m, m.q(q)[None, None], x), vector),
+    "latents": (lambda m, q, x: attended(m, m.q(q)[None], x), of_width(5)),
+    "batch of latents": (lambda m, q, x: attended(m, m.q(q.expand(len(x), -1, -1)), x), of_width(1, 5)),
+    "norm first": (lambda m, q, x: attended(m, m.q(m.before(q)), x), of_width(1, 5)),
+    "with a place": (lambda m, q, x: attended(m, m.q(q + m.place), x), of_width(1, 5)),
+    "scaled": (lambda m, q, x: attended(m, m.q(3 * q), x), of_width(1, 5)),
+    "einsum": (lambda m, q, x: attended(m, torch.einsum("bkn,mn->bkm", q, m.q.weight), x), of_width(1, 5)),
+    "bare matrix": (lambda m, q, x: attended(m, q @ m.bare, x), of_width(1, 1)),
+    "module": (lambda m, q, x: m.attention(q.expand(len(x), -1, -1), x, x)[0], of_width(1, 5)),
+    "self attention": (
+        lambda m, q, x: m.attention(*3 * (torch.cat([q.expand(len(x), -1, -1), x], 1),))[0],
+        of_width(1, 5),
+    ),
+    "attention first": (attended, of_width(1, 5)),
+    "attention by hand first": (by_hand, of_width(1, 1)),
+    "latents by hand first": (by_hand, of_width(1, 5)),
+}
+
+
+@pytest.mark.parametrize("way", QUERIES)
+def test_a_learned_query_is_an_embedding(way: str) -> None:
+    first, shape = QUERIES[way]
+    plan = planned(make=Pooled, first=first, shape=shape)
+    assert plan.roles["query"] in ("embedding", "vector")
+    assert numbers(plan, "query")[:2] == pytest.approx((1, 1))
+    assert not differing(plan, planned(make=Pooled, first=first, shape=shape, roles={"query": "embedding"}))
+    for name in ("q.weight", "k.weight"):
+        assert numbers(plan, name)[:2] == pytest.approx((1 / 2, 1 / 4)), name
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+def test_a_learned_query_is_an_embedding_under_every_optimizer(optimizer: str) -> None:
+    first, shape = QUERIES["expand"]
+    options: dict[str, Any] = {"make": Pooled, "optimizer": optimizer, "first": first, "shape": shape}
+    plan, given = planned(**options), planned(**options, roles={"query": "embedding"})
+    assert plan.roles["query"] == "embedding"
+    assert not differing(plan, given)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_query_that_one_head_compares_whole_is_a_readout_of_its_keys(fused: bool) -> None:
+    """The sum over n entries is divided by their root: the factors of 1/n lack that of the root."""
+
+    def first(model: Any, q: Tensor, x: Tensor) -> Tensor:
+        keys, values = model.k(x), model.v(x)
+        q = q.expand(len(x), -1, -1)
+        if fused:
+            return functional.scaled_dot_product_attention(q, keys, values)
+        return torch.softmax(q @ keys.mT / q.shape[-1] ** 0.5, -1) @ values
+
+    plan = planned("mup", Pooled, first=first, shape=of_width(1, 1))
+    assert plan.roles["query"] == "readout"
+    assert numbers(plan, "query")[:2] == pytest.approx((1 / 2, 1 / 2))
+
+
+def test_a_table_that_enters_a_matrix_is_an_embedding() -> None:
+    """As the queries of DETR, which are the weight of an ``nn.Embedding`` that nothing looks up."""
+
+    class Detector(Pooled):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth, QUERIES["latents"][0], of_width(5))
+            self.queries = nn.Embedding(5, width)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.first(self, self.queries.weight, self.norm(self.embed(ids))).mean(1))
+
+    plan = planned("mup", Detector, roles={"query": "embedding"})
+    assert plan.roles["queries.weight"] == "embedding"
+    assert numbers(plan, "queries.weight")[:2] == pytest.approx((1, 1))
+
+
+def test_a_product_of_two_matrices_has_no_query() -> None:
+    """A readout that is computed from a matrix and a vector: both are weights."""
+
+    class Composed(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.c, self.d = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.randn(width))
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.final(self.embed(ids)) @ (self.c @ self.d)
+
+    plan = planned("mup", Composed, roles={"w": "readout"})
+    assert plan.roles["c"] == "hidden"
+    assert plan.roles["d"] == "readout"
