@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.show import fill_page, markdown, terminal
-from nfd.core.estimates import Interval, standard_errors
+from nfd.core.estimates import Interval, share
 from nfd.core.files import write_csv
 from nfd.core.random import derive
 
@@ -49,14 +49,6 @@ Draw = Callable[[torch.Generator], Iterable[Outcome]]
 def outcome(kind: str, case: str, found: Interval, truth: float) -> Outcome:
     """An outcome of an interval."""
     return Outcome(kind, case, found.low, found.high, truth)
-
-
-def share(count: float, total: float) -> Interval:
-    """``count`` of ``total`` with Wilson's 95 % interval."""
-    z, p = standard_errors(math.inf), count / total
-    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
-    return Interval(p, math.sqrt(p * (1 - p) / total), middle - half, middle + half)
 
 
 def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:

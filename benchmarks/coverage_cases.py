@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 
 import nfd
-from benchmarks.coverage import Draw, Outcome, outcome, share
-from nfd.core.estimates import interval, mean, pooled_slope
-from nfd.core.random import derive
+from benchmarks.coverage import Draw, Outcome, outcome
+from nfd.core.estimates import interval, mean, pooled_slope, share
 from nfd.data import digits
-from nfd.families.family import NetworkFamily
-from nfd.families.member import Member
 from nfd.meters.noise import GradientNoise
 
 
@@ -136,22 +133,24 @@ _EVALUATION_LOSS, _LAST_LOSS = 1.3179, 1.5498  # known to 0.0014 and 0.0021
 _STEPS, _BATCH, _EVALUATED, _REPLICATES = 10, 16, 32, 4
 
 
-class Drawn(NetworkFamily):
-    """The paper's networks, of draws that its version names."""
-
-    def member(self, width: int, depth: int, seed: int = 0, *more: Any, **named: Any) -> Member:
-        return super().member(width, depth, derive(seed, str(self.version)), *more, **named)
-
-
 def predictions(width: int, g: torch.Generator) -> Iterator[Outcome]:
-    """``nfd.predict`` of the infinitely wide network from a few of a width, of draws of their own."""
-    networks = Drawn(partial(nfd.ResNet, 64, 10), (1, 1), "depth-mup", "sgd", version=str(g.initial_seed()))
-    found = nfd.predict(networks, _task(), 1.0, depth=2, width=width, weights="dense", replicates=_REPLICATES)
+    """``nfd.predict`` of the infinitely wide network from a few of a width, from a seed of their own."""
+    more: dict[str, Any] = {"weights": "dense", "replicates": _REPLICATES, "seed": g.initial_seed()}
+    predicted = nfd.predict(nfd.resnets(64, 10), _task(), 1.0, depth=2, width=width, **more)
     case = f"width {width}, {_REPLICATES} replicates"
-    assert found.eval_interval is not None
-    yield outcome("nfd.predict", f"{case}, evaluation loss", found.eval_interval, _EVALUATION_LOSS)
-    low, high = float(found.loss_low[-1]), float(found.loss_high[-1])
+    assert predicted.eval_interval is not None
+    yield outcome("nfd.predict", f"{case}, evaluation loss", predicted.eval_interval, _EVALUATION_LOSS)
+    low, high = float(predicted.loss_low[-1]), float(predicted.loss_high[-1])
     yield Outcome("nfd.predict", f"{case}, loss before the last step", low, high, _LAST_LOSS)
+
+
+def untrained(g: torch.Generator) -> Iterator[Outcome]:
+    """The loss before training by default settings: outputs of the limit are zero, and cross-entropy log C."""
+    inputs, labels = torch.randn(8, 16, generator=g), torch.randint(10, (8,), generator=g)
+    family = nfd.resnets(16, 10, activation="gelu", horizon=2.0)
+    predicted = nfd.predict(family, [(inputs, labels)], depth=4, seed=g.initial_seed())
+    case = f"width {predicted.width}, {predicted.replicates} replicates, gelu, T = 2, loss before training"
+    yield Outcome("nfd.predict", case, float(predicted.loss_low[0]), float(predicted.loss_high[0]), math.log(10))
 
 
 @lru_cache
@@ -162,4 +161,4 @@ def _task() -> nfd.Task:
     return nfd.Task(list(zip(x, y, strict=True)), eval_batches=[tests])
 
 
-PREDICTIONS: tuple[Draw, ...] = tuple(partial(predictions, width) for width in (32, 64, 128, 512))
+PREDICTIONS: tuple[Draw, ...] = (*(partial(predictions, width) for width in (32, 64, 128, 512)), untrained)

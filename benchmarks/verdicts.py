@@ -26,10 +26,9 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from benchmarks.coverage import share
 from benchmarks.show import fill_page, markdown
 from nfd.core.errors import Axis, RuleName
-from nfd.core.estimates import Interval
+from nfd.core.estimates import Interval, share
 from nfd.core.files import write_json
 from nfd.core.tables import Row
 from nfd.data import digits

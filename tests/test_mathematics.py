@@ -111,7 +111,7 @@ def test_a_third_of_the_last_move_is_left() -> None:
 def ensembles(means: Callable[[int], float], noise: float = 1e-6) -> Callable[[int], Ensemble]:
     """Sixteen networks of every depth whose losses have this mean; their noise is shared between depths."""
     scatter = noise * torch.randn(16, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return lambda L: Ensemble(8, L, scatter * L**0.5 + means(L), torch.empty(16, 0), None, None)
+    return lambda L: Ensemble(8, L, scatter * L**0.5 + means(L), torch.empty(16, 0), None, {})
 
 
 @pytest.mark.parametrize(

@@ -572,6 +572,7 @@ class Predict(Trained):
     replicates: int = option(8, "how many of them are averaged")
     weights: Literal["structured", "deferred", "dense"] | None = option(None, "structured, deferred or dense")
     rtol: float | None = option(None, "wanted relative standard error; replicates are doubled until it is met")
+    seed: int = option(0, "of the networks, which all predictions with one seed share")
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -584,7 +585,7 @@ class Predict(Trained):
         with self.sweep(directory) as sweep:
             answer = predict(
                 family, setup.task, self.lr, depth=depth, width=self.width, replicates=self.replicates,
-                weights=self.weights, rtol=self.rtol, sweep=sweep,
+                weights=self.weights, rtol=self.rtol, seed=self.seed, sweep=sweep,
             )  # fmt: skip
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", answer.table)

@@ -124,6 +124,15 @@ def mean(samples: ArrayLike) -> Interval:
     return student(float(own.mean()), float(own.std(ddof=1)) / math.sqrt(len(own)), len(own) - 1)
 
 
+def share(count: float, total: float) -> Interval:
+    """The share ``count`` of ``total`` with its 95 % interval (Wilson 1927), which has a width even at none or all."""
+    z = standard_errors(math.inf)
+    value = count / total
+    middle = (value + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(value * (1 - value) / total + z * z / (4 * total * total))
+    return Interval(value, math.sqrt(value * (1 - value) / total), middle - half, middle + half)
+
+
 # ---- Estimates from replicates
 
 

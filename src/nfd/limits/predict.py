@@ -27,8 +27,9 @@ from nfd.core.errors import (
     check_depth,
     check_flag,
     check_real,
+    check_seed,
 )
-from nfd.core.estimates import Interval, Magnitude, combined, magnitude, rms, stderr
+from nfd.core.estimates import Interval, Magnitude, combined, magnitude, rms, share, stderr
 from nfd.core.machine import memory_of, undisturbed
 from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
@@ -49,7 +50,8 @@ LEVER = 4  # how many times narrower the networks are that show the bias of widt
 _RTOL = 0.01  # of the limit in depth, where none is asked for
 _DOUBLINGS = 6  # of the depth, at most
 _SHALLOWEST = 8  # where the base has depth 1
-_MOST_REPLICATES = 1024
+_MOST_REPLICATES = 1024  # that rtol asks for
+_HOPELESS = 4  # times as many as may be trained are needed: 8 replicates know that number to a factor of two
 _BENT = 16  # the width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64 over 16
 _PAIRS = 4  # of networks that show the bias of resolution
 
@@ -68,6 +70,7 @@ def predict(
     outputs: bool = False,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
+    seed: int = 0,
     sweep: Sweep | None = None,
 ) -> Prediction:
     """Predict how an infinitely wide network trains: its loss before every step, with 95 % intervals.
@@ -79,6 +82,9 @@ def predict(
 
     Standard errors come from the spread over seeds. For infinite depth, the depth L is doubled from that of the base
     until the extrapolated loss ``2 loss_2L - loss_L`` changes by less than ``rtol``.
+
+    Where at most one in eight networks diverge, the answer is that of the others; ``note`` has the share that was left
+    out. Where more do, training diverged.
 
     Example::
 
@@ -96,15 +102,18 @@ def predict(
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``); all networks have the same kind. By
             default structured under optimizers that act on whole matrices (SGD, Muon) and dense under others, which
             act on every stored entry.
-        rtol: the relative standard error that you want; R is doubled until it is met. At infinite depth also how far
-            the last doubling may move the losses, by default 0.01.
+        rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024. At infinite depth
+            also how far the last doubling may move the losses, by default 0.01.
         outputs: also give the outputs of every step.
         blocks, roles: as in ``nfd.plan``.
+        seed: of the networks. Predictions with one seed share their networks, and so their luck: differences between
+            them are paired, but together they are one draw. Pass other seeds for independent predictions.
         sweep: where networks are trained and kept.
 
     Returns:
-        A ``Prediction``. If training diverges, numbers are not-a-number from that step on, and ``note`` says so.
-        Estimates smaller than their error may be negative.
+        A ``Prediction``. If training diverges, numbers are not-a-number from that step on, and ``note`` says so. A
+        loss 10^9 times the first, or 1,000 times that of the other networks, has diverged.
+        Estimates are not clipped: where a loss is smaller than its error they may be negative.
 
     Raises:
         ValueError, TypeError: naming the argument; for rules and optimizers without a limit, and for networks that do
@@ -124,63 +133,141 @@ def predict(
         )
     rate = check_real("lr", family.law.default_lr if lr is None else lr, least=0.0, below=MAX_RATE)
     count = check_count("replicates", replicates, minimum=2, maximum=MOST)
+    seed = check_seed(seed)
     wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
     unit = family.base[0]
-    wide = -(-WIDTH // unit) * unit if width is None else check_count("width", width, maximum=WIDEST)
-    narrow = max(unit, wide // LEVER // unit * unit)
-    if narrow >= wide:
+    wide_width = -(-WIDTH // unit) * unit if width is None else check_count("width", width, maximum=WIDEST)
+    narrow_width = max(unit, wide_width // LEVER // unit * unit)
+    if narrow_width >= wide_width:
         raise InputError(
             f"width must be above that of the base, {unit}, whose networks show the bias of width; got {width}."
         )
     family.check_sizes([unit, 2 * unit], [family.base[1]])  # wide ones may not fit into memory
     first = family.base[1] if family.base[1] > 1 else _SHALLOWEST
-    depths = [first * 2**k for k in range(_DOUBLINGS + 1)]
+    depths = [first * 2**k for k in range(_DOUBLINGS + 1)] if depth == math.inf else [int(depth)]
     if depth == math.inf:
         family = family.along_one_path(depths[1])
     with as_sweep(sweep) as opened:
-        ensembles = Ensembles(family, task, rate, weights, opened, outputs=check_flag("outputs", outputs))
-        while True:
-            wide_at = cache(lambda L, count=count: ensembles.train(wide, L, count))
-            if depth == math.inf:
-                limit = to_infinity(wide_at, depths, wanted or _RTOL)
-            else:
-                here = wide_at(int(depth))
-                limit = Limit((here.depth,), False, here.diverged_at is None, _divergence(here))
-            losses = limit.of(wide_at)
-            error = rms(stderr(losses)) / rms(losses.mean(0))
-            if wanted is None or not error > wanted or count >= _MOST_REPLICATES:
-                break
-            count = min(2 * count, _MOST_REPLICATES)
-        narrow_at = cache(lambda L: ensembles.train(narrow, L, count))
-        exact_at = cache(lambda L: ensembles.train(narrow, L, min(count, _PAIRS), exact=True))
+        ensembles = Ensembles(family, task, rate, weights, seed, opened, outputs=check_flag("outputs", outputs))
+        wide, error = _wide_networks(ensembles, wide_width, depths, count, wanted)
+        limit = wide.limit
+        count = wide.count
+        narrow = Networks(limit, limit.used, cache(lambda L: ensembles.train(narrow_width, L, range(count))))
+        used = wide.kept & narrow.kept
+        exact: Networks | None = None
+        paired = used.nonzero().flatten().tolist()[:_PAIRS]
+        if ensembles.resolution is not None:
+            exact_at = cache(lambda L: ensembles.train(narrow_width, L, paired, exact=True))
+            exact = Networks(limit, limit.used, exact_at)
         parts = {}
         for name in ("losses", "judged") if task.eval_batches else ("losses",):
-            exact = None if ensembles.resolution is None else limit.of(exact_at, name)
-            of, coarse = (limit.of(wide_at, name), limit.of(narrow_at, name)), limit.before(wide_at, name)
-            parts[name] = limit_losses(*of, wide / narrow, coarse, exact, min(1.0, _BENT / narrow))
-        made: dict[str, Any] = {_name(part): values for part, values in parts["losses"].items()}
+            before = limit.before(wide.at, name)
+            parts[name] = limit_losses(
+                wide.of(name)[used],
+                narrow.of(name)[used],
+                wide_width / narrow_width,
+                coarse=None if before is None else before[used],
+                shortened=None if exact is None else _shortened(narrow, exact, paired, name),
+                bend=min(1.0, _BENT / narrow_width),
+            )
+            trained = parts[name]["replicates"]
+            parts[name]["replicates"] = trained.new_full((count, trained.shape[1]), math.nan)
+            parts[name]["replicates"][used] = trained
+        answer: dict[str, Any] = {_name(part): values for part, values in parts["losses"].items()}
         if task.eval_batches:
-            made["eval_loss_replicates"] = parts["judged"].pop("replicates")[:, 0]
-            made["eval_row"] = {part: float(value) for part, value in parts["judged"].items()}
+            answer["eval_loss_replicates"] = parts["judged"].pop("replicates")[:, 0]
+            answer["eval_row"] = {part: float(value) for part, value in parts["judged"].items()}
         if outputs:
-            of, lever = (limit.of(wide_at, "outputs"), limit.of(narrow_at, "outputs")), 1 / (wide / narrow - 1)
-            made["outputs"] = (1 + lever) * of[0].mean(0) - lever * of[1].mean(0)
-            made["outputs_stderr"] = ((1 + lever) * stderr(of[0])).hypot(lever * stderr(of[1]))
-        missed = wanted is not None and error > wanted
-        noise = f"The standard error is {error:.2g} of the losses, above rtol={wanted:g}." if missed else ""
+            lever = 1 / (wide_width / narrow_width - 1)
+            wide_outputs = wide.of("outputs")[used]
+            narrow_outputs = narrow.of("outputs")[used]
+            answer["outputs"] = (1 + lever) * wide_outputs.mean(0) - lever * narrow_outputs.mean(0)
+            answer["outputs_stderr"] = ((1 + lever) * stderr(wide_outputs)).hypot(lever * stderr(narrow_outputs))
+        notes = [
+            *opened.notes(family),
+            *task.notes,
+            limit.note,
+            wide.left_out,
+            narrow.left_out,
+            "" if wide.diverged else _no_bias(narrow, wide_width),
+            "" if exact is None or narrow.diverged else _no_resolution_bias(exact),
+            "" if wanted is None or not error > wanted else _shortfall(ensembles, wide, error, wanted),
+        ]
         return Prediction(
-            **made,
+            **answer,
             about=task.about,
             depths=limit.depths,
             extrapolated=limit.extrapolated,
-            width=wide,
-            narrow_width=narrow,
+            width=wide_width,
+            narrow_width=narrow_width,
             replicates=count,
             converged=limit.converged,
             weights=weights,
             seconds=time.perf_counter() - start,
-            note=" ".join(filter(None, (*opened.notes(family), *task.notes, limit.note, noise))),
+            seed=seed,
+            note=" ".join(filter(None, notes)),
         )
+
+
+def _wide_networks(
+    ensembles: Ensembles, width: int, depths: Sequence[int], count: int, wanted: float | None
+) -> tuple[Networks, float]:
+    """Train wide networks, more until the relative standard error is ``wanted``; also return that error.
+
+    Stops where that would take more networks than may be trained: then none of them would help.
+    """
+    while True:
+        at = cache(lambda L, count=count: ensembles.train(width, L, range(count)))
+        limit = to_limit(at, depths, wanted or _RTOL)
+        wide = Networks(limit, limit.depths, at)
+        losses = wide.of("losses")[wide.kept]
+        error = rms(stderr(losses)) / rms(losses.mean(0))
+        if wanted is None or not error > wanted:
+            return wide, error
+        most = ensembles.most(wide)
+        if count >= most or _needed(count, error, wanted) > _HOPELESS * most:
+            return wide, error
+        count = min(2 * count, most)
+
+
+def _needed(count: int, error: float, wanted: float) -> float:
+    """How many networks have the error ``wanted``, where ``count`` have ``error``."""
+    return count * (error / wanted) ** 2
+
+
+def _shortfall(ensembles: Ensembles, wide: Networks, error: float, wanted: float) -> str:
+    """A sentence on an error that is larger than wanted."""
+    needed = _needed(wide.count, error, wanted)
+    most = ensembles.most(wide)
+    bound = f"at most {most:,} are trained" if most == _MOST_REPLICATES else f"memory has room for {most:,}"
+    return (
+        f"The standard error is {error:.2g} of the losses, above rtol={wanted:g}, for which about {needed:,.0f} "
+        f"replicates would be needed; {bound}. Raise width, rtol or replicates."
+    )
+
+
+def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: str) -> Tensor:
+    """By how much a resolution moved the losses of the narrow networks with these numbers, ``[pairs, K]``."""
+    moved = narrow.of(name)[numbers] - exact.of(name)
+    trained = [row for row in range(len(numbers)) if row not in exact.lost]
+    return moved[trained] if len(trained) > 1 else moved
+
+
+def _no_bias(narrow: Networks, width: int) -> str:
+    """A sentence on the bias of width where too many narrow networks diverged; empty where it is known."""
+    if not narrow.diverged:
+        return ""
+    return (
+        f"{narrow.told}: the bias of width {width:,} is unknown from there on, and so are the intervals. Lower lr, "
+        "or raise width."
+    )
+
+
+def _no_resolution_bias(exact: Networks) -> str:
+    """A sentence on the bias of the resolution where fewer than two pairs show it; empty where it is known."""
+    if exact.count - len(exact.lost) > 1:
+        return ""
+    return f"Without a resolution {exact.told}: its bias is unknown from there on, and so are the intervals. Lower lr."
 
 
 def _name(part: str) -> str:
@@ -209,8 +296,9 @@ class Prediction:
         loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard error of the wide
             networks, and the change of the losses at the last doubling of the depth.
         loss_replicates: [replicates, steps], the losses of the limit by single replicates: their mean is ``loss``.
-            Subtract those of two predictions with the same sizes and replicates to get an interval for the
-            difference (docs/two-limits.md). Their spread does not include the errors of depth and resolution.
+            Subtract those of two predictions with the same sizes, replicates and seed to get an interval for the
+            difference (docs/two-limits.md). Their spread does not include the errors of depth and resolution. Rows
+            of networks that diverged and were left out are not-a-number.
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their standard errors, where
             they were asked for; else None.
         eval_row: the mean evaluation loss after the last step, as the rows of ``table`` have that of a step; None
@@ -224,7 +312,7 @@ class Prediction:
             ``rtol``, and noise is small enough to see it. At a finite depth it is True
             unless training diverged. It says nothing of the convergence in width, which the intervals include.
         weights: "structured", "deferred" or "dense".
-        seconds: time of the prediction.
+        seconds: time of the prediction. seed: of its networks.
         note: limitations of the answer, in words; empty if there are none.
 
     Example::
@@ -259,6 +347,7 @@ class Prediction:
     eval_loss_replicates: Tensor | None = None
     outputs: Tensor | None = None
     outputs_stderr: Tensor | None = None
+    seed: int = 0
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -334,6 +423,11 @@ class Limit:
     converged: bool
     note: str = ""
 
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The depths whose networks make the answer."""
+        return self.depths[-2:] if self.extrapolated else self.depths[-1:]
+
     def of(self, ensemble_at: Callable[[int], Ensemble], name: str = "losses") -> Tensor:
         """The limit of what ensembles at depths hold under this name."""
         deep: Tensor = getattr(ensemble_at(self.depths[-1]), name)
@@ -353,6 +447,15 @@ def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
     return 2 * deep - shallow
 
 
+def to_limit(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float) -> Limit:
+    """The limit by ``to_infinity`` where several depths are given, and otherwise the networks of the only one."""
+    if len(depths) > 1:
+        return to_infinity(ensemble_at, depths, rtol)
+    here = ensemble_at(depths[0])
+    diverged = is_divergence(here.divergences, len(here.losses))
+    return Limit((here.depth,), False, not diverged, _divergence([here]) if diverged else "")
+
+
 def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float) -> Limit:
     """Double the depth until the extrapolation moves by less than rtol, or the changes do not shrink."""
     ensembles, changes = list[Ensemble](), list[Magnitude]()
@@ -362,10 +465,13 @@ def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], r
 
     for depth in depths:
         ensembles.append(ensemble_at(depth))
-        if ensembles[-1].diverged_at is not None:
-            return ended(False, False, _divergence(ensembles[-1]))
+        lost = divergences(ensembles)
+        count = len(ensembles[-1].losses)
+        if is_divergence(lost, count):
+            return ended(False, False, _divergence(ensembles))
+        kept = without(lost, count)
         if len(ensembles) > 1:
-            changes.append(_change(ensembles[-1].losses - ensembles[-2].losses))
+            changes.append(_change((ensembles[-1].losses - ensembles[-2].losses)[kept]))
         if len(changes) > 1 and (_stays(*changes[-2:]) or (depth == depths[-1] and _stays(changes[0], changes[-1]))):
             tried, moves = ", ".join(str(e.depth) for e in ensembles), ", ".join(f"{c.value:.3g}" for c in changes)
             note = (
@@ -374,7 +480,7 @@ def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], r
             )
             return ended(False, False, note)
         if len(ensembles) > 2:
-            a, b, c = (e.losses for e in ensembles[-3:])
+            a, b, c = (e.losses[kept] for e in ensembles[-3:])
             moved, wanted = _change(extrapolated(b, c) - extrapolated(a, b)), rtol * rms(c.mean(0))
             if moved.value <= wanted < moved.noise:
                 note = (
@@ -390,12 +496,16 @@ def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], r
     return ended(True, False, note)
 
 
-def _divergence(here: Ensemble) -> str:
-    """A sentence on a divergence; empty where there was none."""
-    if here.diverged_at is None:
-        return ""
-    remedy = "Lower lr" if here.diverged_at else "Check the batches and the initial weights"
-    return f"Training diverged at step {here.diverged_at} at width {here.width}, depth {here.depth}. {remedy}."
+def _divergence(ensembles: Sequence[Ensemble]) -> str:
+    """A sentence on the divergence that ended the search for a limit."""
+    lost = divergences(ensembles)
+    first = min(lost.values())
+    last = ensembles[-1]
+    remedy = "Lower lr" if first else "Check the batches and the initial weights"
+    return (
+        f"Training diverged at step {first} at width {last.width}, depth {last.depth}: {len(lost)} of "
+        f"{len(last.losses)} networks. {remedy}."
+    )
 
 
 def _change(samples: Tensor) -> Magnitude:
@@ -421,7 +531,7 @@ def limit_losses(
     narrow: Tensor,
     ratio: float,
     coarse: Tensor | None = None,
-    exact: Tensor | None = None,
+    shortened: Tensor | None = None,
     bend: float = 0.0,
 ) -> dict[str, Tensor]:
     """The losses of the limit from losses ``[R, K]`` of wide networks and of others ``ratio`` times narrower.
@@ -431,7 +541,8 @@ def limit_losses(
     Args:
         coarse: losses of the same wide networks by the extrapolation in depth before the last one. How far they moved
             since then is an error beside the noise: the half-width is the root of the sum of both squares.
-        exact: losses of the first of the narrow networks without a resolution, whose bias is a third such error.
+        shortened: losses ``[pairs, K]`` of some of the narrow networks less those without a resolution: its bias is a
+            third such error. None where networks have no resolution.
         bend: the share of the bias by which it may be wrong, as the mean loss is not ``loss + a/n`` alone.
 
     Returns:
@@ -442,7 +553,8 @@ def limit_losses(
     value, variance, lever = wide.mean(0), stderr(wide).square(), ratio - 1
     other, other_variance = narrow.mean(0), stderr(narrow).square()
     moved = torch.zeros_like(value) if coarse is None else value - coarse.mean(0)
-    shortened = torch.zeros_like(narrow[:2]) if exact is None else narrow[: len(exact)] - exact
+    if shortened is None:
+        shortened = torch.zeros_like(narrow[:2])
     resolution = shortened.mean(0), stderr(shortened)
     rows = []
     for v, var, o, o_var, unsampled in zip(
@@ -465,6 +577,12 @@ def limit_losses(
 
 
 _SHARE = 0.8  # of the memory that networks may take
+_COPIES = 4  # of the losses and outputs that are held at a time
+_RARE = 1 / 8  # of the networks: so few that diverge are left out, one of the eight that are trained by default
+# A diverging loss goes 1, 80, 1e33, not-a-number (ReLU, depth 64). Networks that train never come near these bounds:
+# the squared error before training, chi-squared with one degree of freedom, is 1,000 times its median once in 1e100.
+_OUTLIER = 1e3  # a loss over the others of its step, and over the first
+_HUGE = 1e9  # a loss over the first, where all diverge alike; the first is of order 1/n where targets are zero
 
 
 @dataclass(frozen=True)
@@ -493,7 +611,7 @@ class Ensemble:
     Attributes:
         losses: ``[R, steps]``, before each update. judged: evaluation losses ``[R, 1]``, or ``[R, 0]``.
         outputs: ``[R, steps, b, C]``, where they were asked for.
-        diverged_at: the first step of a divergence, or None.
+        divergences: for every network that diverged, by its row, the step at which it did.
     """
 
     width: int
@@ -501,50 +619,168 @@ class Ensemble:
     losses: Tensor
     judged: Tensor
     outputs: Tensor | None
-    diverged_at: int | None
+    divergences: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of one width.
+
+    Attributes:
+        depths: those at which a network must have trained to be kept. at: the ensemble of a depth.
+    """
+
+    limit: Limit
+    depths: Sequence[int]
+    at: Callable[[int], Ensemble]
+
+    def of(self, name: str) -> Tensor:
+        """The limit of what they hold under this name, [R, ...]."""
+        return self.limit.of(self.at, name)
+
+    @property
+    def count(self) -> int:
+        """How many they are, R."""
+        return len(self.at(self.depths[-1]).losses)
+
+    @property
+    def lost(self) -> dict[int, int]:
+        """For those that diverged at one of the depths the first step at which they did."""
+        return divergences([self.at(depth) for depth in self.depths])
+
+    @property
+    def diverged(self) -> bool:
+        """Whether more diverged than may be left out."""
+        return is_divergence(self.lost, self.count)
+
+    @property
+    def kept(self) -> Tensor:
+        """Which of them make the answer, [R]."""
+        return without(self.lost, self.count)
+
+    @property
+    def told(self) -> str:
+        """Half of a sentence: how many diverged, and when."""
+        part = share(len(self.lost), self.count)
+        percent = f"{100 * part.value:.2g} % [{100 * part.low:.2g}, {100 * part.high:.2g}]"
+        width = self.at(self.depths[-1]).width
+        first = min(self.lost.values())
+        return (
+            f"{len(self.lost)} of {self.count} networks of width {width:,} diverged, the first at step {first} "
+            f"({percent})"
+        )
+
+    @property
+    def left_out(self) -> str:
+        """A sentence on the few networks that diverged; empty where none did, or too many to be left out."""
+        if not self.lost or self.diverged:
+            return ""
+        return f"{self.told}: the answer leaves them out, and holds if none does at infinite width."
+
+
+def divergences(ensembles: Iterable[Ensemble]) -> dict[int, int]:
+    """The networks that diverged at any of these depths, with the first step at which they did."""
+    lost = dict[int, int]()
+    for ensemble in ensembles:
+        for row, step in ensemble.divergences.items():
+            lost[row] = min(step, lost.get(row, step))
+    return lost
+
+
+def is_divergence(lost: Mapping[int, int], count: int) -> bool:
+    """Whether more of the networks diverged than may be left out."""
+    return len(lost) > _RARE * count
+
+
+def without(lost: Mapping[int, int], count: int) -> Tensor:
+    """Which networks are kept, [R]: those that trained, or all where too many did not."""
+    kept = torch.ones(count, dtype=torch.bool)
+    if not is_divergence(lost, count):
+        for row in lost:
+            kept[row] = False
+    return kept
+
+
+def first_divergences(losses: Tensor, judged: Tensor) -> dict[int, int]:
+    """The step at which each network diverged that did, by its row: the number of steps where it was the evaluation.
+
+    A loss that is not a number is a divergence, and so is a number that has left those of the other networks and the
+    first ones far behind. Losses [R, steps], judged [R, 0 or 1].
+    """
+    sizes = torch.cat([losses, judged], 1).abs()
+    ordered = sizes.nan_to_num(nan=math.inf).sort(0).values
+    largest = ordered[len(sizes) - 1 - int(_RARE * len(sizes))]  # but for the few that may be left out
+    bound = torch.minimum(_OUTLIER * torch.maximum(largest, largest[0]), _HUGE * largest[0])
+    bound = torch.where(bound > 0, bound, math.inf)
+    diverged = ~(sizes <= bound) | sizes.isinf()
+    return {row: int(diverged[row].nonzero()[0]) for row in range(len(losses)) if bool(diverged[row].any())}
 
 
 class Ensembles:
     """The networks of a family at one rate; what a sweep holds is not trained again."""
 
     def __init__(
-        self, family: Family, task: Task, lr: float, weights: NetworkWeights, sweep: Sweep, *, outputs: bool
+        self,
+        family: Family,
+        task: Task,
+        lr: float,
+        weights: NetworkWeights,
+        seed: int,
+        sweep: Sweep,
+        *,
+        outputs: bool,
     ) -> None:
-        self.family, self.task, self.lr, self.weights, self.sweep = family, task, lr, weights, sweep
+        self.family = family
+        self.task = task
+        self.lr = lr
+        self.weights = weights
+        self.seed = seed
+        self.sweep = sweep
         self.observe: tuple[Observer, ...] = (Outputs(),) if outputs else ()
         self.resolution = family.resolution if weights == "structured" else None  # None where they drop nothing
 
-    def train(self, width: int, depth: int, count: int, *, exact: bool = False) -> Ensemble:
-        """The ensemble of the first so many seeds, or of others of these seeds without a resolution."""
+    def train(self, width: int, depth: int, numbers: Sequence[int], *, exact: bool = False) -> Ensemble:
+        """The ensemble of the seeds with these numbers, or of others of these seeds without a resolution."""
         self._check_memory(width, depth)
-        seeds = [derive(0, "replicate", width, index) for index in range(count)]
+        seeds = [derive(self.seed, "replicate", width, number) for number in numbers]
         resolution = None if exact else self.resolution
         more: dict[str, Any] = {"weights": self.weights, "resolution": resolution, "observe": self.observe}
         trials = [Trial(self.family, self.task, width, depth, seed, self.lr, **more) for seed in seeds]
         label = f"width {width}, depth {depth}"
         records = self.sweep.run_all({label: trials}, label)[label]
         curves = [self.sweep.curves(trial) for trial in trials]
-        losses = [own["loss"] for own in curves]
+        losses = [curve["loss"] for curve in curves]
         if len(losses) > 1 and all(torch.equal(loss, losses[0]) for loss in losses[1:]):
             raise InputError(
                 f"make_model({width}, {depth}) gives the same losses from every seed, but intervals come from "
                 "differences between seeds. Draw from the global streams of PyTorch, NumPy or Python, which are "
                 "seeded here."
             )
-        ends = [int(record.metrics["diverged_at"]) for record in records if "diverged_at" in record.metrics]
-        shapes = [record.observed[0] if self.observe else () for record in records]
-        outputs = [own["outputs"].double().view(-1, *s) for own, s in zip(curves, shapes, strict=True) if self.observe]
         steps = self.task.steps
-        own = [[record.metrics["test_loss"]] if "test_loss" in record.metrics else [] for record in records]
-        judged = torch.tensor(own, dtype=torch.float64)
-        return Ensemble(
-            width,
-            depth,
-            torch.stack([_padded(loss.double(), steps) for loss in losses]),
-            torch.where(judged.isfinite(), judged, math.nan),
-            torch.stack([_padded(own, steps) for own in outputs]) if outputs else None,
-            min(ends, default=None),
-        )
+        judged = [[record.metrics["test_loss"]] if "test_loss" in record.metrics else [] for record in records]
+        padded = torch.stack([_padded(loss.double(), steps) for loss in losses])
+        evaluated = torch.tensor(judged, dtype=torch.float64)
+        ends = first_divergences(padded, evaluated)
+        outputs = None
+        if self.observe:
+            shapes = [record.observed[0] for record in records]
+            flat = [curve["outputs"].double() for curve in curves]
+            outputs = torch.stack([_padded(o.view(-1, *shape), steps) for o, shape in zip(flat, shapes, strict=True)])
+        for row, step in ends.items():
+            padded[row, step:] = math.nan
+            evaluated[row] = math.nan
+            if outputs is not None:
+                outputs[row, step:] = math.nan
+        return Ensemble(width, depth, padded, evaluated, outputs, ends)
+
+    def most(self, networks: Networks) -> int:
+        """How many networks may be trained: so many that what these hold of each, at all depths, fits into memory."""
+        ensembles = [networks.at(depth) for depth in networks.depths]
+        tensors = [t for e in ensembles for t in (e.losses, e.judged, e.outputs) if t is not None]
+        held = sum(t.numel() * t.element_size() for t in tensors) / networks.count
+        # The narrow networks hold as much at most, and so do means, copies and what the sweep keeps.
+        room = _SHARE * memory_of(torch.device("cpu")) / (_COPIES * held)
+        return max(networks.count, min(_MOST_REPLICATES, int(room)))
 
     def _check_memory(self, width: int, depth: int) -> None:
         """InputError where a network of this size would not fit into the memory of the machine.
