@@ -55,6 +55,20 @@ class Signum(Each):
         return mean(state, "momentum", p.grad, 0.9).sign()
 
 
+class Single(Each):
+    """Keeps a mean in float32, whatever the parameter has; leaves out the first step, decay too."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        first = not self.state
+        for group in self.param_groups:
+            for p in group["params"]:
+                momentum = self.state[p].setdefault("momentum", torch.zeros(p.shape))
+                momentum.lerp_(p.grad, 0.1)
+                if not first:
+                    p.sub_((momentum + group["weight_decay"] * p).sign(), alpha=group["lr"])
+
+
 class RootSign(Each):
     """Half way between a sign and a gradient."""
 

@@ -196,6 +196,13 @@ def test_what_stepping_cannot_tell_is_refused_by_name(optimizer: Any, message: s
         law_of(optimizer())
 
 
+def test_states_of_one_precision_and_an_idle_first_step_are_measured() -> None:
+    law = law_of(like.Single(both()))
+    assert (law.degree, law.unit, law.decoupled) == (0, EACH_ENTRY, False)
+    with pytest.raises(LawError, match="decoupled is True; measured: decay acts on the gradient"):
+        check_law(replace(law, decoupled=True), like.Single)
+
+
 def test_a_class_that_steps_otherwise_than_its_name_is_measured() -> None:
     class AdamW(torch.optim.AdamW):
         @torch.no_grad()

@@ -81,6 +81,7 @@ def _check(law: OptimizerLaw, measurement: Measurement, probe: Probe) -> None:
 
 def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
     """What a law says of settings that groups do not have, or that are no running means."""
+    probe = probe.in_its_precision()
     gradient = signs(*PANEL[0])
     optimizer, before = probe.states(gradient)
     _, after = probe.states(gradient, idle=1)

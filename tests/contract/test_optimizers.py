@@ -74,6 +74,10 @@ class Wrapper(torch.optim.Optimizer):
         return self.inner.step(closure)
 
 
+def wrapped(groups: Any) -> torch.optim.Optimizer:
+    return Wrapper(AdamW(groups))
+
+
 class Passing(AdamW):
     """Passes what it gets."""
 
@@ -189,13 +193,14 @@ def test_compilers_see_plain_groups(by_groups: bool) -> None:
 
 def test_a_decay_that_nobody_sets_is_zero_and_one_that_equals_a_default_is_kept() -> None:
     model, plan = planned()
-    for make in (AdamW, lambda groups: AdamW(groups), functools.partial(AdamW, eps=1e-6), Passing):
+    for make in (AdamW, lambda groups: AdamW(groups), functools.partial(AdamW, eps=1e-6), Passing, wrapped):
         assert {group["weight_decay"] for group in plan.make_optimizer(model, 1e-3, make=make).param_groups} == {0.0}
     default = 0.01  # of PyTorch's AdamW
     for make in (
         lambda groups: AdamW(groups, weight_decay=default),
         functools.partial(AdamW, weight_decay=default),
         lambda groups: Passing(groups, weight_decay=default),
+        lambda groups: Wrapper(AdamW(groups, weight_decay=default)),
     ):
         assert hidden_of(plan.make_optimizer(model, 1e-3, make=make), model)["weight_decay"] == default * WIDER
 

@@ -80,10 +80,12 @@ class Probe:
     Attributes:
         make: from parameter groups to an optimizer.
         name: what messages call it.
+        dtype: of the parameters; some keep states in float32 alone.
     """
 
     make: Make
     name: str
+    dtype: torch.dtype = torch.float64
 
     def optimizer(self, parameters: Sequence[nn.Parameter], rate: float = RATE) -> torch.optim.Optimizer:
         """A fresh optimizer of these parameters, without weight decay."""
@@ -97,6 +99,14 @@ class Probe:
         if callable(to_training):  # schedule-free optimizers refuse to step before
             to_training()
         return optimizer
+
+    def in_its_precision(self) -> Probe:
+        """The same in float64, or in float32 where the optimizer takes nothing else."""
+        try:
+            self.update(signs(*PANEL[0]))
+        except Exception:  # whatever states of another precision raise
+            return replace(self, dtype=torch.float32)
+        return self
 
     def updates(
         self,
@@ -116,6 +126,7 @@ class Probe:
         """
         with global_streams(0), warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
+            gradients = [gradient.to(self.dtype) for gradient in gradients]
             parameters = [_parameter(gradient, start) for gradient in gradients]
             optimizer = self.optimizer(parameters, rate)
             for group in optimizer.param_groups:
@@ -123,7 +134,7 @@ class Probe:
             for _ in range(steps):
                 before = [p.detach().clone() for p in parameters]
                 _step(optimizer, parameters, gradients)
-        return [(old - p.detach()) / rate for old, p in zip(before, parameters, strict=True)]
+        return [(old - p.detach()).double() / rate for old, p in zip(before, parameters, strict=True)]
 
     def update(self, gradient: Tensor, **more: Any) -> Tensor:
         """What the last of some steps subtracts from one tensor, over the rate."""
@@ -137,6 +148,7 @@ class Probe:
         """
         with global_streams(0), warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
+            gradient = gradient.to(self.dtype)
             parameter = _parameter(gradient, START)
             optimizer = self.optimizer([parameter])
             for step in range(STEPS + idle):
@@ -146,7 +158,7 @@ class Probe:
 
 def _parameter(gradient: Tensor, start: float) -> nn.Parameter:
     drawn = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return nn.Parameter(start * drawn)
+    return nn.Parameter((start * drawn).to(gradient.dtype))
 
 
 def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
@@ -562,6 +574,8 @@ def measure(optimizer: Any) -> Measurement:
 
 def _measured(probe: Probe, vectors: Probe | None) -> Measurement:
     gradient = signs(*PANEL[0])
+    probe = probe.in_its_precision()
+    vectors = None if vectors is None else replace(vectors, dtype=probe.dtype)
     update = probe.update(gradient)
     if not bool(update.isfinite().all()) or rms(update) == 0:
         raise MeasurementError(f"{probe.name} does not move a matrix whose gradient is not zero. Pass its law.")
@@ -730,11 +744,15 @@ def _decay(probe: Probe, gradient: Tensor) -> str | None:
     if any(group.get(name) is None for group in groups):
         return None
     strength = 0.5
-    without, with_it = (probe.update(gradient, settings={name: decay}, steps=1) for decay in (0.0, strength))
-    change = with_it - without
-    expected = strength * _parameter(gradient, START).detach()
-    if not bool(change.any()):
+    gradient = 2.0**-10 * gradient  # a sign shows a decay that is larger than the gradient
+    for steps in (1, STEPS):  # some leave the first step out
+        without, with_it = (probe.update(gradient, settings={name: decay}, steps=steps) for decay in (0.0, strength))
+        change = with_it - without
+        if bool(change.any()):
+            break
+    else:
         return None
+    expected = strength * _parameter(gradient, START).detach()
     if deviation(change, expected) < ALIKE:
         return OF_WEIGHTS
     if deviation(change * RATE, expected) < ALIKE:
@@ -762,8 +780,7 @@ def decouples(optimizer: torch.optim.Optimizer) -> bool | None:
     """Whether weight decay of an optimizer acts on the weights directly; None where stepping does not show it."""
     try:
         probe, _ = probes_of(optimizer)
-        gradient = signs(*PANEL[0])
-        decay = _decay(probe, gradient)
+        decay = _decay(probe.in_its_precision(), signs(*PANEL[0]))
     except Exception:  # whatever an optimizer that cannot be made anew raises
         return None
     return None if decay is None else decay != OF_GRADIENT

@@ -594,9 +594,10 @@ class OpenParameters(list[nn.Parameter]):
         """Put the scaled settings of an optimizer into a group, where it does not have others by itself."""
         for name, value in getattr(optimizer, "defaults", {}).items():
             is_open = name in self.scales and (name not in group or _is_same(group[name], self.shown.get(name)))
-            if not is_open or (name == WEIGHT_DECAY.name and _is_default(type(optimizer), name, value)):
+            if not is_open:
                 continue
-            group[name] = self.scales[name](name, value)
+            is_unset = name == WEIGHT_DECAY.name and _is_default(type(optimizer), name, value)
+            group[name] = 0.0 if is_unset else self.scales[name](name, value)
 
 
 class _GroupOfBase(dict[str, Any]):
@@ -644,17 +645,17 @@ def optimizer_of(
     rest = None if law.rest is None else law_of(law.rest)
     given = law if make is None else replace(law, make=make)
     of_rest = {name for name in options if rest is not None and make is None and not law.accepts(name)}
-    made = list[torch.optim.Optimizer]()
+    optimizers = list[torch.optim.Optimizer]()
     for part, theirs in by_law(law, groups):
         is_first = part is law
         source = given if is_first else part
-        own = {name: value for name, value in options.items() if (name in of_rest) != is_first}
-        check_options(source, own, law, argument)
+        for_it = {name: value for name, value in options.items() if (name in of_rest) != is_first}
+        check_options(source, for_it, law, argument)
         if source.is_ours:
-            made.append(source.constructor()([group.ready() for group in theirs], **own))
+            optimizers.append(source.constructor()([group.ready() for group in theirs], **for_it))
         else:
-            made.append(_made_by(source.constructor(), theirs, own, argument))
-    return made[0] if len(made) == 1 else CombinedOptimizer(made)
+            optimizers.append(_made_by(source.constructor(), theirs, for_it, argument))
+    return optimizers[0] if len(optimizers) == 1 else CombinedOptimizer(optimizers)
 
 
 def check_options(source: OptimizerLaw, options: Iterable[str], planned: OptimizerLaw, argument: str = "make") -> None:
@@ -696,29 +697,32 @@ def _made_by(
     return optimizer
 
 
+def _with_held(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """An optimizer, and those that it holds, as wrappers do."""
+    optimizers = [optimizer]
+    for holder in optimizers:  # grows
+        for value in getattr(holder, "__dict__", {}).values():
+            for part in value if isinstance(value, tuple | list) else [value]:
+                if isinstance(part, torch.optim.Optimizer) and not any(part is other for other in optimizers):
+                    optimizers.append(part)
+    return optimizers
+
+
 def _make_plain(optimizer: torch.optim.Optimizer) -> None:
     """Let an optimizer, and those that it holds, have dicts as groups, which compilers need."""
     plain = dict[int, dict[str, Any]]()
-    optimizers: list[Any] = [optimizer]
-    for holder in optimizers:  # grows
-        groups = holder.param_groups
-        for place, group in enumerate(groups):
+    for part in _with_held(optimizer):
+        for place, group in enumerate(part.param_groups):
             if isinstance(group, _GroupOfBase):
-                groups[place] = plain.setdefault(id(group), dict(group))
-        for value in getattr(holder, "__dict__", {}).values():
-            held = value if isinstance(value, tuple | list) else [value]
-            optimizers += [
-                other for other in held
-                if isinstance(other, torch.optim.Optimizer) and not any(other is known for known in optimizers)
-            ]  # fmt: skip
+                part.param_groups[place] = plain.setdefault(id(group), dict(group))
 
 
 def _for_user(group: BaseGroup) -> _GroupOfBase:
     """A group for a function of the user's."""
     settings = group.law.settings
-    made = _GroupOfBase(group.with_settings(group.chosen))
-    made.defaults = {setting.name: setting.default for setting in settings if setting.default is not None}
-    return made
+    base = _GroupOfBase(group.with_settings(group.chosen))
+    base.defaults = {setting.name: setting.default for setting in settings if setting.default is not None}
+    return base
 
 
 def _leave_out_decay(
@@ -732,18 +736,19 @@ def _leave_out_decay(
     Whether ``make`` passes a decay that equals the default shows when it makes the optimizer again.
     """
     name = WEIGHT_DECAY.name
-    value = getattr(optimizer, "defaults", {}).get(name)
-    owner = _owner_of(type(optimizer), name)
-    if not value or owner is None or not _is_default(type(optimizer), name, value):
-        return
-    with _passed(owner, name) as passed:
-        make([_for_user(group) for group in groups], **options)
-    if any(passed):
-        return
-    for group in optimizer.param_groups:
-        is_filled = name in group.filled if isinstance(group, _GroupOfBase) else _is_same(group.get(name), value)
-        if is_filled:
-            group[name] = 0.0
+    for part in _with_held(optimizer):
+        value = getattr(part, "defaults", {}).get(name)
+        owner = _owner_of(type(part), name)
+        if not value or owner is None or not _is_default(type(part), name, value):
+            continue
+        with _passed(owner, name) as passed:
+            make([_for_user(group) for group in groups], **options)
+        if any(passed):
+            continue
+        for group in part.param_groups:
+            is_filled = name in group.filled if isinstance(group, _GroupOfBase) else _is_same(group.get(name), value)
+            if is_filled:
+                group[name] = 0.0
 
 
 @contextmanager
@@ -791,7 +796,7 @@ def check_chosen_once(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGro
     for name, values in chosen.items():
         if name not in defaults or any(_is_same(defaults[name], value) for value in values):
             continue
-        if not _is_chosen(type(optimizer), name, defaults[name]):
+        if not any(_is_chosen(type(part), name, defaults[name]) for part in _with_held(optimizer)):
             continue
         advice = "Leave it out there: it is the rate that the plan scales." if name == "lr" else "Give it once."
         raise InputError(
