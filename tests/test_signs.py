@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -296,7 +297,7 @@ def test_rates_that_were_verified_are_not_blamed() -> None:
     assert "rate" not in {cause for cause, _ in alerts}
 
 
-def test_a_check_that_does_not_show_the_size_of_the_model_is_refused() -> None:
+def test_a_check_that_cannot_tell_of_the_model_is_refused(tmp_path: Path) -> None:
     stored = ladder().ladder
     older = stored | {"networks": [{k: v for k, v in run.items() if k != "shapes"} for run in stored["networks"]]}
     one_width = stored | {"networks": [run for run in stored["networks"] if run["width"] == 16]}
@@ -307,3 +308,7 @@ def test_a_check_that_does_not_show_the_size_of_the_model_is_refused() -> None:
     plan = nfd.plan(Residual(64, 4), rule="complete-p", make_model=Residual, base=(16, 2), sample=POINTS[0][0])
     with pytest.raises(ValueError, match="rule='standard'; the plan has 'complete-p'"):
         nfd.Watch(Residual(64, 4), plan, POINTS[0][0], expected=ladder())
+    path = tmp_path / "scaled.json"
+    path.write_text(json.dumps({"ladder": stored | {"rule": "mup"}}))
+    with pytest.raises(ValueError, match="expected has rule='mup', and the model has no plan"):
+        nfd.Watch(Residual(64, 4), None, POINTS[0][0], expected=path)

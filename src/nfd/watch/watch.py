@@ -26,6 +26,7 @@ from nfd.meters.updates import DEFINITION, Baseline, Pass, layers_of, means_the_
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
 from nfd.scaling.planning import plan as plan_of
+from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
 from nfd.watch.bands import ALERTS, DRIFTING, Band, Series, WatchRow, at_steps, in_series, steps_of
 from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, Verified, expectation, init_check, ladder_of, loss_alert
@@ -156,7 +157,7 @@ class Watch:
         Call it after ``optimizer.step()`` and before ``optimizer.zero_grad()``.
 
         Args:
-            loss: of this step, for ``forecast``; a mean over the batch.
+            loss: of this step, a mean over the batch: for ``forecast``, and to be judged itself.
 
         Returns:
             The new rows; empty between looks, and where a look failed.
@@ -475,7 +476,15 @@ class Starts(Mapping[str, Tensor]):
 def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm | None) -> Plan:
     """Plan a model without a plan: all of its factors are 1. It has the optimizer of the check that is expected."""
     check_sample("sample", sample)
-    optimizer = None if expected is None or isinstance(expected, Alarm) else ladder_of(expected).optimizer
+    optimizer = None
+    if expected is not None and not isinstance(expected, Alarm):
+        ladder = ladder_of(expected)
+        optimizer = ladder.optimizer
+        if rule_named(ladder.rule).scales_width:
+            raise InputError(
+                f"expected has rule={ladder.rule!r}, and the model has no plan: it trains as under rule='standard'. "
+                "Check with rule='standard', or pass the plan."
+            )
     return plan_of(modules(model)[""], rule="standard", sample=sample, optimizer=optimizer)
 
 
