@@ -15,9 +15,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
+from torch import Tensor
+from torch.autograd import forward_ad
 
 import nfd
 from nfd.core.activations import ACTIVATIONS, activation
+from nfd.limits import kernels
 from nfd.limits.kernels import KINDS
 
 every_activation = pytest.mark.parametrize(
@@ -76,11 +79,123 @@ def test_long_horizons_are_as_accurate(name: str, kind: str) -> None:
 def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nfd.limits.kernels._NORMS", (5, 9))
     monkeypatch.setattr("nfd.limits.kernels._MOST_DEGREES", 128)
+    monkeypatch.setattr("nfd.limits.kernels._SOLVED", 0)
+    monkeypatch.setattr("nfd.limits.kernels._ROUGH", 1.0)
     with pytest.warns(RuntimeWarning, match=r"is known to .* not to 1e-09: its table would need more"):
         _, bound = nfd.kernel([[1e-3], [3.0]], activation="erf", horizon=2.345, return_error=True)
     assert bound > 1e-9
     with pytest.raises(ValueError, match=r"hidden variances of .* Scale the inputs"):
         nfd.kernel([[50.0]], activation="tanh")
+
+
+def norms_apart() -> np.ndarray:
+    """Inputs with norms from 1e-6 to 1e3."""
+    X = np.random.default_rng(2).normal(size=(5, 4))
+    return X / np.linalg.norm(X, axis=1, keepdims=True) * 2 * np.geomspace(1e-6, 1e3, 5)[:, None]
+
+
+@pytest.fixture
+def solved_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For how many pairs the equations are solved, call by call."""
+    counts: list[int] = []
+    solve = kernels.solve_pairs
+
+    def counted(act: Any, kind: str, norms: Tensor, first: Tensor, second: Tensor, cosines: Tensor, *more: Any) -> Any:
+        counts.append((cosines * norms[first]).numel())
+        return solve(act, kind, norms, first, second, cosines, *more)
+
+    monkeypatch.setattr(kernels, "solve_pairs", counted)
+    kernels.needed_nodes.cache_clear()
+    kernels.table.cache_clear()
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "horizon", "X"),
+    [
+        ("erf", "ntk", 100.0, np.array([[1.0, 1.0], [1.3, 1.31], [0.5, -1.0]])),
+        pytest.param("gelu", "ntk", 1.0, norms_apart(), marks=pytest.mark.slow),
+    ],
+    ids=["erf, T = 100", "gelu, norms from 1e-6 to 1e3"],
+)
+def test_pairs_are_solved_where_a_table_would_not_do(
+    solved_pairs: list[int], name: str, kind: str, horizon: float, X: np.ndarray
+) -> None:
+    K, error = nfd.kernel(X, kind=kind, activation=name, horizon=horizon, return_error=True)
+    assert error <= 1e-9
+    assert sum(solved_pairs) < 2000  # the table would have two million
+    C = X @ X.T / X.shape[1]
+    for i, j in ((0, 1), (1, 2), (2, 2)):
+        expected = adaptive(name, kind, C[i, i], C[j, j], C[i, j], horizon)
+        assert abs(K[i, j] - expected) <= 2e-9 * math.sqrt(K[i, i] * K[j, j])  # the solver's tolerance, 1e-11, grows
+    k = nfd.InfiniteDepthKernel(kind=kind, activation=name, horizon=horizon)
+    np.testing.assert_allclose(k.diag(X), np.diag(K), rtol=1e-9)
+    np.testing.assert_allclose(nfd.kernel(X[:1], X, kind=kind, activation=name, horizon=horizon)[0], K[0], rtol=2e-9)
+    _, gradient = k(X, eval_gradient=True)
+    up, down = (k.clone_with_theta(k.theta + step)(X) for step in (1e-4, -1e-4))
+    np.testing.assert_allclose(gradient[:, :, 0], (up - down) / 2e-4, rtol=1e-5)
+
+
+def test_more_pairs_than_can_be_solved_are_refused_before_they_are(
+    solved_pairs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_SOLVED", 16)
+    X = np.random.default_rng(0).normal(size=(6, 3))
+    message = (
+        r"ntk kernel of erf at horizon 100 for norms from .* varies too fast.*Of 21 pairs.*blocks of at most 4 rows"
+    )
+    with pytest.raises(ValueError, match=message):
+        nfd.kernel(X, kind="ntk", activation="erf", horizon=100.0)
+    assert sum(solved_pairs) < 2000
+    assert nfd.kernel(X[:4], X[:4], kind="ntk", activation="erf", horizon=100.0).shape == (4, 4)
+    assert nfd.kernel(X, kind="ntk", activation="erf", horizon=1.0).shape == (6, 6)  # by a table
+
+
+def test_equations_that_change_too_fast_are_given_up_after_so_many_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 60)
+    with pytest.raises(ValueError, match=r"change too fast to be followed to T=7\.5: 60 evaluations"):
+        nfd.kernel([[1.0]], activation="gelu", horizon=7.5)
+    with pytest.raises(ValueError, match=r"depth must be at most 60, .* got 61\. Take depth=math\.inf"):
+        nfd.kernel([[1.0]], depth=61)
+    assert nfd.kernel([[1.0]], depth=60).shape == (1, 1)
+
+
+# ---- what inputs may be ----------------------------------------------------------------------------------------------
+
+KERNEL_FUNCTIONS = {
+    "kernel": lambda X: nfd.kernel(X),
+    "kernel of two": lambda X: nfd.kernel(np.ones((2, 3)), X),
+    "scikit-learn": lambda X: nfd.InfiniteDepthKernel()(X),
+    "scikit-learn, two": lambda X: nfd.InfiniteDepthKernel()(np.ones((2, 3)), X),
+    "diagonal": lambda X: nfd.InfiniteDepthKernel().diag(X),
+    "particles": lambda X: nfd.solve_nfd(X, [1.0, -1.0], grid=2, particles=8, replicates=2).outputs,
+    "targets": lambda X: nfd.solve_nfd(np.eye(2), X[:, 0], grid=2, particles=8, replicates=2).outputs,
+}
+
+
+@pytest.mark.parametrize("of", KERNEL_FUNCTIONS.values(), ids=KERNEL_FUNCTIONS)
+def test_inputs_with_a_gradient_are_refused_unless_nobody_wants_it(of: Any) -> None:
+    X = torch.tensor([[1.0, 2.0, 0.5], [0.3, -1.0, 2.0]])
+    expected = torch.as_tensor(of(X))
+    wanted = X.clone().requires_grad_()
+    for carries in (wanted, 2 * wanted / 2):
+        with pytest.raises(ValueError, match=r"carries a gradient, .*\.detach\(\), or call it under torch\.no_grad"):
+            of(carries)
+        with torch.no_grad():
+            assert torch.equal(torch.as_tensor(of(carries)), expected)
+    assert torch.equal(torch.as_tensor(of(wanted.detach())), expected)
+    with torch.inference_mode():
+        assert torch.equal(torch.as_tensor(of(X.clone())), expected)
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="carries a gradient"):
+        of(forward_ad.make_dual(X, torch.ones_like(X)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool])
+def test_inputs_of_any_real_type_have_the_kernel_in_double_precision(dtype: torch.dtype) -> None:
+    X = torch.tensor([[1, 0, 1], [0, 1, 1]])
+    K = nfd.kernel(X.to(dtype))
+    assert K.dtype == torch.float64
+    assert torch.equal(K, nfd.kernel(X.double()))
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])

@@ -336,6 +336,25 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
     return number
 
 
+def check_detached(argument: str, value: Any) -> None:
+    """Refuse a tensor whose gradient the caller wants; under ``torch.no_grad()`` nobody does.
+
+    For functions whose result has no gradient. Call it outside of ``undisturbed()``, which turns gradients on.
+    """
+    import torch
+    from torch.autograd import forward_ad
+
+    if not isinstance(value, torch.Tensor):
+        return
+    backward = value.requires_grad and torch.is_grad_enabled()
+    forward = forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
+    if backward or forward:
+        raise InputError(
+            f"{argument} carries a gradient, and this function gives none: its result would be a constant. Pass "
+            f"{argument}.detach(), or call it under torch.no_grad()."
+        )
+
+
 def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` if it is dense and every entry finite; otherwise say where the first bad one is."""
     if tensor.is_meta or "strided" not in str(tensor.layout):

@@ -13,7 +13,8 @@ network has ``D' = m`` instead, so its kernel is ``2 C``.
 and in the angle (in the cosine it is not, at -1 and 1, for relu, and changes fast near 1 for all at large T), so
 Chebyshev interpolation reaches rounding with few nodes; where phi is positively homogeneous the norms only scale. Each
 axis is refined until its last coefficients are below tolerance, and the error is then measured between the nodes: the
-error that is stated is four times the largest one seen there."""
+error that is stated is four times the largest one seen there. Slices of the table show first how many nodes it needs:
+where it would not do, the equations are solved for the pairs of inputs themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import count
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -37,6 +39,7 @@ from nfd.core.errors import (
     KernelKind,
     check_choice,
     check_depth,
+    check_detached,
     check_device,
     check_finite,
     check_numbers,
@@ -61,7 +64,6 @@ _SAME = 1e-12  # norms that differ by less, relatively, are one norm
 Array = NDArray[np.float64]
 
 
-@undisturbed()
 def kernel(
     X: Any,
     X2: Any = None,
@@ -86,17 +88,21 @@ def kernel(
         horizon: T, above 0 and below 1,000.
         depth: infinite, or the number L of residual blocks.
         return_error: also return the error of an entry, relative to ``sqrt(K(x, x) K(xbar, xbar))``: four times the
-            largest seen between the nodes of the table. The rounding of cosines adds up to 1e-8 to the NTK of relu for
-            inputs nearly parallel.
+            largest seen between the nodes of the table, 1e-9 where there is none. The rounding of cosines adds up to
+            1e-8 to the NTK of relu for inputs nearly parallel.
         device: where the matrix is computed; None for where X is, the CPU for arrays.
 
     Returns:
-        ``[N, M]`` float64, as a NumPy array or tensor like the inputs, and the error with ``return_error``. Inputs of
-        zero norm have kernel 0 with all others. Memory beyond the matrix is a few MiB. A warning tells if the error is
-        above 1e-9 (tanh, gelu: 1e-7).
+        ``[N, M]`` float64 for inputs of any real type, as a NumPy array or tensor like the inputs, and the error with
+        ``return_error``. Inputs of zero norm have kernel 0 with all others. Memory beyond the matrix is a few MiB. A
+        warning shows that the error is above 1e-9 (tanh, gelu: 1e-7).
+
+        Entries come from a table. Where it would need too many nodes (long horizons, norms that differ by powers of
+        ten), up to 262,144 of them are computed one by one.
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError, TypeError: naming the argument; for inputs that carry a gradient, which the result would not have;
+            where neither a table nor single entries would do.
 
     Source: Props. 2, 3 and 6; see ``nfd.limits.kernels``.
 
@@ -104,13 +110,16 @@ def kernel(
 
         K = nfd.kernel(x, kind="ntk", horizon=1.0)  # [8, 8]
     """
-    first = checked_inputs("X", X, device)
-    second = None if X2 is None else checked_inputs("X2", X2, first.device)
-    gram, _, error = gram_matrix(
-        first, second, kind=kind, activation=activation, horizon=horizon, depth=depth, slopes=False
-    )
-    result: Tensor | Array = gram if isinstance(X, Tensor) else gram.cpu().numpy()
-    return (result, error) if return_error else result
+    check_detached("X", X)
+    check_detached("X2", X2)
+    with undisturbed():
+        first = checked_inputs("X", X, device)
+        second = None if X2 is None else checked_inputs("X2", X2, first.device)
+        gram, _, error = gram_matrix(
+            first, second, kind=kind, activation=activation, horizon=horizon, depth=depth, slopes=False
+        )
+        result: Tensor | Array = gram if isinstance(X, Tensor) else gram.cpu().numpy()
+        return (result, error) if return_error else result
 
 
 def gram_matrix(
@@ -121,30 +130,47 @@ def gram_matrix(
     activation = check_choice("activation", activation, ACTIVATIONS)
     horizon = check_horizon(horizon)
     depth = check_depth(depth)
+    if _MOST_EVALUATIONS < depth < math.inf:
+        raise InputError(
+            f"depth must be at most {_MOST_EVALUATIONS:,}, as a kernel takes a step for each block, or infinite, from "
+            f"which so deep a network differs by 1 / depth; got {depth:,}. Take depth=math.inf."
+        )
     if X2 is not None and X2.shape[1] != X.shape[1]:
         raise InputError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
-    norms, norms2 = _norms(X), None if X2 is None else _norms(X2)
-    low, high = _range(norms if norms2 is None else torch.cat([norms, norms2]))
+    rows = (X, _norms(X))
+    columns = rows if X2 is None else (X2, _norms(X2))
     tabled, factor = _TABLED[kind]
-    made = table(activation, tabled, horizon, depth, low, high).to(X.device)
-    sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
-    others = (X, norms) if X2 is None or norms2 is None else (X2, norms2)
-    kernels = [_assembled(made, sheet, (X, norms), others) for sheet in sheets]
+    pairs = len(X) * (len(X) + 1) // 2 if X2 is None else len(X) * len(X2)
+    equations = Equations(activation, tabled, horizon, depth, *_range(torch.cat([rows[1], columns[1]])))
+    if equations.tabled(pairs):
+        made = table(equations).to(X.device)
+        error = made.error
+        blocks = [partial(made.block, sheet) for sheet in ([made.values, made.slopes] if slopes else [made.values])]
+    else:
+        error = _ONE_BY_ONE
+        blocks = [partial(equations.block, slopes=which) for which in ([False, True] if slopes else [False])]
+    kernels = [_assembled(block, rows, columns).mul_(factor) for block in blocks]
     if not all(K.numel() == 0 or bool(torch.stack(K.aminmax()).isfinite().all()) for K in kernels):
         raise InputError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
-    return kernels[0], kernels[1] if slopes else None, made.error
+    return kernels[0], kernels[1] if slopes else None, error
 
 
 def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: float) -> Tensor:
     """``K(x, x)`` row by row."""
-    norms, (tabled, factor) = _norms(X), _TABLED[check_choice("kind", kind, KINDS)]
-    made = table(activation, tabled, check_horizon(horizon), depth, *_range(norms)).to(X.device)
-    return factor * made.sizes(norms).square()
+    norms = _norms(X)
+    tabled, factor = _TABLED[check_choice("kind", kind, KINDS)]
+    equations = Equations(activation, tabled, check_horizon(horizon), depth, *_range(norms))
+    if equations.tabled(len(X)):
+        return factor * table(equations).to(X.device).sizes(norms).square()
+    return factor * equations.pairs(norms, norms, torch.ones_like(norms), slopes=False)
 
 
-def _assembled(made: Table, sheet: Tensor, rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]) -> Tensor:
+def _assembled(
+    block: Callable[[Tensor, Tensor, Tensor], Tensor], rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]
+) -> Tensor:
     """Block rows of the matrix of inputs and their norms; below the diagonal of a symmetric one they are copied."""
-    (X, norms), (X2, norms2) = rows, columns
+    X, norms = rows
+    X2, norms2 = columns
     gram, symmetric = X.new_empty(len(X), len(X2)), X is X2
     root = math.sqrt(X.shape[1])
     unit, unit2 = (x / (torch.where(own > 0, own, 1.0)[:, None] * root) for x, own in (rows, columns))
@@ -156,7 +182,7 @@ def _assembled(made: Table, sheet: Tensor, rows: tuple[Tensor, Tensor], columns:
         if symmetric:
             cosine.diagonal().fill_(1.0)
         cosine.masked_fill_(cosine >= parallel, 1.0).clamp_min_(-1)  # a repeated input has the angle zero
-        gram[here, there] = made.block(sheet, norms[here], norms2[there], cosine)
+        gram[here, there] = block(norms[here], norms2[there], cosine)
         if symmetric:
             gram[top + height :, here] = gram[here, top + height :].T
             corner = gram[here, here]
@@ -206,6 +232,11 @@ _TAIL = 2  # coefficients that must be small for an axis to be resolved
 _TESTED = 6  # norms between the nodes at which the error is measured, the smallest and the largest among them
 _INTEGRATION = 1e-10  # of the integration itself, at its tolerance
 _LONGEST = 1000.0  # horizon
+_LARGE = 2**17  # pairs: a larger table is made only for at least as many pairs of inputs
+_ONE_BY_ONE = 1e-9  # the error of these: 3e-10 was the most between pairs solved alone and among others (erf, T = 900)
+_SOLVED = 2**18  # pairs of inputs that are solved one by one where no table is of use
+_ROUGH = 1e-7  # the tail of a table of use; errors were 0.4 to 400 times the tail
+_DECAYS_FROM = 33  # norms: with fewer, coefficients do not show how they will decay
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
 _LEFT_OUT = 1e-12  # of the kernel: what the last terms of an expansion may hold together
 
@@ -265,46 +296,189 @@ def check_horizon(horizon: float) -> float:
     return check_real("horizon", horizon, above=0.0, below=_LONGEST)
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """How many nodes a table needs, from two slices of it: all cosines at the ends of the norms, all norms at a few.
+
+    Attributes:
+        cosines, norms: the nodes, at most ``_COSINES[-1]`` and ``_NORMS[-1]``. ends: the first of these slices.
+        tail: the last coefficients over the largest, of the slice that decays less. resolved: whether they are small.
+    """
+
+    cosines: int
+    norms: int
+    tail: float
+    resolved: bool
+    ends: Flowed
+
+    @property
+    def pairs(self) -> int:
+        """For how many pairs of inputs the equations are solved."""
+        return self.cosines * self.norms * (self.norms + 1) // 2
+
+
+@dataclass(frozen=True)
+class Equations:
+    """The equations of an activation and a kind of kernel, for norms between ``low`` and ``high``."""
+
+    name: str
+    kind: str
+    horizon: float
+    depth: float
+    low: float
+    high: float
+
+    @property
+    def scales(self) -> bool:
+        """Whether the norms only scale."""
+        return self.name in ("relu", "identity")
+
+    @property
+    def angular(self) -> bool:
+        """Whether kernels are expanded in the angle."""
+        return self.name != "identity"
+
+    def cosine(self, coordinate: Tensor) -> Tensor:
+        """The cosine at a coordinate between -1 and 1."""
+        return torch.cos(math.pi * (1 - coordinate) / 2) if self.angular else coordinate
+
+    def solved(self, norms: Tensor, cosines: Tensor) -> Flowed:
+        """The kernel at all pairs of norms and cosines."""
+        return flowed(activation(self.name), self.kind, norms, cosines, self.horizon, self.depth)
+
+    def nodes_of_norms(self, count: int) -> Tensor:
+        """Chebyshev's extrema in the logarithm of the norm, [count]; one norm where all agree."""
+        if count == 1:
+            return torch.tensor([1.0 if self.scales else self.low], dtype=torch.float64)
+        middle = 0.5 * math.log(self.low * self.high)
+        return torch.exp(middle + 0.5 * math.log(self.high / self.low) * _extrema(count))
+
+    def tabled(self, pairs: int) -> bool:
+        """Whether a table gives the kernel of so many pairs of inputs; otherwise they are solved one by one.
+
+        Raises:
+            InputError: where a table would be of no use, and they are too many to be solved.
+        """
+        nodes = needed_nodes(self)
+        if nodes.resolved and (nodes.pairs <= _LARGE or nodes.pairs <= pairs):
+            return True
+        if pairs <= _SOLVED:
+            return False
+        if nodes.tail <= _ROUGH:
+            return True
+        raise InputError(
+            f"The {self.kind} kernel of {self.name} at horizon {self.horizon:g} for norms from {self.low:.2g} to "
+            f"{self.high:.2g} varies too fast for a table: with {_COSINES[-1]} angles and {_NORMS[-1]} norms it would "
+            f"be known to about {nodes.tail:.0e} (the last coefficient). Of {pairs:,} pairs of inputs up to "
+            f"{_SOLVED:,} are computed one by one. Take blocks of at most {math.isqrt(_SOLVED)} rows of X and X2, "
+            "similar norms, or a shorter horizon."
+        )
+
+    def block(self, norms: Tensor, norms2: Tensor, cosine: Tensor, slopes: bool) -> Tensor:
+        """The kernel [N, M], or its derivative in T, by solving the equations for every entry."""
+        rows, columns = cosine.shape
+        first = norms[:, None].expand(rows, columns).flatten()
+        second = norms2.expand(rows, columns).flatten()
+        return self.pairs(first, second, cosine.flatten(), slopes).view(rows, columns)
+
+    def pairs(self, first: Tensor, second: Tensor, cosines: Tensor, slopes: bool) -> Tensor:
+        """The kernel of pairs of norms at their cosines, [P] each; zero where a norm is."""
+        there = (first > 0) & (second > 0)
+        result = torch.zeros_like(cosines)
+        if bool(there.any()):
+            both = torch.cat([first[there], second[there]]).cpu()
+            norms, places = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            one, other = places.view(2, -1)
+            with threads(1):
+                values, changes = solve_pairs(
+                    activation(self.name), self.kind, norms, one, other, cosines[there].cpu(), self.horizon, self.depth
+                )
+            result[there] = (changes if slopes else values).to(result)
+        return result
+
+
+@lru_cache(maxsize=128)
+def needed_nodes(equations: Equations) -> Nodes:
+    """Find how many nodes a table needs; fewer are tried where their coefficients show that the most would not do."""
+    tolerance = _WIDER.get(equations.name, _TOLERANCE)
+    ends = [1.0] if equations.scales else sorted({equations.low, equations.high})
+    with threads(1):
+        cosines, tail, at_ends = _needed_cosines(equations, ends, tolerance)
+        if len(ends) == 1:
+            return Nodes(cosines, 1, tail, tail <= tolerance, at_ends)
+        if tail > max(tolerance, _ROUGH):
+            return Nodes(cosines, _NORMS[-1], tail, False, at_ends)
+        tail_of_norms = math.inf
+        for norms in _NORMS:
+            before = tail_of_norms
+            few = equations.solved(equations.nodes_of_norms(norms), equations.cosine(_extrema(_FEW_COSINES)))
+            tail_of_norms = max(_tail(few.values.transpose(0, 1)), _tail(few.sizes.log()))
+            if tail_of_norms <= tolerance:
+                break
+            if norms >= _DECAYS_FROM and not _may_reach(tolerance, before, tail_of_norms, norms):
+                norms = _NORMS[-1]
+                break
+    worst = max(tail, tail_of_norms)
+    return Nodes(cosines, norms, worst, worst <= tolerance, at_ends)
+
+
+def _needed_cosines(equations: Equations, norms: list[float], tolerance: float) -> tuple[int, float, Flowed]:
+    """How many cosines a table needs at these norms, at most the most, the tail that they leave, and the kernels.
+
+    Chebyshev's extrema are nested: a solution at many cosines shows what fewer would give. It is tried with a few
+    first, which do for most tables and cost two thirds.
+    """
+    for finest in (_COSINES[1], _COSINES[-1]):
+        at = equations.solved(torch.tensor(norms, dtype=torch.float64), equations.cosine(_extrema(finest)))
+        for cosines in _COSINES:
+            if cosines > finest:
+                break
+            every = (finest - 1) // (cosines - 1)
+            coarser = Flowed(at.values[::every], at.slopes[::every], at.sizes)
+            tail = _tail(coarser.values.diagonal(dim1=1, dim2=2))
+            if tail <= tolerance:
+                return cosines, tail, coarser
+    return cosines, tail, coarser
+
+
+def _may_reach(tolerance: float, before: float, tail: float, count: int) -> bool:
+    """Whether coefficients that fell from ``before`` to ``tail`` as their number doubled fall below the tolerance.
+
+    They fall as a power of a constant to their number: with twice as many by the square of the last factor.
+    """
+    factor = min(tail / before, 1.0)
+    while count < _NORMS[-1]:
+        count = 2 * count - 1
+        factor = factor**2
+        tail = tail * factor
+    return tail <= tolerance
+
+
 @lru_cache(maxsize=32)
-def table(name: str, kind: str, horizon: float, depth: float, low: float, high: float) -> Table:
+def table(equations: Equations) -> Table:
     """The table of an activation and a kind of kernel for norms between ``low`` and ``high``.
 
     Warns when its error is above what ``ACCURACY`` has for the activation.
     """
-    scales, angular, tolerance = name in ("relu", "identity"), name != "identity", _WIDER.get(name, _TOLERANCE)
-    low, high = (1.0, 1.0) if scales else (low, high)
-
-    def cosine(coordinate: Tensor) -> Tensor:
-        return torch.cos(math.pi * (1 - coordinate) / 2) if angular else coordinate
-
-    def solved(norms: Tensor, cosines: Tensor) -> Flowed:
-        return flowed(activation(name), kind, norms, cosines, horizon, depth)
-
+    nodes = needed_nodes(equations)
+    name = equations.name
     with threads(1):  # many small operations, which threads only slow
-        for count in _COSINES:
-            ends = [solved(torch.tensor([norm], dtype=torch.float64), cosine(_extrema(count))) for norm in {low, high}]
-            if all(_resolved(end.values, tolerance) for end in ends):
-                break
-        norms, at = torch.tensor([low], dtype=torch.float64), ends[0]
-        if low < high:
-            for nodes in _NORMS:
-                norms = torch.exp(0.5 * math.log(low * high) + 0.5 * math.log(high / low) * _extrema(nodes))
-                few = solved(norms, cosine(_extrema(_FEW_COSINES)))
-                if all(_resolved(values, tolerance) for values in (few.values.transpose(0, 1), few.sizes.log())):
-                    break
-            at = solved(norms, cosine(_extrema(count)))
-        made = Table(_shortened(at.values), _shortened(at.slopes), at.sizes.log(), norms, scales, angular)
+        norms = equations.nodes_of_norms(nodes.norms)
+        at = nodes.ends if len(norms) == 1 else equations.solved(norms, equations.cosine(_extrema(nodes.cosines)))
+        values, slopes = _shortened(at.values), _shortened(at.slopes)
+        made = Table(values, slopes, at.sizes.log(), norms, equations.scales, equations.angular)
         if len(norms) > 1:
             some = torch.linspace(0, len(norms) - 2, min(len(norms) - 1, _TESTED)).long()
             norms = (norms[1:] * norms[:-1]).sqrt()[some]
-        between = cosine(torch.cat([torch.ones(1, dtype=torch.float64), _halfway(count)]))
-        exact = solved(norms, between)
+        between = equations.cosine(torch.cat([torch.ones(1, dtype=torch.float64), _halfway(nodes.cosines)]))
+        exact = equations.solved(norms, between)
         seen = made.block(made.values, norms, norms, between[:, None, None].repeat(1, len(norms), len(norms)))
         error = (seen / (exact.sizes[:, None] * exact.sizes) - exact.values).abs().max()
     made = replace(made, error=_SAFETY * float(error) + _INTEGRATION)
     if made.error > ACCURACY[name]:
         warnings.warn(
-            f"The {kind} kernel of {name} at horizon {horizon:g} for norms from {low:.2g} to {high:.2g} is known to "
+            f"The {equations.kind} kernel of {name} at horizon {equations.horizon:g} for norms from "
+            f"{equations.low:.2g} to {equations.high:.2g} is known to "
             f"{made.error:.0e} of sqrt(K(x, x) K(xbar, xbar)), not to {ACCURACY[name]:.0e}: its table would need more "
             "nodes. Scale the inputs to similar norms, or take a shorter horizon.",
             RuntimeWarning,
@@ -346,10 +520,10 @@ def _coefficients(values: Tensor) -> Tensor:
     return coefficients
 
 
-def _resolved(values: Tensor, tolerance: float) -> bool:
-    """Whether the last coefficients along the first axis are below ``tolerance`` of the largest."""
+def _tail(values: Tensor) -> float:
+    """The last coefficients along the first axis over the largest."""
     size = _coefficients(values).abs()
-    return bool(size[-_TAIL:].max() <= tolerance * size.max())
+    return float(size[-_TAIL:].max() / size.max())
 
 
 def _shortened(values: Tensor) -> Tensor:
@@ -364,6 +538,7 @@ def _shortened(values: Tensor) -> Tensor:
 
 KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 _RTOL, _ATOL = 1e-12, 1e-15
+_MOST_EVALUATIONS = 20_000  # of the equations
 _MOST_DEGREES = 2048
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
 
@@ -377,14 +552,46 @@ class Flowed(NamedTuple):
 
 
 def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: float, depth: float) -> Flowed:
-    """Solve the equations for all pairs of the A norms at R cosines, of which the first is 1.
+    """Solve the equations for all pairs of the A norms at R cosines, of which the first is 1."""
+    count = len(norms)
+    first, second = torch.triu_indices(count, count)  # the equations are symmetric in the two inputs
+    sheets = solve_pairs(act, kind, norms, first, second, cosines[:, None], horizon, depth)
+
+    def full(sheet: Tensor) -> Tensor:
+        square = norms.new_empty(len(cosines), count, count)
+        square[:, first, second] = square[:, second, first] = sheet
+        return square
+
+    values, slopes = map(full, sheets)
+    size = values[0].diagonal().sqrt()
+    scale = size[:, None] * size
+    return Flowed(values / scale, slopes / scale, size)
+
+
+def solve_pairs(
+    act: Activation,
+    kind: str,
+    norms: Tensor,
+    first: Tensor,
+    second: Tensor,
+    cosines: Tensor,
+    horizon: float,
+    depth: float,
+) -> tuple[Tensor, Tensor]:
+    """Solve the equations for P pairs of the A norms, given by their indices.
 
     A state is ``[a of every norm, C of every pair at every cosine, and D for the NTK]``. The derivative in T is
     not-a-number for a finite depth.
+
+    Args:
+        cosines: ``[P]``, or ``[R, 1]`` for all pairs at each of them.
+
+    Returns:
+        The kernel and its derivative in T, in the shape of ``cosines`` times the pairs.
     """
     count, tangent = len(norms), kind == "ntk"
-    first, second = torch.triu_indices(count, count)  # the equations are symmetric in the two inputs
-    pairs = (len(cosines), len(first))
+    sizes = norms[first] * norms[second]
+    pairs = (cosines * sizes).shape
     lengths = [count] + [math.prod(pairs)] * (1 + tangent)
     most = float(norms.max()) ** 2 + horizon  # of a variance, where |phi| < 1
     coefficients = _hermite_coefficients(act, most) if act.name == "tanh" else None
@@ -414,12 +621,9 @@ def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: 
 
     def kernels(state: Tensor) -> Tensor:
         _, *parts = torch.split(state, lengths)  # C, or C and D
-        full = state.new_empty(len(cosines), count, count)
-        full[:, first, second] = full[:, second, first] = torch.stack(parts).sum(0).view(pairs)
-        return full
+        return torch.stack(parts).sum(0).view(pairs)
 
-    sizes = norms[first] * norms[second]
-    state, change = state_of(cosines[:, None] * sizes), torch.tensor(torch.nan)
+    state, change = state_of(cosines * sizes), torch.tensor(torch.nan)
     if depth == math.inf:
         state = _integrated(rate, state, state_of(sizes), horizon, kinked=act.name == "relu")
         change = rate(state)
@@ -427,10 +631,7 @@ def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: 
         for _ in range(int(depth)):
             state = state + (horizon / depth) * rate(state)
         change = torch.full_like(state, torch.nan)
-    values, slopes = kernels(state), kernels(change)
-    size = values[0].diagonal().sqrt()
-    scale = size[:, None] * size
-    return Flowed(values / scale, slopes / scale, size)
+    return kernels(state), kernels(change)
 
 
 def _integrated(
@@ -439,7 +640,14 @@ def _integrated(
     """The state at T. Where phi has a kink the kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``."""
     end = math.sqrt(horizon) if kinked else horizon
 
+    evaluations = count()
+
     def f(u: float, y: Array) -> Array:
+        if next(evaluations) > _MOST_EVALUATIONS:
+            raise InputError(
+                f"The kernel equations change too fast to be followed to T={horizon:g}: {_MOST_EVALUATIONS:,} "
+                "evaluations did not suffice. Lower the horizon, or scale the inputs to norms near sqrt(d)."
+            )
         return (2 * u if kinked else 1) * rate(torch.from_numpy(y)).numpy()
 
     with np.errstate(over="ignore", invalid="ignore"):

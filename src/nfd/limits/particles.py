@@ -30,6 +30,7 @@ from nfd.core.errors import (
     MOST,
     InputError,
     check_count,
+    check_detached,
     check_device,
     check_finite,
     check_flag,
@@ -68,7 +69,6 @@ class Solution:
     diverged_at: int | None
 
 
-@undisturbed()
 def solve_nfd(
     inputs: Any,
     targets: Any,
@@ -108,6 +108,39 @@ def solve_nfd(
         s = nfd.solve_nfd(x[:4], [1.0, -1.0, 1.0, -1.0], grid=4, eta_c=0.3, particles=64)
         print(s.outputs, s.outputs_stderr)
     """
+    check_detached("inputs", inputs)
+    check_detached("targets", targets)
+    with undisturbed():
+        return _solved(
+            inputs,
+            targets,
+            grid=grid,
+            horizon=horizon,
+            activation=activation,
+            eta_c=eta_c,
+            particles=particles,
+            replicates=replicates,
+            seed=seed,
+            eq5_term=eq5_term,
+            device=device,
+        )
+
+
+def _solved(
+    inputs: Any,
+    targets: Any,
+    *,
+    grid: int,
+    horizon: float,
+    activation: str,
+    eta_c: float,
+    particles: int,
+    replicates: int,
+    seed: int,
+    eq5_term: bool,
+    device: torch.device | str,
+) -> Solution:
+    """Do what ``solve_nfd`` says, undisturbed."""
     place = check_device(device)
     x, y = (
         check_finite(name, check_numbers(name, value).double()).to(place)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, check_detached
 from nfd.core.machine import undisturbed
 from nfd.limits.kernels import checked_inputs, diagonal, gram_matrix
 
@@ -60,9 +60,14 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         """The horizon, searched in its logarithm."""
         return Hyperparameter("horizon", "numeric", self.horizon_bounds)
 
-    @undisturbed()
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
         """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or 1]``."""
+        check_detached("X", X)
+        check_detached("Y", Y)
+        with undisturbed():
+            return self._gram(X, Y, eval_gradient)
+
+    def _gram(self, X: Any, Y: Any, eval_gradient: bool) -> Any:
         if eval_gradient and Y is not None:
             raise InputError("eval_gradient is for Y=None: the gradient is that of the Gram matrix of X.")
         second = None if Y is None else checked_inputs("Y", Y, self.device)
@@ -73,10 +78,11 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
             return K.cpu().numpy(), np.empty((len(K), len(K), 0))
         return K.cpu().numpy(), (self.horizon * slope)[:, :, None].cpu().numpy()
 
-    @undisturbed()
     def diag(self, X: Any) -> Array:
         """``K(x, x)`` of every row, [N]."""
-        return diagonal(checked_inputs("X", X, self.device), **self._choice()).cpu().numpy()
+        check_detached("X", X)
+        with undisturbed():
+            return diagonal(checked_inputs("X", X, self.device), **self._choice()).cpu().numpy()
 
     def is_stationary(self) -> bool:
         """False: it sees norms and angles, not differences."""
