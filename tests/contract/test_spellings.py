@@ -539,3 +539,202 @@ def test_a_product_of_two_matrices_has_no_query() -> None:
     plan = planned("mup", Composed, roles={"w": "readout"})
     assert plan.roles["c"] == "hidden"
     assert plan.roles["d"] == "readout"
+
+
+# ---- heads that are tied, distances, and blocks within and without -------------------------------
+
+
+class Tied(Language):
+    """The embedding is the head, ``head(model, h)``; the final norm takes what the head lacks."""
+
+    def __init__(self, width: int, depth: int, head: Way) -> None:
+        super().__init__(width, depth)
+        self.head = head
+        del self.w
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(self, self.final(h))
+
+
+HEADS: dict[str, tuple[Way, float]] = {
+    "plain": (lambda m, h: functional.linear(h, m.embed.weight), 1 / 4),
+    "over n": (lambda m, h: h @ m.embed.weight.t() / h.shape[-1], 1),
+    "normalised": (lambda m, h: h @ unit(m.embed.weight).t(), 1 / 2),
+    "normalised by hand": (lambda m, h: h @ (m.embed.weight / length(m.embed.weight)).t(), 1 / 2),
+    "cosine": (lambda m, h: functional.linear(unit(h), unit(m.embed.weight)), 1),
+    "distance over n": (lambda m, h: -torch.cdist(h, m.embed.weight[None]).square() / h.shape[-1], 1),
+}
+
+
+@pytest.mark.parametrize("way", HEADS)
+def test_the_norm_before_a_tied_head_takes_what_the_head_lacks(way: str) -> None:
+    """Rows of the head have entries of order one, or n^-1/2 where they are normalised; the factor is 1/n over that."""
+    head, factor = HEADS[way]
+    plan = planned(make=Tied, head=head)
+    assert plan.roles["embed.weight"] == "tied"
+    assert numbers(plan, "embed.weight")[:2] == pytest.approx((1, 1))
+    assert numbers(plan, "final.weight")[0] == pytest.approx(factor)
+    assert not plan.multipliers
+
+
+DISTANCES: dict[str, tuple[Way, float]] = {
+    "cdist squared over n": (lambda h, w: -(torch.cdist(h, w[None]) ** 2) / h.shape[-1], 1),
+    "cdist squared": (lambda h, w: -torch.cdist(h, w[None]).square(), 1 / 4),
+    "cdist": (lambda h, w: -torch.cdist(h, w[None]), 1 / 2),
+    "cdist over the root": (lambda h, w: -torch.cdist(h, w[None]) / h.shape[-1] ** 0.5, 1),
+    "mean of squares": (lambda h, w: -(h[..., None, :] - w).square().mean(-1), 1),
+    "sum of squares over n": (lambda h, w: -((w - h[..., None, :]) ** 2).sum(-1) / h.shape[-1], 1),
+    "sum of squares": (lambda h, w: -(h[..., None, :] - w).pow(2).sum(-1), 1 / 4),
+    "norm": (lambda h, w: -(h[..., None, :] - w).norm(dim=-1), 1 / 2),
+    "root of a sum": (lambda h, w: -(h[..., None, :] - w).pow(2).sum(-1).sqrt(), 1 / 2),
+    "written out": (lambda h, w: (2 * h @ w.t() - w.square().sum(-1)) / h.shape[-1], 1),
+}
+
+
+@pytest.mark.parametrize("way", DISTANCES)
+def test_prototypes_are_a_readout_with_the_constant_of_their_distance(way: str) -> None:
+    """Logits move by ``h dp`` times the constant: 1/n in all, of which the constant may be all, half or none."""
+    reads, factor = DISTANCES[way]
+    plan = planned(reads=reads)
+    assert plan.roles["w"] == "readout"
+    assert numbers(plan, "w")[:2] == pytest.approx((factor, factor))
+
+
+def test_what_is_subtracted_and_normalised_is_no_prototype() -> None:
+    class Centred(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.centre = nn.Parameter(torch.zeros(width))
+            self.final = nn.Sequential(Minus(self.centre), nn.LayerNorm(width))
+
+    class Minus(nn.Module):
+        def __init__(self, centre: nn.Parameter) -> None:
+            super().__init__()
+            self.centre = centre
+
+        def forward(self, h: Tensor) -> Tensor:
+            return h - self.centre
+
+    plan = planned(make=Centred)
+    assert plan.roles["centre"] == "vector"
+    assert numbers(plan, "centre")[:2] == pytest.approx((1, 1))
+
+
+class Autoencoder(nn.Module):
+    """One matrix that reads and, turned, writes."""
+
+    def __init__(self, width: int, depth: int, writes: Way, normed: bool = False) -> None:
+        super().__init__()
+        self.encode, self.writes = nn.Linear(7, width), writes
+        self.norm = nn.LayerNorm(width) if normed else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.writes(self.norm(torch.relu(self.encode(x))), self.encode.weight)
+
+
+ROWS = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+
+
+def test_tied_ends_of_an_autoencoder_take_their_factor_or_are_refused() -> None:
+    over_n = planned("mup", Autoencoder, ROWS, writes=lambda h, w: h @ w / h.shape[-1])
+    assert over_n.roles["encode.weight"] == "tied"
+    assert numbers(over_n, "encode.weight")[:2] == pytest.approx((1, 1))
+    by_norm = planned("mup", Autoencoder, ROWS, writes=lambda h, w: functional.linear(h, w.t()), normed=True)
+    assert by_norm.constant("norm.weight") == pytest.approx(1 / 4)
+    assert numbers(by_norm, "encode.weight")[:2] == pytest.approx((1, 1))
+    with pytest.raises(ValueError, match=r"'encode.weight' is the head as well.*divide its output by the width"):
+        planned("mup", Autoencoder, ROWS, writes=lambda h, w: h @ w)
+
+
+class Inside(nn.Module):
+    """A block whose branch holds two residual blocks and a matrix behind them: a residual in a residual."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(Block(width, 1, usual, None) for _ in range(2))
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        y = h
+        for part in self.parts:
+            y = part(y)
+        return h + self.out(y)
+
+
+class Nested(Language):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, 0)
+        self.blocks = nn.ModuleList(Inside(width, depth) for _ in range(depth))
+
+
+class Global(Language):
+    """All blocks lie in one branch, past which the stream has a skip of its own, as in image restoration."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth, adds=lambda block, h, z: h + block.down(z))
+        self.last = nn.Linear(width, width, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        first = h = self.embed(ids)
+        for block in self.blocks:
+            h = block(h)
+        return self.reads(self.final(first + self.last(h)), self.w)
+
+
+def test_a_residual_in_a_residual_keeps_its_size() -> None:
+    """The matrix behind it has 1/L; with 1/L inside, too, what is inside would fade as the depth grows."""
+    plan = planned(make=Nested)
+    assert numbers(plan, "blocks.1.out.weight")[:2] == pytest.approx((1 / 8, 1 / 16))
+    assert plan.roles["blocks.1.parts.0.down.weight"] == "inner"
+    assert numbers(plan, "blocks.1.parts.0.down.weight")[:2] == pytest.approx((1 / 2, 1 / 4))
+    outside = planned(make=Global)
+    assert outside.roles["blocks.1.down.weight"] == "outer"
+    assert numbers(outside, "blocks.1.down.weight")[:2] == pytest.approx((1 / 8, 1 / 16))
+
+
+class Shared(Language):
+    """Blocks that are applied again and again; ``kinds`` of them, or one that is no list."""
+
+    def __init__(self, width: int, depth: int, kinds: int = 2) -> None:
+        super().__init__(width, 0)
+        blocks = [Block(width, 1, usual, None) for _ in range(kinds)]
+        self.blocks = nn.ModuleList(blocks)
+        self.times = depth // kinds
+        if kinds == 1:
+            del self.blocks
+            self.block = blocks[0]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for _ in range(self.times):
+            for block in self.blocks if hasattr(self, "blocks") else [self.block]:
+                h = block(h)
+        return self.reads(self.final(h), self.w)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_blocks_that_are_applied_again_are_as_deep_as_blocks_of_their_own(optimizer: str) -> None:
+    plain = planned(adds=lambda block, h, z: h + block.down(z), optimizer=optimizer)
+    two = planned(make=Shared, optimizer=optimizer)
+    assert two.depth == plain.depth == 4
+    assert not differing(two, plain)
+    assert any("again and again" in note for note in two.notes)
+    one = nfd.plan(
+        Shared(64, 8, 1), make_model=lambda width, depth: Shared(width, depth, 1), base=(16, 2), sample=IDS,
+        blocks="block", optimizer=optimizer,
+    )  # fmt: skip
+    assert numbers(one, "block.down.weight") == pytest.approx(numbers(plain, "blocks.0.down.weight"))
+    assert not any("again and again" in note for note in plain.notes)
+
+
+def test_shared_blocks_are_named_where_none_are_found_and_refused_where_no_limit_is() -> None:
+    with pytest.raises(ValueError, match=r"'block.norm.weight' acts in 8 branches.*blocks='block'"):
+        planned(make=Shared, kinds=1)
+    with pytest.raises(ValueError, match=r"'blocks.0' is applied again and again.*'complete-p'"):
+        planned("depth-mup", make=Shared)
+    with pytest.raises(ValueError, match=r"'blocks.0' is applied again and again.*optimizer='adamw'"):
+        planned(make=Shared, optimizer="sgd")
+    assert planned("mup", make=Shared, optimizer="sgd").depth == 1

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import permutations
 from typing import Any, NamedTuple, cast
@@ -393,19 +393,24 @@ class Branch:
     """What a residual sum adds to its stream: ``end``, computed by ``inside`` from ``start``, the operation at which
     the stream starts; ``reading`` are those inside that are computed from the stream, and so no keys or values of
     another. ``inside`` is in order and has the parameters. ``share`` is what the sum itself multiplies the end by, as
-    ``torch.add(x, y, alpha=share)`` does."""
+    ``torch.add(x, y, alpha=share)`` does.
+
+    The sum may stand on a side way of the stream, which another sum, ``within``, only reads, as y in
+    ``y = x + f(x)``, ``x + W y``."""
 
     start: Operation
     end: Operation
     inside: tuple[Operation, ...]
     reading: frozenset[Operation]
     share: float = 1.0
+    within: Operation | None = None
 
 
-def branches_of(operations: Sequence[Operation]) -> list[Branch]:
-    """The branches of all residual sums, in order, without those inside of other branches."""
+def branches_of(operations: Sequence[Operation]) -> dict[Operation, Branch]:
+    """The branches of all residual sums, by the sum, in order; without those that start inside of other branches."""
     starts: dict[Operation, Operation] = {}
     branches: dict[Operation, Branch] = {}
+    ways: dict[Operation, Operation] = {}  # from an operation on a stream to the one before it
     for operation in operations:
         starts[operation] = operation
         data = operation.data
@@ -418,11 +423,35 @@ def branches_of(operations: Sequence[Operation]) -> list[Branch]:
                 if branch and all(branches[o].start in branch.reading for o in branch.reading if o in branches):
                     branches[operation] = branch
                     starts[operation] = branch.start
+                    ways[operation] = skip
                     break
         elif len(data) == 1 and (operation.scale(data[0]) == 1 or operation.name in _CLIPS):
             starts[operation] = starts[data[0]]
+            ways[operation] = data[0]
     nested = {o for branch in branches.values() for o in branch.reading if o in branches}
-    return [branch for sum_, branch in branches.items() if sum_ not in nested]
+    aside = _sums_aside(branches, ways)
+    return {sum_: replace(branch, within=aside.get(sum_)) for sum_, branch in branches.items() if sum_ not in nested}
+
+
+def _sums_aside(
+    branches: Mapping[Operation, Branch], ways: Mapping[Operation, Operation]
+) -> dict[Operation, Operation]:
+    """The residual sums on side ways of a stream, and the sum whose branch reads the side way."""
+    aside: dict[Operation, Operation] = {}
+    for sum_, branch in branches.items():
+        passed = set[Operation]()
+        current: Operation | None = sum_
+        while current is not None:
+            passed.add(current)
+            current = ways.get(current)
+        for operation in branch.reading:
+            for read in operation.operands:
+                current = read if read in ways and read not in branch.reading else None
+                while current is not None and current not in passed:
+                    if current in branches:
+                        aside.setdefault(current, sum_)
+                    current = ways.get(current)
+    return aside
 
 
 def _branch(
@@ -465,6 +494,9 @@ def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Operati
     ``1 + g`` cannot take it.
     """
     products = [o for o in ran if o.is_product and any(p.tensor == name for w in o.weights for p in parameters_of(w))]
+    if len(products) > 1:
+        reading = _first_of_both_ways(products).get(name, ())
+        products = [product for product in products if product not in reading]
     if len(products) != 1 or len(products[0].data) != 1:
         return frozenset()
     uses = Counter(operand for operation in ran for operand in operation.operands)
@@ -600,13 +632,17 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
 
 
 class _Sum(NamedTuple):
-    """A sum of products of entries: the dimensions that it sums, of so many, and what each counts for."""
+    """A sum of products of entries: the dimensions that it sums, of so many, what each counts for, and the operation
+    that sums."""
 
     dims: frozenset[int]
     shape: tuple[int, ...]
     share: float
+    reduction: Operation
 
 
+_DISTANCES = ("Cdist", "EuclideanDist")
+_ROOTS = ("LinalgVectorNorm", "Norm")
 _COMPARED = ("Mul", "Sub", "Add")  # of entries, which a sum may follow: a product of vectors, or a distance
 
 
@@ -620,7 +656,7 @@ def _sum_behind(operation: Operation, users: Users) -> _Sum | None:
         user = users[current][0]
         if user.name in ("Sum", "Mean"):
             return _dims_of(user, current) if is_compared else None
-        if user.name in ("LinalgVectorNorm", "Norm"):
+        if user.name in _ROOTS:
             return None if is_compared else _dims_of(user, current)
         is_square = user.name in ("Pow", "Abs") or (user.name == "Mul" and {*user.operands} == {current})
         if is_square and is_compared:
@@ -655,7 +691,7 @@ def _dims_of(reduction: Operation, summed: Operation) -> _Sum | None:
     dims = [d - 2**64 if d >= 2**63 else d for d in _saved(reduction.node, "dim") or every]
     places = frozenset(every[d] for d in dims)
     count = math.prod(shape[k] for k in places)
-    return _Sum(places, shape, 1 / count if reduction.name == "Mean" else 1.0)
+    return _Sum(places, shape, 1 / count if reduction.name == "Mean" else 1.0, reduction)
 
 
 def _shape_of(operation: Operation) -> tuple[int, ...]:
@@ -738,13 +774,13 @@ class _Pass:
         ends: the last operations of the pass, and of branches with what the sum multiplies them by: no constant behind
             them counts.
         scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
-        sums: of products of entries, and of differences, that sums over weights follow: what each entry counts for.
+        sums: of products of entries, and of differences: the sums over weights that follow.
     """
 
     users: Users
     ends: Mapping[Operation, float]
     scaled: Collection[Operation]
-    sums: Mapping[Operation, float]
+    sums: Mapping[Operation, _Sum]
 
     def constant(self, operation: Operation, operand: Operation) -> float | None:
         """What an operation multiplies an operand by; None where it does something else with it."""
@@ -765,9 +801,10 @@ def factors_of(
         ends, scaled: as in ``_Pass``.
     """
     users = users_of(ran)
-    sums = {o: found.share for o in ran if (found := _sum_of_weights(o, users)) is not None}
-    of_pass = _Pass(users, ends, scaled, sums)
+    sums = {o: _sum_of_weights(o, users) for o in ran}
+    of_pass = _Pass(users, ends, scaled, {o: sum_ for o, sum_ in sums.items() if sum_ is not None})
     factors = {}
+    turned = _first_of_both_ways(ran)
     for parameter in (o for o in ran if o.tensor is not None):
         kinds: dict[bool, set[float]] = {True: set(), False: set()}
         stack = [(1.0, parameter)]
@@ -776,13 +813,35 @@ def factors_of(
             for user in users[operation]:
                 constant = of_pass.constant(user, operation)
                 if not user.of_parameters:  # it applies what was made of the parameter to data
-                    kinds[user.is_lookup].update(_around(factor, user, operation, of_pass))
+                    is_input = user.is_lookup or user in turned.get(cast(str, parameter.tensor), ())
+                    kinds[is_input].update(_around(factor, user, operation, of_pass))
                 elif user.norm_size is not None and constant is None:
                     stack.append((user.norm_size, user))
                 elif constant is not None:
                     stack.append((factor * constant, user))
         factors[cast(str, parameter.tensor)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
     return factors
+
+
+def _first_of_both_ways(ran: Sequence[Operation]) -> dict[str, list[Operation]]:
+    """The products that apply a matrix as the first one does, where a later one applies it turned: of an autoencoder
+    with tied weights these read the input, as lookups of an embedding that is the head as well do."""
+    products: dict[Operation, list[tuple[Operation, int]]] = {}
+    for operation in ran:
+        if not operation.is_product or operation.of_parameters or not operation.data:
+            continue
+        for place, weight in enumerate(operation.inputs):
+            leaf = None if weight is None or place in operation.acted_on else scaled_parameter(weight)
+            if leaf is not None:
+                products.setdefault(leaf, []).append((operation, place))
+    turned = {}
+    for leaf, uses in products.items():
+        if len(uses) < 2:
+            continue
+        fans = [_summed_over(leaf.node.variable, operation, place) for operation, place in uses]
+        if fans[0] is not None and fans[0][::-1] in fans and fans[0][::-1] != fans[0]:
+            turned[cast(str, leaf.tensor)] = [uses[k][0] for k, of_use in enumerate(fans) if of_use == fans[0]]
+    return turned
 
 
 def _around(factor: float, operation: Operation, weight: Operation, of_pass: _Pass) -> list[float]:
@@ -802,6 +861,8 @@ def _around(factor: float, operation: Operation, weight: Operation, of_pass: _Pa
         )
         return [factor * fused[1]] if fused is not None and is_whole else [factor]
     behind, is_taken = _behind(operation, of_pass)
+    if operation.name in _DISTANCES or (operation in of_pass.sums and operation.name != "Mul"):
+        behind = [_behind_distance(operation, of_pass)]
     if operation.is_product or operation in of_pass.sums:
         before = _before(operation, of_pass).last if weight in operation.gains else 1.0
         return [factor * before * after for after in behind]
@@ -859,7 +920,7 @@ def _constant_of(weight: Operation) -> float:
 def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
     """What the result of an operation is multiplied by, before anything else acts, one number for each way that it
     goes; and whether weights follow, whose constants are those that stand right before them."""
-    settled = of_pass.sums.get(operation, 1.0)
+    settled = of_pass.sums[operation].share if operation in of_pass.sums else 1.0
     pending = 1.0  # what stands there alone, which a product that follows would have
     while operation not in of_pass.ends:
         chosen = _chosen_from(operation, of_pass)
@@ -880,6 +941,46 @@ def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
         if len(operation.operands) > 1:
             settled, pending = settled * pending, 1.0
     return [settled * pending * of_pass.ends.get(operation, 1.0)], False
+
+
+def _behind_distance(operation: Operation, of_pass: _Pass) -> float:
+    """What the product ``h p`` is multiplied by in a function of the distance of h and p: constants, and n^-1/2 where
+    the distance is not squared, as the root of a sum of n squares moves by so much less than the sum."""
+    if operation in of_pass.sums:
+        sum_ = of_pass.sums[operation]
+        count = math.prod(sum_.shape[k] for k in sum_.dims)
+        factor, current = sum_.share, sum_.reduction
+    else:
+        points = _saved(operation.node, "x2")
+        count = points.shape[-1] if isinstance(points, Tensor) else 1
+        factor, current = 1.0, operation
+    is_root = current.name in (*_DISTANCES, *_ROOTS)
+    while current not in of_pass.ends and len(of_pass.users[current]) == 1:
+        (user,) = of_pass.users[current]
+        constant = of_pass.constant(user, current)
+        if user.name == "Pow" and is_root and _size(user.node, "exponent") == 2:
+            is_root = False
+        elif user.name == "Sqrt" and not is_root:
+            is_root = True
+        elif constant is not None:
+            # The square of a multiple has the multiple squared.
+            factor *= constant**2 if is_root and _is_squared(user, of_pass) else constant
+        else:
+            break
+        current = user
+    return factor * count**-0.5 if is_root else factor
+
+
+def _is_squared(operation: Operation, of_pass: _Pass) -> bool:
+    """Whether a square follows, past constants."""
+    while len(of_pass.users[operation]) == 1:
+        (user,) = of_pass.users[operation]
+        if user.name == "Pow":
+            return _size(user.node, "exponent") == 2
+        if of_pass.constant(user, operation) is None:
+            return False
+        operation = user
+    return False
 
 
 def _chosen_from(operation: Operation, of_pass: _Pass) -> tuple[Operation, list[float]] | None:

@@ -262,6 +262,13 @@ def _plan_of_any(
     if constructor is not None:
         tuned = tuned.beside(constructor.at(seed=1))
     depths, notes = depths_of(structure.blocks, tuned.blocks), list[str]()
+    if rule.scales_depth and (uses := _uses_over_base(structure, base, blocks, sample)):
+        _check_shared(started, uses)
+        depths = {block: depth * uses.get(block, max(uses.values())) for block, depth in depths.items()}
+        notes.append(
+            f"Blocks that the forward pass applies again and again count as often as it does: {max(uses.values()):.4g} "
+            "times as often as in the base."
+        )
     depth = depths[""]
     entries = entries_of(structure, grows, tuned, depths)
     m = max((e.ratios.fan_out for e in entries.values() if e.role != "readout"), default=1.0, key=lambda r: abs(r - 1))
@@ -296,6 +303,44 @@ def _plan_of_any(
     elif traced.attends and logits is None:
         notes.append(_HEADS)
     return replace(made, entries=entries, multipliers=factors, notes=tuple(notes), logits=logits or {})
+
+
+def _uses_over_base(structure: Anatomy, base: nn.Module, blocks: Where, sample: Any) -> dict[str, float]:
+    """How many times as often as in the base every block acts, by its name; none where all act as often."""
+    shown = structure.traced.tensors
+    if all(shown[name].uses <= 1 for name in shown if block_of(name, structure.blocks) is not None):
+        return {}
+    place = next((p.device for p in base.parameters()), None)
+    there = trace(base, on_device(sample, place)).tensors
+    of_base = blocks_of(base, blocks)
+    places = places_of(there, of_base)
+    uses: dict[str, float] = {}
+    for name, seen in shown.items():
+        block = block_of(name, structure.blocks)
+        other = alike(name, structure.blocks, places)
+        if block is not None and other is not None and there[other].uses > 0 and seen.uses > 0:
+            uses[block] = max(uses.get(block, 0.0), seen.uses / there[other].uses)
+    return uses if any(ratio != 1 for ratio in uses.values()) else {}
+
+
+def _check_shared(started: Plan, uses: Mapping[str, float]) -> None:
+    """Raise ValueError for a rule, or an optimizer, under which blocks that are applied again have no limit of depth.
+
+    One matrix at every step of depth adds up coherently, as L and not as its root; and its gradient is a sum over its
+    uses, which Adam's updates do not depend on, and those of SGD do.
+    """
+    block = next(iter(uses))
+    rule, law = rule_named(started.rule), law_of(started.optimizer)
+    if rule.exponent != 1:
+        raise InputError(
+            f"Rule {started.rule!r} is for blocks with weights of their own; {block!r} is applied again and again, so "
+            "that its branches add up. Use rule='complete-p', or 'mup', which keeps depth out."
+        )
+    if law.degree != 0:
+        raise InputError(
+            f"{block!r} is applied again and again, and its gradient adds up over its uses, which rates of "
+            f"{started.optimizer!r} do not make up for. Use optimizer='adamw', or rule='mup', which keeps depth out."
+        )
 
 
 def entries_of(
@@ -509,7 +554,8 @@ def with_head(
         if not heads:
             raise InputError(
                 f"{name!r} is the head as well, and nothing can take the head's factor {factor:.4g}: no affine norm "
-                "feeds it alone, and no module applies it. Make the head an nn.Linear whose weight is the embedding's."
+                "feeds it alone, and no module applies it. Make the head an nn.Linear whose weight is the embedding's, "
+                "divide its output by the width in forward, or give the two ends weights of their own."
             )
         factors |= dict.fromkeys(heads, factor)
         notes.append(

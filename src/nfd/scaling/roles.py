@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,8 @@ class Shown:
             order of uses that differ.
         norm: of an embedding that is the head as well, gain and bias of the norm that feeds the head alone.
         factors: what the model multiplies it by.
+        within: what writes the stream behind the sum on whose side way its branch stands.
+        uses: in how many branches it acts: of blocks that are applied again and again.
     """
 
     act: Decision | None
@@ -72,6 +75,8 @@ class Shown:
     fans: tuple[Fans, ...]
     norm: frozenset[str]
     factors: Factors
+    within: frozenset[str] = frozenset()
+    uses: int = 1
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,8 @@ class Trace:
             other = next((namesakes[pattern] for pattern in _but_for_numbers(there) if pattern in namesakes), None)
             if other is not None:
                 norm = frozenset(back[n] for n in self.tensors[other].norm if n in back)
-                shown[name] = replace(self.tensors[other], norm=norm)
+                within = frozenset(back[n] for n in self.tensors[other].within if n in back)
+                shown[name] = replace(self.tensors[other], norm=norm, within=within)
         return replace(self, tensors=shown)
 
 
@@ -149,11 +155,14 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     ran = operations(outputs, {id(t.parameter): name for name, t in own.items()}, matrices)
     by_node = {o.node: o for o in ran}
     returned = {output.grad_fn for output in outputs}
-    branches = [(branch, writers_of(branch), _module_of(branch, ends)) for branch in branches_of(ran)]
+    by_sum = branches_of(ran)
+    branches = [(branch, writers_of(branch), _module_of(branch, ends)) for branch in by_sum.values()]
     # What reads the stream comes first: keys and values, inside of a branch too, may be read from another stream.
     reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _, _ in branches]
     inside = [{o for o in b.inside if o.tensor is not None} for b, _, _ in branches]
     acts, streams, unscaled = dict[str, Decision](), dict[str, tuple[int, str]](), set[str]()
+    within = dict[str, frozenset[str]]()
+    uses = Counter(cast(str, p.tensor) for parameters in inside for p in parameters)
     for (branch, writers, module), parameters in zip(branches * 2, reading + inside, strict=True):
         if not writers and module is not None:  # its output can be multiplied
             unscaled.add(module)
@@ -162,6 +171,9 @@ def trace(model: nn.Module, sample: Any) -> Trace:
             if name in acts and acts[name][0] is not None:
                 continue
             streams[name] = branch.start.order, _what_starts(branch.start)
+            if branch.within in by_sum:
+                enclosing = writers_of(by_sum[branch.within])
+                within[name] = frozenset(cast(str, p.tensor) for p in enclosing)
             if not writers and module is None:
                 acts[name] = None, f"no tensor scales its branch, which ends in {branch.end.name}"
             elif operation in writers:
@@ -178,7 +190,15 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     shown = dict[str, Shown]()
     for name, of_tensor in factors.items():
         norm = norm_before(name, ran, ends_of_pass) if all(of_tensor) else frozenset[str]()
-        shown[name] = Shown(acts.get(name), streams.get(name), fans.get(name, ()), norm, of_tensor)
+        shown[name] = Shown(
+            act=acts.get(name),
+            stream=streams.get(name),
+            fans=fans.get(name, ()),
+            norm=norm,
+            factors=of_tensor,
+            within=within.get(name, frozenset()),
+            uses=uses[name],
+        )
     attends = any(_ATTENTION.search(o.name) for o in ran)
     return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of({name: name for name in own})
 
@@ -271,7 +291,7 @@ def anatomy(
             own[name] = replace(own[name], ins=ins, outs=outs)
     interrupted = _interrupted(traced, names)
     if chosen.scales_depth:
-        _check_stream(rule, names, interrupted)
+        _check_stream(rule, names, interrupted, traced)
     said = _by_user(own, roles)
     decisions = _in_blocks(own, traced, names, interrupted) | said
     decisions |= {n: _outside(t, scaling.get(n, ())) for n, t in own.items() if n not in decisions}
@@ -282,6 +302,9 @@ def anatomy(
             decisions[name] = "tied" if is_tied else None, why
         elif decisions[name][0] == "embedding" and name in traced.tensors and all(traced.tensors[name].factors):
             decisions[name] = "tied", "an embedding that the forward pass applies as the head, too"
+        elif name not in said and decisions[name][0] in ("input", "readout") and _is_both_ways(traced, name):
+            decisions[name] = "tied", "a matrix that reads the input and, turned, writes the output"
+            own[name] = _as_input(t, scaling.get(name, ()))
     for name, t in own.items():  # a bias has the role of the matrix beside it, its width factors those of a vector
         beside = own.get(f"{container_of(name)}.weight".lstrip("."))
         if t.is_vector and beside is not None and not beside.is_vector and name not in said:
@@ -312,6 +335,19 @@ def anatomy(
     return Anatomy(own, settled, names, replace(traced, unscaled=unscaled))
 
 
+def _is_both_ways(traced: Trace, name: str) -> bool:
+    """Whether a matrix is applied turned as well, as in an autoencoder with tied weights."""
+    fans = traced.tensors[name].fans if name in traced.tensors else ()
+    return any((outs, ins) in fans for ins, outs in fans)
+
+
+def _as_input(t: TensorInfo, grows: tuple[bool, ...]) -> TensorInfo:
+    """A tensor by the fans of the input: with the dimension that grows as its outputs."""
+    outs = tuple(k for k, does in enumerate(grows) if does)
+    # No module is its head, and can take the head's factor.
+    return replace(t, ins=tuple(k for k in range(len(t.shape)) if k not in outs), outs=outs, readers=())
+
+
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
     """Containers whose blocks do not all stand on the same streams, and what starts the last of them."""
     starts: dict[str, dict[str, set[tuple[int, str]]]] = {}
@@ -322,8 +358,16 @@ def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
     return {h: max(found)[1] for h, found in every.items() if len(found) > max(map(len, starts[h].values()))}
 
 
-def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str]) -> None:
+def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], traced: Trace) -> None:
     """ValueError for a model without a residual stream that passes from block to block."""
+    again = [name for name, shown in traced.tensors.items() if shown.uses > 1 and container_of(name)]
+    if not blocks and again:
+        block = again[0].partition(".")[0]
+        raise InputError(
+            f"Rule {rule!r} needs residual blocks; none were found that are repeated, but {again[0]!r} acts in "
+            f"{traced.tensors[again[0]].uses} branches. If one block is applied again and again, name it: "
+            f"blocks={block!r}. Or take rule='mup'."
+        )
     if not blocks:
         raise InputError(
             f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' (one module alone "
@@ -366,6 +410,10 @@ def _in_blocks(
             decisions[name] = "hidden", "in a block whose stream is not passed on unchanged"
         elif name in traced.tensors and (act := traced.tensors[name].act) is not None:
             decisions[name] = act
+            around = {block_of(writer, blocks) for writer in traced.tensors[name].within}
+            if act[0] == "outer" and around == {block}:
+                # The branch of the block ends in a matrix that has 1/L already, so that what it reads keeps its size.
+                decisions[name] = "inner", "writes a stream inside of the branch of its block"
         elif block in residual and t.is_vector:
             seen = name in traced.tensors  # a bias that only chooses, as among experts, takes no gradient
             decisions[name] = "vector", "vector on the stream" if seen else "vector without a gradient"
