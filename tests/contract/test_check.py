@@ -108,6 +108,44 @@ def test_a_gpt_drifts_with_depth_under_mup_and_not_under_complete_p() -> None:
     assert planned.ok
 
 
+class Stochastic(torch.optim.AdamW):
+    """AdamW whose weights of 16 bits are rounded up or down by chance, which keeps updates in the mean."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups)
+        self.weights = {p: p.detach().float() for group in self.param_groups for p in group["params"]}
+
+    @torch.no_grad()
+    def step(self, *_: Any) -> None:
+        before = {p: p.detach().clone() for p in self.weights}
+        super().step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                update = (state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8)).float().clamp(-1, 1)
+                wanted = before[p].float() - group["lr"] * update
+                digit = torch.finfo(p.dtype).eps * torch.exp2(wanted.abs().clamp_min(1e-30).log2().floor())
+                p.copy_((wanted / digit + torch.rand_like(wanted)).floor() * digit)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "make_optimizer", "is_rounded"),
+    [(torch.bfloat16, None, True), (torch.float32, None, False), (torch.bfloat16, Stochastic, False)],
+)
+def test_updates_that_16_bits_round_away_are_named_in_place_of_lazy_training(
+    dtype: torch.dtype, make_optimizer: Any, is_rounded: bool
+) -> None:
+    """At a rate of 3e-4 two steps change 0.9 of the entries of matrices of width 64, and 0.6 of width 256."""
+    make: Any = lambda width, depth: ResidualMLP(width, depth).to(dtype)  # noqa: E731
+    pairs = [(x.to(dtype), y) for x, y in batches(2)]
+    task = nfd.Task(pairs, make_optimizer=make_optimizer)
+    check = nfd.check(make, task, [64, 256], [2], lr=3e-4, seeds=2, optimizer="adamw")
+    rounded = {suspect.tensor for suspect in check.suspects if suspect.what == "rounding"}
+    assert rounded == ({"blocks.*.1.weight", "blocks.*.3.weight"} if is_rounded else set())
+    assert ("weights of 16 bits round updates away" in str(check)) == is_rounded
+    assert "lazy training" not in str(check)
+
+
 class NormedBranches(nn.Module):
     """Norms behind branches only, as OLMo 2 has them, over weights of one standard deviation at every width."""
 

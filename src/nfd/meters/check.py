@@ -44,6 +44,7 @@ from nfd.meters.verdict import (
     THRESHOLDS,
     Event,
     Failure,
+    beside_of,
     causes,
     cure_of_all,
     failures_of,
@@ -56,7 +57,6 @@ from nfd.meters.verdict import (
     row_name,
     rows,
     stacks_of,
-    weak_norms,
 )
 from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
@@ -171,7 +171,7 @@ def check(
     _check_seeds(runs)
     for run, event in [*routing_events(runs)]:
         run["events"].append(event)
-    stacks, beside = stacks_of(runs), weak_norms(runs)
+    stacks, beside = stacks_of(runs), beside_of(runs)
     table = [
         row | ({"stack": stack} if stack else {}) | {"step": step}
         for axis in AXES

@@ -6,6 +6,7 @@ The meters of a check say that something grows. Its suspects say where. Of every
     change   rms(W - W(0)) after the last step; |W - W(0)|_2 where the optimizer fixes the largest singular value (Muon)
     decay    its rate times its weight decay
     epsilon  Adam's epsilon over the root of its second moment
+    moved    of a tensor of 16 bits whose large entries stay: the share of entries with a gradient that training changes
     effect   its rate times the sum of |dLoss/dW|: the most that an update of Adam's size moves the loss
 
 and a plan of the same model under a rule of mup's kind says how start and change are to follow the sizes, with what the
@@ -27,7 +28,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfd.core.errors import Axis, InputError, RuleName
 from nfd.core.estimates import UNKNOWN, Interval, pooled_slope, rms
@@ -36,14 +37,14 @@ from nfd.core.tables import Row
 from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.meters.updates import copies, spectral_norm
-from nfd.meters.verdict import verdict_of
+from nfd.meters.verdict import rounded_kinds, rounded_text, verdict_of
 from nfd.scaling.model import block_of, in_any_block, numberless, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX, gradient_sizes
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Power, rule_named
 
 _Excesses = dict[tuple[str, "What"], Interval]
-What = Literal["start", "update", "factor", "decay", "epsilon", "attention"]
+What = Literal["start", "update", "factor", "decay", "epsilon", "rounding", "attention"]
 
 # ---- what is read of one network -------------------------------------------------------------------------------------
 
@@ -122,8 +123,33 @@ class Sizes:
             sizes = {"start": rms(start), "change": spectral_norm(changed) if in_norm else rms(changed)}
             is_faint = name in self.rounding or self.effects.get(name, most) < _NO_EFFECT * most
             row = {"tensor": name, **sizes, **self.settings[name], "epsilon": epsilons.get(name, 0.0)}
-            rows.append(row | {"is_faint": is_faint})
+            moved = self._moved(name, infos[name].parameter, start)
+            rows.append(
+                row
+                | {"is_faint": is_faint}
+                | ({} if moved is None else {"moved": moved, "kind": in_any_block(name, self.member.plan.blocks)})
+            )
         return rows
+
+    def _moved(self, name: str, p: nn.Parameter, start: Tensor) -> float | None:
+        """The share of entries with a gradient that training changes, where rounding to 16 bits decides which.
+
+        Rounding to the nearest keeps large entries as they are. Stochastic rounding does not, and an optimizer that
+        keeps the rest of an update, or weights of 32 bits, has one more tensor of this shape: these are not judged.
+        """
+        if p.dtype not in (torch.float16, torch.bfloat16) or p.grad is None or "rate" not in self.settings[name]:
+            return None
+        state = {} if self.optimizer is None else self.optimizer.state.get(p, {})
+        if any(isinstance(part, Tensor) and part.shape == p.shape for key, part in state.items() if key not in _STATES):
+            return None
+        is_trained = whole(p.grad) != 0
+        before, changed = start[is_trained].abs().float(), (whole(p.detach()) != start)[is_trained].float()
+        still = len(changed) - int(changed.sum())
+        if not len(changed) or not still:
+            return None if not len(changed) else 1.0
+        share = float(changed.mean())
+        largest = float(changed[before.topk(still).indices].mean())
+        return share if largest < _LARGE_STAY * share or not share else None
 
     def _epsilons(self) -> dict[str, float]:
         names, found = self.names, dict[str, float]()
@@ -148,6 +174,12 @@ _ROUNDING = 0.1  # of a gradient that changes with a factor on the loss: it is r
 _NO_EFFECT = 1e-8
 _RULING = 0.3  # of the gradient: an epsilon that decides the size of Adam's updates
 _ALIKE = 0.15  # exponents that are the same
+# Of the share that moves: how much of as many of the largest entries as stay. Rounding to the nearest leaves them.
+_LARGE_STAY = 0.35
+# What optimizers of PyTorch keep of a parameter
+_STATES = frozenset(
+    {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "sum"}
+)
 
 
 @dataclass(frozen=True)
@@ -158,7 +190,8 @@ class Suspect:
         tensor: its name, with ``*`` for every block.
         axis: width or depth.
         what: its ``start`` or its ``update``; the ``factor`` of the forward pass, where both deviate alike; its
-            ``decay``; Adam's ``epsilon``; or the scale of the ``attention`` logits of these queries.
+            ``decay``; Adam's ``epsilon``; the ``rounding`` of its updates to 16 bits; or the scale of the ``attention``
+            logits of these queries.
         excess: the power of the axis that is to be 0.
         cause: why, in words.
     """
@@ -224,6 +257,9 @@ class _Along:
                     found[place] = excess
         span = self.sizes[-1] / self.sizes[0]
         clear = {place: own for place, own in found.items() if verdict_of(own, span) in ("GROWS", "COLLAPSES")}
+        rounded = {numberless(kind) for kind in rounded_kinds(self.runs)}
+        # What is rounded away explains updates that are too small, and too large where a step is the last digit.
+        clear = {place: own for place, own in clear.items() if place[1] != "update" or place[0] not in rounded}
         clear = self.without_what_follows(clear)
         for (kind, what), excess in clear.items():
             start, update = (clear.get((kind, of)) for of in ("start", "update"))
@@ -240,6 +276,7 @@ class _Along:
         if self.axis == "width":
             yield from self.grown_logits()
             yield from self.decayed_gains()
+            yield from self.rounded_away()
 
     def without_what_follows(self, clear: _Excesses) -> _Excesses:
         """Suspects without updates at sound rates, where something else is wrong of which they may be a consequence."""
@@ -356,6 +393,12 @@ class _Along:
                 text = f"attention logits of its queries are {factor:.3g} times too large at width {run['width']}"
                 remedy = "heads grow, and their logits need 1/d in place of 1/sqrt(d)"
                 yield Suspect(kind, "width", "attention", Interval(power, 0.0, power, power), f"{text}: {remedy}")
+
+    def rounded_away(self) -> Iterator[Suspect]:
+        """Tensors of 16 bits of which a step changes less and less as they grow."""
+        for kind, (small, large) in rounded_kinds(self.runs).items():
+            power = math.log(max(large, 1e-3) / small) / math.log(self.sizes[-1] / self.sizes[0])
+            yield Suspect(kind, "width", "rounding", Interval(power, 0.0, power, power), rounded_text(small, large))
 
     def decayed_gains(self) -> Iterator[Suspect]:
         plan, read = self.plan(self.runs[0]), self.runs[0]["tensors"]

@@ -140,15 +140,28 @@ def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | No
     return shared[-1] if shared and rule not in shared else None
 
 
-def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None, beside: str = "") -> str:
+@dataclass(frozen=True)
+class Beside:
+    """What keeps any rule from preventing a fault, in words: norms whose epsilon decides, updates that are rounded."""
+
+    norms: str = ""
+    rounding: str = ""
+
+
+_NOTHING = Beside()
+
+
+def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None, beside: Beside = _NOTHING) -> str:
     """What was seen and its remedy; empty for what the meter's name says.
 
     Where the rule in use should prevent it, it is not named as the cure: something else is wrong. ``beside``: what is
     known to keep any rule from preventing it.
     """
     seen, rules = ADVICE.get((meter, axis, word), ("", []))
-    if rule in rules and beside:
-        return f"{seen}. {rule!r} would prevent it, but {beside}"
+    if beside.rounding and axis == "width" and word == "COLLAPSES" and "lazy" in seen:
+        return f"{beside.rounding}."
+    if rule in rules and beside.norms:
+        return f"{seen}. {rule!r} would prevent it, but {beside.norms}"
     if rule in rules:
         return f"{seen}. {rule!r} should prevent it: check roles, base and rate, and take more steps or larger sizes."
     use = f" Use 'complete-p'{_PRICE if rules is _EIGHT else ''}." if rules else ""
@@ -158,7 +171,7 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None, beside
 def causes(faults: Iterable[Mapping[str, Any]], rule: str, runs: Sequence[Row]) -> Iterator[str]:
     """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest network."""
     shared, least = dict[tuple[str, str, str], list[str]](), {axis: min(run[axis] for run in runs) for axis in AXES}
-    beside = weak_norms(runs)
+    beside = beside_of(runs)
     for row in faults:
         since = f" since {row['axis']} {row['since']}" if row["since"] != least[row["axis"]] else ""
         text = cause(row["meter"], row["axis"], row["verdict"], rule, beside)
@@ -217,7 +230,7 @@ def stacks_of(runs: Sequence[Row]) -> list[str]:
 
 @undisturbed()
 def rows(
-    seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: RuleName, beside: str = ""
+    seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: RuleName, beside: Beside = _NOTHING
 ) -> list[Row]:
     """One row per meter of ``networks``: its trend along one axis, with a factor for every size of the other; all
     networks begin independently. ``beside``: as in ``cause``."""
@@ -247,6 +260,7 @@ def rows(
                 directions.get(meter, directions["inner_update"]),
                 len(seen),
                 partial(cause, rule=rule, beside=beside),
+                is_excused=not (beside.rounding and axis == "width"),
             )
             row |= judgement
         else:
@@ -263,6 +277,8 @@ def _judged(
     direction: float,
     runs: int,
     advised: Callable[[str, Axis, Verdict], str],
+    *,
+    is_excused: bool,
 ) -> tuple[Interval, Row]:
     """The slope of points (size, size of the other axis, value) and its row."""
 
@@ -277,6 +293,8 @@ def _judged(
         return said("UNCERTAIN", "missing", "zero or not finite in every network of some size.")
     span, changed = sizes[-1] / sizes[0], change(slope, axis, sizes)
     word, reason = judged(meter, axis, slope, span, direction)
+    if word == "LIMIT" and not is_excused:  # a cause is known
+        word, reason = "COLLAPSES", "trend"
     advice = advised(meter, axis, word)
     if reason == "trend":
         typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
@@ -433,6 +451,7 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
     return broken[0] if broken else "the loss"
 
 
+_FEWER = 0.9  # of the share of entries that move in the narrowest network
 _WEAK = 10.0  # epsilon over variance: sound models have 1.5 at most (Gemma 3 at width 32), OLMo 2 has 40 to 4e6
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")  # names of it in norms of PyTorch and transformers
 
@@ -470,6 +489,48 @@ def norms_of(model: nn.Module) -> Iterator[dict[str, float]]:
             if epsilon and not isinstance(module, _BatchNorm | nn.GroupNorm):
                 hooks.enter_context(module.register_forward_hook(partial(look, numberless(name), epsilon)))
         yield weak
+
+
+def rounded_kinds(runs: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """Kinds of tensors of 16 bits of which training changes fewer entries as they widen: the shares at both ends."""
+    widths = sorted({run["width"] for run in runs})
+    shares: dict[str, dict[int, list[float]]] = {}
+    for run in runs:
+        for row in run.get("tensors", ()):
+            if "moved" in row:
+                of_kind = shares.setdefault(row["kind"], {})
+                of_kind.setdefault(run["width"], []).append(row["moved"])
+    kinds = {}
+    for kind, by_width in shares.items():
+        if len(widths) < 2 or widths[0] not in by_width or widths[-1] not in by_width:
+            continue
+        small, large = (math.fsum(by_width[n]) / len(by_width[n]) for n in (widths[0], widths[-1]))
+        if large < _FEWER * small:
+            kinds[kind] = small, large
+    return kinds
+
+
+def rounded_text(small: float, large: float) -> str:
+    """What is rounded away, in words, by the shares of entries that move in the smallest and the largest network."""
+    return (
+        f"training changes {large:.0%} of its entries in the widest network and {small:.0%} in the narrowest: weights "
+        "of 16 bits round updates away that are small beside them. Keep weights of 32 bits, and compute in 16 by "
+        "torch.autocast"
+    )
+
+
+def _rounded(runs: Sequence[Row]) -> str:
+    """The same of the tensor that loses most, for meters that collapse with it; empty where none does."""
+    kinds = rounded_kinds(runs)
+    if not kinds:
+        return ""
+    kind = min(kinds, key=lambda kind: kinds[kind][1] / kinds[kind][0])
+    return f"Of {kind} {rounded_text(*kinds[kind])}"
+
+
+def beside_of(runs: Sequence[Row]) -> Beside:
+    """What is known of networks beside their meters, for the words of faults."""
+    return Beside(weak_norms(runs), _rounded(runs))
 
 
 def weak_norms(runs: Sequence[Row]) -> str:
