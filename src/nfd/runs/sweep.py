@@ -6,10 +6,6 @@ cause, and started again holds what an uninterrupted one holds.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -24,6 +20,7 @@ from torch import Tensor
 from nfd.core.errors import InputError, InputTypeError, StateError, UsageWarning, check_count, check_device, check_flag
 from nfd.core.files import listed
 from nfd.core.machine import undisturbed
+from nfd.core.notices import tell
 from nfd.core.tables import bar
 from nfd.families.family import Family
 from nfd.runs.executors import Executor, Inline, executor_named
@@ -178,7 +175,7 @@ class Sweep:
         for name, other in self._of_other_code.items():
             if not other.was_warned_of:
                 other.was_warned_of = True
-                warnings.warn(other.sentence(name, self.out), UsageWarning, stacklevel=_frames_of_nfd() + 1)
+                tell(other.sentence(name, self.out), UsageWarning)
 
     def _train(self, missing: Sequence[Trial], total: int, label: str) -> None:
         done, diverged = total - len(missing), 0
@@ -240,17 +237,6 @@ class _OtherCode:
 def _without_code(settings: Mapping[str, Any]) -> str:
     """Name a trial by its settings but for its code."""
     return hashed({name: value for name, value in settings.items() if name != CODE})
-
-
-def _frames_of_nfd() -> int:
-    """Count the frames between the caller and the first line that is not of nfd, so that a warning shows that line."""
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    count = 0
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((folder, contextlib.__file__)):
-        count += 1
-        frame = frame.f_back
-    return count
 
 
 def failure(broken: Record) -> Exception:
