@@ -5,7 +5,8 @@ It follows closures, defaults, bound arguments, objects, classes with their base
 reads, as far as they are the user's. Code of libraries is named: by the files that were installed, except for the
 libraries that nfd itself computes with, whose upgrades change rounding only.
 
-It does not see what code finds out while it runs: files, environment variables, and attributes by computed names.
+It does not see what code finds out while it runs: files, environment variables, and attributes by computed names. What
+the code itself writes to is its state, such as a counter or a cache, and does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -39,7 +42,18 @@ _DERIVED = {
 }
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
+_READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
+_REBINDS = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"}
 _LOCAL = {*dis.haslocal, *dis.hasfree}
+_STATE = "state"
+_OF_LISTS = {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse"}
+# Methods that change a container, by its type. Not update and pop of dicts, which configs are made by.
+_CHANGES: dict[type, set[str]] = {
+    list: _OF_LISTS,
+    deque: _OF_LISTS | {"appendleft", "extendleft", "popleft", "rotate"},
+    set: {"add", "discard", "remove", "pop", "clear", "update"},
+    dict: {"setdefault", "popitem", "clear"},
+}
 
 # What cannot be compared is known by itself: it is like no other object, and like none of another process.
 _incomparable = list[Any]()
@@ -90,7 +104,7 @@ class _Walk:
         elif isinstance(value, types.MethodType):
             self._write("method")
             self.add(value.__func__)
-            self.add(value.__self__)
+            self._add_without_state(value.__self__, value.__func__)
         elif isinstance(value, functools.partial):
             self._write("partial")
             self._add_all((value.func, value.args, value.keywords))
@@ -108,6 +122,8 @@ class _Walk:
             self._add_all((value.fget, value.fset, value.fdel))
         elif isinstance(value, types.CellType):
             self.add(_content(value))
+        elif isinstance(value, _Stripped):
+            self._add_object(value.value, value.attributes)
         elif isinstance(value, tuple | list):
             self._write(type(value).__qualname__, str(len(value)))
             self._add_all(value)
@@ -119,7 +135,8 @@ class _Walk:
         elif isinstance(value, set | frozenset):
             self._add_set(value)
         elif not self._add_numbers(value):
-            self._add_object(value)
+            method = type(value).__call__ if callable(value) else None
+            self._add_without_state(value, method)
 
     def _add_all(self, values: Iterable[Any]) -> None:
         for value in values:
@@ -152,11 +169,23 @@ class _Walk:
             return True
         return False
 
-    def _add_object(self, value: Any) -> None:
+    def _add_without_state(self, value: Any, method: Any) -> None:
+        """Add an object without the attributes to which a method of it writes."""
+        written = _written_to_self(method)
+        state = [n for n, w in written.items() if w.without_state(getattr(value, n, None)) is _STATE]
+        if isinstance(value, type | types.ModuleType):
+            self.add(value)
+        else:
+            self._add_object(value, frozenset(state))
+
+    def _add_object(self, value: Any, left_out: frozenset[str]) -> None:
         """Add an object by the parts that ``pickle`` would store, and by itself where it has none."""
+        if isinstance(value, Iterator):  # it moves on whenever it is read
+            self._add_incomparable(value)
+            return
         try:
             parts = value.__reduce_ex__(4)
-        except Exception:  # locks, files, generators: whatever says that it is no data
+        except Exception:  # locks, files: whatever says that it is no data
             self._add_incomparable(value)
             return
         if isinstance(parts, str):
@@ -165,11 +194,15 @@ class _Walk:
             self._write(parts)
             self.add(getattr(value, "__wrapped__", None))
             return
-        make, arguments, *state = parts
+        make, arguments, *rest = parts
         self._add_all((make, arguments))
-        for part in state:
-            # Items of subclasses of lists and dicts come from iterators.
-            self.add(list(part) if isinstance(part, Iterator) else part)
+        for part in rest:
+            if isinstance(part, Iterator):  # the items of a subclass of list or dict
+                self.add(list(part))
+            elif isinstance(part, dict):
+                self.add({name: content for name, content in part.items() if name not in left_out})
+            else:
+                self.add(part)
 
     def _add_incomparable(self, value: Any) -> None:
         self.has_users_code = True
@@ -190,14 +223,19 @@ class _Walk:
         code = function.__code__
         if _is_library(code.co_filename):
             self._add_library(function.__module__ or "", function.__qualname__)
+            # What a decorator of a library wraps.
+            self._add_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
         else:
             self.has_users_code = True
             self._write("function")
             self._add_code(code)
+            written = _written_by(code)
             for name, value in _globals_of(function):
                 self._write("global", name)
-                self._add_global(value, code)
-        self._add_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
+                self._add_global(written[name].without_state(value), code)
+            self._add_all((function.__defaults__, function.__kwdefaults__))
+            for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+                self.add(written[name].without_state(_content(cell)))
         attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
         self.add(attributes)
 
@@ -305,20 +343,13 @@ def _is_library(file: str) -> bool:
 
 def _names(code: types.CodeType) -> set[str]:
     """All names of globals and attributes in a function and the functions inside of it."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return names
+    return {name for part in _with_inner(code) for name in part.co_names}
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
     """The global names that a function reads, or imports when it is called, with what they stand for."""
     found = dict[str, Any]()
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    for code in _with_inner(function.__code__):
         instructions = list(dis.get_instructions(code))
         for index, instruction in enumerate(instructions):
             name = instruction.argval
@@ -329,6 +360,108 @@ def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
                 level = instructions[index - 2].argval
                 found[f"import {name}"] = _imported(function, name, level if isinstance(level, int) else 0)
     return sorted(found.items())
+
+
+@dataclass
+class _Writes:
+    """What code does to one variable, or to one attribute of its object.
+
+    Attributes:
+        is_bound: whether the code binds it anew, or assigns to items by computed keys.
+        keys: constant keys and names of attributes to which the code assigns.
+        methods: that the code calls on it.
+    """
+
+    is_bound: bool = False
+    keys: set[Any] = field(default_factory=set)
+    methods: set[str] = field(default_factory=set)
+
+    def without_state(self, value: Any) -> Any:
+        """The value without what the code writes; ``_STATE`` where all of it is written.
+
+        A config whose ``"width"`` is set is still a config in all else, and a dict that is updated may be one. A list
+        that is appended to is a log.
+        """
+        changing: set[str] = next((names for kind, names in _CHANGES.items() if isinstance(value, kind)), set())
+        if self.is_bound or self.methods & changing:
+            return _STATE
+        if not self.keys:
+            return value
+        if isinstance(value, dict):
+            return {key: item for key, item in value.items() if key not in self.keys}
+        if isinstance(value, list):
+            return [item for place, item in enumerate(value) if place not in self.keys]
+        return _Stripped(value, frozenset(map(str, self.keys)))
+
+
+@dataclass(frozen=True)
+class _Stripped:
+    """An object without attributes to which code writes."""
+
+    value: Any
+    attributes: frozenset[str]
+
+
+def _written_by(code: types.CodeType) -> dict[str, _Writes]:
+    """What a function, or a function inside of it, does to outer variables, by their names."""
+    writes = defaultdict[str, _Writes](_Writes)
+    for part in _with_inner(code):
+        instructions = list(dis.get_instructions(part))
+        for index, instruction in enumerate(instructions):
+            if instruction.opname in _REBINDS and instruction.argval not in part.co_cellvars:
+                writes[instruction.argval].is_bound = True
+            elif instruction.opname in _READS:
+                _note_change(writes[instruction.argval], instructions[index + 1 : index + 4])
+    return writes
+
+
+def _written_to_self(function: Any) -> dict[str, _Writes]:
+    """What a method does to the attributes of its object, by their names."""
+    writes = defaultdict[str, _Writes](_Writes)
+    code = getattr(function, "__code__", None)
+    if code is None or not code.co_varnames:
+        return writes
+    of_object = _Writes()
+    instructions = list(dis.get_instructions(code))
+    for index, instruction in enumerate(instructions):
+        if instruction.argval != code.co_varnames[0] or not instruction.opname.startswith("LOAD_FAST"):
+            continue
+        following = instructions[index + 1 : index + 5]
+        _note_change(of_object, following)
+        if following and following[0].opname == "LOAD_ATTR":
+            _note_change(writes[following[0].argval], following[1:])
+    for name in of_object.keys:
+        writes[name].is_bound = True
+    return writes
+
+
+def _note_change(writes: _Writes, following: Sequence[dis.Instruction]) -> None:
+    """Note what the instructions after the one that reads a value do to it.
+
+    ``v.a = x`` ends with the value and STORE_ATTR, ``v.a += x`` copies the value first; ``v[k] = x`` ends with value,
+    key and STORE_SUBSCR, ``v[k] += x`` copies value and key first.
+    """
+    names = [instruction.opname for instruction in following]
+    if names[:1] == ["STORE_ATTR"]:
+        writes.keys.add(following[0].argval)
+    elif names[:2] == ["COPY", "LOAD_ATTR"]:
+        writes.keys.add(following[1].argval)
+    elif names[1:2] == ["STORE_SUBSCR"] or names[1:3] == ["COPY", "COPY"]:
+        if names[0] == "LOAD_CONST":
+            writes.keys.add(following[0].argval)
+        else:
+            writes.is_bound = True
+    elif names[:1] in (["LOAD_METHOD"], ["LOAD_ATTR"]):
+        writes.methods.add(following[0].argval)
+
+
+def _with_inner(code: types.CodeType) -> list[types.CodeType]:
+    """The code of a function and of the functions inside of it."""
+    codes = [code]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            codes += _with_inner(constant)
+    return codes
 
 
 def _imported(function: types.FunctionType, name: str, level: int) -> types.ModuleType | None:
