@@ -364,7 +364,7 @@ class Plan:
             by, entry = self.law_for(name), self.entries[name]
             if own.std is not None:
                 by.check_unstored(repr(name))
-            spared = any(entry.is_vector if p == VECTORS else matches(name, p) for p in patterns)
+            spared = any(len(entry.shape) < 2 if p == VECTORS else matches(name, p) for p in patterns)
             tuned = lr if rest_lr is None or by is law else rest_lr
             scale, decay = self.rate(name), 0.0 if spared else weight_decay * self.weight_decay(name)
             adams = {"eps": eps * self.epsilon(name)} | ({} if betas is None else {"betas": betas})
