@@ -129,6 +129,11 @@ CONSTANTS: dict[str, Way] = {
     "addcdiv": lambda b, h, z: torch.addcdiv(h, b.down(z), torch.tensor(float(b.depth))),
     "addmm": lambda b, h, z: torch.addmm(h[0], z[0], b.down.weight.t(), alpha=1 / b.depth)[None],
     "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), alpha=1 / b.depth),
+    "baddbmm of zeros": lambda b, h, z: (
+        h + torch.baddbmm(torch.zeros(1), z, b.down.weight.t().expand(len(h), -1, -1), beta=0, alpha=1 / b.depth)
+    ),
+    "addcmul of zeros": lambda b, h, z: h + torch.addcmul(torch.zeros(1), b.down(z), b.share),
+    "add of zeros": lambda b, h, z: h + torch.zeros_like(h).add_(b.down(z), alpha=1 / b.depth),
     "lerp": lambda b, h, z: h + torch.lerp(torch.zeros(1), b.down(z), 1 / b.depth),
     "lerp tensor": lambda b, h, z: h + torch.lerp(torch.zeros(1), b.down(z), b.share),
     "where": lambda b, h, z: h + torch.where(YES, b.down(z) / b.depth, b.down(z)),
@@ -328,6 +333,8 @@ def test_a_readout_that_is_a_vector_is_drawn_stored_and_stepped_as_one(tmp_path:
     assert model.w.detach().std() == pytest.approx(plan.std("w"), rel=0.3)  # of 64 numbers: 6 sd's are .53
     groups = plan.param_groups(model, lr=1.0)
     assert [group["lr"] for group in groups if any(p is model.w for p in group["params"])] == [0.25]
+    spared = plan.param_groups(model, lr=1.0, weight_decay=0.1, no_decay="vectors")  # all of one dimension
+    assert [group["weight_decay"] for group in spared if any(p is model.w for p in group["params"])] == [0]
 
 
 NO_READOUTS: dict[str, tuple[Way, Callable[[int], tuple[int, ...]]]] = {

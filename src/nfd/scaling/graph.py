@@ -160,13 +160,15 @@ def _parts(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> list[
     One that adds a product to its first operand is a product and a sum: the sum may be a residual one, and what is
     written ``alpha=`` or ``value=`` scales it alone.
     """
-    if name in _ADDED_PRODUCTS and inputs[0] is not None:
+    if name in _ADDED_PRODUCTS:
+        added = inputs[0]
         is_entrywise = name in ("Addcmul", "Addcdiv")
-        scales = (1.0, _size(node, "value")) if is_entrywise else (_size(node, "beta"), _size(node, "alpha"))
-        if is_entrywise or scales != (1.0, 1.0) or not inputs[0].of_parameters:
+        before, behind = (None, "value") if is_entrywise else ("beta", "alpha")
+        scales = (1.0 if before is None or added is None else _size(node, before), _size(node, behind))
+        if is_entrywise or scales != (1.0, 1.0) or (added is not None and not added.of_parameters):
             product = _ADDED_PRODUCTS[name] if is_entrywise else name
             factors = inputs[1:] if is_entrywise else (None, *inputs[1:])
-            return [(product, factors, None), ("Add", (inputs[0], _PART), scales)]
+            return [(product, factors, None), ("Add", (added, _PART), scales)]
     if name in ("Add", "Sub") and len(inputs) == 2:
         return [(name, inputs, (1.0, _size(node, "alpha")))]
     if name == "Rsub" and len(inputs) == 2:

@@ -397,7 +397,7 @@ class Plan:
             by, entry = self.law_for(name), self.entries[name]
             if tensor.std is not None:
                 by.check_unstored(repr(name))
-            is_spared = any(entry.is_vector if p == VECTORS else matches(name, p) for p in patterns)
+            is_spared = any(len(entry.shape) < 2 if p == VECTORS else matches(name, p) for p in patterns)
             is_first = law.rest is None or by.name == law.name
             tuned = lr if rest_lr is None or is_first else rest_lr
             rate = self.rate(name) * self._run_factor("rate", by)
