@@ -576,7 +576,8 @@ class Plan(Command):
     Example: nfd plan setup.py --width 1024 --depth 24 --base 64 4
 
     Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits the network, and
-    exits with 1 where it does not.
+    exits with 1 where it does not. With --self-test it runs the planned model at small sizes, and exits with 1 where
+    something does not scale as the rule promises.
     """
 
     width: int = option(256, "width of the network")
@@ -586,6 +587,9 @@ class Plan(Command):
     tokens: tuple[float, float] | None = option(None, "length of the small run and of this one, in tokens")
     law: str | None = option(None, "CSV of runs whose best rates say how the rate follows both, not public sweeps")
     fits: str | None = option(None, "plan.json of an earlier plan, to compare with the network")
+    self_test: bool = option(
+        False, "also run the planned model at small sizes; exit code 1 if something does not scale"
+    )
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -607,7 +611,13 @@ class Plan(Command):
             content = {"command": command, "lead": asdict(lead), "config": self.settings, "plan": plan.to_dict()}
             write_json(folder / "result.json", content)
         show(lead, plan, f"Plan: {directory / 'plan.json'}")
-        return 0
+        return self._test(family, plan) if self.self_test else 0
+
+    def _test(self, family: Family, plan: Any) -> int:
+        """Let the plan test itself; returns the exit code."""
+        test = plan.self_test(family.make_model, family.sample)
+        show(Lead(test.verdict, "good" if test.ok else "bad"), test)
+        return 0 if test.ok else VERDICT
 
     def _compare(self, module: Any) -> int:
         from nfd.scaling.plan import Plan as Stored

@@ -1,7 +1,7 @@
 """Ask a self-test of every case of a bank, and count what it misses and where it is wrong to alarm.
 
-A case is a model under a plan: as ``nfd.plan`` makes it, or with numbers of some kinds of tensors multiplied by a power of
-width or depth.
+A case is a model under a plan: as ``nfd.plan`` makes it, or with numbers of some kinds of tensors multiplied by a power
+of width or depth.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A plan at another size: what its numbers say of the same model wider or deeper, read as powers.
 
-A plan holds numbers for one model, ``m`` times as wide and ``l`` times as deep as its base. Those of its rule are powers
-of known exponents. What the plan holds beside them, such as factors of the model's own forward pass, is one number for
-each tensor, and is read as ``m^a l^b`` with the simplest ``a`` and ``b`` that give it.
+A plan holds numbers for one model, ``m`` times as wide and ``l`` times as deep as its base. Those of its rule are
+powers of known exponents. What the plan holds beside them, such as factors of the model's own forward pass, is one
+number for each tensor, and is read as ``m^a l^b`` with the simplest ``a`` and ``b`` that give it.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Carrier:
 
     def _names(self, model: nn.Module, blocks: Blocks) -> dict[str, str]:
         """The planned tensor that stands for each of a model."""
-        here = dict.fromkeys(blocks, "")
+        here: Blocks = dict.fromkeys(blocks, "")
         places = places_of(self.plan.entries, self._planned)
         names = dict[str, str]()
         for name in tensors(model):
@@ -181,12 +181,11 @@ class Carrier:
             names[name] = planned
         return names
 
-    def _entry(
-        self, planned: str, t: TensorInfo, blocks: Blocks, depth: float, axis: Axis, ratio: float
-    ) -> Entry:
+    def _entry(self, planned: str, t: TensorInfo, blocks: Blocks, depth: float, axis: Axis, ratio: float) -> Entry:
         entry = self.plan.entries[planned]
-        fans = (self._grown(fan, axis, ratio) for fan in (entry.ratios.fan_in, entry.ratios.fan_out))
-        ratios = Ratios(*fans, depth)
+        fan_in = self._grown(entry.ratios.fan_in, axis, ratio)
+        fan_out = self._grown(entry.ratios.fan_out, axis, ratio)
+        ratios = Ratios(fan_in, fan_out, depth)
         own = share(
             entry.own_factor, self.plan, entry.ratios.depth, axis, ratio, is_of_depth=entry.role in ("outer", "inner")
         )

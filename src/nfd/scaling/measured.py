@@ -10,7 +10,9 @@ update    ``R``, the sum over a kind of ``rate |g|*``: how much its update at ra
           own factor for Muon
 move      ``R / |dl/dy|_1`` (SGD: ``|dl/dy|_1^2``): by how much this update moves ``y``
 coherent  what ``R`` would be if all terms of the gradient had one sign
-start     ``F = rms(y)``; gain: over the RMS of the data that the tensor meets
+start     ``F = rms(y)``
+gain      ``F`` over the RMS of the data that the tensor meets; the RMS of what is looked up or added
+fit       ``move`` over ``F``, of vectors over their RMS (SGD: over its square): whether the rate fits the start
 response  ``F |dl/dy|_1``, which does not change where a constant moves from one factor of the network to the next
 added     ``rms(block(h) - h)`` over blocks
 stream    ``rms(h)`` behind the last block
@@ -27,7 +29,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -49,8 +51,15 @@ FACTOR = 4  # between the sizes: wrong powers are half ones or more, and then a 
 _ROUNDING = {torch.float64: 1e-9}  # of the largest update: a gradient that is zero but for rounding
 _OF_OTHERS = 1e-5
 _STEP = 0.02  # RMS of the entries of an update of the smallest model
+ELEMENTWISE = ("mul", "div", "__mul__", "__rmul__", "mul_", "addcmul")  # a constant may stand behind, as in a gain
+PRODUCTS = (
+    "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "addmm", "baddbmm", "mv",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+)  # fmt: skip
+LOOKUPS = ("embedding", "add", "__add__", "__radd__", "__iadd__", "add_", "cat", "__getitem__", "index_select")
 _OUTWEIGHS = 3.0  # times what all branches add together
 _LARGEST = 4.0
+_NEXT_TO_NONE = 1e-3
 _STREAM = 0.5  # what a block gives back holds its input once, give or take; else no stream passes through it
 
 Key = tuple[str, str]  # a quantity, and a kind
@@ -101,7 +110,7 @@ class Meetings(TorchFunctionMode):
         meeting = Meeting(operation, tuple(result.shape), mean_square(result), entering)
         self.met[name].append(meeting)
         if result.requires_grad:
-            result.register_hook(meeting.add)
+            result.register_hook(meeting.add)  # type: ignore[no-untyped-call]
 
     def _name_of(self, value: Tensor) -> str | None:
         try:
@@ -144,14 +153,6 @@ def reach(gradient: Tensor, law: OptimizerLaw) -> float:
     return float(gradient.abs().pow(1 + law.degree).sum())
 
 
-def update(gradient: Tensor, law: OptimizerLaw) -> Tensor:
-    """That update: the first of Adam is the sign of the gradient, that of Muon its orthogonal part."""
-    if law.unit == WHOLE_MATRIX and gradient.dim() == 2:
-        u, _, v = torch.linalg.svd(gradient, full_matrices=False)
-        return u @ v * law.shape_norm(*gradient.shape)
-    return gradient.sign() * gradient.abs().pow(law.degree)
-
-
 def rms(squares: Iterable[float]) -> float:
     """The root of the mean of squares."""
     values = list(squares)
@@ -179,7 +180,7 @@ class Bench:
         self.sample = sample
         self.dtype: torch.dtype | None = torch.float64
         self.plans = dict[Place, Plan]()
-        self.steps = dict[tuple[int, str, int], float]()
+        self.steps = dict[tuple[int, int, str], float]()
 
     def built(self, place: Place, seed: int) -> tuple[nn.Module, Plan]:
         """A model with the initial weights of its plan."""
@@ -207,7 +208,10 @@ class Bench:
         return self._measure(place, seed, updates, factors or {})
 
     def _measure(self, place: Place, seed: int, updates: int, factors: Factors) -> list[Pass]:
-        network = _Network(self, *self.built(place, seed), self.unit, factors)
+        is_as_planned = not self.unit
+        if is_as_planned and (place, seed, updates, factors) == (SMALLEST, 0, 0, {}):
+            return [self.as_planned]
+        network = _Network(self, place, seed, factors)
         passes = [network.look()]
         for k in range(updates):
             network.step((seed, k), is_smallest=place[1] == 1)
@@ -227,38 +231,60 @@ class Bench:
         return model, mapped(on_device(self.sample, like.device), as_model)
 
     @cached_property
-    def unit(self) -> Factors:
-        """Factors on what reads the inputs, the same at all sizes, by which the stream outweighs the first branches.
+    def as_planned(self) -> Pass:
+        """What the smallest model shows before ``unit`` multiplies anything."""
+        return _Network(self, SMALLEST, 0, None).look()
 
-        Language models begin with a stream of RMS 0.02, class tokens with 0, and norms behind branches add RMS 1.
-        Random branches add up as the root of depth, and so would such a stream: without this sound models were off in
-        depth by 0.3 to 1.3.
+    @cached_property
+    def unit(self) -> Mapping[str, Unit]:
+        """What is multiplied or filled, at all sizes alike, so that every tensor shows its powers at once.
+
+        Language models begin with a stream of RMS 0.02, and norms behind branches add RMS 1. Random branches add up as
+        the root of depth, and so would such a stream: without this sound models were off in depth by 0.3 to 1.3. So
+        what reads the inputs is multiplied until the stream outweighs the first branches. What begins at zero, such as
+        a class token or the end of a branch, hides all before it, and is filled with random numbers in its place.
+        Random biases hide how what their matrices give falls, and become small.
         """
         model, plan = self.built(SMALLEST, 0)
-        if not plan.blocks or not rule_named(plan.rule).scales_depth:
-            return {}
-        network = _Network(self, model, plan, {}, {})
-        seen = network.look()
+        seen = self.as_planned
         added = seen.values.get(("added", ""), 0.0) * math.sqrt(len(plan.blocks))
         wanted = min(max(1.0, _OUTWEIGHS * added), _LARGEST)
-        factors = dict[str, float]()
-        for name, t in network.infos.items():
+        is_deep = bool(plan.blocks) and rule_named(plan.rule).scales_depth
+        units = dict[str, Unit]()
+        for name, t in tensors(model).items():
             entry = plan.entries[name]
-            if entry.role not in ("input", "embedding", "tied") or entry.is_vector:
-                continue
-            kind = network.kinds[name]
-            size = float(t.parameter.detach().double().square().mean().sqrt())
-            if entry.role == "input" and t.ins:
-                size = seen.values.get(("start", kind), size)
-            if size < wanted:
-                factors[kind] = wanted / size if size else 0.0
-        return factors
+            kind = in_any_block(name, plan.blocks)
+            reads = entry.role in ("input", "embedding", "tied") and not entry.is_vector
+            size = math.sqrt(mean_square(t.parameter.double()))
+            if size == 0 and t.parameter.requires_grad:
+                is_factor = not entry.is_vector or seen.operations.get(kind) in ELEMENTWISE
+                if is_factor:
+                    units[kind] = Unit(fill=1.0 if reads or entry.is_vector else (entry.fan_in or t.shape[-1]) ** -0.5)
+            elif entry.is_vector and seen.operations.get(kind) in PRODUCTS and not entry.start.kept:
+                units[kind] = Unit(factor=_NEXT_TO_NONE, of_rate=1.0)
+            elif reads and is_deep:
+                if entry.role == "input" and t.ins:
+                    size = seen.values.get(("start", kind), size)
+                if size < wanted:
+                    units[kind] = Unit(factor=wanted / size, of_rate=wanted / size)
+        return units
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Factors on initial weights and rate, or the standard deviation in the smallest model to fill zeros with."""
+
+    factor: float = 1.0
+    of_rate: float = 1.0
+    fill: float = 0.0
 
 
 class _Network:
     """One model under its plan: measured, and trained for a few steps."""
 
-    def __init__(self, bench: Bench, model: nn.Module, plan: Plan, unit: Factors, factors: Factors) -> None:
+    def __init__(self, bench: Bench, place: Place, seed: int, factors: Factors | None) -> None:
+        model, plan = bench.built(place, seed)
+        self.seed = seed
         self.bench, self.plan = bench, plan
         self.model, self.sample = bench.cast(model)
         self.infos = tensors(self.model)
@@ -266,19 +292,21 @@ class _Network:
         self.laws = {name: plan.law_for(name) for name in self.infos}
         self.rates = {name: plan.rate(name) for name in self.infos}
         self.blocks = [block for stack in plan.stacks.values() for block in stack]
+        if factors is None:
+            return
         with torch.no_grad():
             for name, t in self.infos.items():
-                self._multiply(name, t.parameter, unit, factors)
+                self._prepare(name, t.parameter, factors)
 
-    def _multiply(self, name: str, parameter: Tensor, unit: Factors, factors: Factors) -> None:
+    def _prepare(self, name: str, parameter: Tensor, factors: Factors) -> None:
         kind = self.kinds[name]
-        more = unit.get(kind, 1.0)
-        if more == 0:  # a tensor of zeros, such as a class token, stands where training would take it
-            stream = generator(0, "unit", name)
-            parameter.copy_(torch.randn(parameter.shape, generator=stream).to(parameter))
-            more = 1.0
-        parameter.mul_(more * factors.get(kind, 1.0))
-        self.rates[name] *= more * factors.get(f"rate of {kind}", 1.0)
+        unit = self.bench.unit.get(kind, Unit())
+        if unit.fill:
+            numbers = torch.randn(parameter.shape, generator=generator(self.seed, "unit", name))
+            size = unit.fill * self.plan.start_factor(name)
+            parameter.copy_((numbers * (size / math.sqrt(mean_square(numbers)))).to(parameter))
+        parameter.mul_(unit.factor * factors.get(kind, 1.0))
+        self.rates[name] *= unit.of_rate * factors.get(f"rate of {kind}", 1.0)
 
     def look(self) -> Pass:
         """One forward and one backward pass."""
@@ -305,18 +333,22 @@ class _Network:
         random = torch.Generator().manual_seed(0)
         signs = torch.randint(0, 2, f.shape, generator=random).to(f) * 2 - 1
         self.model.zero_grad()
-        (f * signs).mean().backward()
+        (f * signs).mean().backward()  # type: ignore[no-untyped-call]
 
     def step(self, key: tuple[int, int], *, is_smallest: bool) -> None:
-        """Update every tensor: in the smallest model by entries of a fixed RMS, in others as the plan says."""
+        """Update every tensor by the signs of its gradient, as Adam does first, at the plan's rates for Adam.
+
+        It aligns what is random at the start, whatever the optimizer. Entries have a fixed RMS in the smallest model.
+        """
+        aligning = replace(self.plan, optimizer="adam")
         with torch.no_grad():
             for name, t in self.infos.items():
                 gradient = t.parameter.grad
                 if not t.parameter.requires_grad or gradient is None:
                     continue
-                change = self.rates[name] * update(gradient, self.laws[name])
+                change = aligning.rate(name) * gradient.sign()
                 place = (*key, self.kinds[name])
-                size = float(change.square().mean().sqrt())
+                size = math.sqrt(mean_square(change))
                 if is_smallest and size and place not in self.bench.steps:
                     self.bench.steps[place] = _STEP / size
                 t.parameter.sub_(self.bench.steps.get(place, 0.0) * change)
@@ -346,17 +378,28 @@ class _Network:
     def _read_moves(self, seen: Pass, kind: str, gradient: float) -> None:
         """Read what an update does where gradients are sums of random terms, which align only once trained."""
         names = [name for name, other in self.kinds.items() if other == kind]
-        power = 1 + self.laws[names[0]].degree
-        # An output's update is judged as it is: constants may stand behind it, as in logits over m.
-        is_output = seen.results[kind][1:] == seen.output[1:]
-        if gradient and ("update", kind) in seen.values and not is_output:
-            seen.values["move", kind] = seen.values["update", kind] / gradient**power
         parameters = [self.infos[name].parameter.detach() for name in names]
-        size = rms(float(p.square().mean()) for p in parameters)
-        reached = seen.values["response", kind] / size if size and seen.values["start", kind] else gradient
-        rate = sum(self.rates[name] for name in names) / len(names)
-        seen.values["coherent", kind] = rate * reached**power
+        power = 1 + self.laws[names[0]].degree
+        size = rms(mean_square(p) for p in parameters)
         seen.shapes[kind] = tuple(parameters[0].shape)
+        begins = seen.values["start", kind]
+        operation = seen.operations[kind]
+        if operation in LOOKUPS or (operation in PRODUCTS and len(seen.shapes[kind]) < 2):
+            begins = size
+        if operation in LOOKUPS:
+            seen.values["gain", kind] = size
+        if not gradient:
+            return
+        count = len(names)
+        response = seen.values["response", kind]
+        rate = sum(self.rates[name] for name in names) / count
+        reached = response / size if size and response else gradient
+        seen.values["coherent", kind] = count * rate * (reached / count) ** power
+        for update, move, fit in (("update", "move", "fit"), ("coherent", "coherent move", "coherent fit")):
+            value = seen.values.get((update, kind))
+            if value is not None and ("update", kind) in seen.values:
+                seen.values[move, kind] = value / count / (gradient / count) ** power
+                seen.values[fit, kind] = seen.values[move, kind] / begins**power if begins else 0.0
 
     def _updates(self) -> dict[str, float]:
         """By kind, how much updates lower the loss; without those that are rounding."""
