@@ -37,7 +37,7 @@ class Case:
     Attributes:
         name: of the case. wrong: whether its plan is.
         make: ``make_model(width, depth)``. planned: another that the plan is made of, if not the same.
-        edits: of the plan. options: of ``nfd.plan``. disputed: whether which plan is sound is a matter of convention.
+        edits: of the plan. options: of ``nfd.plan``. grows: whether width and depth may grow. disputed: whether which plan is sound is a matter of convention.
     """
 
     name: str
@@ -46,11 +46,12 @@ class Case:
     sample: Any
     rule: str = "complete-p"
     optimizer: str = "adamw"
-    edits: Sequence[Edit] = ()
+    edits: Sequence[Edit] | Callable[[Plan], Plan] = ()
     base: tuple[int, int] = (32, 2)
     options: Mapping[str, Any] = field(default_factory=dict)
     planned: Callable[[int, int], nn.Module] | None = None
     disputed: bool = False
+    grows: tuple[bool, bool] = (True, True)
 
 
 class Outcome(NamedTuple):
@@ -101,14 +102,16 @@ def _edited(plan: Plan, name: str, edit: Edit) -> Entry:
 def asked(case: Case) -> Outcome:
     """The self-test of one case."""
     n, depth = case.base
+    wider = WIDER if case.grows[0] else 1
+    deeper = DEEPER if case.grows[1] and case.rule != "mup" else 1
     rules = {"rule": case.rule, "optimizer": case.optimizer, "base": case.base, "sample": case.sample}
     make = case.planned or case.make
     started = time.process_time()
-    plan = nfd.plan(make(WIDER * n, depth), make_model=make, **rules, **case.options)
+    plan = nfd.plan(make(wider * n, depth), make_model=make, **rules, **case.options)
     one = time.process_time() - started
-    deeper = 1 if case.rule == "mup" else DEEPER
-    plan = nfd.plan(make(WIDER * n, deeper * depth), make_model=make, **rules, **case.options)
-    plan = edited(plan, case.edits)
+    if deeper > 1:
+        plan = nfd.plan(make(wider * n, deeper * depth), make_model=make, **rules, **case.options)
+    plan = case.edits(plan) if callable(case.edits) else edited(plan, case.edits)
     started = time.process_time()
     try:
         test = plan.self_test(case.make, case.sample)

@@ -106,6 +106,12 @@ class Carrier:
             return {container: kinds for container, kinds in shown.items() if container in planned}
         return [f"{container}.*".lstrip(".") for container in sorted(planned)]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a deeper model has no more tensors, as where blocks are applied again: then no plan sees its depth."""
+        deep = self.constructor.at(deeper=2)
+        return tensors(deep).keys() == self.base.tensors.keys()
+
     @cached_property
     def base(self) -> Base:
         """The smallest model."""
@@ -183,14 +189,26 @@ class Carrier:
 
     def _entry(self, planned: str, t: TensorInfo, blocks: Blocks, depth: float, axis: Axis, ratio: float) -> Entry:
         entry = self.plan.entries[planned]
+        deeper = self._deeper(planned)
+        if deeper != 1:
+            depth = math.pow(depth, math.log(entry.ratios.depth) / math.log(deeper))
         fan_in = self._grown(entry.ratios.fan_in, axis, ratio)
         fan_out = self._grown(entry.ratios.fan_out, axis, ratio)
         ratios = Ratios(fan_in, fan_out, depth)
-        own = share(
-            entry.own_factor, self.plan, entry.ratios.depth, axis, ratio, is_of_depth=entry.role in ("outer", "inner")
-        )
+        is_inside = entry.role in ("outer", "inner")
+        own = share(entry.own_factor, self.plan, deeper, axis, ratio, is_of_depth=is_inside)
         start = self._start(planned, t, blocks, axis, ratio)
         return replace(entry, shape=t.shape, fan_in=t.fan_in(), ratios=ratios, own_factor=own, start=start)
+
+    def _deeper(self, planned: str) -> float:
+        """How much deeper than in the base the stack of a planned tensor is, by the number of its blocks."""
+        return self._planned_depths.get(block_of(planned, self.plan.blocks) or "", self._planned_depths[""])
+
+    @cached_property
+    def _planned_depths(self) -> Mapping[str, float]:
+        if self.plan.base != self.size:
+            return {"": self.plan.depth}
+        return depths_of(self._planned, self.base.blocks)
 
     def _grown(self, fan: float, axis: Axis, ratio: float) -> float:
         """A ratio of fans at another width, as a power of the width."""
@@ -211,7 +229,7 @@ class Carrier:
             more = planned_begins / self._reference(planned, begins)
             if more > 0:
                 is_of_depth = entry.role == "outer"
-                begins *= share(more, self.plan, entry.ratios.depth, axis, ratio, is_of_depth=is_of_depth)
+                begins *= share(more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth)
         if start.constant is not None:
             return replace(start, constant=begins, kept=entry.start.kept)
         return replace(start, std=begins, kept=entry.start.kept)

@@ -430,7 +430,7 @@ def self_test(
     carrier = _carrier(plan, make_model, base)
     seeds = check_count("seeds", seeds, minimum=2)
     check_flag("repair", repair)
-    grown = _grown(plan)
+    grown = _grown(plan, carrier)
     with global_streams():
         bench = Bench(carrier, sample)
         test = _Test(bench, plan.rule, seeds)
@@ -464,12 +464,15 @@ def tests_itself(make_model: MakeModel, size: tuple[int, int]) -> bool:
     return told_by(instance(make_model, *size)) is None
 
 
-def _grown(plan: Plan) -> list[Axis]:
+def _grown(plan: Plan, carrier: Carrier) -> list[Axis]:
     """The axes along which the plan is of another size than its base, and its rule promises something."""
     axes = list[Axis]()
     if plan.width != 1:
         axes.append("width")
-    if rule_named(plan.rule).scales_depth and any(entry.ratios.depth != 1 for entry in plan.entries.values()):
+    if not rule_named(plan.rule).scales_depth:
+        return axes
+    is_deeper = plan.depth != 1 or any(entry.ratios.depth != 1 for entry in plan.entries.values())
+    if is_deeper or carrier.is_shared:
         axes.append("depth")
     return axes
 
