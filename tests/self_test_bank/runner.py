@@ -18,7 +18,7 @@ import nfd
 from nfd.scaling.model import in_any_block, matches
 from nfd.scaling.plan import Entry, Plan
 
-WIDER, DEEPER = 4, 3  # of the planned model over its base
+WIDER, DEEPER = 5, 3  # of the planned model over its base: no power of them is 2, as are constant factors of cases
 
 
 class Edit(NamedTuple):
@@ -37,7 +37,8 @@ class Case:
     Attributes:
         name: of the case. wrong: whether its plan is.
         make: ``make_model(width, depth)``. planned: another that the plan is made of, if not the same.
-        edits: of the plan. options: of ``nfd.plan``. grows: whether width and depth may grow. disputed: whether which plan is sound is a matter of convention.
+        edits: of the plan. options: of ``nfd.plan``. grows: whether width and depth may grow.
+        disputed: whether which plan is sound is a matter of convention.
     """
 
     name: str

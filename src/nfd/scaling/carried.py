@@ -44,21 +44,15 @@ _EXACT = 1e-3  # of the logarithm of a factor: twice the width of what a plan ta
 def exponents(factor: float, wider: float, deeper: float) -> list[tuple[float, float]]:
     """The simplest ``(a, b)`` with ``factor = wider^a deeper^b``; several where they are equally simple.
 
-    Where no simple ones fit, the factor is a power of the one axis that has grown; where both have, it may be one of
-    either, and both are returned.
+    None where no simple ones fit: then the factor is a constant, such as another rate for embeddings at every size.
     """
     goal, width, depth = math.log(factor), math.log(wider), math.log(deeper)
     if abs(goal) < _EXACT:
         return [(0.0, 0.0)]
     fitting = [(a, b) for a, b in product(_EXPONENTS, _EXPONENTS) if abs(a * width + b * depth - goal) < _EXACT]
     of_grown_axes = [(a, b) for a, b in fitting if (a == 0 or width) and (b == 0 or depth)]
-    if of_grown_axes:
-        least = min(abs(a) + abs(b) for a, b in of_grown_axes)
-        return [(a, b) for a, b in of_grown_axes if abs(a) + abs(b) == least]
-    of_one_axis = [(goal / width, 0.0)] if width else []
-    if depth:
-        of_one_axis.append((0.0, goal / depth))
-    return of_one_axis
+    least = min((abs(a) + abs(b) for a, b in of_grown_axes), default=0.0)
+    return [(a, b) for a, b in of_grown_axes if abs(a) + abs(b) == least]
 
 
 def share(factor: float, plan: Plan, depth: float, axis: Axis, ratio: float, *, is_of_depth: bool) -> float:
@@ -104,11 +98,12 @@ class Carrier:
         shown = repeated(self.constructor.at(), self.constructor.at(deeper=2))
         if planned <= set(shown):
             return {container: kinds for container, kinds in shown.items() if container in planned}
-        return [f"{container}.*".lstrip(".") for container in sorted(planned)]
+        parts = modules(self.constructor.at())
+        return [f"{container}.*".lstrip(".") for container in sorted(planned) if container in parts] or {}
 
     @property
     def is_shared(self) -> bool:
-        """Whether a deeper model has no more tensors, as where blocks are applied again: then no plan sees its depth."""
+        """Whether a deeper model has no more tensors, as where blocks are applied again: no plan sees its depth."""
         deep = self.constructor.at(deeper=2)
         return tensors(deep).keys() == self.base.tensors.keys()
 
@@ -118,11 +113,11 @@ class Carrier:
         return Base.of(self.constructor.at(), self.where)
 
     @cached_property
-    def _starts(self) -> Base:
-        """What the plan took the initial weights from: under a rule that leaves depth alone, a model of its depth."""
+    def _sources(self) -> list[Base]:
+        """What the plan may have taken initial weights from: its base, or under muP a model of its own depth."""
         if self.plan.depth == 1 or rule_named(self.plan.rule).scales_depth:
-            return self.base
-        return Base.of(self.constructor.at(deeper=self.plan.depth), self.where)
+            return [self.base]
+        return [self.base, Base.of(self.constructor.at(deeper=self.plan.depth), self.where)]
 
     @cached_property
     def _planned(self) -> Blocks:
@@ -222,23 +217,29 @@ class Carrier:
         start = self.base.start(t, blocks)
         if (start.constant is None) != (entry.start.constant is None):
             return entry.start
-        begins, planned_begins = start.std, entry.start.std
-        if start.constant is not None and entry.start.constant is not None:
-            begins, planned_begins = start.constant, entry.start.constant
+        begins, planned_begins = _size(start), _size(entry.start)
         if self.plan.base == self.size and planned_begins and not entry.start.kept:
-            more = planned_begins / self._reference(planned, begins)
-            if more > 0:
-                is_of_depth = entry.role == "outer"
-                begins *= share(more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth)
+            more = self._beyond_base(planned, planned_begins)
+            is_of_depth = entry.role == "outer"
+            begins *= share(more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth)
         if start.constant is not None:
             return replace(start, constant=begins, kept=entry.start.kept)
         return replace(start, std=begins, kept=entry.start.kept)
 
-    def _reference(self, planned: str, default: float) -> float:
-        """What the plan should have for the base of a tensor: its standard deviation or constant there."""
-        reference = self._starts
-        name = alike(planned, self._planned, places_of(reference.tensors, dict.fromkeys(reference.blocks, "")))
-        if name is None:
-            return default
-        start = reference.start(reference.tensors[name], reference.blocks)
-        return (start.std if start.constant is None else start.constant) or default
+    def _beyond_base(self, planned: str, begins: float) -> float:
+        """By how much the start of a planned tensor is larger than where the plan took it from."""
+        more = 1.0
+        for source in reversed(self._sources):
+            places = places_of(source.tensors, dict.fromkeys(source.blocks, ""))
+            name = alike(planned, self._planned, places)
+            size = 0.0 if name is None else _size(source.start(source.tensors[name], source.blocks))
+            if size:
+                more = begins / size
+            if abs(more - 1) < _EXACT:
+                return 1.0
+        return more if more > 0 else 1.0
+
+
+def _size(start: Start) -> float:
+    """The constant, or the standard deviation, with which a tensor begins."""
+    return start.std if start.constant is None else start.constant

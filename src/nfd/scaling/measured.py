@@ -233,6 +233,10 @@ class Bench:
     @cached_property
     def as_planned(self) -> Pass:
         """What the smallest model shows before ``unit`` multiplies anything."""
+        model, sample = self.cast(self.built(SMALLEST, 0)[0])
+        # An error of the model is told from one of the measurement where nothing is measured.
+        with blaming_the_sample(self.sample), evaluating(model), torch.no_grad(), as_written():
+            outputs_of(call_with(model, sample))
         return _Network(self, SMALLEST, 0, None).look()
 
     @cached_property

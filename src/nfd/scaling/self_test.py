@@ -8,7 +8,7 @@ update    0. Of what is the same at every size, such as a router, ``move`` is to
 start     0 where the result grows with width, -1/2 where it does not: sums that training aligns start as small
 added     -1 of depth under ``complete-p``, -1/2 under ``depth-mup``; 0 of width
 stream    0
-output    at most 0
+output    at most 0, beside something else that is off
 ========  ==========================================================================================================
 
 This is blind to how a model is written: no name of a module and no graph decides what is measured.
@@ -289,7 +289,10 @@ class Judge:
                 power, promised, off = judged
                 reading = Reading(kind, quantity, self.axis, power.value - promised, power.error, off)  # type: ignore[arg-type]
                 found.append((reading, power, promised))
-        return found
+        if any(reading.off for reading, _, _ in found if reading.quantity != "output"):
+            return found
+        # Outputs are few, and so are noisy. What makes them grow shows in something else, too.
+        return [(replace(reading, off=False), power, promised) for reading, power, promised in found]
 
     def _judged(self, quantity: str, kind: str) -> tuple[_Power, float, bool] | None:
         if quantity == "update":
