@@ -390,8 +390,9 @@ class _Network:
         operation = seen.operations[kind]
         if operation in LOOKUPS or (operation in PRODUCTS and len(seen.shapes[kind]) < 2):
             begins = size
-        if operation in LOOKUPS:
+        if operation in LOOKUPS:  # the result has other summands
             seen.values["gain", kind] = size
+            seen.values["response", kind] = size * gradient
         if not gradient:
             return
         count = len(names)
