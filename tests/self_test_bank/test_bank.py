@@ -44,5 +44,5 @@ def test_nearly_all_wrong_plans_are_found() -> None:
 def test_few_sound_plans_are_alarmed() -> None:
     outcomes = [asked(case) for case in judged(CASES, wrong=False)]
     assert len(outcomes) >= 60
-    # what docs/self-test.md says
-    assert sum(outcome.has_alarmed for outcome in outcomes) <= 0.06 * len(outcomes), report(outcomes)
+    # 5 of 141, as docs/howto/plan.md says
+    assert sum(outcome.has_alarmed for outcome in outcomes) <= 0.04 * len(outcomes), report(outcomes)

@@ -44,7 +44,7 @@ from nfd.scaling.carried import Axis, Carrier
 from nfd.scaling.model import block_of, in_any_block, tensors
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.plan import Plan
-from nfd.scaling.rules import rule_named
+from nfd.scaling.rules import INPUT_LIKE, rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, call_with, evaluating, mapped, on_device, outputs_of
 
 FACTOR = 4  # between the sizes: wrong powers are half ones or more, and then a factor of 2
@@ -258,7 +258,9 @@ class Bench:
         for name, t in tensors(model).items():
             entry = plan.entries[name]
             kind = in_any_block(name, plan.blocks)
-            reads = entry.role in ("input", "embedding", "tied") and not entry.is_vector
+            # A class token may be a vector; other vectors are biases and gains.
+            is_start = not entry.is_vector or seen.operations.get(kind) == "cat"
+            reads = entry.role in INPUT_LIKE and is_start
             size = math.sqrt(mean_square(t.parameter.double()))
             if size == 0 and t.parameter.requires_grad:
                 is_factor = not entry.is_vector or seen.operations.get(kind) in ELEMENTWISE
