@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nfd.scaling.carried import Axis
-from nfd.scaling.measured import FACTOR, SMALLEST, Bench
+from nfd.scaling.one_pass import FACTOR, SMALLEST, Bench
 from nfd.scaling.plan import Ratios
 from nfd.scaling.rules import ROLES, Power, Role, rule_named
 from nfd.scaling.self_test import LIMIT, Judge, Proposal, Reading

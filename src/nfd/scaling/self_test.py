@@ -1,7 +1,7 @@
 """A plan tests itself: it is carried to three small sizes, and what its networks do is held against its rule.
 
 Of every kind of tensors, those of one name in all blocks, and of the network, the powers of width and depth in the
-quantities of ``nfd.scaling.measured`` are to be
+quantities of ``nfd.scaling.one_pass`` are to be
 
 ========  ==========================================================================================================
 update    0. Of what is the same at every size, such as a router, ``move`` is to be 0
@@ -30,7 +30,7 @@ from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text, said
 from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.carried import Axis, Carrier
-from nfd.scaling.measured import ELEMENTWISE, FACTOR, LOOKUPS, PRODUCTS, SMALLEST, Bench, Pass
+from nfd.scaling.one_pass import ELEMENTWISE, FACTOR, LOOKUPS, PRODUCTS, SMALLEST, Bench, Pass
 from nfd.scaling.model import in_any_block, listed
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import told_by
