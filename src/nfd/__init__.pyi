@@ -36,6 +36,7 @@ from .scaling.planning import plan as plan
 from .scaling.rate_law import RateLaw as RateLaw
 from .scaling.run import RateSchedule as RateSchedule
 from .scaling.run import RunScaling as RunScaling
+from .scaling.self_test import SelfTest as SelfTest
 from .watch.page import run_page as run_page
 from .watch.watch import Watch as Watch
 from .wide.defer import Deferral as Deferral

@@ -603,7 +603,8 @@ class Plan(Command):
     Example: nfd plan setup.py --width 1024 --depth 24 --from out/transfer
 
     Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits the network, and
-    exits with 1 where it does not.
+    exits with 1 where it does not. With --self-test it runs the planned model at small sizes, and exits with 1 where
+    something does not scale as the rule promises.
     """
 
     width: int = option(256, "width of the network")
@@ -615,6 +616,9 @@ class Plan(Command):
     tokens: tuple[float, float] | None = option(None, "length of the small run and of this one, in tokens")
     law: str | None = option(None, "CSV of runs whose best rates say how the rate follows both, not public sweeps")
     fits: str | None = option(None, "plan.json of an earlier plan, to compare with the network")
+    self_test: bool = option(
+        False, "also run the planned model at small sizes; exit code 1 if something does not scale"
+    )
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
@@ -642,7 +646,13 @@ class Plan(Command):
             content = {"command": command, "lead": asdict(lead), "config": self.settings, "lr": lr}
             write_json(folder / "result.json", content | {"plan": plan.to_dict()})
         show(lead, table, *self._remarks(setup, tuned, family), f"Plan: {directory / 'plan.json'}")
-        return 0
+        return self._test(family, plan) if self.self_test else 0
+
+    def _test(self, family: Family, plan: Any) -> int:
+        """Let the plan test itself; returns the exit code."""
+        test = plan.self_test(family.make_model, family.sample)
+        show(Lead(test.verdict, "good" if test.ok else "bad"), test)
+        return 0 if test.ok else VERDICT
 
     def _family(self, setup: Setup, tuned: Tuned | None) -> Family:
         """The family of the file, with the base, the rule and the optimizer that were asked for or tuned."""

@@ -48,7 +48,7 @@ def test_names_are_loaded_when_they_are_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Plan", "Transfer", "Check", "Prediction", "ScalingLaw", "RunScaling", "OptimizerLaw"]
+    "name", ["Plan", "Transfer", "Check", "Prediction", "ScalingLaw", "RunScaling", "OptimizerLaw", "SelfTest"]
 )
 def test_answers_cannot_be_changed(name: str) -> None:
     answer = object.__new__(getattr(nfd, name))

@@ -25,6 +25,7 @@ from nfd.core.errors import (
     check_count,
     check_flag,
     check_real,
+    in_brief,
 )
 from nfd.core.estimates import interval
 from nfd.core.files import Axes, Finding, columns, expanded, write_json
@@ -185,11 +186,27 @@ def check(
     # in depth a suspect explains a fault of the meters: what a rule of width alone leaves as it is may be meant
     deep = [axis for axis in AXES if axis == "width" or any(is_fault(row) and row["axis"] == axis for row in table)]
     suspects, untold = suspects_of(runs, sizes, judge, deep, updates=not unjudged)
+    tested = _self_test(family, (sizes["width"][0], sizes["depth"][0]), (sizes["width"][-1], sizes["depth"][-1]))
     return Check(
         table, runs, failures_of(runs), family.rule, family.optimizer, rate, looks, seeds, task.about, family.base,
         growth(runs, looks), any(run["draws"] for run in runs), task.copies, made,
-        suspects, unjudged or untold, tuple(opened.notes(family)),
+        suspects, unjudged or untold, tuple(opened.notes(family)), tested,
     )  # fmt: skip
+
+
+def _self_test(family: Family, smallest: tuple[int, int], largest: tuple[int, int]) -> tuple[str, ...]:
+    """What the plan's own test finds at the smallest sizes, or why it could not run; nothing where no rule promises."""
+    if not rule_named(family.rule).scales_width or smallest == largest:
+        return ()
+    from nfd.scaling.self_test import tests_itself
+
+    if not tests_itself(family.make_model, smallest):
+        return ()
+    try:
+        test = family.plan(*largest).self_test(family.make_model, family.sample, base=smallest)
+    except Exception as error:  # beside the check, which it must not stop: a model may not be built 4 times as large
+        return (f"The plan could not test itself: {in_brief(error)}",)
+    return tuple(f"Self-test of the plan: {cause}" for cause in test.causes)
 
 
 def _row(record: Record) -> Row:
@@ -242,6 +259,7 @@ class Check:
         suspects: kinds of tensors that scale otherwise than they should, and why (``nfd.meters.suspects``).
         unjudged: why tensors, or their updates, were not judged by themselves; empty where they were.
         of_runs: notes on stored runs that were not used.
+        tested: what the plan's self-test found off (``Plan.self_test``), or why it could not run, in sentences.
 
     Example::
 
@@ -268,6 +286,7 @@ class Check:
     suspects: list[Suspect] = field(default_factory=list)
     unjudged: str = ""
     of_runs: tuple[str, ...] = ()
+    tested: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -348,7 +367,8 @@ class Check:
         still = self.unmoved
         stands = f"Note: no training moved {listed(still)}. {_STILL}"
         told = ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still), (f"Note: {self.unjudged}", self.unjudged))
-        return [*self.of_runs, *(note for note, holds in told if holds)]
+        of_plan = [f"Note: {sentence}" for sentence in self.tested]
+        return [*self.of_runs, *(note for note, holds in told if holds), *of_plan]
 
     @property
     def suspicions(self) -> list[str]:

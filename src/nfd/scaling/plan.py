@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import TypeAdapter
@@ -64,6 +64,9 @@ from nfd.scaling.optimizers import (
 from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
 from nfd.scaling.run import HasLaw, RateSchedule, RunScaling, run_scaling
+
+if TYPE_CHECKING:
+    from nfd.scaling.self_test import SelfTest
 
 VECTORS = "vectors"  # a word of no_decay
 
@@ -556,6 +559,56 @@ class Plan:
         if self.run is None or self.run.schedule is None or self.run.steps is None:
             raise InputError("The plan has no schedule. Pass schedule=, batch= and tokens= to plan.for_run.")
         return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(self.run.schedule, steps=self.run.steps))
+
+    # ---- testing it ------------------------------------------------------------------------------------------
+
+    def self_test(
+        self,
+        make_model: Callable[[int, int], nn.Module],
+        sample: Any,
+        *,
+        base: tuple[int, int] | None = None,
+        repair: bool = False,
+        seeds: int = 2,
+    ) -> SelfTest:
+        """Run the planned model at small sizes, and compare what it does with what the rule promises.
+
+        A plan reads how a model is written. This test runs it instead: the numbers of the plan are carried to the
+        base, to a model 4 times as wide and to one 4 times as deep. Some forward and backward passes show how the
+        effect of each tensor's update, ``rate * |gradient|`` in the dual norm of the optimizer, initial activations,
+        the stream and the outputs follow width and depth. Under the rule most of them do not change. It takes as long
+        as several plans (docs/howto/plan.md), and ``print`` says what is off, where, by which power, and what to do.
+
+        It does not see weight decay, Adam's epsilon, 16 bits, or what only long training shows, such as logits of
+        attention that grow.
+
+        Example::
+
+            test = plan.self_test(make_model, x)
+            print(test)
+            assert test.ok
+
+        Args:
+            make_model: ``make_model(width, depth)``, as for ``nfd.plan``.
+            sample: an input of the model: a tensor, a tuple of arguments or a dict.
+            base: width and depth of the smallest network; by default those of the plan's base.
+            repair: also search which factors on initial weights and rates mend what is off. Slow, and only proposed:
+                nothing is changed.
+            seeds: initialisations of each network; some tests take more.
+
+        Returns:
+            An ``nfd.SelfTest``: ``ok``, and a row for every quantity.
+
+        Raises:
+            ValueError: if the rule promises nothing (``"standard"``), the plan does not fit the model, or the model
+                cannot be built at these sizes.
+
+        Source: Yang et al., Tensor Programs V, appendix D.1 (coordinate checks); Yang et al., A Spectral Condition
+        for Feature Learning.
+        """
+        from nfd.scaling.self_test import self_test  # planning alone does without it
+
+        return self_test(self, make_model, sample, base=base, repair=repair, seeds=seeds)
 
     # ---- showing and storing it ------------------------------------------------------------------------------
 
