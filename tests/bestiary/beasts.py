@@ -23,6 +23,7 @@ from tests.bestiary.gpt import (
     MUON_TABLE,
     TABLE,
     Attention,
+    Block,
     Optimizer,
     Row,
     Size,
@@ -492,3 +493,94 @@ def drawn_again(sound: bool) -> nfd.Watch:
             module.reset_parameters()
 
     return watched(begun=(lambda model: None) if sound else (lambda model: model.apply(reset)))
+
+
+# ---- sound models that look unlike a plan's --------------------------------------------------------------------------
+
+
+SOUND: list[Beast] = []
+
+
+def sound(**about: Any) -> Callable[[Callable[[], Asked]], Callable[[], Asked]]:
+    """Add what a function makes to the sound models, which have no bug beside them."""
+
+    def add(make: Callable[[], Asked]) -> Callable[[], Asked]:
+        model = partial(_sound_only, make)
+        SOUND.append(Beast(make.__name__, about.pop("source"), make.__doc__ or "", model, (), (), **about))
+        return make
+
+    return add
+
+
+def _sound_only(make: Callable[[], Asked], sound: bool) -> Asked:
+    assert sound, "there is no bug beside it"
+    return make()
+
+
+class ScaledBranches(Block):
+    """Branches by 2 / L in the forward pass, which nothing else of depth scales."""
+
+    def __init__(self, size: Size, factor: float) -> None:
+        super().__init__(size, Attention, MLP)
+        self.factor = factor
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The stream behind this block."""
+        h = h + self.factor * self.attn(self.norm1(h))
+        return h + self.factor * self.mlp(self.norm2(h))
+
+
+class Published(GPT):
+    """CompleteP as it was published: the factor in the forward pass, hidden rates that fall with width alone."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
+        self.blocks = nn.ModuleList(ScaledBranches(size, BASE_DEPTH / size.depth) for _ in range(size.depth))
+
+
+@sound(source="NVIDIA/Megatron-LM, pull request 4381", axis="depth", sizes=DEEP)
+def factor_in_the_forward_pass() -> Asked:
+    """Branches are divided by depth in the forward pass; AdamW with an epsilon of 1e-12, rates of base / n."""
+    table = {**TABLE, "outer": TABLE["hidden"]}
+    return (lambda width, depth: Published(Size(width, depth, table))), task(partial(adamw, eps=1e-12))
+
+
+class Biased(Attention):
+    """Queries, keys and values by layers with biases."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
+        del self.qkv
+        self.q, self.k, self.v = (size.linear(size.width, size.width, bias=True) for _ in range(3))
+
+    def split(self, x: Tensor) -> Any:
+        """Queries, keys and values, each by its heads."""
+        return (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+
+
+@sound(source="huggingface/transformers, models/bert/modeling_bert.py: BertSelfAttention.key")
+def biased_keys() -> Asked:
+    """Keys have a bias, which softmax does not see: its gradient is rounding."""
+    return (lambda width, depth: GPT(Size(width, depth), attention=Biased)), task(adamw)
+
+
+class Probed(GPT):
+    """Adds what a learned query finds in all positions."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
+        self.probe = size.draw(nn.Parameter(torch.empty(1, 1, size.width)), "input", 0.7)
+        self.pool = Biased(size)
+
+    def logits(self, h: Tensor) -> Tensor:
+        """What the head makes of the normalised stream beside what the query finds."""
+        q = self.pool.q(self.probe).expand(len(h), -1, -1)
+        q, k, v = (t.unflatten(-1, (self.pool.heads, -1)).transpose(1, 2) for t in (q, self.pool.k(h), self.pool.v(h)))
+        pooled = self.pool.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return self.head(h + pooled)
+
+
+@sound(source="huggingface/transformers, models/siglip/modeling_siglip.py: probe")
+def learned_query() -> Asked:
+    """A learned query of constant size attends to the stream."""
+    return (lambda width, depth: Probed(Size(width, depth))), task(adamw)
