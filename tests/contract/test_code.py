@@ -20,7 +20,6 @@ from tests.contract.common import ResidualMLP, batches
 from torch import nn
 
 import nfd
-from nfd.core.errors import UsageWarning
 
 BATCHES = batches(2, 4)
 
@@ -187,6 +186,45 @@ def test_two_checks_in_one_sweep_have_their_own_answers() -> None:
     assert str(answers[0]) != str(answers[1])
 
 
+class Counting:
+    """A constructor that keeps a log, a cache and a number of its own, and sets the width in its config."""
+
+    def __init__(self, activation: Callable[[Any], Any]) -> None:
+        self.config: dict[str, Any] = {"activation": activation, "width": 0}
+        self.calls = 0
+        self.seen: list[int] = []
+
+    def __call__(self, width: int, depth: int) -> nn.Module:
+        self.calls += 1
+        self.seen.append(width)
+        LOG.append(width)
+        CACHE[width] = depth
+        CONFIG["width"] = width
+        return Network(width, depth, self.config["activation"])
+
+
+LOG: list[int] = []
+CACHE: dict[int, int] = {}
+CONFIG: dict[str, Any] = {"bias": True}
+
+
+def test_what_a_constructor_writes_to_is_no_code(sweep: nfd.Sweep) -> None:
+    make = Counting(torch.relu)
+    sweep.run([trial(make)])
+    assert make.calls > 0
+    assert sweep.missing([trial(make)]) == 0
+    assert sweep.missing([trial(Counting(torch.tanh))]) == 1
+
+
+def test_a_config_that_the_constructor_completes_still_counts(
+    sweep: nfd.Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Counting(torch.relu)
+    sweep.run([trial(make)])
+    monkeypatch.setitem(CONFIG, "bias", False)
+    assert sweep.missing([trial(make)]) == 1
+
+
 # ---- across processes: files that are edited between two commands
 
 MODEL = """
@@ -307,7 +345,7 @@ def test_runs_whose_code_was_not_recorded_are_not_used(tmp_path: Path) -> None:
         database.execute("UPDATE records SET config = ?, key = 'as of 0.3'", [json.dumps(settings)])
     database.close()
     with nfd.Sweep(tmp_path, progress=False) as sweep:
-        with pytest.warns(UsageWarning, match="did not record code, so it was not used"):
+        with pytest.warns(UserWarning, match="did not record code, so it was not used"):
             sweep.run([asked])
         assert len(sweep.store.keys()) == 2
 
@@ -325,4 +363,4 @@ def test_a_warning_comes_once_and_shows_the_callers_line(tmp_path: Path) -> None
         warnings.simplefilter("always")
         sweep.run([trial(Maker(torch.tanh))])
         sweep.run([trial(Maker(torch.sigmoid))])
-    assert [(w.category, w.filename) for w in caught] == [(UsageWarning, __file__)]
+    assert [(w.category.__name__, w.filename) for w in caught] == [("UsageWarning", __file__)]

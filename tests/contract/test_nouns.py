@@ -225,3 +225,10 @@ def test_a_model_that_raises_is_named(tmp_path: Path) -> None:
 
     with nfd.Sweep(progress=False) as sweep, pytest.raises(ValueError, match="ArithmeticError: not today"):
         sweep.run([trial(family=nfd.Family(Broken, base=(16, 2), rule="standard"))])
+
+
+@pytest.mark.parametrize("sweep", ["out", Path("out"), 3])
+def test_a_sweep_that_is_none_is_refused_with_what_to_pass(sweep: Any) -> None:
+    with pytest.raises(TypeError, match=r"sweep must be an nfd\.Sweep or None; got .*(out|3)") as refused:
+        nfd.check(ResidualMLP, [(torch.ones(2, 64), torch.zeros(2).long())], [8, 16], [1], sweep=sweep)
+    assert ("Pass nfd.Sweep('out')" in str(refused.value)) == (sweep != 3)

@@ -16,7 +16,7 @@ import pytest
 
 import nfd
 
-ALLOWED = {"nfd", "nfd.integrations"}
+ALLOWED = {"nfd", "nfd.integrations", "nfd.testing"}
 
 
 def imported(source: str) -> set[str]:
