@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sqlite3
 import subprocess
 import sys
+import threading
+import types
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,10 +191,10 @@ def test_two_checks_in_one_sweep_have_their_own_answers() -> None:
 
 
 class Counting:
-    """A constructor that keeps a log, a cache and a number of its own, and sets the width in its config."""
+    """A constructor that keeps logs, a cache and a number of its own, and never reads them."""
 
     def __init__(self, activation: Callable[[Any], Any]) -> None:
-        self.config: dict[str, Any] = {"activation": activation, "width": 0}
+        self.config: dict[str, Any] = {"activation": activation}
         self.calls = 0
         self.seen: list[int] = []
 
@@ -199,16 +203,15 @@ class Counting:
         self.seen.append(width)
         LOG.append(width)
         CACHE[width] = depth
-        CONFIG["width"] = width
         return Network(width, depth, self.config["activation"])
 
 
 LOG: list[int] = []
 CACHE: dict[int, int] = {}
-CONFIG: dict[str, Any] = {"bias": True}
+CONFIG: dict[str, Any] = {"activation": torch.relu}
 
 
-def test_what_a_constructor_writes_to_is_no_code(sweep: nfd.Sweep) -> None:
+def test_what_a_constructor_only_writes_to_is_no_code(sweep: nfd.Sweep) -> None:
     make = Counting(torch.relu)
     sweep.run([trial(make)])
     assert make.calls > 0
@@ -216,13 +219,74 @@ def test_what_a_constructor_writes_to_is_no_code(sweep: nfd.Sweep) -> None:
     assert sweep.missing([trial(Counting(torch.tanh))]) == 1
 
 
-def test_a_config_that_the_constructor_completes_still_counts(
-    sweep: nfd.Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = Counting(torch.relu)
-    sweep.run([trial(make)])
-    monkeypatch.setitem(CONFIG, "bias", False)
-    assert sweep.missing([trial(make)]) == 1
+def test_what_a_constructor_writes_to_and_reads_still_counts(sweep: nfd.Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_model(width: int, depth: int) -> nn.Module:
+        CONFIG.setdefault("width", width)
+        return Network(width, depth, CONFIG["activation"])
+
+    sweep.run([trial(make_model)])
+    monkeypatch.setitem(CONFIG, "activation", torch.tanh)
+    assert sweep.missing([trial(make_model)]) == 1
+
+
+class Registry(dict[str, Any]):
+    """A dict of the user's, with a method."""
+
+    def chosen(self) -> Any:
+        return self["activation"]
+
+
+def executed(activation: Callable[[Any], Any]) -> Any:
+    """A constructor as a notebook defines it, whose class says that it is of builtins."""
+    names: dict[str, Any] = {"Network": Network, "activation": activation}
+    exec("class Model(Network):\n  def __init__(s, w, d):\n    super(Model, s).__init__(w, d, activation)", names)
+    return names["Model"]
+
+
+def of_a_module(activation: Callable[[Any], Any]) -> Callable[[int, int], nn.Module]:
+    """A constructor that holds a module, and reads of it what no hash of a file would show."""
+    settings = types.ModuleType("settings")
+    vars(settings)["activation"] = activation
+    return lambda width, depth: Network(width, depth, settings.activation)
+
+
+def with_a_registry(activation: Callable[[Any], Any]) -> Callable[[int, int], nn.Module]:
+    registry = Registry(activation=activation)
+    return lambda width, depth: Network(width, depth, registry.chosen())
+
+
+def with_a_default(activation: Callable[[Any], Any]) -> Callable[[int, int], nn.Module]:
+    kinds = defaultdict(lambda: activation)
+    return lambda width, depth: Network(width, depth, kinds["any"])
+
+
+@pytest.mark.parametrize("make", [executed, of_a_module, with_a_registry, with_a_default])
+def test_containers_modules_and_classes_of_the_user_are_code(make: Any, sweep: nfd.Sweep) -> None:
+    sweep.run([trial(make(torch.relu))])
+    assert sweep.missing([trial(make(torch.relu))]) == 0
+    assert sweep.missing([trial(make(torch.tanh))]) == 1
+
+
+def test_what_refers_to_itself_or_lies_deep_has_a_hash(sweep: nfd.Sweep) -> None:
+    members: set[Any] = set()
+    nested: list[Any] = []
+
+    class Member(Network):
+        all_of_them = members
+
+    members.add(Member)
+    for _ in range(2000):
+        nested = [nested]
+    lock, pattern = threading.Lock(), re.compile("x")
+
+    def make_model(width: int, depth: int) -> nn.Module:
+        assert members
+        assert nested
+        with lock:
+            return Network(width, depth) if pattern else Network(width, depth)
+
+    sweep.run([trial(make_model)])
+    assert sweep.missing([trial(make_model)]) == 0
 
 
 # ---- across processes: files that are edited between two commands

@@ -6,11 +6,12 @@ reads, as far as they are the user's. Code of libraries is named: by the files t
 libraries that nfd itself computes with, whose upgrades change rounding only.
 
 It does not see what code finds out while it runs: files, environment variables, and attributes by computed names. What
-the code itself writes to is its state, such as a counter or a cache, and does not count.
+the code writes and never reads, such as a counter or a log, does not count.
 """
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import functools
 import importlib
@@ -20,18 +21,17 @@ import os
 import sys
 import sysconfig
 import types
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 # Standard library and nfd: a record holds the version of our numerics. The others compute what nfd computes, and their
 # upgrades change rounding only.
 _TRUSTED = {"nfd", "torch", "numpy", "scipy", "sklearn", "cloudpickle", "builtins", "typing", "typing_extensions"}
-_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
-_NFD = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")  # in paths of installed packages
 
 # Attributes of a class that say nothing of what it does: documentation, and what Python or dataclasses derive.
 _DERIVED = {
@@ -41,18 +41,14 @@ _DERIVED = {
     *("_abc_impl", "__abstractmethods__"),
 }
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+_DEEPEST = 100_000
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
-_REBINDS = {"STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL", "DELETE_DEREF"}
 _LOCAL = {*dis.haslocal, *dis.hasfree}
-_STATE = "state"
-_OF_LISTS = {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse"}
-# Methods that change a container, by its type. Not update and pop of dicts, which configs are made by.
-_CHANGES: dict[type, set[str]] = {
-    list: _OF_LISTS,
-    deque: _OF_LISTS | {"appendleft", "extendleft", "popleft", "rotate"},
-    set: {"add", "discard", "remove", "pop", "clear", "update"},
-    dict: {"setdefault", "popitem", "clear"},
+# Methods that change a container and return nothing.
+_CHANGES = {
+    *("append", "appendleft", "extend", "extendleft", "insert", "remove", "clear", "sort", "reverse", "rotate"),
+    *("add", "discard", "update"),
 }
 
 # What cannot be compared is known by itself: it is like no other object, and like none of another process.
@@ -66,7 +62,13 @@ def fingerprint(value: Any) -> str | None:
     Comments, docstrings, annotations and names of local variables do not count.
     """
     walk = _Walk()
-    walk.add(value)
+    limit = sys.getrecursionlimit()
+    # Deep structures, such as a chain of a thousand modules; calls of Python do not take the stack of C.
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        walk.add(value)
+    finally:
+        sys.setrecursionlimit(limit)
     return walk.digest.hexdigest() if walk.has_users_code else None
 
 
@@ -77,6 +79,7 @@ class _Walk:
         self.digest = blake2b(digest_size=10)
         self.has_users_code = False
         self._visited = dict[int, int]()
+        self._modules = set[tuple[str, tuple[str, ...]]]()
         # Objects made on the way, such as states: an id would be taken again if they were freed.
         self._alive = list[Any]()
 
@@ -122,18 +125,19 @@ class _Walk:
             self._add_all((value.fget, value.fset, value.fdel))
         elif isinstance(value, types.CellType):
             self.add(_content(value))
-        elif isinstance(value, _Stripped):
-            self._add_object(value.value, value.attributes)
-        elif isinstance(value, tuple | list):
-            self._write(type(value).__qualname__, str(len(value)))
+        elif type(value) in (tuple, list):  # classes of the user's may have methods beside their items
+            self._write(type(value).__name__, str(len(value)))
             self._add_all(value)
-        elif isinstance(value, Mapping) and isinstance(value, dict | types.MappingProxyType):
-            self._write(type(value).__qualname__, str(len(value)))
+        elif type(value) in (dict, types.MappingProxyType):
+            self._write("dict", str(len(value)))
             for key, item in value.items():
                 self.add(key)
                 self.add(item)
-        elif isinstance(value, set | frozenset):
+        elif type(value) in (set, frozenset):
             self._add_set(value)
+        elif isinstance(value, functools.cached_property):
+            self._write("cached property")
+            self.add(value.func)
         elif not self._add_numbers(value):
             method = type(value).__call__ if callable(value) else None
             self._add_without_state(value, method)
@@ -148,6 +152,9 @@ class _Walk:
         digests = []
         for value in values:
             walk = _Walk()
+            # A member may refer to the set.
+            walk._visited = dict(self._visited)
+            walk._modules = set(self._modules)
             walk.add(value)
             self.has_users_code = self.has_users_code or walk.has_users_code
             digests.append(walk.digest.hexdigest())
@@ -157,42 +164,41 @@ class _Walk:
         """Add a tensor or an array, if the value is one."""
         numpy = sys.modules.get("numpy")
         torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
+        if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
             self._write("tensor", str(value.dtype), str(list(value.shape)), str(value.requires_grad))
             if not value.is_meta:
-                entries = value.detach().cpu().to_dense().contiguous().flatten()
+                entries = value.detach().resolve_conj().resolve_neg().cpu().to_dense().contiguous().flatten()
                 self.digest.update(entries.view(torch.uint8).numpy().data)
             return True
-        if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
             self._write("array", str(value.dtype), str(value.shape))
             self.digest.update(numpy.ascontiguousarray(value).tobytes())
             return True
         return False
 
     def _add_without_state(self, value: Any, method: Any) -> None:
-        """Add an object without the attributes to which a method of it writes."""
-        written = _written_to_self(method)
-        state = [n for n, w in written.items() if w.without_state(getattr(value, n, None)) is _STATE]
+        """Add an object without the attributes that a method of it writes and never reads."""
         if isinstance(value, type | types.ModuleType):
             self.add(value)
         else:
-            self._add_object(value, frozenset(state))
+            self._add_object(value, frozenset(_state_of_self(method)))
 
     def _add_object(self, value: Any, left_out: frozenset[str]) -> None:
         """Add an object by the parts that ``pickle`` would store, and by itself where it has none."""
         if isinstance(value, Iterator):  # it moves on whenever it is read
             self._add_incomparable(value)
             return
+        reduce = copyreg.dispatch_table.get(type(value))
         try:
-            parts = value.__reduce_ex__(4)
+            parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception:  # locks, files: whatever says that it is no data
             self._add_incomparable(value)
             return
         if isinstance(parts, str):
             # The name of something in its module, such as a dtype, or a function behind ``functools.cache``.
-            self._add_name(type(value))
+            self.add(type(value))
             self._write(parts)
-            self.add(getattr(value, "__wrapped__", None))
+            self.add(dict(getattr(value, "__dict__", {})))
             return
         make, arguments, *rest = parts
         self._add_all((make, arguments))
@@ -205,8 +211,11 @@ class _Walk:
                 self.add(part)
 
     def _add_incomparable(self, value: Any) -> None:
-        self.has_users_code = True
+        """Add what cannot be pickled: a function by itself, as it may be any; a lock or a file by its type."""
         self._add_name(type(value))
+        if not callable(value):
+            return
+        self.has_users_code = True
         if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
             self._write(value.__qualname__)
             return
@@ -229,13 +238,15 @@ class _Walk:
             self.has_users_code = True
             self._write("function")
             self._add_code(code)
-            written = _written_by(code)
+            uses = _outer_uses(code)
             for name, value in _globals_of(function):
                 self._write("global", name)
-                self._add_global(written[name].without_state(value), code)
+                if not uses[name].is_state:
+                    self._add_global(value, code)
             self._add_all((function.__defaults__, function.__kwdefaults__))
             for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-                self.add(written[name].without_state(_content(cell)))
+                if not uses[name].is_state:
+                    self.add(cell)
         attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
         self.add(attributes)
 
@@ -264,12 +275,7 @@ class _Walk:
 
     def _add_class(self, kind: type) -> None:
         """Add a class: one of the user's with its bases, methods and attributes."""
-        module = sys.modules.get(kind.__module__)
-        file = getattr(module, "__file__", None) or ""
-        if kind.__module__ in sys.builtin_module_names or _is_library(file):
-            self._add_library(kind.__module__, kind.__qualname__)
-            return
-        if module is not None and not file and kind.__module__ != "__main__":
+        if _is_of_library(kind.__module__, kind.__qualname__, kind):
             self._add_library(kind.__module__, kind.__qualname__)
             return
         self.has_users_code = True
@@ -285,23 +291,30 @@ class _Walk:
     # ---- modules and libraries -----------------------------------------------------------------------------------
 
     def _add_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
-        """Add a module: of a library by name, of the user's by what code reads of it, or by its file."""
-        file = getattr(module, "__file__", None) or ""
-        if not file or _is_library(file):
+        """Add a module: of a library by name, of the user's by what code reads of it, or all of it."""
+        file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "") + os.sep
+        is_standard = module.__name__.partition(".")[0] in {*sys.stdlib_module_names, *_TRUSTED}
+        if is_standard or _is_library(file):
             self._add_library(module.__name__, "")
             return
         self.has_users_code = True
         self._write("module", module.__name__)
-        read = [name for name in names if name in vars(module)]
+        names = tuple(names)
+        if (module.__name__, names) in self._modules:  # modules may import each other
+            return
+        self._modules.add((module.__name__, names))
+        content = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+        read = [name for name in names if name in content]
+        if all(isinstance(content[name], types.ModuleType) for name in read):
+            # Code that holds a module reads of it by names that are not seen here.
+            read = sorted(set(content) if not read or not names else read)
         for name in read:
             self._write("attribute", name)
-            value = vars(module)[name]
+            value = content[name]
             if isinstance(value, types.ModuleType):
                 self._add_module(value, names)
             else:
                 self.add(value)
-        if not read:
-            self._write(_hash_of_file(file))
 
     def _add_library(self, module: str, name: str) -> None:
         package = module.partition(".")[0]
@@ -325,7 +338,8 @@ def _uncompiled(value: Any) -> Any:
     attributes = getattr(value, "__dict__", {})
     if isinstance(value, types.FunctionType) and "_torchdynamo_orig_callable" in attributes:
         return attributes["_torchdynamo_orig_callable"]
-    return attributes.get("_modules", {}).get("_orig_mod") if isinstance(attributes, dict) else None
+    modules = attributes.get("_modules") if isinstance(attributes, dict) else None
+    return modules.get("_orig_mod") if isinstance(modules, dict) else None
 
 
 def _content(cell: types.CellType) -> Any:
@@ -337,8 +351,31 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _is_library(file: str) -> bool:
-    """Whether a file is of the standard library, of an installed package, or of nfd."""
-    return file.startswith((*_INSTALLED, *_STANDARD, _NFD, "<frozen"))
+    """Whether a file is of the standard library, of an installed package, or of a trusted one wherever it lies."""
+    if file.startswith((*_STANDARD, "<frozen")) or any(part in file for part in _PACKAGES):
+        return True
+    return file.startswith(tuple(_trusted_folders()))
+
+
+def _trusted_folders() -> list[str]:
+    """The folders of the trusted packages that are loaded; some are installed on a path of their own."""
+    files = [getattr(sys.modules.get(package), "__file__", None) for package in sorted(_TRUSTED)]
+    folders = [os.path.dirname(file) + os.sep for file in files if file]
+    return [folder for folder in folders if not folder.startswith(_STANDARD)]
+
+
+def _is_of_library(module: str, name: str, value: Any) -> bool:
+    """Whether a class is found under its name in a module of the standard library or of a package."""
+    place = sys.modules.get(module)
+    file = getattr(place, "__file__", None) or ""
+    is_known = module.partition(".")[0] in {*sys.stdlib_module_names, *_TRUSTED} or _is_library(file)
+    if place is None or module == "__main__" or not is_known:
+        return False
+    found: Any = place
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    # A class that user's code makes by exec() says that it is of builtins. Classes of C modules may have no place.
+    return found is value or (found is None and "<locals>" not in name and module != "builtins")
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -363,96 +400,66 @@ def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 
 @dataclass
-class _Writes:
-    """What code does to one variable, or to one attribute of its object.
+class _Uses:
+    """How often code uses a variable or an attribute, and how many of these uses only change it."""
 
-    Attributes:
-        is_bound: whether the code binds it anew, or assigns to items by computed keys.
-        keys: constant keys and names of attributes to which the code assigns.
-        methods: that the code calls on it.
-    """
+    count: int = 0
+    changes: int = 0
 
-    is_bound: bool = False
-    keys: set[Any] = field(default_factory=set)
-    methods: set[str] = field(default_factory=set)
-
-    def without_state(self, value: Any) -> Any:
-        """The value without what the code writes; ``_STATE`` where all of it is written.
-
-        A config whose ``"width"`` is set is still a config in all else, and a dict that is updated may be one. A list
-        that is appended to is a log.
-        """
-        changing: set[str] = next((names for kind, names in _CHANGES.items() if isinstance(value, kind)), set())
-        if self.is_bound or self.methods & changing:
-            return _STATE
-        if not self.keys:
-            return value
-        if isinstance(value, dict):
-            return {key: item for key, item in value.items() if key not in self.keys}
-        if isinstance(value, list):
-            return [item for place, item in enumerate(value) if place not in self.keys]
-        return _Stripped(value, frozenset(map(str, self.keys)))
+    @property
+    def is_state(self) -> bool:
+        """Whether the code writes it and never reads it: a log, a cache or a counter, which decides no number."""
+        return 0 < self.count == self.changes
 
 
-@dataclass(frozen=True)
-class _Stripped:
-    """An object without attributes to which code writes."""
-
-    value: Any
-    attributes: frozenset[str]
-
-
-def _written_by(code: types.CodeType) -> dict[str, _Writes]:
-    """What a function, or a function inside of it, does to outer variables, by their names."""
-    writes = defaultdict[str, _Writes](_Writes)
+def _outer_uses(code: types.CodeType) -> dict[str, _Uses]:
+    """How a function, and the functions inside of it, use outer variables, by their names."""
+    uses = defaultdict[str, _Uses](_Uses)
     for part in _with_inner(code):
         instructions = list(dis.get_instructions(part))
         for index, instruction in enumerate(instructions):
-            if instruction.opname in _REBINDS and instruction.argval not in part.co_cellvars:
-                writes[instruction.argval].is_bound = True
-            elif instruction.opname in _READS:
-                _note_change(writes[instruction.argval], instructions[index + 1 : index + 4])
-    return writes
+            if instruction.opname in _READS:
+                name = instruction.argval
+                uses[name].count += 1
+                uses[name].changes += _is_change(instructions[index + 1 : index + 5], name)
+    return uses
 
 
-def _written_to_self(function: Any) -> dict[str, _Writes]:
-    """What a method does to the attributes of its object, by their names."""
-    writes = defaultdict[str, _Writes](_Writes)
+def _state_of_self(function: Any) -> set[str]:
+    """The attributes of its object that a method writes and never reads."""
     code = getattr(function, "__code__", None)
     if code is None or not code.co_varnames:
-        return writes
-    of_object = _Writes()
+        return set()
+    uses = defaultdict[str, _Uses](_Uses)
     instructions = list(dis.get_instructions(code))
     for index, instruction in enumerate(instructions):
         if instruction.argval != code.co_varnames[0] or not instruction.opname.startswith("LOAD_FAST"):
             continue
-        following = instructions[index + 1 : index + 5]
-        _note_change(of_object, following)
-        if following and following[0].opname == "LOAD_ATTR":
-            _note_change(writes[following[0].argval], following[1:])
-    for name in of_object.keys:
-        writes[name].is_bound = True
-    return writes
+        following = instructions[index + 1 : index + 7]
+        names = [later.opname for later in following]
+        if names[:2] == ["COPY", "LOAD_ATTR"]:  # self.a += x
+            uses[following[1].argval].count += 1
+            uses[following[1].argval].changes += 1
+        elif names[:1] == ["LOAD_ATTR"]:
+            name = following[0].argval
+            uses[name].count += 1
+            uses[name].changes += _is_change(following[1:], name)
+    return {name for name, use in uses.items() if use.is_state}
 
 
-def _note_change(writes: _Writes, following: Sequence[dis.Instruction]) -> None:
-    """Note what the instructions after the one that reads a value do to it.
+def _is_change(following: Sequence[dis.Instruction], name: str) -> bool:
+    """Whether the instructions after the one that reads a variable only change it, and nothing sees its value.
 
-    ``v.a = x`` ends with the value and STORE_ATTR, ``v.a += x`` copies the value first; ``v[k] = x`` ends with value,
-    key and STORE_SUBSCR, ``v[k] += x`` copies value and key first.
+    ``v.append(x)`` calls a method that returns nothing; ``v[k] = x`` ends with variable, key and STORE_SUBSCR, ``v[k]
+    += x`` copies variable and key first; ``v += 1`` stores what it read under the same name.
     """
     names = [instruction.opname for instruction in following]
-    if names[:1] == ["STORE_ATTR"]:
-        writes.keys.add(following[0].argval)
-    elif names[:2] == ["COPY", "LOAD_ATTR"]:
-        writes.keys.add(following[1].argval)
-    elif names[1:2] == ["STORE_SUBSCR"] or names[1:3] == ["COPY", "COPY"]:
-        if names[0] == "LOAD_CONST":
-            writes.keys.add(following[0].argval)
-        else:
-            writes.is_bound = True
-    elif names[:1] in (["LOAD_METHOD"], ["LOAD_ATTR"]):
-        writes.methods.add(following[0].argval)
+    if names[:1] in (["LOAD_METHOD"], ["LOAD_ATTR"]):
+        return following[0].argval in _CHANGES
+    if names[1:2] == ["STORE_SUBSCR"] or names[1:3] == ["COPY", "COPY"]:
+        return True
+    is_counted = names[:2] == ["LOAD_CONST", "BINARY_OP"] and names[2:3] in (["STORE_GLOBAL"], ["STORE_DEREF"])
+    return is_counted and following[2].argval == name
 
 
 def _with_inner(code: types.CodeType) -> list[types.CodeType]:
@@ -471,14 +478,6 @@ def _imported(function: types.FunctionType, name: str, level: int) -> types.Modu
         return importlib.import_module("." * level + name, package)
     except Exception:
         return None
-
-
-def _hash_of_file(file: str) -> str:
-    try:
-        with open(file, "rb") as content:
-            return blake2b(content.read(), digest_size=10).hexdigest()
-    except OSError:  # a module in an archive
-        return file
 
 
 @functools.cache
