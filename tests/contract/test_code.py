@@ -283,7 +283,8 @@ def test_what_refers_to_itself_or_lies_deep_has_a_hash(sweep: nfd.Sweep) -> None
         assert members
         assert nested
         with lock:
-            return Network(width, depth) if pattern else Network(width, depth)
+            assert pattern
+            return Network(width, depth)
 
     sweep.run([trial(make_model)])
     assert sweep.missing([trial(make_model)]) == 0
@@ -412,6 +413,12 @@ def test_runs_whose_code_was_not_recorded_are_not_used(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="did not record code, so it was not used"):
             sweep.run([asked])
         assert len(sweep.store.keys()) == 2
+
+
+def test_a_partial_that_was_hashed_is_flattened_in_another_as_before(sweep: nfd.Sweep) -> None:
+    first = functools.partial(Network, activation=torch.relu)
+    sweep.run([trial(first)])
+    assert functools.partial(first, activation=torch.tanh).func is Network
 
 
 def test_the_papers_networks_keep_the_keys_of_their_stored_runs() -> None:

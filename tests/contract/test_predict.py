@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 import re
 from collections import Counter
@@ -244,16 +245,16 @@ def test_a_run_that_diverges_is_a_result_without_numbers() -> None:
     assert "diverged" in str(p)
 
 
-class Counted(Residual):
-    """It counts the passes of every width, and may be stopped at one."""
+PASSES = Counter[int]()
 
-    passes: ClassVar[Counter[int]] = Counter()
-    stop_at: ClassVar[int] = 0
+
+class Counted(Residual):
+    """It counts the passes of every width, and may be stopped at one, from outside of its code."""
 
     def forward(self, x: Tensor) -> Tensor:
         width = self.embed.out_features
-        Counted.passes[width] += 1
-        if width == Counted.stop_at:
+        PASSES[width] += 1
+        if os.environ.get("STOP_AT") == str(width):
             raise KeyboardInterrupt
         return super().forward(x)
 
@@ -266,17 +267,17 @@ def test_a_stopped_prediction_goes_on_and_what_a_sweep_holds_is_not_trained_agai
 
     def asked(**settings: Any) -> tuple[Any, int, int]:
         """The prediction, and how many passes wide and narrow networks made for it."""
-        Counted.passes.clear()
+        PASSES.clear()
         family = nfd.Family(Counted, base=(16, 2), rule="complete-p", optimizer="sgd")
         p = predicted(family, task, width=128, weights="dense", **settings)
-        return p, Counted.passes[128], Counted.passes[32]
+        return p, PASSES[128], PASSES[32]
 
     here, wide, narrow = asked()
     assert min(wide, narrow) >= 40
-    monkeypatch.setattr(Counted, "stop_at", 32)
+    monkeypatch.setenv("STOP_AT", "32")
     with pytest.raises(KeyboardInterrupt), nfd.Sweep(tmp_path) as sweep:
         asked(sweep=sweep)
-    monkeypatch.setattr(Counted, "stop_at", 0)
+    monkeypatch.delenv("STOP_AT")
     with nfd.Sweep(tmp_path) as sweep:
         resumed, *made = asked(sweep=sweep)
         assert made[0] < 40 <= made[1]

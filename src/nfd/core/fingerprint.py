@@ -98,6 +98,11 @@ class _Walk:
         self._add_new(value)
 
     def _add_new(self, value: Any) -> None:
+        if isinstance(value, functools.partial):
+            # Before anything asks for its __dict__: a partial that was asked is not flattened in another one.
+            self._write("partial")
+            self._add_all((value.func, value.args, value.keywords))
+            return
         original = _uncompiled(value)
         if original is not None:
             self._write("compiled")
@@ -108,9 +113,6 @@ class _Walk:
             self._write("method")
             self.add(value.__func__)
             self._add_without_state(value.__self__, value.__func__)
-        elif isinstance(value, functools.partial):
-            self._write("partial")
-            self._add_all((value.func, value.args, value.keywords))
         elif isinstance(value, type):
             self._add_class(value)
         elif isinstance(value, types.ModuleType):
