@@ -205,6 +205,35 @@ def test_a_decay_that_nobody_sets_is_zero_and_one_that_equals_a_default_is_kept(
         assert hidden_of(plan.make_optimizer(model, 1e-3, make=make), model)["weight_decay"] == default * WIDER
 
 
+def test_a_decay_that_is_set_on_the_made_optimizer_is_kept() -> None:
+    def later(groups: Any) -> torch.optim.Optimizer:
+        optimizer = AdamW(groups)
+        for group in optimizer.param_groups:
+            group["weight_decay"] = 0.1
+        return optimizer
+
+    model, plan = planned()
+    assert hidden_of(plan.make_optimizer(model, 1e-3, make=later), model)["weight_decay"] == 0.1 * WIDER
+
+
+def test_a_plan_names_the_settings_of_an_object_that_it_does_not_take() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    about: dict[str, Any] = {"rule": "mup", "base": (4, 1), "sample": torch.ones(2, 4)}
+
+    def make_model(width: int, depth: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 2))
+
+    def notes(**settings: Any) -> str:
+        optimizer = AdamW(model.parameters(), lr=0.5, **settings)
+        return " ".join(nfd.plan(model, make_model=make_model, optimizer=optimizer, **about).notes)
+
+    said = notes(**SET)
+    assert "betas=(0.9, 0.95), eps=1e-06, weight_decay=0.1" in said
+    assert "pass these to plan.make_optimizer" in said
+    assert "make_optimizer" not in notes()
+    assert "make_optimizer" not in notes(fused=True)
+
+
 def test_values_of_single_groups_are_scaled_each() -> None:
     def without_biases(groups: Any) -> torch.optim.Optimizer:
         parts = []
@@ -244,6 +273,10 @@ def test_values_of_single_groups_are_scaled_each() -> None:
         ({"make": torch.optim.SGD}, "make makes a SGD, whose law is 'sgd'; the plan is for 'adamw'"),
         ({"weight_decay": 0.1, "make": torch.optim.Rprop}, "weight_decay=0.1 is given .* Rprop .* has no such setting"),
         ({"make": lambda groups: torch.optim.Adafactor(groups)}, r"eps=\(None, 0.001\) follows the size"),
+        (
+            {"make": lambda groups: AdamW([{"params": group["params"]} for group in groups], lr=1e-3)},
+            "at a learning rate of 0.001; the plan has 0.00025. Keep the lr of every group",
+        ),
         (
             {"make": lambda groups: AdamW([p for group in groups for p in group["params"]])},
             "puts parameters of several groups of the plan into one",

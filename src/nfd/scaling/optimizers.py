@@ -425,15 +425,41 @@ def law_of(optimizer: object) -> OptimizerLaw:
     return measured_law(optimizer)
 
 
-def measured_notes(optimizer: object, law: OptimizerLaw) -> tuple[str, ...]:
-    """What a plan says of an optimizer object whose law was measured and is that of another optimizer."""
-    if not hasattr(optimizer, "param_groups") or isinstance(optimizer, type) or law_by_class(optimizer) is not None:
+def notes_on(optimizer: object, law: OptimizerLaw) -> tuple[str, ...]:
+    """What a plan says of an optimizer object: that its law was measured, and which of its settings are not taken."""
+    if not hasattr(optimizer, "param_groups") or isinstance(optimizer, type):
         return ()
     kind = type(optimizer).__name__
-    return (
-        f"The {kind} was not known, and stepped on matrices of its own: its updates are as large as those of "
-        f"{law.name!r}. Pass make=, what makes your {kind} from groups, to plan.make_optimizer.",
-    )
+    notes = list[str]()
+    if law_by_class(optimizer) is None:
+        notes.append(
+            f"The {kind} was not known, and stepped on matrices of its own: its updates are as large as those of "
+            f"{law.name!r}. Pass make=, what makes your {kind} from groups, to plan.make_optimizer."
+        )
+    chosen = _chosen_settings(optimizer)
+    if chosen:
+        settings = ", ".join(f"{name}={value!r}" for name, value in chosen.items())
+        notes.append(
+            f"The {kind} that was given has {settings}. A plan takes its law only: pass these to plan.make_optimizer, "
+            "which scales them."
+        )
+    return tuple(notes)
+
+
+# The rate, which the user passes with the plan's; what decides the law; and how PyTorch loops over tensors, which
+# changes no number.
+_NOT_CHOSEN = {"lr", "params", "adjust_lr_fn", "decoupled_weight_decay", "foreach", "fused", "capturable"}
+
+
+def _chosen_settings(optimizer: Any) -> dict[str, Any]:
+    """The settings of an optimizer object, but for its rate, that are not the defaults of its class."""
+    chosen = dict[str, Any]()
+    for part in _with_held(optimizer):
+        for name, value in (getattr(part, "defaults", None) or {}).items():
+            is_own = _owner_of(type(part), name) is not None and not _is_default(type(part), name, value)
+            if is_own and name not in _NOT_CHOSEN:
+                chosen[name] = value
+    return chosen
 
 
 def law_by_class(optimizer: object) -> OptimizerLaw | None:
@@ -746,8 +772,9 @@ def _leave_out_decay(
         if any(passed):
             continue
         for group in part.param_groups:
-            is_filled = name in group.filled if isinstance(group, _GroupOfBase) else _is_same(group.get(name), value)
-            if is_filled:
+            is_filled = not isinstance(group, _GroupOfBase) or name in group.filled
+            # ``make`` may have set another value after it made the optimizer.
+            if is_filled and _is_same(group.get(name), value):
                 group[name] = 0.0
 
 
@@ -838,6 +865,18 @@ def _is_chosen(kind: type, name: str, value: Any) -> bool:
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own.values())
 
 
+def _check_rate(group: Mapping[str, Any], source: BaseGroup, argument: str) -> None:
+    """ValueError where a function of the user's has lost the learning rate of a group of the plan."""
+    planned = source.lr * source.lr_scale
+    # A scheduler that was made with the optimizer keeps the rate that it multiplies.
+    rate = float(group.get("initial_lr", group.get("lr", planned)))
+    if not math.isclose(rate, planned, rel_tol=1e-6):
+        raise InputError(
+            f"{argument} makes an optimizer that trains {' and '.join(source.roles)} tensors at a learning rate of "
+            f"{rate:g}; the plan has {planned:g}. Keep the lr of every group: lambda groups: torch.optim.AdamW(groups)."
+        )
+
+
 def scale_settings(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup], argument: str) -> None:
     """Scale the hyperparameters of an optimizer that was made from groups with those of the base.
 
@@ -865,6 +904,8 @@ def scale_settings(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup]
                     "them further."
                 )
             group[setting.name] = scales[0](setting.name, value)
+        for source in sources:
+            _check_rate(group, source, argument)
 
 
 def check_kind(optimizer: torch.optim.Optimizer, planned: OptimizerLaw) -> None:

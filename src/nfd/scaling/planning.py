@@ -39,7 +39,7 @@ from nfd.scaling.model import (
     repeated,
     tensors,
 )
-from nfd.scaling.optimizers import OptimizerLaw, law_of, measured_notes
+from nfd.scaling.optimizers import OptimizerLaw, law_of, notes_on
 from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
 from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, trace
@@ -172,7 +172,7 @@ def plan(
         notes.append(_SWAPPED.format(constructor.width, constructor.depth, made.width, made.depth, swapped))
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
         notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
-    notes += [*trains.notes, *measured_notes(optimizer, trains)]
+    notes += [*trains.notes, *notes_on(optimizer, trains)]
     notes += _rounded_away(made, model)
     if trains.rest is not None:
         matrices = [n for n, e in made.entries.items() if e.role in SPECTRAL and not e.is_vector]
