@@ -281,6 +281,25 @@ def command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return answer
 
 
+def test_a_prediction_has_the_networks_of_its_seed(command: Command, folder: Path) -> None:
+    inline = COMMANDS["predict"].replace("--workers 1", "--executor inline")
+    losses: list[str] = []
+    for options in ("", "--seed 0", "--seed 1"):
+        code, _, err = command(*f"predict setup.py {inline} {options}".split())
+        assert code in (0, 1), err
+        losses.append((folder / "out/predict/predict.csv").read_text())
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+    assert result(folder, "predict")["command"].endswith("--seed 1")
+
+
+@pytest.mark.parametrize("seed", ["-1", "0.5", "many"])
+def test_a_seed_is_a_count(seed: str, command: Command) -> None:
+    code, _, err = command("predict", "setup.py", "--base", "8", "1", "--width", "16", "--depth", "1", "--seed", seed)
+    assert code == 2
+    assert "seed" in err
+
+
 OF_32 = ("plan", "setup.py", "--width", "32", "--depth", "2")
 
 
