@@ -135,3 +135,25 @@ def test_an_option_is_suggested_where_one_is_like_it(wrong: str, near: str, comm
     assert code == 2
     assert ("Did you mean" in err) == bool(near)
     assert near in err
+
+
+# ---- nfd predict: whose networks
+
+
+def test_a_prediction_has_the_networks_of_its_seed(command: Command, folder: Path) -> None:
+    inline = "--base 8 1 --width 16 --depth 1 --weights dense --replicates 2 --executor inline"
+    losses: list[str] = []
+    for options in ("", "--seed 0", "--seed 1"):
+        code, _, err = command(*f"predict setup.py {inline} {options}".split())
+        assert code in (0, 1), err
+        losses.append((folder / "out/predict/predict.csv").read_text())
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+    assert json.loads((folder / "out/predict/result.json").read_text())["command"].endswith("--seed 1")
+
+
+@pytest.mark.parametrize("seed", ["-1", "0.5", "many"])
+def test_a_seed_is_a_count(seed: str, command: Command) -> None:
+    code, _, err = command("predict", "setup.py", "--base", "8", "1", "--width", "16", "--depth", "1", "--seed", seed)
+    assert code == 2
+    assert "seed" in err

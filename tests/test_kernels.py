@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,8 @@ def test_pairs_are_solved_where_a_table_would_not_do(
 ) -> None:
     K, error = nfd.kernel(X, kind=kind, activation=name, horizon=horizon, return_error=True)
     assert error <= 1e-9
-    assert sum(solved_pairs) < 2000  # the table would have two million
+    # The table would have two million. Slices of 65 norms have 19,000 and show that it would not do.
+    assert sum(solved_pairs) < (30_000 if name == "gelu" else 2000)
     C = X @ X.T / X.shape[1]
     for i, j in ((0, 1), (1, 2), (2, 2)):
         expected = adaptive(name, kind, C[i, i], C[j, j], C[i, j], horizon)
@@ -153,11 +155,82 @@ def test_more_pairs_than_can_be_solved_are_refused_before_they_are(
 
 def test_equations_that_change_too_fast_are_given_up_after_so_many_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 60)
-    with pytest.raises(ValueError, match=r"change too fast to be followed to T=7\.5: 60 evaluations"):
+    with pytest.raises(ValueError, match=r"change too fast to be followed to T=7\.5: 60 evaluations do not suffice"):
         nfd.kernel([[1.0]], activation="gelu", horizon=7.5)
     with pytest.raises(ValueError, match=r"depth must be at most 60, .* got 61\. Take depth=math\.inf"):
         nfd.kernel([[1.0]], depth=61)
     assert nfd.kernel([[1.0]], depth=60).shape == (1, 1)
+
+
+def test_it_is_estimated_early_how_many_evaluations_there_will_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_LOOKED", 40)
+    equations = kernels.Equations("gelu", "nngp", 20.0, math.inf, 1.0, 1.0)
+    one = torch.ones(1, dtype=torch.float64)
+    taken = equations.solved(one, one).effort
+    monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 200)
+    with pytest.raises(ValueError, match=r"200 evaluations do not suffice, about [\d,]+ would") as refusal:
+        equations.solved(one, one)
+    numbers = re.findall(r"about ([\d,]+) would", str(refusal.value))
+    assert int(numbers[0].replace(",", "")) == pytest.approx(taken, rel=0.3)  # steps vary by less than that
+    monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 2 * int(taken))
+    assert equations.solved(one, one).effort == taken
+
+
+def test_too_much_work_is_refused_before_it_is_done(solved_pairs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.array([[0.5, 0.3], [0.6, -2.0], [0.1, 0.2], [1.0, 1.1]])
+    expected = nfd.kernel(X, activation="erf", horizon=1.1)
+    by_table = sum(solved_pairs)
+    kernels.needed_nodes.cache_clear()
+    solved_pairs.clear()
+    monkeypatch.setattr(kernels, "_WORK", 5e5)
+    assert np.allclose(nfd.kernel(X, activation="erf", horizon=1.1), expected, rtol=1e-8)  # ten pairs, one by one
+    kernels.needed_nodes.cache_clear()
+    solved_pairs.clear()
+    monkeypatch.setattr(kernels, "_SOLVED", 9)
+    message = r"too much work for a table: .* evaluations each\. Of 10 pairs of inputs up to 9 are"
+    with pytest.raises(ValueError, match=message):
+        nfd.kernel(X, activation="erf", horizon=1.1)
+    assert sum(solved_pairs) < by_table / 2
+
+
+def test_gelu_of_long_horizons_takes_as_few_evaluations_as_relu() -> None:
+    """Rounding of nearly parallel inputs of large variance once made steps short: 12,000 evaluations and more."""
+    norms = torch.tensor([0.55, 1.7], dtype=torch.float64)
+    cosines = torch.cos(torch.linspace(0, math.pi, 5, dtype=torch.float64))
+    long, relu = (
+        kernels.Equations(name, "nngp", 60.0, math.inf, 0.55, 1.7).solved(norms, cosines) for name in ("gelu", "relu")
+    )
+    assert long.effort < 1.2 * relu.effort
+
+
+@pytest.mark.parametrize("angle", [1e-9, 1e-6, 1e-3, 1.0])
+def test_gelu_is_relu_where_variances_are_large(angle: float) -> None:
+    a = torch.tensor(1e24, dtype=torch.float64)
+    c = a * math.cos(angle)
+    ratio = float(activation("gelu").moment(a, a, c) / activation("relu").moment(a, a, c))
+    assert ratio == pytest.approx(1, abs=1e-14)  # rounding; they differ by 1e-24
+
+
+def test_gelu_with_norms_apart_takes_few_evaluations() -> None:
+    """Opposite inputs of large norm see a kink, as with relu: 430 evaluations in place of 190."""
+    norms = torch.tensor([1e-6, 1e3], dtype=torch.float64)
+    cosines = torch.tensor([1.0, 0.3, -1.0], dtype=torch.float64)
+    wide = kernels.Equations("gelu", "ntk", 1.0, math.inf, 1e-6, 1e3).solved(norms, cosines)
+    assert wide.effort < 250
+    exact = adaptive("gelu", "ntk", 1e6, 1e6, 0.3e6, 1.0)
+    assert abs(float(wide.values[1, 1, 1] * wide.sizes[1] ** 2) - exact) <= 1e-9 * float(wide.sizes[1]) ** 2
+
+
+def test_tanh_of_large_norms_is_refused_before_its_series_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = []
+    functions = kernels.hermite_functions
+    monkeypatch.setattr(kernels, "hermite_functions", lambda *of: series.append(of) or functions(*of))
+    for X, horizon in ((norms_apart(), 1.0), (np.eye(2), 100.0)):
+        with pytest.raises(ValueError, match=r"hidden variances of .*, where its Hermite series needs more than 2048"):
+            nfd.kernel(X, activation="tanh", horizon=horizon)
+    assert not series
+    nfd.kernel([[1.0]], activation="tanh", horizon=1.3)
+    assert series
 
 
 # ---- what inputs may be ----------------------------------------------------------------------------------------------

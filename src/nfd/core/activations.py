@@ -94,19 +94,25 @@ def _erf_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 def _gelu_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     # E[X Phi(X) Y Phi(Y)] by Stein's identity in X and in Y; F = E[Phi Phi], D = E[Phi' Phi'].
-    F, D = _normal_cdf_moments(a, b, c)
-    return c * F + D * (a * b - c * c + c * c / (1 + a) + c * c / (1 + b))
+    area = (a * b - c * c).clamp_min(0)
+    F, D = _normal_cdf_moments(a, b, c, area)
+    return c * F + D * (area + c * c / (1 + a) + c * c / (1 + b))
 
 
 def _gelu_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    F, D = _normal_cdf_moments(a, b, c)
-    return F + c * D * (1 / (1 + a) + 1 / (1 + b) + 1 / (1 + a + b + (a * b - c * c).clamp_min(0)))
+    area = (a * b - c * c).clamp_min(0)
+    F, D = _normal_cdf_moments(a, b, c, area)
+    return F + c * D * (1 / (1 + a) + 1 / (1 + b) + 1 / (1 + a + b + area))
 
 
-def _normal_cdf_moments(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]`` of the normal distribution function Phi."""
-    rest = 1 + a + b + (a * b - c * c).clamp_min(0)  # (1 + a)(1 + b) - c^2 without its cancellation
-    return 0.25 + torch.asin(c / ((1 + a) * (1 + b)).sqrt()) / (2 * math.pi), 1 / (2 * math.pi * rest.sqrt())
+def _normal_cdf_moments(a: Tensor, b: Tensor, c: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
+    """``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]`` of the normal distribution function Phi.
+
+    ``area`` is ``a b - c^2``, whose rounding cancels from gelu's moment where both have the same root: with an arc
+    sine of ``c / sqrt((1 + a)(1 + b))`` a moment of parallel inputs of variance 1e20 was known to 1e-8.
+    """
+    root = (1 + a + b + area).sqrt()  # of (1 + a)(1 + b) - c^2, without its cancellation
+    return 0.25 + torch.atan2(c, root) / (2 * math.pi), 1 / (2 * math.pi * root)
 
 
 def _relu_hermite(degree: int) -> Tensor:

@@ -23,7 +23,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import count
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -237,6 +236,9 @@ _ONE_BY_ONE = 1e-9  # the error of these: 3e-10 was the most between pairs solve
 _SOLVED = 2**18  # pairs of inputs that are solved one by one where no table is of use
 _ROUGH = 1e-7  # the tail of a table of use; errors were 0.4 to 400 times the tail
 _DECAYS_FROM = 33  # norms: with fewer, coefficients do not show how they will decay
+_MANY = 1000  # evaluations, of which each costs as much as 5,000 entries: then one fine slice is cheaper than two
+_SEARCH = 2e7  # entries times evaluations that one slice may take, which is 1 to 2 s
+_WORK = 2e9  # of a whole table, or of all pairs: one to three minutes
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
 _LEFT_OUT = 1e-12  # of the kernel: what the last terms of an expansion may hold together
 
@@ -303,6 +305,7 @@ class Nodes:
     Attributes:
         cosines, norms: the nodes, at most ``_COSINES[-1]`` and ``_NORMS[-1]``. ends: the first of these slices.
         tail: the last coefficients over the largest, of the slice that decays less. resolved: whether they are small.
+        effort: evaluations that the equations take, as in ``Flowed``.
     """
 
     cosines: int
@@ -310,6 +313,7 @@ class Nodes:
     tail: float
     resolved: bool
     ends: Flowed
+    effort: float
 
     @property
     def pairs(self) -> int:
@@ -332,6 +336,11 @@ class Equations:
     def scales(self) -> bool:
         """Whether the norms only scale."""
         return self.name in ("relu", "identity")
+
+    @property
+    def kernels(self) -> int:
+        """How many numbers of a pair the equations follow: the NTK needs the covariance too."""
+        return 2 if self.kind == "ntk" else 1
 
     @property
     def angular(self) -> bool:
@@ -360,18 +369,26 @@ class Equations:
             InputError: where a table would be of no use, and they are too many to be solved.
         """
         nodes = needed_nodes(self)
-        if nodes.resolved and (nodes.pairs <= _LARGE or nodes.pairs <= pairs):
+        most = int(_WORK / (nodes.effort * self.kernels))
+        is_affordable = nodes.pairs <= most
+        if is_affordable and nodes.resolved and (nodes.pairs <= _LARGE or nodes.pairs <= pairs):
             return True
-        if pairs <= _SOLVED:
+        most = min(_SOLVED, most)
+        if pairs <= most:
             return False
-        if nodes.tail <= _ROUGH:
+        is_of_use = nodes.tail <= _ROUGH
+        if is_affordable and is_of_use:
             return True
+        reason = (
+            f"is too much work for a table: its {nodes.pairs:,} nodes would take {nodes.effort:,.0f} evaluations each"
+            if is_of_use
+            else f"varies too fast for a table: with {_COSINES[-1]} angles and {_NORMS[-1]} norms it would be known to "
+            f"about {nodes.tail:.0e} (the last coefficient)"
+        )
         raise InputError(
             f"The {self.kind} kernel of {self.name} at horizon {self.horizon:g} for norms from {self.low:.2g} to "
-            f"{self.high:.2g} varies too fast for a table: with {_COSINES[-1]} angles and {_NORMS[-1]} norms it would "
-            f"be known to about {nodes.tail:.0e} (the last coefficient). Of {pairs:,} pairs of inputs up to "
-            f"{_SOLVED:,} are computed one by one. Take blocks of at most {math.isqrt(_SOLVED)} rows of X and X2, "
-            "similar norms, or a shorter horizon."
+            f"{self.high:.2g} {reason}. Of {pairs:,} pairs of inputs up to {most:,} are computed one by one. Take "
+            f"blocks of at most {math.isqrt(most)} rows of X and X2, similar norms, or a shorter horizon."
         )
 
     def block(self, norms: Tensor, norms2: Tensor, cosine: Tensor, slopes: bool) -> Tensor:
@@ -390,7 +407,7 @@ class Equations:
             norms, places = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
             one, other = places.view(2, -1)
             with threads(1):
-                values, changes = solve_pairs(
+                values, changes, _ = solve_pairs(
                     activation(self.name), self.kind, norms, one, other, cosines[there].cpu(), self.horizon, self.depth
                 )
             result[there] = (changes if slopes else values).to(result)
@@ -399,59 +416,76 @@ class Equations:
 
 @lru_cache(maxsize=128)
 def needed_nodes(equations: Equations) -> Nodes:
-    """Find how many nodes a table needs; fewer are tried where their coefficients show that the most would not do."""
+    """Find how many nodes a table needs, from slices; their coefficients show it where the last ones are much work."""
     tolerance = _WIDER.get(equations.name, _TOLERANCE)
     ends = [1.0] if equations.scales else sorted({equations.low, equations.high})
     with threads(1):
         cosines, tail, at_ends = _needed_cosines(equations, ends, tolerance)
+        effort = at_ends.effort
         if len(ends) == 1:
-            return Nodes(cosines, 1, tail, tail <= tolerance, at_ends)
+            return Nodes(cosines, 1, tail, tail <= tolerance, at_ends, effort)
         if tail > max(tolerance, _ROUGH):
-            return Nodes(cosines, _NORMS[-1], tail, False, at_ends)
-        tail_of_norms = math.inf
-        for norms in _NORMS:
-            before = tail_of_norms
-            few = equations.solved(equations.nodes_of_norms(norms), equations.cosine(_extrema(_FEW_COSINES)))
-            tail_of_norms = max(_tail(few.values.transpose(0, 1)), _tail(few.sizes.log()))
-            if tail_of_norms <= tolerance:
-                break
-            if norms >= _DECAYS_FROM and not _may_reach(tolerance, before, tail_of_norms, norms):
-                norms = _NORMS[-1]
-                break
+            return Nodes(cosines, _NORMS[-1], tail, False, at_ends, effort)
+        norms, tail_of_norms = _needed_norms(equations, effort, tolerance)
     worst = max(tail, tail_of_norms)
-    return Nodes(cosines, norms, worst, worst <= tolerance, at_ends)
+    return Nodes(cosines, norms, worst, worst <= tolerance, at_ends, effort)
 
 
 def _needed_cosines(equations: Equations, norms: list[float], tolerance: float) -> tuple[int, float, Flowed]:
-    """How many cosines a table needs at these norms, at most the most, the tail that they leave, and the kernels.
-
-    Chebyshev's extrema are nested: a solution at many cosines shows what fewer would give. It is tried with a few
-    first, which do for most tables and cost two thirds.
-    """
-    for finest in (_COSINES[1], _COSINES[-1]):
+    """How many cosines a table needs at these norms, at most the most, the tail that they leave, and the kernels."""
+    finest = _COSINES[0]
+    while True:
         at = equations.solved(torch.tensor(norms, dtype=torch.float64), equations.cosine(_extrema(finest)))
-        for cosines in _COSINES:
-            if cosines > finest:
-                break
-            every = (finest - 1) // (cosines - 1)
-            coarser = Flowed(at.values[::every], at.slopes[::every], at.sizes)
+        for cosines in _COSINES[: _COSINES.index(finest) + 1]:
+            every = (finest - 1) // (cosines - 1)  # Chebyshev's extrema are nested
+            coarser = Flowed(at.values[::every], at.slopes[::every], at.sizes, at.effort)
             tail = _tail(coarser.values.diagonal(dim1=1, dim2=2))
-            if tail <= tolerance:
+            if tail <= tolerance or cosines == _COSINES[-1]:
                 return cosines, tail, coarser
-    return cosines, tail, coarser
+        following = _COSINES[_COSINES.index(finest) + 1]
+        finest = _COSINES[-1] if at.effort > _MANY else following
 
 
-def _may_reach(tolerance: float, before: float, tail: float, count: int) -> bool:
-    """Whether coefficients that fell from ``before`` to ``tail`` as their number doubled fall below the tolerance.
+def _needed_norms(equations: Equations, effort: float, tolerance: float) -> tuple[int, float]:
+    """How many norms a table needs, at most the most, and the tail that they leave.
 
-    They fall as a power of a constant to their number: with twice as many by the square of the last factor.
+    It ends where coefficients show that the most would not do, or where more are much work: then the tail is the one
+    that they lead to.
     """
+    tails = dict[int, float]()
+    for finest in _NORMS:
+        if finest < _DECAYS_FROM and effort > _MANY:
+            continue
+        entries = _FEW_COSINES * finest * (finest + 1) // 2 * equations.kernels
+        if finest > _DECAYS_FROM and effort * entries > _SEARCH:
+            return _NORMS[-1], _projected(tails)
+        few = equations.solved(equations.nodes_of_norms(finest), equations.cosine(_extrema(_FEW_COSINES)))
+        for norms in _NORMS:
+            if norms > finest or norms in tails:
+                continue
+            every = (finest - 1) // (norms - 1)
+            values = few.values[:, ::every, ::every].transpose(0, 1)
+            tails[norms] = max(_tail(values), _tail(few.sizes[::every].log()))
+            if tails[norms] <= tolerance:
+                return norms, tails[norms]
+        if finest >= _DECAYS_FROM and _projected(tails) > tolerance:
+            return _NORMS[-1], tails[finest]
+    return _NORMS[-1], tails[_NORMS[-1]]
+
+
+def _projected(tails: dict[int, float]) -> float:
+    """The tail that the most norms would leave, from those of fewer, of which each has twice as many as the last.
+
+    Coefficients fall as a power of a constant to their number: with twice as many by the square of the last factor.
+    """
+    before, tail = list(tails.values())[-2:]
+    count = max(tails)
     factor = min(tail / before, 1.0)
     while count < _NORMS[-1]:
         count = 2 * count - 1
         factor = factor**2
         tail = tail * factor
-    return tail <= tolerance
+    return tail
 
 
 @lru_cache(maxsize=32)
@@ -539,23 +573,31 @@ def _shortened(values: Tensor) -> Tensor:
 KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 _RTOL, _ATOL = 1e-12, 1e-15
 _MOST_EVALUATIONS = 20_000  # of the equations
+_LOOKED = 1000  # evaluations after which it is estimated how many there will be
+_KINKED_FROM = 30.0  # the variance: gelu took 437 evaluations for norms to 1e3, 185 with u^2; 65 and 173 for unit norms
 _MOST_DEGREES = 2048
+_MOST_VARIANCE = 50.0  # where 2,048 degrees leave 2e-11; more would take gigabytes: their nodes grow with its root
+_TERMS = 32  # of a Hermite series, which cost an entry as much as the other moments do
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
 
 
 class Flowed(NamedTuple):
-    """Kernels [R, A, A] over ``sqrt(K(x, x) K(xbar, xbar))``, their derivatives in T, and ``sqrt(K(x, x))``, [A]."""
+    """Kernels [R, A, A] over ``sqrt(K(x, x) K(xbar, xbar))``, their derivatives in T, and ``sqrt(K(x, x))``, [A].
+
+    ``effort``: evaluations of the equations, weighted by what one costs an entry.
+    """
 
     values: Tensor
     slopes: Tensor
     sizes: Tensor
+    effort: float
 
 
 def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: float, depth: float) -> Flowed:
     """Solve the equations for all pairs of the A norms at R cosines, of which the first is 1."""
     count = len(norms)
     first, second = torch.triu_indices(count, count)  # the equations are symmetric in the two inputs
-    sheets = solve_pairs(act, kind, norms, first, second, cosines[:, None], horizon, depth)
+    *sheets, effort = solve_pairs(act, kind, norms, first, second, cosines[:, None], horizon, depth)
 
     def full(sheet: Tensor) -> Tensor:
         square = norms.new_empty(len(cosines), count, count)
@@ -565,7 +607,7 @@ def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: 
     values, slopes = map(full, sheets)
     size = values[0].diagonal().sqrt()
     scale = size[:, None] * size
-    return Flowed(values / scale, slopes / scale, size)
+    return Flowed(values / scale, slopes / scale, size, effort)
 
 
 def solve_pairs(
@@ -577,7 +619,7 @@ def solve_pairs(
     cosines: Tensor,
     horizon: float,
     depth: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, float]:
     """Solve the equations for P pairs of the A norms, given by their indices.
 
     A state is ``[a of every norm, C of every pair at every cosine, and D for the NTK]``. The derivative in T is
@@ -587,14 +629,18 @@ def solve_pairs(
         cosines: ``[P]``, or ``[R, 1]`` for all pairs at each of them.
 
     Returns:
-        The kernel and its derivative in T, in the shape of ``cosines`` times the pairs.
+        The kernel and its derivative in T, in the shape of ``cosines`` times the pairs, and the effort.
     """
     count, tangent = len(norms), kind == "ntk"
     sizes = norms[first] * norms[second]
     pairs = (cosines * sizes).shape
     lengths = [count] + [math.prod(pairs)] * (1 + tangent)
     most = float(norms.max()) ** 2 + horizon  # of a variance, where |phi| < 1
-    coefficients = _hermite_coefficients(act, most) if act.name == "tanh" else None
+    coefficients = None
+    weight = 1.0
+    if act.name == "tanh":
+        coefficients, terms = _hermite_coefficients(act, most)
+        weight += terms / _TERMS
 
     def state_of(covariance: Tensor) -> Tensor:
         return torch.cat([norms.square(), *[covariance.expand(pairs).flatten()] * (1 + tangent)])
@@ -625,29 +671,42 @@ def solve_pairs(
 
     state, change = state_of(cosines * sizes), torch.tensor(torch.nan)
     if depth == math.inf:
-        state = _integrated(rate, state, state_of(sizes), horizon, kinked=act.name == "relu")
+        kinked = act.name == "relu" or (act.name == "gelu" and most > _KINKED_FROM)
+        # Twice the work, as what a slice needed is an estimate for others.
+        affordable = min(_MOST_EVALUATIONS, int(2 * _WORK / (len(state) * weight)))
+        state, evaluations = _integrated(rate, state, state_of(sizes), horizon, kinked=kinked, most=affordable)
         change = rate(state)
     else:
+        evaluations = int(depth)
         for _ in range(int(depth)):
             state = state + (horizon / depth) * rate(state)
         change = torch.full_like(state, torch.nan)
-    return kernels(state), kernels(change)
+    return kernels(state), kernels(change), evaluations * weight
 
 
 def _integrated(
-    rate: Callable[[Tensor], Tensor], start: Tensor, scale: Tensor, horizon: float, *, kinked: bool
-) -> Tensor:
-    """The state at T. Where phi has a kink the kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``."""
-    end = math.sqrt(horizon) if kinked else horizon
+    rate: Callable[[Tensor], Tensor], start: Tensor, scale: Tensor, horizon: float, *, kinked: bool, most: int
+) -> tuple[Tensor, int]:
+    """The state at T, and how often the rate was evaluated. Equations that would take more than ``most`` are refused.
 
-    evaluations = count()
+    Where phi has a kink the kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``.
+    """
+    end = math.sqrt(horizon) if kinked else horizon
+    evaluations = 0
+    looked_at = 0.0
 
     def f(u: float, y: Array) -> Array:
-        if next(evaluations) > _MOST_EVALUATIONS:
-            raise InputError(
-                f"The kernel equations change too fast to be followed to T={horizon:g}: {_MOST_EVALUATIONS:,} "
-                "evaluations did not suffice. Lower the horizon, or scale the inputs to norms near sqrt(d)."
-            )
+        nonlocal evaluations, looked_at
+        evaluations += 1
+        if evaluations % _LOOKED == 0:
+            reached = u * u if kinked else u
+            needed = evaluations + _LOOKED * (horizon - reached) / max(reached - looked_at, 1e-300)
+            looked_at = reached
+            # The first steps may be short, as at the kink.
+            if evaluations > _LOOKED and needed > most:
+                raise _too_fast(horizon, needed, most)
+        if evaluations > most:
+            raise _too_fast(horizon, evaluations, most)
         return (2 * u if kinked else 1) * rate(torch.from_numpy(y)).numpy()
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -658,22 +717,34 @@ def _integrated(
             f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
             "Lower the horizon, or scale the inputs to norms near sqrt(d)."
         )
-    return torch.from_numpy(np.ascontiguousarray(orbit.y[:, -1]))
+    return torch.from_numpy(np.ascontiguousarray(orbit.y[:, -1])), evaluations
 
 
-def _hermite_coefficients(act: Activation, most: float) -> Callable[[Tensor], Tensor]:
-    """Hermite coefficients ``[A, degree + 1]`` of ``phi(sqrt(a) z)`` for variances ``a`` of at most ``most``.
+def _too_fast(horizon: float, needed: float, most: int) -> InputError:
+    return InputError(
+        f"The kernel equations change too fast to be followed to T={horizon:g}: {most:,} evaluations do not suffice, "
+        f"about {needed:,.0f} would. Lower the horizon, scale the inputs to norms near sqrt(d), or take fewer at once."
+    )
+
+
+def _hermite_coefficients(act: Activation, most: float) -> tuple[Callable[[Tensor], Tensor], int]:
+    """Hermite coefficients ``[A, degree + 1]`` of ``phi(sqrt(a) z)`` for variances ``a`` of at most ``most``; a degree.
 
     So many that the last eight hold less than ``_SERIES_TAIL`` of the variance.
     """
     degree = 32
-    while degree <= _MOST_DEGREES:
+    while degree <= _MOST_DEGREES and most <= _MOST_VARIANCE:
         z, weights = hermite_functions(degree, most)
         share = (act.phi(math.sqrt(most) * z) @ weights).square()
         if float(share[-8:].sum()) <= _SERIES_TAIL * float(share.sum()):
-            return lambda a: act.phi(a.clamp_min(0).sqrt()[:, None] * z) @ weights
+            return partial(_expanded, act, z, weights), degree
         degree *= 2
     raise InputError(
         f"The tanh kernel meets hidden variances of {most:.3g}, where its Hermite series needs more than "
         f"{_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the horizon, or use 'erf'."
     )
+
+
+def _expanded(act: Activation, z: Tensor, weights: Tensor, variances: Tensor) -> Tensor:
+    """Hermite coefficients [A, degree + 1] at these variances, from the nodes z and their weights."""
+    return act.phi(variances.clamp_min(0).sqrt()[:, None] * z) @ weights

@@ -75,16 +75,13 @@ def predict(
 ) -> Prediction:
     """Predict how an infinitely wide network trains: its loss before every step, with 95 % intervals.
 
-    Networks of two widths are trained on the task: R of width n, and R that are r times narrower. Their mean loss at
-    width n is ``loss + a / n``, so the two widths give the loss of the infinitely wide network:
+    R networks of width n are trained, and R that are r times narrower. As mean losses follow ``loss + a / n``,
 
         loss = loss(n) - bias,    bias = (loss(n / r) - loss(n)) / (r - 1).
 
-    Standard errors come from the spread over seeds. For infinite depth, the depth L is doubled from that of the base
-    until the extrapolated loss ``2 loss_2L - loss_L`` changes by less than ``rtol``.
-
-    Where at most one in eight networks diverge, the answer is that of the others; ``note`` has the share that was left
-    out. Where more do, training diverged.
+    Standard errors come from the spread over seeds. For infinite depth L is doubled from that of the base until
+    ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight that diverges is left out, and
+    ``note`` has the share.
 
     Example::
 
@@ -95,29 +92,27 @@ def predict(
     Args:
         family: an ``nfd.Family``, such as ``nfd.resnets(...)``, or a function of (width, depth).
         task: batches, one update for each, or an ``nfd.Task``.
-        lr: of the base; for ``nfd.resnets`` the paper's ``eta_c``. By default the usual rate of the optimizer.
+        lr: of the base; for ``nfd.resnets`` the paper's ``eta_c``. By default the optimizer's.
         depth: L, or ``math.inf`` under a rule with a limit in depth (``"depth-mup"``, ``"complete-p"``).
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
-        weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``); all networks have the same kind. By
-            default structured under optimizers that act on whole matrices (SGD, Muon) and dense under others, which
-            act on every stored entry.
+        weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default structured under optimizers
+            that act on whole matrices (SGD, Muon) and dense under others.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024. At infinite depth
-            also how far the last doubling may move the losses, by default 0.01.
+            also how far the last doubling may move losses, by default 0.01.
         outputs: also give the outputs of every step.
         blocks, roles: as in ``nfd.plan``.
-        seed: of the networks. Predictions with one seed share their networks, and so their luck: differences between
-            them are paired, but together they are one draw. Pass other seeds for independent predictions.
+        seed: of the networks. Predictions with one seed share them, and their luck: differences are paired. Pass other
+            seeds for independent predictions.
         sweep: where networks are trained and kept.
 
     Returns:
-        A ``Prediction``. If training diverges, numbers are not-a-number from that step on, and ``note`` says so. A
-        loss 10^9 times the first, or 1,000 times that of the other networks, has diverged.
-        Estimates are not clipped: where a loss is smaller than its error they may be negative.
+        A ``Prediction``. From the step at which training diverges (a loss 10^9 times the first, or 1,000 times that of
+        other networks) numbers are not-a-number, and ``note`` says so. Estimates smaller than their error may be
+        negative.
 
     Raises:
-        ValueError, TypeError: naming the argument; for rules and optimizers without a limit, and for networks that do
-            not fit into memory.
+        ValueError, TypeError: naming the argument; for rules and optimizers without a limit, or too little memory.
 
     Source: Theorem 1 and Definition 1 for ``feedback="independent"``; docs/mathematics/extrapolation.md.
     """
