@@ -277,8 +277,10 @@ class _Walk:
 
     def _add_class(self, kind: type) -> None:
         """Add a class: one of the user's with its bases, methods and attributes."""
-        if _is_of_library(kind.__module__, kind.__qualname__, kind):
-            self._add_library(kind.__module__, kind.__qualname__)
+        # Some classes of C modules have a descriptor in place of a name.
+        module = kind.__module__ if isinstance(kind.__module__, str) else "builtins"
+        if _is_of_library(module, kind.__qualname__, kind):
+            self._add_library(module, kind.__qualname__)
             return
         self.has_users_code = True
         self._write("class", kind.__name__)
@@ -326,7 +328,7 @@ class _Walk:
             self._write(_installed(package))
 
     def _add_name(self, kind: type) -> None:
-        self._write("of", kind.__module__, kind.__qualname__)
+        self._write("of", str(kind.__module__), kind.__qualname__)
 
     def _write(self, *words: str) -> None:
         for word in words:

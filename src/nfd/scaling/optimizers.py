@@ -681,6 +681,9 @@ def optimizer_of(
             optimizers.append(source.constructor()([group.ready() for group in theirs], **for_it))
         else:
             optimizers.append(_made_by(source.constructor(), theirs, for_it, argument))
+            # A task, or a law of the user's, may train at other rates: a check says what these do.
+            if make is not None:
+                check_rates_are_kept(optimizers[-1], theirs, argument)
     return optimizers[0] if len(optimizers) == 1 else CombinedOptimizer(optimizers)
 
 
@@ -865,16 +868,20 @@ def _is_chosen(kind: type, name: str, value: Any) -> bool:
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own.values())
 
 
-def _check_rate(group: Mapping[str, Any], source: BaseGroup, argument: str) -> None:
-    """ValueError where a function of the user's has lost the learning rate of a group of the plan."""
-    planned = source.lr * source.lr_scale
-    # A scheduler that was made with the optimizer keeps the rate that it multiplies.
-    rate = float(group.get("initial_lr", group.get("lr", planned)))
-    if not math.isclose(rate, planned, rel_tol=1e-6):
-        raise InputError(
-            f"{argument} makes an optimizer that trains {' and '.join(source.roles)} tensors at a learning rate of "
-            f"{rate:g}; the plan has {planned:g}. Keep the lr of every group: lambda groups: torch.optim.AdamW(groups)."
-        )
+def check_rates_are_kept(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup], argument: str) -> None:
+    """ValueError where a function of the user's has lost the learning rates of the groups of the plan."""
+    group_of = {id(p): group for group in groups for p in group.parameters}
+    for group in optimizer.param_groups:
+        for source in (group_of[id(p)] for p in group["params"] if id(p) in group_of):
+            planned = source.lr * source.lr_scale
+            # A scheduler that was made with the optimizer keeps the rate that it multiplies.
+            rate = float(group.get("initial_lr", group.get("lr", planned)))
+            if not math.isclose(rate, planned, rel_tol=1e-6):
+                raise InputError(
+                    f"{argument} makes an optimizer that trains {' and '.join(source.roles)} tensors at a learning "
+                    f"rate of {rate:g}; the plan has {planned:g}. Keep the lr of every group: lambda groups: "
+                    "torch.optim.AdamW(groups)."
+                )
 
 
 def scale_settings(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup], argument: str) -> None:
@@ -904,8 +911,6 @@ def scale_settings(optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup]
                     "them further."
                 )
             group[setting.name] = scales[0](setting.name, value)
-        for source in sources:
-            _check_rate(group, source, argument)
 
 
 def check_kind(optimizer: torch.optim.Optimizer, planned: OptimizerLaw) -> None:
