@@ -41,6 +41,8 @@ _DERIVED = {
     *("_abc_impl", "__abstractmethods__"),
 }
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+# Whether two equal constants are one object differs between code that was compiled and code from a cache.
+_CONSTANTS = (tuple, frozenset, types.CodeType)
 _DEEPEST = 100_000
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
@@ -90,11 +92,12 @@ class _Walk:
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             self._write(type(value).__name__, repr(value))
             return
-        if id(value) in self._visited:
-            self._write("again", str(self._visited[id(value)]))
-            return
-        self._visited[id(value)] = len(self._visited)
-        self._alive.append(value)
+        if type(value) not in _CONSTANTS:
+            if id(value) in self._visited:
+                self._write("again", str(self._visited[id(value)]))
+                return
+            self._visited[id(value)] = len(self._visited)
+            self._alive.append(value)
         self._add_new(value)
 
     def _add_new(self, value: Any) -> None:
