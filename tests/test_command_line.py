@@ -123,7 +123,10 @@ def test_what_a_transfer_does_not_hold_is_refused(options: tuple[str, ...], said
     assert said in err
 
 
-@pytest.mark.parametrize("line", [("--widths=8,16", "setup.py"), ("--widths", "8", "16", "setup.py")])
+@pytest.mark.parametrize(
+    "line",
+    [("--widths=8,16", "setup.py"), pytest.param(("--widths", "8", "16", "setup.py"), marks=pytest.mark.slow)],
+)
 def test_the_file_may_follow_an_option_of_several_values(line: tuple[str, ...], command: Command) -> None:
     _, out, err = command("check", *line, "--depths", "2", "--steps", "2", "--executor", "inline")
     assert "widths 8, 16" in out, err
