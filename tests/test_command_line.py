@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
@@ -11,25 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.contract.common import ResidualMLP
+from tests.contract.test_commands import SETUP
 
 import nfd
 from nfd.cli import main
-
-SETUP = f"""
-import torch
-from torch import Tensor, nn
-
-{inspect.getsource(ResidualMLP)}
-
-def make_model(width, depth):
-    return ResidualMLP(width, depth)
-
-_samples = torch.Generator().manual_seed(0)
-batches = [
-    (torch.randn(4, 64, generator=_samples), torch.randint(10, (4,), generator=_samples)) for _ in range(2)
-]
-"""
 
 
 @pytest.fixture
