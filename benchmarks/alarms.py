@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.errors import RuleName
 from nfd.core.estimates import share
+from nfd.core.names import RuleName
 from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data import digits

@@ -53,8 +53,8 @@ from torch.nn import functional
 
 import nfd
 from benchmarks.byte_gpt import BYTES, LENGTH, held_out, windows
-from nfd.core.errors import RuleName
 from nfd.core.estimates import Interval, mean
+from nfd.core.names import RuleName
 from nfd.rates.optimum import Regret
 
 HEAD, BASE, DEPTH, WIDTHS = 32, 64, 2, (64, 128, 256, 512, 1024)

@@ -18,7 +18,7 @@ import nfd
 from benchmarks.counted import query_work
 from benchmarks.measure import Row, apart, best
 from benchmarks.show import terminal
-from nfd.core.errors import check_device
+from nfd.core.checks import check_device
 from nfd.core.machine import peak_memory
 from nfd.data import digits
 

@@ -15,7 +15,7 @@ from nfd.data import digits
 from nfd.wide.lazy_gaussian import LazyGaussian
 
 if TYPE_CHECKING:
-    from nfd.core.errors import NetworkWeights
+    from nfd.core.names import NetworkWeights
 
 ETA_C = 0.1
 

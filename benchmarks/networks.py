@@ -12,7 +12,7 @@ from benchmarks.counted import query_work
 from benchmarks.jobs import dense_run, revealed, unstored_run
 from benchmarks.measure import Limits, Round, Row, apart, best, limits, seconds
 from benchmarks.ratio import Ratio
-from nfd.core.errors import NetworkWeights
+from nfd.core.names import NetworkWeights
 
 SHARE = "share of the bound"
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks.embedding_rate import WIDTHS
 from benchmarks.real_ladders_charts import svg
-from nfd.core.files import Axes, Finding, write_text
+from nfd.core.files import write_text
+from nfd.core.findings import Axes, Finding
 from nfd.core.tables import Row
 from nfd.report.charts import chart_of
 

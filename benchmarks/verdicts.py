@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 import nfd
 from benchmarks.show import fill_page, markdown
-from nfd.core.errors import Axis, RuleName
 from nfd.core.estimates import Interval, share
 from nfd.core.files import write_json
+from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
 from nfd.data import digits
 from nfd.meters.verdict import is_fault, rows

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.machine import undisturbed
+from nfd.core.modes import undisturbed
 
 X = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (3, 4), generator=torch.Generator().manual_seed(1))

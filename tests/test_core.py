@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from nfd.core.activations import ACTIVATIONS, activation, gaussian_mean
-from nfd.core.errors import check_depth
+from nfd.core.checks import check_depth
 from nfd.core.estimates import Interval, combined, mean, satterthwaite, squared_distances, student
 from nfd.core.random import Increment, derive, generator
 from nfd.core.tables import as_text, table_of

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.handmade import HORIZONS, RATES, Ended, figure_1, figure_2, figure_3, figure_4, figure_5, figure_6
 
-from nfd.core.files import Finding
+from nfd.core.findings import Finding
 from nfd.data import digits
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure5, figure6
 from nfd.paper.figures.figure import DataSummary, dataset_for, findings, trained

@@ -11,7 +11,7 @@ import pytest
 from tests.browser import browser, seen
 
 from nfd.cli import main
-from nfd.core.files import Axes, Finding
+from nfd.core.findings import Axes, Finding
 from nfd.core.tables import visible
 from nfd.report.charts import MOST_ROWS, MOST_SERIES, left_out, thinned
 

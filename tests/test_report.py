@@ -15,7 +15,8 @@ from PIL import Image
 from tests.browser import Seen, browser, seen
 
 from nfd.cli import main
-from nfd.core.files import Axes, Finding, plain, write_json
+from nfd.core.files import write_json
+from nfd.core.findings import Axes, Finding, plain
 from nfd.paper.pages import claims_section
 from nfd.report.charts import chart_of, still
 from nfd.report.page import Section, figure_section, finding_section, page

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from nfd import Sweep
 from nfd.cli import main
-from nfd.core.files import INFINITE, Finding
+from nfd.core.findings import Finding
+from nfd.core.words import INFINITE
 from nfd.paper.findings import NAMES, findings
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import BLOCK_RULES, NARROW, Study

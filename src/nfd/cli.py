@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import cloudpickle
 
+from nfd.core.checks import check_choice, check_count
 from nfd.core.errors import (
-    BASE,
     INPUT,
     INTERRUPTED,
     OURS,
@@ -35,18 +35,17 @@ from nfd.core.errors import (
     StateError,
     UsageError,
     UsageWarning,
-    check_choice,
-    check_count,
     described,
     is_ours,
-    nearest,
     out_of_memory,
     place_of,
     users_frames,
 )
 from nfd.core.files import prepare_results
+from nfd.core.names import BASE
 from nfd.core.options import option, read_dataclass
 from nfd.core.tables import Lead, said, show, visible
+from nfd.core.words import nearest
 
 if TYPE_CHECKING:
     from nfd.families.family import Family

@@ -11,8 +11,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, check_count
-from nfd.core.machine import undisturbed
+from nfd.core.checks import check_count
+from nfd.core.errors import InputError
+from nfd.core.modes import undisturbed
 from nfd.core.random import generator
 
 # ---- A labelled image data set in memory: bytes, split, statistics, and batches in a deterministic order

@@ -14,7 +14,7 @@ import torch
 from torch import distributed, nn
 
 from nfd.core.errors import InputError, InputTypeError
-from nfd.scaling.model import listed
+from nfd.core.words import quoted
 from nfd.scaling.optimizers import SCALE, check_rates, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned, held_by
 from nfd.watch.bands import ALERTS, WatchRow
@@ -233,7 +233,7 @@ def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.op
     if wrong:
         kinds = " and ".join(type(optimizer).__name__ for optimizer in optimizers) or "trainer"
         raise InputError(
-            f"The {kinds} does not step {listed(wrong)} at the rates of the plan: it was made without its groups, for "
+            f"The {kinds} does not step {quoted(wrong)} at the rates of the plan: it was made without its groups, for "
             f"another plan or model, or before these were to train. {remedy}"
         )
     for optimizer in () if is_plain else optimizers:

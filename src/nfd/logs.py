@@ -20,7 +20,9 @@ from functools import cache
 from statistics import fmean
 from typing import Any, Literal
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, check_several, nearest
+from nfd.core.checks import check_choice, check_several
+from nfd.core.errors import InputError, InputTypeError
+from nfd.core.words import nearest, quoted
 
 Field = Literal[
     "width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length",
@@ -272,8 +274,7 @@ def _key(name: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(repr, names[:_SHOWN])) + more
+    return quoted(names, _SHOWN)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------

@@ -39,6 +39,14 @@ class Steeper(Bowl):
     growth = 1.0
 
 
+class Placed(Bowl):
+    """The same place from every seed."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        nn.init.constant_(self.place, 1.05)
+
+
 class Slope(Bowl):
     """A slope that is walked down in strides of the rate, and should be by about 1: the best rate is 1 / steps."""
 
@@ -69,6 +77,11 @@ def of_bowls(make_model: Any) -> nfd.Transfer:
     """Under the rule that leaves every rate as it is."""
     family = nfd.Family(make_model, (4, 2), "standard", "sgd")
     return nfd.transfer(family, nfd.Task(ONES[:3], height), [4, 16], [2], lr=(0.5, 0.7071, 1.0, 1.4142))
+
+
+def test_networks_that_are_the_same_for_two_seeds_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"make_model\(4, 2\) gives the same losses for seeds 0 and 1"):
+        of_bowls(Placed)
 
 
 def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_choice
+from nfd.core.checks import check_choice
 
 _Map = Callable[[Tensor], Tensor]
 _Moment = Callable[[Tensor, Tensor, Tensor], Tensor]

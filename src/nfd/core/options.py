@@ -12,7 +12,8 @@ from dataclasses import field, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from nfd.core.errors import InputError, closest, nearest
+from nfd.core.errors import InputError
+from nfd.core.words import closest, nearest
 
 _KINDS = {int: ("whole number", "N"), float: ("number", "X"), str: ("text", "TEXT")}
 _NUMBERS = re.compile(r"[-+.\d][^=]*,[^=]*")  # 32,64,128 in place of 32 64 128

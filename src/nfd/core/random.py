@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfd.core.errors import MAX_SEED
+from nfd.core.names import MAX_SEED
 
 
 def derive(seed: int, *names: str | int) -> int:

@@ -1,4 +1,4 @@
-"""What people see in a terminal: tables and progress."""
+"""What people see in a terminal: what an answer begins with, tables and progress."""
 
 from __future__ import annotations
 
@@ -118,19 +118,6 @@ _KEPT = "\n\t\u00ad\u200c\u200d"  # soft hyphens and joiners belong to words
 def short(value: object) -> str:
     """A value in a cell of a table: four digits of a number, nothing for None."""
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def in_letters(size: float) -> str:
-    """A number of parameters or tokens: ``"7B"``, ``"1.71T"``, ``"64"``."""
-    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if size >= 0.9995 * scale:
-            return f"{size / scale:.3g}{letter}"
-    return f"{size:.4g}"
-
-
-def in_words(size: Mapping[str, float]) -> str:
-    """``7B parameters and 4T tokens``."""
-    return " and ".join(f"{in_letters(x)} {name}" for name, x in size.items())
 
 
 def visible(text: str) -> str:

@@ -11,8 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from nfd.core.errors import InputError, InputTypeError, check_count, nearest
+from nfd.core.checks import check_count
+from nfd.core.errors import InputError, InputTypeError
 from nfd.core.random import derive
+from nfd.core.words import nearest
 
 _LIKE = {  # names of fields that follow width, the numbers of heads first, or depth
     "width": re.compile(

@@ -10,23 +10,11 @@ from typing import Any, Self, cast
 import torch
 from torch import nn
 
-from nfd.core.errors import (
-    BASE,
-    MOST,
-    RESOLUTION,
-    WIDEST,
-    InputError,
-    InputTypeError,
-    NetworkWeights,
-    RuleName,
-    check_choice,
-    check_count,
-    check_patterns,
-    check_seed,
-    check_takes,
-)
+from nfd.core.checks import check_choice, check_count, check_patterns, check_seed, check_takes
+from nfd.core.errors import InputError, InputTypeError
 from nfd.core.fingerprint import fingerprint
-from nfd.core.machine import told_type, users_type
+from nfd.core.modes import told_type, users_type
+from nfd.core.names import BASE, MOST, RESOLUTION, WIDEST, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.families.network import Network, ResNet

@@ -13,25 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core import activations
-from nfd.core.errors import (
-    MOST,
-    WIDEST,
-    Block,
-    Feedback,
-    InputError,
-    InputTypeError,
-    NetworkWeights,
-    Order,
-    Regime,
-    StateError,
-    check_choice,
-    check_count,
-    check_device,
-    check_dtype,
-    check_finite,
-    check_real,
-    check_seed,
-)
+from nfd.core.checks import check_choice, check_count, check_device, check_dtype, check_finite, check_real, check_seed
+from nfd.core.errors import InputError, InputTypeError, StateError
+from nfd.core.names import MOST, WIDEST, Block, Feedback, NetworkWeights, Order, Regime
 from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import MAX_ETA_C, ROLES, SPECTRAL, Power, Role, rule_named
 

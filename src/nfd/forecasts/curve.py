@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nfd.core.errors import InputError, InputTypeError, check_count, check_real
+from nfd.core.checks import check_count, check_real
+from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval
 from nfd.forecasts.posterior import Calibration
 from nfd.scaling.run import RateSchedule

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nfd.core.errors import InputError, check_choice
+from nfd.core.checks import check_choice
+from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
-from nfd.core.files import Axes, Finding, columns
-from nfd.core.tables import Lead, Row, in_words
+from nfd.core.findings import Axes, Finding, columns
+from nfd.core.tables import Lead, Row
+from nfd.core.words import in_words
 from nfd.forecasts.ladder import BestSplit, LadderLaw
 from nfd.forecasts.scaling_law import BestSize, ScalingLaw, amount
 

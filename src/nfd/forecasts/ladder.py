@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nfd.core.errors import InputError, check_real
+from nfd.core.checks import check_real
+from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
-from nfd.core.tables import Row, in_letters, in_words, rows_as_text
+from nfd.core.tables import Row, rows_as_text
+from nfd.core.words import in_letters, in_words
 from nfd.forecasts.law import HeldOut, Losses, Sizes, interval_of
 from nfd.forecasts.posterior import FREEDOM, VARIABLES, WIDE, Additive, Posterior, Prior, fit_additive, read_prior
 

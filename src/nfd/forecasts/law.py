@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from scipy.special import fdtrc, gammaincinv
 
-from nfd.core.errors import InputError, check_count
+from nfd.core.checks import check_count
+from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, f_tail
 
 Array = NDArray[np.float64]

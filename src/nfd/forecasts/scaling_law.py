@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_choice, check_count, check_real
+from nfd.core.checks import check_ascending, check_choice, check_count, check_real
+from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval, mean
-from nfd.core.machine import undisturbed
+from nfd.core.modes import undisturbed
+from nfd.core.names import MOST, WIDEST
 from nfd.core.tables import rows_as_text
 from nfd.forecasts.law import GOOD, HeldOut, Law, Losses, Sizes, check_sizes, fit_law
 from nfd.logs import Field, Log, LoggedRun, at_rate, read_log

@@ -33,9 +33,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS, Activation, activation, hermite_functions
-from nfd.core.errors import (
-    InputError,
-    KernelKind,
+from nfd.core.checks import (
     check_choice,
     check_depth,
     check_detached,
@@ -44,7 +42,10 @@ from nfd.core.errors import (
     check_numbers,
     check_real,
 )
-from nfd.core.machine import threads, undisturbed
+from nfd.core.errors import InputError
+from nfd.core.machine import threads
+from nfd.core.modes import undisturbed
+from nfd.core.names import KernelKind
 
 # ---- Infinite-width kernels as Gram matrices: ``nfd.kernel``
 

@@ -26,9 +26,7 @@ from torch import Tensor
 
 from nfd.core import activations
 from nfd.core.activations import Activation
-from nfd.core.errors import (
-    MOST,
-    InputError,
+from nfd.core.checks import (
     check_count,
     check_detached,
     check_device,
@@ -38,8 +36,11 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
+from nfd.core.errors import InputError
 from nfd.core.estimates import stderr
-from nfd.core.machine import memory_of, undisturbed
+from nfd.core.machine import memory_of
+from nfd.core.modes import undisturbed
+from nfd.core.names import MOST
 from nfd.core.random import derive, generator
 from nfd.scaling.rules import MAX_ETA_C
 

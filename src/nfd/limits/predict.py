@@ -17,24 +17,17 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from nfd.core.errors import (
-    MOST,
-    WIDEST,
-    InputError,
-    NetworkWeights,
-    check_choice,
-    check_count,
-    check_depth,
-    check_flag,
-    check_real,
-    check_seed,
-)
+from nfd.core.checks import check_choice, check_count, check_depth, check_flag, check_real, check_seed
+from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, Magnitude, combined, magnitude, rms, share, stderr
-from nfd.core.machine import memory_of, undisturbed
+from nfd.core.machine import memory_of
+from nfd.core.modes import undisturbed
+from nfd.core.names import MOST, WIDEST, NetworkWeights
 from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
+from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import Batch, Task, as_task
 from nfd.runs.trial import Curves, Observation, Observer, Step, Trial
@@ -745,12 +738,8 @@ class Ensembles:
         records = self.sweep.run_all({label: trials}, label)[label]
         curves = [self.sweep.curves(trial) for trial in trials]
         losses = [curve["loss"] for curve in curves]
-        if len(losses) > 1 and all(torch.equal(loss, losses[0]) for loss in losses[1:]):
-            raise InputError(
-                f"make_model({width}, {depth}) gives the same losses from every seed, but intervals come from "
-                "differences between seeds. Draw from the global streams of PyTorch, NumPy or Python, which are "
-                "seeded here."
-            )
+        outcomes = {seed: tuple(loss.tolist()) for seed, loss in zip(seeds, losses, strict=True)}
+        check_seeds_differ((width, depth), "losses", outcomes, only_if_all=True)
         steps = self.task.steps
         judged = [[record.metrics["test_loss"]] if "test_loss" in record.metrics else [] for record in records]
         padded = torch.stack([_padded(loss.double(), steps) for loss in losses])

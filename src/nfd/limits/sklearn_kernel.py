@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from nfd.core.errors import InputError, check_detached
-from nfd.core.machine import undisturbed
+from nfd.core.checks import check_detached
+from nfd.core.errors import InputError
+from nfd.core.modes import undisturbed
 from nfd.limits.kernels import checked_inputs, diagonal, gram_matrix
 
 Array = NDArray[np.float64]

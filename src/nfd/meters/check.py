@@ -15,23 +15,16 @@ import torch
 from rich.table import Column
 from torch import Tensor
 
-from nfd.core.errors import (
-    AXES,
-    MOST,
-    SEEDS,
-    WIDEST,
-    InputError,
-    check_ascending,
-    check_count,
-    check_flag,
-    check_real,
-    in_brief,
-)
+from nfd.core.checks import check_ascending, check_count, check_flag, check_real
+from nfd.core.errors import InputError, in_brief
 from nfd.core.estimates import interval
-from nfd.core.files import Axes, Finding, columns, expanded, write_json
-from nfd.core.machine import gradients
+from nfd.core.files import expanded, write_json
+from nfd.core.findings import Axes, Finding, columns
+from nfd.core.modes import gradients
+from nfd.core.names import AXES, MOST, SEEDS, WIDEST
 from nfd.core.random import global_state
 from nfd.core.tables import Lead, Row, as_text, rows_as_text, said, table_of
+from nfd.core.words import quoted
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
@@ -59,11 +52,12 @@ from nfd.meters.verdict import (
     rows,
     stacks_of,
 )
+from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
-from nfd.scaling.model import listed, tensors
+from nfd.scaling.model import tensors
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import as_written, outputs_of
@@ -219,15 +213,11 @@ def _row(record: Record) -> Row:
 
 def _check_seeds(runs: Sequence[Row]) -> None:
     """Refuse networks that begin alike from several seeds."""
-    seeds: dict[tuple[int, int, int], int] = {}
+    prints: dict[tuple[int, int], dict[int, int]] = {}
     for run in runs:
-        other = seeds.setdefault((run["width"], run["depth"], run["print"]), run["seed"])
-        if other != run["seed"]:
-            raise InputError(
-                f"make_model({run['width']}, {run['depth']}) gives the same network for seeds {other} and "
-                f"{run['seed']}, but intervals come from differences between seeds. Does it set a seed of its own, or "
-                "load weights? Draw from the global streams of PyTorch, NumPy or Python, which are seeded here."
-            )
+        prints.setdefault((run["width"], run["depth"]), {})[run["seed"]] = run["print"]
+    for size, by_seed in prints.items():
+        check_seeds_differ(size, "network", by_seed)
 
 
 # ---- the result ------------------------------------------------------------------------------------------------------
@@ -365,7 +355,7 @@ class Check:
     def notes(self) -> list[str]:
         """Warnings in words: random numbers in training, targets that repeat the inputs, matrices that never moved."""
         still = self.unmoved
-        stands = f"Note: no training moved {listed(still)}. {_STILL}"
+        stands = f"Note: no training moved {quoted(still)}. {_STILL}"
         told = ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still), (f"Note: {self.unjudged}", self.unjudged))
         of_plan = [f"Note: {sentence}" for sentence in self.tested]
         return [*self.of_runs, *(note for note, holds in told if holds), *of_plan]
@@ -376,7 +366,7 @@ class Check:
         ways: dict[tuple[str, str, bool], list[Suspect]] = {}
         for suspect in self.suspects:
             ways.setdefault((suspect.axis, suspect.what, suspect.excess.value > 0), []).append(suspect)
-        alike = {str(first): listed([s.tensor for s in others]) for first, *others in ways.values()}
+        alike = {str(first): quoted([s.tensor for s in others]) for first, *others in ways.values()}
         return [f"{first}{f'. Likewise {others}' if others else ''}." for first, others in alike.items()]
 
     @property

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, check_count
+from nfd.core.checks import check_count
+from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval, ratio_of_means
 from nfd.runs.task import Pair, check_labels, cut
 from nfd.scaling.samples import batch_size

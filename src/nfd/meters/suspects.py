@@ -30,9 +30,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import Axis, InputError, RuleName
+from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval, pooled_slope, rms
-from nfd.core.machine import undisturbed
+from nfd.core.modes import undisturbed
+from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
 from nfd.families.family import Family
 from nfd.families.member import Member

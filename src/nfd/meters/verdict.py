@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nfd.core.errors import AXES, Axis, RuleName
 from nfd.core.estimates import UNKNOWN, Interval, log_slope, mean, pooled_slope
-from nfd.core.machine import undisturbed
+from nfd.core.modes import undisturbed
+from nfd.core.names import AXES, Axis, RuleName
 from nfd.core.tables import Row
 from nfd.families.streams import EndGradients
 from nfd.scaling.model import modules, numberless

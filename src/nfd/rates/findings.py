@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nfd.core.errors import AXES, Axis
 from nfd.core.estimates import UNKNOWN, Interval, mean
-from nfd.core.files import Axes, Finding, columns, listed, numbers
+from nfd.core.findings import Axes, Finding, columns, numbers
+from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
+from nfd.core.words import listed
 from nfd.rates.optimum import Scores, in_words, rate_in_words
 from nfd.rates.transfer import RateAgainst, RuleTransfer, Transfer
 from nfd.scaling.rules import RULES

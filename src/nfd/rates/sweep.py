@@ -7,30 +7,21 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from nfd.core.errors import (
-    MOST,
-    WIDEST,
-    InputError,
-    InputTypeError,
-    RuleName,
-    check_ascending,
-    check_choice,
-    check_count,
-    check_flag,
-    check_real,
-    check_several,
-)
-from nfd.core.machine import undisturbed
+from nfd.core.checks import check_ascending, check_choice, check_count, check_flag, check_real, check_several
+from nfd.core.errors import InputError, InputTypeError
+from nfd.core.modes import undisturbed
+from nfd.core.names import MOST, WIDEST, RuleName
 from nfd.families.family import Family, as_family
 from nfd.rates.optimum import LEARNT, Regret, Scores, Size, rounded
 from nfd.rates.transfer import TOLERANCE, RateAgainst, RuleTransfer, Transfer, compared
 from nfd.runs.losses import classes_last
+from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep, upset_in
 from nfd.runs.task import Batch, Task, as_task, knows_steps
 from nfd.runs.trial import Trial
@@ -354,17 +345,13 @@ class _Question:
 
 def _check_seeds(records: Sequence[Record]) -> None:
     """Refuse networks that are the same for every seed."""
-    losses: dict[int, list[float]] = {}
+    losses: dict[int, tuple[float, ...]] = {}
     for record in records:
-        losses.setdefault(record.config["seed"], []).extend(record.metrics.values())
-    for one, other in combinations(losses, 2):
-        if losses[one] == losses[other] and any(record.status == "done" for record in records):
-            width, depth = (records[0].config[name] for name in ("width", "depth"))
-            raise InputError(
-                f"make_model({width}, {depth}) gives the same losses for seeds {one} and {other}, but intervals come "
-                "from differences between seeds. Draw from the global streams of PyTorch, NumPy or Python, which are "
-                "seeded here."
-            )
+        seed = record.config["seed"]
+        losses[seed] = (*losses.get(seed, ()), *record.metrics.values())
+    if any(record.status == "done" for record in records):
+        size = records[0].config["width"], records[0].config["depth"]
+        check_seeds_differ(size, "losses", losses)
 
 
 # ---- Grids of rates --------------------------------------------------------------------------------------------------

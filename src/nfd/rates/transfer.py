@@ -12,8 +12,10 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
+from nfd.core.checks import check_choice, check_real
+from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval, mean
+from nfd.core.names import AXES, Axis
 from nfd.core.tables import Lead, Row, Tone, rows_as_text, said
 from nfd.logs import Field, Log, LoggedRun, read_log
 from nfd.rates.optimum import Array, Regret, Scores, Size, fitted_exponent, in_words, rate_in_words

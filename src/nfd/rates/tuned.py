@@ -7,10 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from nfd.core.errors import RULE, InputError
+from nfd.core.errors import InputError
 from nfd.core.estimates import Interval
-from nfd.core.files import expanded, listed
+from nfd.core.files import expanded
+from nfd.core.names import RULE
 from nfd.core.tables import Row
+from nfd.core.words import listed
 from nfd.rates.optimum import in_words, rate_in_words
 
 _RESULT = "result.json"

@@ -15,7 +15,8 @@ from typing import Any, TypeGuard, cast
 import altair as alt
 import vl_convert
 
-from nfd.core.files import Axes, Finding, SeriesRole, write_csv
+from nfd.core.files import write_csv
+from nfd.core.findings import Axes, Finding, SeriesRole
 from nfd.core.tables import Row, visible
 
 Chart = alt.LayerChart

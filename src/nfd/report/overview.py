@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nfd.core.errors import InputError
-from nfd.core.files import Finding, staged, write_json, write_text
+from nfd.core.files import staged, write_json, write_text
+from nfd.core.findings import Finding
 from nfd.core.tables import Lead, Tone, short
 from nfd.report.page import Section, figure_section, finding_section, page
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from nfd.core.files import Finding, plain, staged, write_csv, write_json, write_text
+from nfd.core.files import staged, write_csv, write_json, write_text
+from nfd.core.findings import Finding, plain
 from nfd.core.tables import Lead, Tone, visible
 from nfd.report.charts import (
     DARK,

@@ -23,7 +23,9 @@ from typing import Any, get_args
 import cloudpickle
 
 from nfd.core import machine
-from nfd.core.errors import ExecutorName, InputError, InputTypeError, check_choice, check_count, described
+from nfd.core.checks import check_choice, check_count
+from nfd.core.errors import InputError, InputTypeError, described
+from nfd.core.names import ExecutorName
 
 _DIED_TWICE = "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if for memory"
 _LIFE_SIGN = 1.0  # seconds between two looks whether a process lives

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, in_brief
+from nfd.core.checks import check_choice
+from nfd.core.errors import InputError, InputTypeError, in_brief
 from nfd.scaling.samples import outputs_of, shape_of, tensors_in, typed
 
 IGNORED = -100  # the target of positions that no loss counts, such as padding; PyTorch's ignore_index

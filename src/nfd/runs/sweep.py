@@ -17,11 +17,12 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, StateError, UsageWarning, check_count, check_device, check_flag
-from nfd.core.files import listed
-from nfd.core.machine import undisturbed
+from nfd.core.checks import check_count, check_device, check_flag
+from nfd.core.errors import InputError, InputTypeError, StateError, UsageWarning
+from nfd.core.modes import undisturbed
 from nfd.core.notices import tell
 from nfd.core.tables import bar
+from nfd.core.words import listed
 from nfd.families.family import Family
 from nfd.runs.executors import Executor, Inline, executor_named
 from nfd.runs.trial import CODE, Trial, hashed

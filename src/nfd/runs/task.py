@@ -15,17 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    blaming,
-    check_choice,
-    check_real,
-    check_several,
-    check_takes,
-)
+from nfd.core.checks import check_choice, check_real, check_several, check_takes
+from nfd.core.errors import InputError, InputTypeError, blaming
 from nfd.core.fingerprint import fingerprint
-from nfd.core.machine import plain
+from nfd.core.modes import plain
 from nfd.runs.losses import IGNORED, LOSSES, MODELS_OWN, loss_of
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.samples import batch_size, check_sample, mapped, on_device, shape_of, tensors_in

@@ -16,17 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    NetworkWeights,
-    UsageError,
-    described,
-    in_brief,
-    place_of,
-    trace_of,
-)
+from nfd.core.errors import InputError, InputTypeError, UsageError, described, in_brief, place_of, trace_of
 from nfd.core.fingerprint import fingerprint
+from nfd.core.names import NetworkWeights
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
 from nfd.families.member import NO_DECAY, Member

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, blaming, check_count, check_takes
-from nfd.core.machine import default_type, users_type
+from nfd.core.checks import check_count, check_takes
+from nfd.core.errors import InputError, InputTypeError, blaming
+from nfd.core.modes import default_type, users_type
+from nfd.core.names import MOST, WIDEST
 from nfd.core.random import global_streams
 from nfd.scaling.model import (
     Blocks,

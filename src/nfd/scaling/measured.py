@@ -451,9 +451,10 @@ class Measurement:
         first = self.norms[PANEL[0]]
         norms = ", ".join(f"{r} x {c}: {value / first:.3g}" for (r, c), value in self.norms.items())
         vectors = "not stepped" if self.vector_unit is None else units[self.vector_unit]
+        in_parts = f", in parts: {', '.join(split)}" if split else ""
         lines = [
             f"{self.name}: updates of degree {self.degree:g} in the gradient",
-            f"matrices     {units[self.unit]}{f', in parts: {listed(split)}' if split else ''}",
+            f"matrices     {units[self.unit]}{in_parts}",
             f"vectors      {vectors}",
             f"norms        {norms}, over that of {PANEL[0][0]} x {PANEL[0][1]}",
             f"epsilon      {'beside the entries of the gradient' if self.epsilon else 'none of entries'}",
@@ -492,7 +493,7 @@ class Measurement:
         """What a plan says of the optimizer."""
         split = [f"[{rows}, {columns}] in {count}" for (rows, columns), count in self.parts.items() if count > 1]
         if split:
-            return (f"{self.name} normalises some matrices in parts, as it was seen to step {listed(split)}.",)
+            return (f"{self.name} normalises some matrices in parts, as it was seen to step {', '.join(split)}.",)
         return ()
 
     def fits(self, law: OptimizerLaw) -> bool:
@@ -540,11 +541,6 @@ class Measurement:
 
 AT_ANY_RATE, OF_WEIGHTS, OF_GRADIENT = "weights, at any rate", "weights", "gradient"
 _DEGREE = 0.02
-
-
-def listed(parts: Sequence[str]) -> str:
-    """Parts of a sentence."""
-    return ", ".join(parts)
 
 
 def _unit_name(unit: Power) -> str:

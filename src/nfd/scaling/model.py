@@ -17,7 +17,9 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from nfd.core.errors import InputError, InputTypeError, check_real
+from nfd.core.checks import check_real
+from nfd.core.errors import InputError, InputTypeError
+from nfd.core.words import quoted
 
 # ---- Dotted names of modules and tensors: patterns, what those of several blocks share, and lists of them
 
@@ -37,12 +39,6 @@ def matches(name: str, pattern: str) -> bool:
 def numberless(name: str) -> str:
     """A name with ``*`` for every number: the same for what corresponds in several blocks or experts."""
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", name)
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """So many of the names, in quotes, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(map(repr, names[:most]))}{more}"
 
 
 # ---- Modules by name.
@@ -212,13 +208,13 @@ def check_plannable(model: nn.Module, *, scaled: bool = False) -> None:
     trained = {name for name, t in own.items() if t.parameter.requires_grad and not t.is_vector}
     if found := [name for name, part in modules(model).items() if getattr(part, "is_deferred", False) is True]:
         raise InputError(
-            f"A plan is for stored weights; these layers are deferred: {listed(found)}. Plan or check the same model "
+            f"A plan is for stored weights; these layers are deferred: {quoted(found)}. Plan or check the same model "
             "with stored weights, at any width on the meta device, and let nfd.defer(model, plan) replace them. "
             "Networks of nfd have their own net.param_groups, for nfd.SGD."
         )
     if found := [name for name, t in own.items() if t.parameter.is_complex()]:
         raise InputError(
-            f"A plan scales real parameters; these are complex: {listed(found)}. Hold both parts in one real parameter "
+            f"A plan scales real parameters; these are complex: {quoted(found)}. Hold both parts in one real parameter "
             "(torch.view_as_complex(parameter) in forward)."
         )
     computed = dict.fromkeys(numberless(how) for name, how in parametrized(model).items() if name in trained)

@@ -33,14 +33,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    StateError,
-    check_choice,
-    check_real,
-    nearest,
-)
+from nfd.core.checks import check_choice, check_real
+from nfd.core.errors import InputError, InputTypeError, StateError
+from nfd.core.words import nearest
 from nfd.scaling.rules import MAX_RATE, Power, rule_named
 
 EACH_ENTRY = Power()  # entries of an update of order one

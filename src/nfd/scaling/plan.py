@@ -17,26 +17,19 @@ from pydantic import TypeAdapter
 from rich.table import Column
 from torch import Tensor, nn
 
-from nfd.core.errors import (
-    InputError,
-    InputTypeError,
-    RuleName,
-    check_device,
-    check_patterns,
-    check_real,
-    check_seed,
-    nearest,
-)
+from nfd.core.checks import check_device, check_patterns, check_real, check_seed
+from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
+from nfd.core.names import RuleName
 from nfd.core.random import generator
 from nfd.core.tables import as_text, table_of
+from nfd.core.words import nearest, quoted
 from nfd.scaling.model import (
     Scaled,
     TensorInfo,
     block_of,
     in_any_block,
-    listed,
     matches,
     modules,
     stacks_of,
@@ -794,7 +787,7 @@ def held_as_planned(model: nn.Module, entries: Mapping[str, Entry]) -> dict[str,
     """What a model holds of every tensor of a plan; ValueError when it is not the model that was planned."""
     held = held_by(model)
     parts = {"missing": entries.keys() - held.keys(), "not planned": held.keys() - entries.keys()}
-    said = [f"{state}: {listed(sorted(names))}." for state, names in parts.items() if names]
+    said = [f"{state}: {quoted(sorted(names))}." for state, names in parts.items() if names]
     for name, own in held.items():
         planned = entries[name].shape if name in entries else own.shape
         if own.shape != planned and not is_sharded(own.parameters[0]) and len(said) < 3:
@@ -848,7 +841,7 @@ def _materialise(plan: Plan, model: nn.Module, device: torch.device) -> None:
     unknown += [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if unknown:
         raise InputError(
-            f"{listed(unknown)} are on the meta device, and the plan does not know their numbers, or hooks. Build "
+            f"{quoted(unknown)} are on the meta device, and the plan does not know their numbers, or hooks. Build "
             "the model under nfd.meta_matrices(), where buffers and vectors have numbers, or under no such context."
         )
     made: dict[int, nn.Parameter] = {}

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import OPTIMIZER, RULE, InputError, InputTypeError, RuleName, check_choice, check_patterns
-from nfd.core.machine import gradients, plain
+from nfd.core.checks import check_choice, check_patterns
+from nfd.core.errors import InputError, InputTypeError
+from nfd.core.modes import gradients, plain
+from nfd.core.names import OPTIMIZER, RULE, RuleName
+from nfd.core.words import quoted
 from nfd.scaling.base import (
     Base,
     Constructor,
@@ -32,7 +35,6 @@ from nfd.scaling.model import (
     check_plannable,
     container_of,
     in_any_block,
-    listed,
     modules,
     parametrized,
     places_of,
@@ -171,7 +173,7 @@ def plan(
         swapped = (constructor.depth, constructor.width)
         notes.append(_SWAPPED.format(constructor.width, constructor.depth, made.width, made.depth, swapped))
     if frozen := [name for name, p in model.named_parameters() if not p.requires_grad]:
-        notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {listed(frozen)}.")
+        notes.append(f"Tensors that do not train keep the start that they have, and have no rate: {quoted(frozen)}.")
     notes += [*trains.notes, *notes_on(optimizer, trains)]
     notes += _rounded_away(made, model)
     if trains.rest is not None:
@@ -279,7 +281,7 @@ def _plan_of_any(
             notes.append(_OWN_DEPTH)
         elif deep := _starts_by_depth(structure, tuned, Base.of(compared, blocks)):
             entries |= {name: replace(entries[name], start=start) for name, start in deep.items()}
-            notes.append(f"The constructor begins {listed([*deep])} by depth; they begin as in a model of this depth.")
+            notes.append(f"The constructor begins {quoted([*deep])} by depth; they begin as in a model of this depth.")
     made = replace(started, width=m, depth=depth, entries=entries)
     found, unseen, logits = _factors_over_base(made, structure, model, compared, constructor, blocks, sample)
     notes += [_UNSEEN + unseen] if unseen else []
@@ -288,7 +290,7 @@ def _plan_of_any(
     entries = with_own_constants(structure, entries, rule)
     notes += [*of_own, *of_head]
     if kept := dict.fromkeys(in_any_block(n, structure.blocks) for n, e in entries.items() if e.start.kept):
-        notes.append(f"Kept as the constructor makes them, and not drawn anew: {listed([*kept], 4)}.")
+        notes.append(f"Kept as the constructor makes them, and not drawn anew: {quoted([*kept], 4)}.")
     if rule.scales_depth:
         own = {n: depths[block_of(f"{n}.", structure.blocks) or ""] for n in sorted(traced.unscaled)}
         branches = {name: rule.std("outer").at(1.0, 1.0, ratio) for name, ratio in own.items() if ratio != 1}
@@ -297,7 +299,7 @@ def _plan_of_any(
     if logits:
         notes.append(
             _GROWN_HEADS.format(
-                listed([*dict.fromkeys(in_any_block(n, structure.blocks) for n in logits)]), max(logits.values())
+                quoted([*dict.fromkeys(in_any_block(n, structure.blocks) for n in logits)]), max(logits.values())
             )
         )
     elif traced.attends and logits is None:
@@ -517,12 +519,12 @@ def with_own_factors(
     notes = []
     if met:
         notes.append(
-            f"The model's own forward pass multiplies {listed([*met], 8)} by factors that change with size: starts and "
+            f"The model's own forward pass multiplies {quoted([*met], 8)} by factors that change with size: starts and "
             "rates make up for that."
         )
     if left:
         notes.append(
-            f"The forward pass multiplies {listed([*left])} by factors that change with size in more than one way; "
+            f"The forward pass multiplies {quoted([*left])} by factors that change with size in more than one way; "
             "the plan does not make up for them. Give each one factor, and pass make_model=."
         )
     return made, notes

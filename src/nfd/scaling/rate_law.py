@@ -33,7 +33,8 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import least_squares, minimize
 from scipy.special import expit, logsumexp, ndtri
 
-from nfd.core.errors import InputError, InputTypeError, check_real
+from nfd.core.checks import check_real
+from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval, student
 from nfd.core.tables import Row, rows_as_text
 

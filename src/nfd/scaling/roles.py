@@ -12,6 +12,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
+from nfd.core.words import quoted
 from nfd.scaling.graph import (
     Branch,
     Factors,
@@ -37,7 +38,6 @@ from nfd.scaling.model import (
     container_of,
     counterpart,
     in_any_block,
-    listed,
     matches,
     modules,
     numberless,
@@ -208,7 +208,7 @@ def _what_starts(start: Operation) -> str:
     factors = [o for o in (start, *start.operands) if o.name in ("Mul", "Div") and o.data]
     parameters = [p for o in factors for weight in o.weights for p in parameters_of(weight)]
     if parameters:
-        names = listed([*dict.fromkeys(numberless(cast(str, p.tensor)) for p in parameters)])
+        names = quoted([*dict.fromkeys(numberless(cast(str, p.tensor)) for p in parameters)])
         return (
             f"is multiplied by {names}, and how fast such numbers may move at another depth no rule says. Use "
             "rule='mup', which keeps depth out, or build the model without them"

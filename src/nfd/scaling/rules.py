@@ -40,7 +40,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, cast, get_args
 
-from nfd.core.errors import InputError, Regime, RuleName, check_choice
+from nfd.core.checks import check_choice
+from nfd.core.errors import InputError
+from nfd.core.names import Regime, RuleName
 
 MAX_RATE = 1e37  # of one tensor, that float32 holds
 ADAM_EPSILON = 1e-8  # of the base

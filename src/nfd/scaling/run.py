@@ -14,7 +14,8 @@ from typing import Literal, Protocol, get_args
 
 from rich.table import Column
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_real
+from nfd.core.checks import check_choice, check_count, check_real
+from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.optimizers import Follows, Hyperparameter, OptimizerLaw, law_of

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError, blaming, check_finite
-from nfd.core.machine import default_type, plain
+from nfd.core.checks import check_finite
+from nfd.core.errors import InputError, InputTypeError, blaming
+from nfd.core.modes import default_type, plain
 
 
 def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:

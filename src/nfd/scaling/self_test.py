@@ -24,13 +24,15 @@ from typing import Any, Literal
 
 import torch
 
-from nfd.core.errors import InputError, check_count, check_flag
-from nfd.core.machine import gradients
+from nfd.core.checks import check_count, check_flag
+from nfd.core.errors import InputError
+from nfd.core.modes import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text, said
+from nfd.core.words import quoted
 from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.carried import Axis, Carrier
-from nfd.scaling.model import in_any_block, listed
+from nfd.scaling.model import in_any_block
 from nfd.scaling.one_pass import ELEMENTWISE, FACTOR, LOOKUPS, PRODUCTS, SMALLEST, Bench, Pass
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import told_by
@@ -208,7 +210,7 @@ def _causes(off: Sequence[Reading]) -> list[str]:
         if row.quantity != "start":
             texts.append(f"{row}. {_STREAM[row.quantity]}")
     spread = max((row.power for row in updates), default=0.0) - min((row.power for row in updates), default=0.0)
-    names = listed([row.kind for row in updates], 4)
+    names = quoted([row.kind for row in updates], 4)
     if len(updates) > 1 and spread < LIMIT:
         power = sum(row.power for row in updates) / len(updates)
         texts.append(f"The effect of updates of {names} is off by {axis}^{power:+.2f} alike. {_ALIKE}")

@@ -29,9 +29,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
+from nfd.core.words import quoted
 from nfd.meters.check import Check
 from nfd.meters.suspects import decayed_gains
-from nfd.scaling.model import TensorInfo, listed, numberless
+from nfd.scaling.model import TensorInfo, numberless
 from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_by_class, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned
 from nfd.scaling.rules import rule_named
@@ -472,7 +473,7 @@ class RateCheck:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
                 own, planned = type(steppers[alien[0]]).__name__, laws[alien[0]].name
-                reason = f"the plan is for {planned}; the optimizer of {listed(alien)} is {own}"
+                reason = f"the plan is for {planned}; the optimizer of {quoted(alien)} is {own}"
                 tensors = [Deviation(name, rates[name], 0.0) for name in alien]
                 return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
         others = _others_by_law(rates, laws, scales)
@@ -503,7 +504,7 @@ class RateCheck:
             reason = f"{len(others)} tensors decay otherwise than planned: {_in_words(others, 'weight decay')}"
             return [_off_plan(Cause.OPTIMIZER, "weight decay", others, reason, step)]
         if gains := decayed_gains(self.plan, decays):
-            reason = f"weight decay pulls gains to 0 while other vectors are spared: {listed(gains)}"
+            reason = f"weight decay pulls gains to 0 while other vectors are spared: {quoted(gains)}"
             return [
                 _off_plan(Cause.OPTIMIZER, "weight decay", [Deviation(n, decays[n], 0.0) for n in gains], reason, step)
             ]
@@ -588,7 +589,7 @@ def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mappin
     lacking, more = {layer for layer in known - named if all(layer in run.layers for run in ladder.runs)}, drawn - known
     if (lacking or more) and named & known:
         parts = (("its networks alone have", lacking), ("the model alone has", more))
-        texts = [f"{owner} {listed(sorted(names))}" for owner, names in parts if names]
+        texts = [f"{owner} {quoted(sorted(names))}" for owner, names in parts if names]
         raise InputError(
             f"expected is a check of networks with other layers: {', and '.join(texts)}. Check networks of the "
             "model's own kind, with the same options."

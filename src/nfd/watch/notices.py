@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from torch import distributed
 
-from nfd.core.errors import check_choice
+from nfd.core.checks import check_choice
 from nfd.core.notices import tell
 
 OnAlert = Literal["warn", "stop", "raise"]

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from nfd.core.errors import InputTypeError
-from nfd.core.files import Axes, Finding, expanded, replace_file
+from nfd.core.files import expanded, replace_file
+from nfd.core.findings import Axes, Finding
 from nfd.core.tables import Lead, Row, short
 from nfd.meters.verdict import METERS
 from nfd.report.page import Label, Section, figure_section, finding_section, page

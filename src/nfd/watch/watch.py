@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed, in_brief
-from nfd.core.machine import gradients
+from nfd.core.checks import check_count, check_flag, check_seed
+from nfd.core.errors import InputError, InputTypeError, in_brief
+from nfd.core.modes import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text
 from nfd.families.member import Member

@@ -14,8 +14,10 @@ from rich.table import Column
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.errors import BasisName, InputError, InputTypeError, check_choice, check_patterns, check_seed
-from nfd.core.machine import gradients
+from nfd.core.checks import check_choice, check_patterns, check_seed
+from nfd.core.errors import InputError, InputTypeError
+from nfd.core.modes import gradients
+from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless

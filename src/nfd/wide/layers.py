@@ -12,23 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from nfd.core.errors import (
-    WIDEST,
-    BasisName,
-    Feedback,
-    InputError,
-    InputTypeError,
-    Space,
-    StateError,
-    check_choice,
-    check_count,
-    check_device,
-    check_dtype,
-    check_flag,
-    check_real,
-    check_seed,
-)
-from nfd.core.machine import gradients, threads_for
+from nfd.core.checks import check_choice, check_count, check_device, check_dtype, check_flag, check_real, check_seed
+from nfd.core.errors import InputError, InputTypeError, StateError
+from nfd.core.machine import threads_for
+from nfd.core.modes import gradients
+from nfd.core.names import WIDEST, BasisName, Feedback, Space
 from nfd.core.random import Increment, ambient_seed, generator
 from nfd.wide.lazy_gaussian import LazyGaussian
 from nfd.wide.learned import RandomPlusLowRank

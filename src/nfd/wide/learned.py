@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfd.core.errors import Space
+from nfd.core.names import Space
 from nfd.core.random import Increment
 from nfd.wide.basis import (
     BLOCKS,

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, StateError, check_choice, check_count, check_real
+from nfd.core.checks import check_choice, check_count, check_real
+from nfd.core.errors import InputError, StateError
 from nfd.wide.basis import TOLERANCE, padded
 from nfd.wide.parameters import Coefficients, Guarded
 

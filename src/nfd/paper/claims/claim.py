@@ -291,6 +291,6 @@ def span(samples: Tensor) -> Interval:
     return Interval(float(samples.max()), 0.0, float(samples.min()), float(samples.max()))
 
 
-def listed(intervals: dict[str, Interval]) -> str:
+def itemised(intervals: dict[str, Interval]) -> str:
     """Intervals with their names, for a reading."""
     return "; ".join(f"{name} {value}" for name, value in intervals.items())

@@ -65,7 +65,7 @@ def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
         return undecided("At every depth networks learn nothing or diverge.")
     depth, gap = list(gaps.items())[-1]
     rest = [L for L in sorted(runs.values("depth")) if depth < L]
-    reading = f"Gap over progress: {_listed(gaps)}."
+    reading = f"Gap over progress: {_gaps_in_words(gaps)}."
     if rest:
         reading += f" {_none_learns(rest)}"
     verdict = inside(gap, -ALIGNED, ALIGNED).opposite
@@ -83,7 +83,7 @@ def _learning(runs: Runs, classes: int) -> list[int]:
     return [L for L, progress in made.items() if progress.low > _LEARNT]
 
 
-def _listed(gaps: dict[int, Interval]) -> str:
+def _gaps_in_words(gaps: dict[int, Interval]) -> str:
     return "; ".join(f"{apart_said(gap)} at depth {L}" for L, gap in gaps.items())
 
 
@@ -139,9 +139,9 @@ def _aligns(evidence: Evidence) -> Judged:
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
     _, deep = _ends(runs)
     if missing := _compared(runs, evidence.classes, deep):
-        return undecided(f"Gap over progress: {_listed(gaps)}. {_none_learns(missing)}")
+        return undecided(f"Gap over progress: {_gaps_in_words(gaps)}. {_none_learns(missing)}")
     gap = gaps[deep]
-    reading = f"Gap over progress: {_listed(gaps)}; {figure4.gap(runs, deep)} nats at depth {deep}."
+    reading = f"Gap over progress: {_gaps_in_words(gaps)}; {figure4.gap(runs, deep)} nats at depth {deep}."
     return between(
         gap, -ALIGNED, ALIGNED, reading, *_other_rates(evidence), "squared loss, single samples: docs/two-limits.md",
         "the first step alone: corollary1-first-step",
@@ -166,7 +166,7 @@ def _closes(evidence: Evidence) -> Judged:
     pairs = torch.stack([figure4.late(runs, L) for L in depths], 1)
     power = interval(lambda p: _fall(depths, p.unbind(1), evidence), pairs)
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
-    reading = f"Gap over progress: {_listed(gaps)}; it goes as {power_said('L', power)}."
+    reading = f"Gap over progress: {_gaps_in_words(gaps)}; it goes as {power_said('L', power)}."
     return _shrinks(power, reading, *_other_rates(evidence))
 
 

@@ -18,7 +18,7 @@ from nfd.paper.claims.claim import (
     Evidence,
     Judged,
     as_fast_as,
-    listed,
+    itemised,
     near,
     ratio,
     rescued,
@@ -88,8 +88,8 @@ def _corollary(evidence: Evidence) -> Judged:
     }
     variants["twice the width"] = change_ratio(evidence, depths[-1], more=2)
     verdict, condition = rescued(near(last, 1.0), {name: near(value, 1.0) for name, value in variants.items()})
-    reading = f"Standard over decoupled: {listed(by_depth)}; by the kernels at infinite width: {exact}. At {at}: "
-    return Judged(last, verdict, f"{reading}{listed(variants)}.{condition}", (*by_depth, *variants))
+    reading = f"Standard over decoupled: {itemised(by_depth)}; by the kernels at infinite width: {exact}. At {at}: "
+    return Judged(last, verdict, f"{reading}{itemised(variants)}.{condition}", (*by_depth, *variants))
 
 
 FIRST_STEP = (
@@ -157,7 +157,7 @@ def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> 
     worst = max(base.values(), key=lambda apart: apart.value)
     verdict = together(near(apart) for apart in base.values())
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
-    reading = f"Relative distance: {listed(base)}; with {listed(variants)}.{condition}"
+    reading = f"Relative distance: {itemised(base)}; with {itemised(variants)}.{condition}"
     return Judged(worst, verdict, reading, tuple(variants))
 
 
@@ -184,7 +184,7 @@ def _vanishing(evidence: Evidence) -> Judged:
         paired.append(solved(evidence, L, eq5=True) - without)
         sizes[f"L = {L}"] = relative(paired[-1], without)
     fall = interval(lambda r: log_slope(depths, systematic(r)), torch.stack(paired, 1))
-    reading = f"It moves outputs by {listed(sizes)}, relative, which goes as L^{fall}. What it leaves out: "
+    reading = f"It moves outputs by {itemised(sizes)}, relative, which goes as L^{fall}. What it leaves out: "
     return as_fast_as(fall, RATE, f"{reading}claims equation-5 and theorem-1.", *sizes)
 
 
@@ -222,7 +222,9 @@ def _theorem(evidence: Evidence) -> Judged:
         return distance(prediction, trained(evidence, depths[-1], feedback, name=name, eta_c=eta_c))
 
     variants = {"tanh": deepest("shared", "tanh"), "a quarter of eta_c": deepest("shared", eta_c=ETA_C / 4)}
-    reading = f"Relative distance: {listed(distances)}; it goes as L^{fall}. At the largest depth: {listed(variants)}; "
+    reading = (
+        f"Relative distance: {itemised(distances)}; it goes as L^{fall}. At the largest depth: {itemised(variants)}; "
+    )
     reading += f"decoupled networks {deepest('independent')}."
     verdict = near(last)
     if verdict == ClaimVerdict.FAILS and fall.low < RATE + FASTER:

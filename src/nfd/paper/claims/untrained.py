@@ -36,7 +36,7 @@ from nfd.paper.claims.claim import (
     fast,
     flat,
     inside,
-    listed,
+    itemised,
     near,
     over,
     rescued,
@@ -97,7 +97,7 @@ def _bound(evidence: Evidence) -> Judged:
     worst = min(ratios.values(), key=lambda ratio: ratio.low)
     verdict = together(inside(ratio, 1.0, math.inf) for ratio in ratios.values())
     limit = f"The bound tends to c_1 = {C_1:.2f} at infinite width (here {counts.width})."
-    return Judged(worst, verdict, f"E h_L over the bound: {listed(ratios)}. {limit}", tuple(ratios))
+    return Judged(worst, verdict, f"E h_L over the bound: {itemised(ratios)}. {limit}", tuple(ratios))
 
 
 def grows(power: Interval) -> ClaimVerdict:
@@ -133,8 +133,8 @@ def _common(evidence: Evidence) -> Judged:
     covered: dict[str, Interval] = {name: exponents[name] for name in names if dominant(name)}
     others = {name: value for name, value in exponents.items() if name not in covered}
     growing = [name for name, value in others.items() if grows(value) == ClaimVerdict.HOLDS]
-    reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(covered)}."
-    reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
+    reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {itemised(covered)}."
+    reading += f" Beyond it: {itemised(others)}; of these grow: {', '.join(growing) or 'none'}."
     lowest = min(covered.values(), key=lambda value: value.low)
     return Judged(lowest, together(grows(value) for value in covered.values()), reading, tuple(exponents))
 
@@ -223,9 +223,9 @@ def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | No
     """Whether mean squares fall at least as 1 / size; ``besides`` are reported, and outside of the assumptions."""
     verdict = together(fast(power, RATE) for power in required.values())
     slowest = max(required.values(), key=lambda power: power.high)
-    reading = f"Exponents of the mean square: {listed(required)}."
+    reading = f"Exponents of the mean square: {itemised(required)}."
     if besides:
-        reading += f" Outside of the assumptions: {listed(besides)}."
+        reading += f" Outside of the assumptions: {itemised(besides)}."
     return Judged(slowest, verdict, reading, (*required, *(besides or {})))
 
 
@@ -282,7 +282,7 @@ def _gaussian(evidence: Evidence) -> Judged:
         fall[name] = interval(lambda *groups: log_slope(widths, torch.stack([excess(g) for g in groups])), *q)
         last[name] = interval(excess, q[-1])
     verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
-    reading = f"Excess kurtosis at width {widths[-1]}: {listed(last)}; its exponents in n: {listed(fall)}."
+    reading = f"Excess kurtosis at width {widths[-1]}: {itemised(last)}; its exponents in n: {itemised(fall)}."
     return Judged(max(fall.values(), key=lambda power: power.high), verdict, reading, tuple(fall))
 
 
@@ -301,7 +301,7 @@ def _order(evidence: Evidence) -> Judged:
 
     differences: dict[str, Interval] = {name: apart(name) for name in ACTIVATIONS}
     verdict = together(near(value) for value in differences.values())
-    reading = f"Depth first against width first, relative difference of second moments: {listed(differences)}."
+    reading = f"Depth first against width first, relative difference of second moments: {itemised(differences)}."
     return Judged(max(differences.values(), key=lambda value: value.high), verdict, reading, tuple(differences))
 
 
@@ -402,7 +402,7 @@ CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("t
 def _variance(evidence: Evidence) -> Judged:
     ratios = {f"{n}, T = {T:g}": mean(backward_variances(evidence, n, T) / predicted(n, T)) for n, T in CASES}
     verdict = together(near(value, 1.0) for value in ratios.values())
-    return Judged(next(iter(ratios.values())), verdict, f"Measured over predicted: {listed(ratios)}.", tuple(ratios))
+    return Judged(next(iter(ratios.values())), verdict, f"Measured over predicted: {itemised(ratios)}.", tuple(ratios))
 
 
 def _printed(evidence: Evidence) -> Judged:
@@ -413,7 +413,7 @@ def _printed(evidence: Evidence) -> Judged:
 
     nonlinear, linear = {f"{name}, T = {T:g}": over(name, T) for name, T in CASES}, over("identity", 1.0)
     verdict = together(near(value, 1.0) for value in nonlinear.values())
-    reading = f"E g_0^2 over e^T: {listed(nonlinear)}; identity {linear}."
+    reading = f"E g_0^2 over e^T: {itemised(nonlinear)}; identity {linear}."
     if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
         reading += " Without phi' the equation is that of a linear network; Prop. 6 has phi'."
     return Judged(next(iter(nonlinear.values())), verdict, reading, (*nonlinear, "identity"))
@@ -470,7 +470,7 @@ def _independence(evidence: Evidence) -> Judged:
     said = [f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in (one, other)]  # known to rounding, perhaps
     differ = "do differ" if one.low > other.high or one.high < other.low else "do not differ significantly"
     reading = (
-        f"Means of five functions of (h, g) differ by {listed(apart)}. Sums of order sqrt(n) {differ}: h_0.g_0 and "
+        f"Means of five functions of (h, g) differ by {itemised(apart)}. Sums of order sqrt(n) {differ}: h_0.g_0 and "
         f"h_L.g_L correlate with {said[0]} for shared weights, {said[1]} for a copy."
     )
     farthest = max(apart.values(), key=lambda value: value.high)
@@ -569,7 +569,7 @@ def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) 
 
     farthest = max(relu.values(), key=lambda value: abs(value.value - expected))
     verdict, condition = rescued(as_expected(relu), {"tanh": as_expected(tanh)})
-    reading = f"Exponents: {listed(relu)}; said: {expected:g}. With tanh: {listed(tanh)}.{condition}"
+    reading = f"Exponents: {itemised(relu)}; said: {expected:g}. With tanh: {itemised(tanh)}.{condition}"
     return Judged(farthest, verdict, reading, ("tanh",))
 
 

@@ -1,0 +1,43 @@
+"""The names that networks and runs are chosen by, the defaults that Python and the shell share, and bounds of both."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+# ---- Names
+
+
+Axis = Literal["width", "depth"]
+AXES: tuple[Axis, ...] = ("width", "depth")
+Activation = Literal["relu", "tanh", "erf", "gelu", "identity"]
+Block = Literal["one-layer", "two-layer"]
+Order = Literal["pre", "post"]
+Regime = Literal["feature", "kernel"]
+Weights = Literal["dense", "deferred"]
+NetworkWeights = Literal["dense", "deferred", "structured"]
+Feedback = Literal["shared", "independent", "static"]
+Space = Literal["inputs", "gradients"]
+BasisName = Literal["auto", "inputs", "gradients"]
+WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]  # of rates that scale with width
+RuleName = Literal["standard", "ntk", WideRuleName]
+KernelKind = Literal["nngp", "ntk", "independent-feedback"]
+Data = Literal["digits", "cifar10"]
+ExecutorName = Literal["processes", "inline", "ray"]
+
+
+# ---- Defaults that Python's functions and the command line share
+
+
+BASE = 64, 4  # width and depth at which rates are tuned
+RULE: RuleName = "complete-p"  # of your own models, in plans and in every question about them
+OPTIMIZER = "adamw"  # the same; networks of the paper have theirs
+RESOLUTION = 0.1  # of structured layers
+SEEDS = 3  # of each network of a check
+
+
+# ---- Bounds
+
+
+MAX_SEED = 2**63 - 1
+MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
+WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
