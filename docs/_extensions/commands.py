@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 from nfd.cli import main
 
 _WIDTH = "80"  # characters of a line of help: what fits the column of the page
-_OPTION = re.compile(r"(?m)^  (--.+?)(?:  +|\n +)(\S.*(?:\n {6,}\S.*)*)")  # as argparse lays it out: values, meaning
+_OPTION = re.compile(r"(?m)^  (--.+?)(?:  +|\n +)(\S.*(?:\n {6,}\S.*)*)")  # as nfd.cli.help_page lays it out
 
 
 class Help(SphinxDirective):

@@ -21,12 +21,14 @@ _say = partial(print, flush=True)  # while the command continues
 class Options(DataConfig):
     """Options of a command beside the settings that decide its numbers."""
 
-    out: str = option("out", "directory for the results")
+    out: str = option("out", "directory for the results", group="Results", is_path=True)
     executor: str = option(
-        "processes", "where networks are trained: processes, inline (this process) or ray (a cluster)"
+        "processes",
+        "where networks are trained: processes, inline (this process) or ray (a cluster)",
+        group="Computing",
     )
-    workers: int | None = option(None, "number of processes; by default one for each core")
-    device: str = option("cpu", "where it computes: cpu, cuda")
+    workers: int | None = option(None, "number of processes; by default one for each core", group="Computing")
+    device: str = option("cpu", "where it computes: cpu, cuda", group="Computing")
 
     kind: ClassVar[type[DataConfig]]  # the settings that decide the numbers
 
@@ -61,7 +63,7 @@ class StudyCommand(Options, StudyConfig):
     partial; the same command continues from there.
     """
 
-    out: str = option("out/study", "directory for the results")
+    out: str = option("out/study", "directory for the results", group="Results", is_path=True)
 
     kind = StudyConfig
 
@@ -93,7 +95,7 @@ class StudyCommand(Options, StudyConfig):
 class _OfFigures(Options, FigureConfig):
     """Options that figures and claims share: they keep their networks in one place."""
 
-    store: str | None = option(None, "directory of the trained networks; by default OUT")
+    store: str | None = option(None, "directory of the trained networks; by default OUT", group="Results", is_path=True)
 
     kind = FigureConfig
 
@@ -112,8 +114,10 @@ class FigureCommand(_OfFigures):
     to OUT. It can be stopped at any time: the same command continues from there, and drawing again trains nothing.
     """
 
-    number: Literal["1", "2", "3", "4", "5", "6", "7", "all"] = option("all", "which figure, or all", place="FIGURE")
-    out: str = option("out/figures", "directory for the results")
+    number: Literal["1", "2", "3", "4", "5", "6", "7", "all"] = option(
+        "all", "which figure, or all", place="FIGURE", group="Question"
+    )
+    out: str = option("out/figures", "directory for the results", group="Results", is_path=True)
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.claims.table import ids_of
@@ -142,9 +146,16 @@ class ClaimsCommand(_OfFigures):
     result.json and a chart to OUT.
     """
 
-    out: str = option("out/claims", "directory for the results")
-    store: str | None = option(None, "directory of trained networks, such as nfd paper figure's OUT; by default OUT")
-    only: tuple[str, ...] = option((), "judge these alone, by id or figure such as fig5; trains only what they need")
+    out: str = option("out/claims", "directory for the results", group="Results", is_path=True)
+    store: str | None = option(
+        None,
+        "directory of trained networks, such as nfd paper figure's OUT; by default OUT",
+        group="Results",
+        is_path=True,
+    )
+    only: tuple[str, ...] = option(
+        (), "judge these alone, by id or figure such as fig5; trains only what they need", group="Question"
+    )
 
     def check_used(self) -> None:
         from nfd.paper.claims.table import CLAIMS, chosen

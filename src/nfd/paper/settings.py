@@ -23,9 +23,11 @@ def warnings_of(size: Any) -> list[str]:
 class DataConfig:
     """Which data set, and the seed."""
 
-    data: Data | None = option(None, "digits or cifar10; by default cifar10 with --data-dir, else digits")
-    data_dir: str | None = option(None, "directory of CIFAR-10's official binary version, or its tar.gz")
-    seed: int = option(0, "seed of everything random")
+    data: Data | None = option(None, "digits or cifar10; by default cifar10 with --data-dir, else digits", group="Data")
+    data_dir: str | None = option(
+        None, "directory of CIFAR-10's official binary version, or its tar.gz", group="Data", is_path=True
+    )
+    seed: int = option(0, "seed of everything random", group="Data")
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, minimum=0)
@@ -56,7 +58,9 @@ class FigureConfig(DataConfig):
     """The figures of the paper, and its claims: how large, and on what."""
 
     size: Preset = option(
-        "cpu", "smoke (seconds), cpu (some 90 minutes for all on two cores) or paper (as its captions say; for a GPU)"
+        "cpu",
+        "smoke (seconds), cpu (some 90 minutes for all on two cores) or paper (as its captions say; for a GPU)",
+        group="Sizes",
     )
 
     def __post_init__(self) -> None:
@@ -73,23 +77,25 @@ class FigureConfig(DataConfig):
 class StudyConfig(DataConfig):
     """A study: predictions, real networks and two-layer blocks on the same batches."""
 
-    activation: Activation = option("relu", "activation of the networks")
-    horizon: float = option(1.0, "time horizon T")
-    eta_c: float = option(0.3, "learning rate that depends on neither width nor depth")
-    steps: int = option(30, "steps of SGD")
-    batch: int = option(16, "samples per step")
+    activation: Activation = option("relu", "activation of the networks", group="Training")
+    horizon: float = option(1.0, "time horizon T", group="Training")
+    eta_c: float = option(0.3, "learning rate that depends on neither width nor depth", group="Training")
+    steps: int = option(30, "steps of SGD", group="Training")
+    batch: int = option(16, "samples per step", group="Training")
     depths: tuple[int, ...] = option(
-        (2, 4, 8, 16), "numbers of blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L"
+        (2, 4, 8, 16),
+        "numbers of blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L",
+        group="Sizes",
     )
-    limit_width: int = option(2048, "width of the networks that stand for the infinitely wide one")
-    replicates: int = option(6, "how many of those are averaged, at least 3")
-    widths: tuple[int, ...] = option((64, 256, 1024), "widths of the real networks, ascending")
-    seeds: int = option(5, "real networks of each width and depth, at least 2")
+    limit_width: int = option(2048, "width of the networks that stand for the infinitely wide one", group="Sizes")
+    replicates: int = option(6, "how many of those are averaged, at least 3", group="Sizes")
+    widths: tuple[int, ...] = option((64, 256, 1024), "widths of the real networks, ascending", group="Sizes")
+    seeds: int = option(5, "real networks of each width and depth, at least 2", group="Sizes")
     block_depths: tuple[int, ...] = option(
-        (4, 8, 16, 32, 64), "depths of the two-layer networks whose updates are measured, ascending"
+        (4, 8, 16, 32, 64), "depths of the two-layer networks whose updates are measured, ascending", group="Sizes"
     )
-    block_width: int = option(128, "width of the two-layer networks")
-    block_seeds: int = option(4, "two-layer networks of each depth, at least 2")
+    block_width: int = option(128, "width of the two-layer networks", group="Sizes")
+    block_seeds: int = option(4, "two-layer networks of each depth, at least 2", group="Sizes")
 
     def __post_init__(self) -> None:
         super().__post_init__()

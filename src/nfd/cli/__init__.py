@@ -1,0 +1,11 @@
+"""The ``nfd`` command: sizes, seeds, rates and rules on the line; what the nouns hold in a Python file.
+
+What a command needs is imported when it runs: ``nfd --help`` loads no PyTorch, and Ctrl-C is answered from the start.
+"""
+
+from __future__ import annotations
+
+from nfd.cli.commands import COMMANDS, read_command
+from nfd.cli.entry import main
+
+__all__ = ["COMMANDS", "main", "read_command"]

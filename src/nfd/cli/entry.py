@@ -1,0 +1,125 @@
+"""The entry point: one command is read, run, and ends with its exit code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
+
+from nfd.cli.commands import read_command
+from nfd.core.errors import (
+    INPUT,
+    INTERRUPTED,
+    OURS,
+    StateError,
+    UsageError,
+    UsageWarning,
+    described,
+    is_ours,
+    out_of_memory,
+    place_of,
+    users_frames,
+)
+from nfd.core.tables import said, visible
+
+if TYPE_CHECKING:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 (a verdict), 2 (input), 70 (a bug of ours), 130 (interrupted)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM is Ctrl-C
+        code = _run(given)
+    except SystemExit as asked:  # of the parser, after --help
+        code = asked.code if isinstance(asked.code, int) else 0
+    except BrokenPipeError:  # a reader may leave: nfd | head
+        code = 0
+    except BaseException as error:  # every error ends here, by its type
+        code = _ended(error)
+    return _flushed(sys.stdout) or code
+
+
+def _run(words: list[str]) -> int:
+    """Read a line and run its command; returns the exit code."""
+    command = read_command(words or ["--help"])
+    if isinstance(command, str):
+        print(command)
+        return 0
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return int(command.run(shlex.join(["nfd", *words])))
+    except SystemExit as error:
+        raise StateError(
+            f"code that the command ran called sys.exit({error.code!r}){place_of(error)}. Remove the call."
+        ) from error
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of nfd as a sentence, and any other as Python does."""
+    if issubclass(category, UsageWarning):
+        _say(f"nfd: {message}")
+    else:
+        _say(warnings.formatwarning(message, category, filename, lineno, line).rstrip())
+
+
+def _ended(error: BaseException) -> int:
+    """Say on stderr why a command ended; returns its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        _say("nfd: interrupted. The same command continues from what is stored.")
+        return INTERRUPTED
+    cause = (isinstance(error, UsageError) and error.__cause__) or error
+    frames = users_frames(cause)
+    if isinstance(error, UsageError):
+        _say(f"nfd: {error}")
+    elif out_of_memory(error):
+        _say(f"nfd: out of memory: {described(error)}")
+    elif not is_ours(error):
+        _say(f"nfd: your code raised {described(error)}")
+    elif isinstance(error, OSError | ImportError):  # what the system says of disks and files, or what is not installed
+        _say(f"nfd: {error}")
+    else:
+        _say("".join(traceback.format_exception(error)))
+        _say(f"nfd: this is a bug in nfd, not an error in your input: {described(error)}")
+        _say("nfd: please report it to the authors, with the traceback above.")
+        return OURS
+    _say("".join([*traceback.format_list(frames), *(traceback.format_exception_only(cause) if frames else [])]))
+    return INPUT
+
+
+def _say(text: str) -> None:
+    """Print on stderr, in characters that a terminal shows and does not obey; our name is red on a terminal."""
+    with suppress(OSError, AttributeError):  # stderr may be full, or closed before we began
+        name = "\033[1;31mnfd:\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "nfd:"
+        for line in said(text).splitlines():
+            shown = visible(line)
+            print(f"{name}{shown[4:]}" if shown.startswith("nfd:") else shown, file=sys.stderr)
+        sys.stderr.flush()
+
+
+def _flushed(stream: TextIO | None) -> int:
+    """0, or 2 if what was printed could not be written."""
+    try:
+        if stream is not None:  # it may have been closed before we began
+            stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes out when it ends
+        if not isinstance(error, BrokenPipeError):
+            _say(f"nfd: the output could not be written ({error.strerror}).")
+            return INPUT
+    return 0

@@ -1,0 +1,226 @@
+"""How a line of the shell becomes a command: cyclopts reads it by what the fields of the command's class say."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from cyclopts import App, CycloptsError, Group, Parameter, Token
+from cyclopts.exceptions import CoercionError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
+from rich.console import Console
+
+from nfd.cli.help_page import HelpPage
+from nfd.core.errors import InputError
+from nfd.core.words import closest, nearest
+
+_KINDS = {int: ("a whole number", "N"), float: ("a number", "X"), str: ("a text", "TEXT")}
+_NUMBERS = re.compile(r"[-+.\d][^=]*,[^=]*")  # 32,64,128 in place of 32 64 128
+_GROUPS = (
+    "Question", "Model", "Data", "Sizes", "Training", "Run", "Table of runs", "Computing", "Results", "Options",
+)  # fmt: skip
+
+
+def make_app(name: str, **more: Any) -> App:
+    """Return a parser without commands; what it says is laid out by us, and its complaints are raised."""
+    return App(
+        name=name,
+        help_format="plaintext",
+        help_formatter=HelpPage(),
+        print_error=False,
+        exit_on_error=False,
+        verbose=False,
+        result_action="return_value",
+        **more,
+    )
+
+
+def add_command(app: App, line: str, command_class: Any, **more: Any) -> None:
+    """Let a parser read a command, such as ``nfd check``: a dataclass whose fields are made by ``option``."""
+    hints = get_type_hints(command_class)
+    parameters = [_parameter(setting, hints[setting.name]) for setting in fields(command_class)]
+    paths = {parameter.name for parameter in parameters if _is_path(parameter)}
+
+    def make(*places: Any, **values: Any) -> Any:
+        given = inspect.signature(make).bind(*places, **values).arguments
+        return command_class(**{key: str(value) if key in paths else value for key, value in given.items()})
+
+    placed_first = sorted(parameters, key=lambda parameter: parameter.kind)
+    make.__signature__ = inspect.Signature(placed_first)  # type: ignore[attr-defined]
+    make.__doc__ = inspect.getdoc(command_class)
+    places = [setting.metadata["place"] for setting in fields(command_class) if "place" in setting.metadata]
+    options = ["[options]"] if len(places) < len(parameters) else []
+    usage = " ".join([line, *places, *options])
+    app.command(make, name=line.split()[-1], usage=usage, help_epilogue="", **more)
+
+
+def read_line(app: App, words: Sequence[str]) -> Any:
+    """Return the command of a line, or the text that it asks for: ``--help`` or ``--version``.
+
+    Raises:
+        InputError: naming the option and what it takes.
+    """
+    printed = io.StringIO()
+    console = Console(file=printed, width=shutil.get_terminal_size().columns, color_system=None)
+    try:
+        command = app(_split(words), console=console)
+    except CycloptsError as error:
+        chain = " ".join([*app.name, *(error.command_chain or ())])
+        raise InputError(f"{_complaint(error)} See {chain} --help.") from None
+    return printed.getvalue().rstrip() if command is None else command
+
+
+# ---- From a field to a parameter of cyclopts
+
+
+def _parameter(setting: Field[Any], hint: Any) -> inspect.Parameter:
+    """Describe an option to cyclopts."""
+    about = setting.metadata
+    name = about.get("name", setting.name).replace("_", "-")
+    placed = "place" in about
+    kind = _kind_without_none(hint)
+    described = Parameter(
+        name=about["place"] if placed else f"--{name}",
+        help=_help(about["about"], setting.default),
+        group=_group(about.get("group", "Options")),
+        metavar=about.get("place") or _metavar(kind),
+        show_default=False,
+        show_choices=False,
+        negative="",
+        allow_leading_hyphen=False,
+        allow_repeating=True,
+        consume_multiple=True if _is_list(kind) else None,
+        converter=None if kind is bool else _converter(kind, setting.default),
+    )
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.POSITIONAL_ONLY if placed else inspect.Parameter.KEYWORD_ONLY,
+        default=setting.default,
+        # Where pydantic is loaded, cyclopts checks defaults against this, None among them.
+        annotation=Annotated[Path | None if about.get("is_path") else hint, described],
+    )
+
+
+@cache
+def _group(title: str) -> Group:
+    """Return the group of this title; cyclopts wants one object for all its options."""
+    return Group(title, sort_key=_GROUPS.index(title))
+
+
+def _is_path(parameter: inspect.Parameter) -> bool:
+    return Path in get_args(get_args(parameter.annotation)[0])
+
+
+def _kind_without_none(hint: Any) -> Any:
+    """Return the one type of a hint such as ``int | None``."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    (kind,) = (kind for kind in kinds if kind is not NoneType)
+    return kind
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is tuple and Ellipsis in get_args(kind)
+
+
+def _help(about: str, default: Any) -> str:
+    shown = _shown(default)
+    return f"{about} (default: {shown})" if shown else about
+
+
+def _shown(default: Any) -> str:
+    """Return a default as one would type it; empty where there is none to type."""
+    if default is None or default is False:
+        return ""
+    return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(get_args(kind))}}}"
+    if get_origin(kind) is not tuple:
+        return _KINDS[kind][1] if kind in _KINDS else ""
+    item, *others = get_args(kind)
+    noun = _KINDS[item][1]
+    return f"[{noun} ...]" if Ellipsis in others else " ".join([noun] * (1 + len(others)))
+
+
+def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]:
+    """Return what reads the words of an option. Its complaints say what was expected, and what was given."""
+    is_tuple = get_origin(kind) is tuple
+    item = get_args(kind)[0] if is_tuple else kind
+    choices = get_args(item) if get_origin(item) is Literal else ()
+    expected = f"one of {', '.join(choices)}" if choices else _KINDS[item][0]
+    if is_tuple:
+        expected = f"{expected.removeprefix('a ')}s"
+    if _shown(default) and not choices:
+        expected += f", such as {_shown(default)}"
+
+    def read(word: str) -> Any:
+        if choices and word in choices:
+            return word
+        try:
+            if not choices:
+                return item(word)
+        except ValueError:
+            pass
+        raise ValueError(f"expected {expected}; got {word!r}.{nearest(word, choices)}")
+
+    def convert(_type: Any, tokens: Sequence[Token]) -> Any:
+        # An option that is given twice counts as given last. The words after each are numbered from 0.
+        last = max(place for place, token in enumerate(tokens) if token.index == 0)
+        values = [read(token.value) for token in tokens[last:]]
+        return tuple(values) if is_tuple else values[0]
+
+    return convert
+
+
+# ---- Lines, and complaints
+
+
+def _split(words: Sequence[str]) -> list[str]:
+    """Split ``--widths=32,64`` into three words, and put a Python file first, wherever it stands on the line."""
+    files = list[str]()
+    others = list[str]()
+    previous = ""
+    for word in words:
+        follows_an_option = previous.startswith("--") and "=" not in previous
+        if word.endswith(".py") and not word.startswith("--") and not follows_an_option:
+            # After --widths 32 64, or --rules mup, the file would be taken for one more value.
+            files.append(word)
+        else:
+            parts = word.split("=", 1) if word.startswith("--") else [word]
+            for part in parts:
+                others += part.split(",") if _NUMBERS.fullmatch(part) else [part]
+        previous = word
+    command = others[:1]
+    return [*command, *files, *others[1:]]
+
+
+def _complaint(error: CycloptsError) -> str:
+    """Say what is wrong with a line in our words where these say more, else in those of cyclopts."""
+    if isinstance(error, UnknownOptionError):
+        options = [name for argument in error.argument_collection for name in argument.names]
+        return f"there is no option {error.token.keyword!r}.{_nearest_option(error.token.keyword or '', options)}"
+    if isinstance(error, CoercionError) and error.msg is not None and error.argument is not None:
+        return f"{error.argument.name}: {error.msg}"
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        needed = error.argument.token_count()[0]
+        values = "a value" if needed == 1 else f"{needed} values"
+        return f"{error.argument.name} needs {values}; got {len(error.tokens_so_far)}."
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"{error.unused_tokens[0]!r} belongs to no option. Options begin with --."
+    return str(error)
+
+
+def _nearest_option(wrong: str, names: Sequence[str]) -> str:
+    """Return a hint at the option that was meant; the dashes, which all have, are no likeness."""
+    by_word: Mapping[str, str] = {name.removeprefix("--"): name for name in names if name.startswith("--")}
+    close = closest(wrong.removeprefix("--"), by_word)
+    return f" Did you mean {by_word[close]!r}?" if close else ""

@@ -1,0 +1,91 @@
+"""The command ``nfd scaling-law``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nfd.cli.shared import LoggedCommand, as_number, named
+from nfd.core.checks import check_count
+from nfd.core.errors import (
+    VERDICT,
+)
+from nfd.core.options import option
+from nfd.core.tables import show
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass
+class ScalingLawCommand(LoggedCommand):
+    """Fit the loss against width and depth, and say what growing a network buys and what the best size is.
+
+    Example: nfd scaling-law setup.py --widths 32 64 128 --best parameters=1M
+
+    Writes report.html, result.json and charts to OUT, and every run to OUT/runs.sqlite; the same command continues
+    after a stop. With --from it answers from a table of runs: nfd scaling-law --from runs.csv.
+    """
+
+    name = "scaling-law"
+
+    seeds: int = option(4, "initialisations of each network", group="Sizes")
+    lr: float | None = option(None, "learning rate of the base", group="Training")
+    lengths: tuple[int, ...] | None = option(
+        None, "steps that every size is trained for, for a law in tokens too", group="Training"
+    )
+    at: tuple[str, ...] = option(
+        (),
+        "what is asked about: width=512 depth=16, by default the largest, or parameters=7B tokens=4T",
+        group="Question",
+    )
+    best: tuple[str, ...] = option(
+        (), "budgets whose best size is asked for, such as parameters=1M flops=1e15", group="Question"
+    )
+    rate: str | None = option(None, "with --from: the learning rate whose runs count, or best", group="Table of runs")
+
+    def run(self, command: str) -> int:
+        """Answer; returns the exit code."""
+        from nfd.forecasts.findings import above_floor, answers_of, answers_of_ladder, ladder_chart
+        from nfd.forecasts.ladder import LadderLaw
+        from nfd.forecasts.scaling_law import ScalingLaw as Law
+        from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
+        from nfd.report.page import Report, made_by
+
+        budgets = named("--best", "such as parameters=1M", self.best, str)
+        asked: dict[str, Any] = named("--at", "whole numbers such as width=512, or parameters=7B", self.at, as_number)
+        for resource, budget in budgets.items():
+            amount(resource, budget)  # can be read, before anything is trained
+        stored = list[str]()
+        if self.log:
+            directory = self.directory()
+            law: Law | LadderLaw = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
+        else:
+            setup, directory = self.read_setup(), self.directory()
+            family = setup.family(self.base, self.rule, self.optimizer)
+            with self.sweep(directory) as sweep:
+                law = scaling_law(
+                    family, setup.task, self.widths, self.depths, self.lr, seeds=self.seeds, lengths=self.lengths,
+                    sweep=sweep,
+                )  # fmt: skip
+            stored = self.stored(sweep)
+        answers: Any
+        if isinstance(law, LadderLaw):
+            answers = answers_of_ladder(law, asked, budgets)
+            chart = ladder_chart(answers)
+        else:
+            answers = answers_of(law, {name: check_count("--at", number) for name, number in asked.items()}, budgets)
+            chart = above_floor(answers)
+        lead, more = answers.lead, [*answers.sentences[1:], law.about, *law.notes]
+        page = Report(
+            "How big should it be?",
+            command,
+            self.settings,
+            [chart],
+            lead,
+            answers=[lead.verdict, *more],
+            closing=[made_by(command)],
+            content=answers.result,
+        ).write(directory)
+        show(lead, lead, *more, *stored, f"Report: {page}")
+        return 0 if lead.tone == "good" else VERDICT

@@ -1,0 +1,150 @@
+"""What commands share: the file that they read, where they train, the sizes they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from nfd.cli.setup_file import Setup
+from nfd.core.checks import check_count
+from nfd.core.errors import (
+    InputError,
+)
+from nfd.core.files import prepare_results
+from nfd.core.options import option
+
+if TYPE_CHECKING:
+    from nfd.runs.sweep import Sweep
+
+
+V = TypeVar("V")
+
+
+@dataclass
+class NetworkCommand:
+    """What the commands that read a Python file share."""
+
+    name: ClassVar[str]  # such as "check"
+
+    setup: str = option(
+        "",
+        "Python file with make_model and batches, or with family and task",
+        place="SETUP.py",
+        group="Model",
+        is_path=True,
+    )
+    rule: str | None = option(None, "scaling rule, such as mup or standard; complete-p by default", group="Model")
+    optimizer: str | None = option(None, "adamw by default; sgd, adam, muon or another registered one", group="Model")
+    seed: int = option(0, "seed of what the file draws while it is read, such as the order of a loader", group="Model")
+    out: str = option(
+        "", "directory for the results; by default out/ and the name of the command", group="Results", is_path=True
+    )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options as plain data, for ``result.json``."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def read_setup(self) -> Setup:
+        """The file that was named."""
+        if not self.setup:
+            raise InputError(f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd --help.")
+        return Setup(self.setup, self.seed)
+
+    def directory(self) -> Path:
+        """OUT, ready to be written to."""
+        return prepare_results(self.out or f"out/{self.name}")
+
+
+@dataclass
+class TrainingCommand(NetworkCommand):
+    """What the commands that train share."""
+
+    workers: int | None = option(None, "number of processes; by default one for each core", group="Computing")
+    executor: str = option(
+        "processes", "where networks are trained: processes, inline (in this one) or ray", group="Computing"
+    )
+    device: str | None = option(
+        None, "where it computes: cpu, cuda; by default where the batches lie", group="Computing"
+    )
+
+    def sweep(self, directory: Path | None) -> Sweep:
+        """Where networks are trained and kept."""
+        from nfd.runs.sweep import Sweep
+
+        return Sweep(directory, self.workers, self.executor, self.device)
+
+    def stored(self, sweep: Sweep) -> list[str]:
+        """Say which runs were stored before; of those of other code the answer has a note."""
+        if sweep.reused:
+            return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again."]
+        if sweep.held and not sweep.holds_other_code:
+            other = f"other {' and '.join(sweep.differing)}" if sweep.differing else "other settings"
+            return [f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model and task: {other}."]
+        return []
+
+
+@dataclass
+class SizesCommand(TrainingCommand):
+    """What the commands over several sizes share."""
+
+    widths: tuple[int, ...] = option(
+        (32, 64, 128), "widths of the networks; the smallest is that of the base", group="Sizes"
+    )
+    depths: tuple[int, ...] = option((2, 4, 8), "depths of the networks", group="Sizes")
+    seeds: int = option(3, "initialisations of each network", group="Sizes")
+
+    @property
+    def base(self) -> tuple[int, int]:
+        """The smallest size."""
+        if not self.widths or not self.depths:
+            raise InputError("--widths and --depths need one number or more each.")
+        return check_count("widths", min(self.widths)), check_count("depths", min(self.depths))
+
+
+@dataclass
+class LoggedCommand(SizesCommand):
+    """What the commands share that also answer from a table of runs."""
+
+    log: str = option(
+        "",
+        "CSV of runs, of any framework, to answer from; nothing is trained",
+        name="from",
+        group="Table of runs",
+        is_path=True,
+    )
+    columns: tuple[str, ...] = option(
+        (), "with --from, such as lr=config/learning_rate; seed= ignores a column", group="Table of runs"
+    )
+
+    def named_columns(self) -> dict[str, str | None]:
+        """The columns by field."""
+        return named("--columns", "such as lr=config/learning_rate", self.columns, lambda column: column or None)
+
+
+def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], V]) -> dict[str, V]:
+    """``name=value`` texts as a dict of what ``read`` makes of the values; InputError where it raises ValueError."""
+    found = dict[str, V]()
+    for text in texts:
+        name, sign, value = text.partition("=")
+        try:
+            if not sign:
+                raise ValueError
+            found[name] = read(value)
+        except ValueError:
+            raise InputError(f"{argument} takes name=value, {what}; got {name}={value!r}.") from None
+    return found
+
+
+def as_numbers(values: str) -> tuple[float, ...]:
+    """Read ``16,32,64``."""
+    return tuple(as_number(value) for value in values.split(","))
+
+
+def as_number(value: str) -> float:
+    """Read a number, such as ``7B`` or ``1e9``; digits alone are a whole number."""
+    from nfd.logs import as_number as read
+
+    return int(value) if value.strip().isdecimal() else read(value)
