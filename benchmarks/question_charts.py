@@ -13,13 +13,14 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from benchmarks.embedding_rate import WIDTHS
 from benchmarks.real_ladders_charts import svg
 from nfd.core.files import Axes, Finding, write_text
 from nfd.core.tables import Row
 from nfd.report.charts import chart_of
+from studies.embedding_rate import WIDTHS
 
-HERE, IMAGES = Path(__file__).parent, Path(__file__).parents[1] / "docs/images"
+ROOT = Path(__file__).parents[1]
+STUDIES, IMAGES = ROOT / "studies", ROOT / "docs/images"
 RULES = {"complete-p": "1/L", "depth-mup": "1/√L"}
 BRANCHES = {"linear-1": "linear, 1 step", "sgd-1": "SGD, 1 step", "sgd-40": "SGD, 40 steps", "muon-1": "Muon, 1 step"}
 HERO = {"standard": "PyTorch's defaults: tuned small, the large one loses", "mup": "A plan: tuned small, it fits"}
@@ -187,7 +188,7 @@ CHARTS = {"two-limits": ("two_limits_depth", two_limits), "best-rate-in-width": 
 def pictures() -> dict[str, str]:
     """SVGs by page."""
     return {
-        page: svg(draw(json.loads((HERE / f"{stored}.json").read_text()))) for page, (stored, draw) in CHARTS.items()
+        page: svg(draw(json.loads((STUDIES / f"{stored}.json").read_text()))) for page, (stored, draw) in CHARTS.items()
     }
 
 

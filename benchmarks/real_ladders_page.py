@@ -218,7 +218,7 @@ def kept(name: str, part: Row) -> Mapping[str, Any]:
         return {name: {"cases": shown, "coverage": part["coverage"], "diverged": lost}}
     if name == "curves":
         return {name: part["tables"]["source left out"]}
-    if name == "own":  # every number is in docs/own-ladder.json
+    if name == "own":  # every number is in studies/own_ladder.json
         names = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
         return {name: [{k: row[k] for k in names} for row in part["forecasts"] if "measured" in row]}
     cases = [

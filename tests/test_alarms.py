@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from benchmarks import alarms
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,28 +12,20 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import (
-    beside,
-    check,
-    embedding_rate,
-    muon_depth,
-    question_charts,
-    real_ladders_page,
-    two_limits,
-    two_limits_depth,
-)
+from docs.evidence import OUT, pictures
+
+import nfd
+from benchmarks import check, question_charts, real_ladders_page
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
 from benchmarks.page import PAGE, made
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
-from docs.evidence import OUT, pictures
-
-import nfd
 from nfd.data import digits
 from nfd.runs.losses import cross_entropy
 from nfd.runs.trial import train
+from studies import beside, embedding_rate, muon_depth, two_limits, two_limits_depth
 
 MACHINE = {"processor": "made up", "cores": 2, "threads": 2, "torch": "2", "date": "2026-01-01T00:00:00+00:00"}
 

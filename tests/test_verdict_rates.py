@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from benchmarks.verdicts import AT, CASES, SEEDS, Case, Tables, bank, beyond, by_case, by_kind, by_situation, split
 
 

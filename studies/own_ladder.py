@@ -1,8 +1,8 @@
 """Our own ladder: a GPT on bytes, forecast in loss and rate, then trained 16 times as large and 16 times as long.
 
-    python -m benchmarks.own_ladder
+    python -m studies.own_ladder
 
-trains the small runs into docs/own-ladder.csv, writes what the laws say of the large ones into docs/own-ladder.json,
+trains the small runs into own_ladder.csv beside it, writes what the laws say of the large ones into own_ladder.json,
 and only then trains these, at the advised rate and at rates around it. Stop it at any time: cells of the CSV are not
 trained again, and forecasts that are written are not remade. It takes about two hours on one core. Stored are also the
 first target at the best rate of the largest small network, and the second at a quarter of the advised one.
@@ -31,13 +31,12 @@ import numpy as np
 import torch
 
 import nfd
-from benchmarks.byte_gpt import Cell
 from nfd.core.files import write_json
 from nfd.core.tables import Row
 from nfd.forecasts.ladder import LadderLaw
+from studies.byte_gpt import Cell
 
-DOCS = Path(__file__).parents[1] / "docs"
-RUNS, ANSWER = DOCS / "own-ladder.csv", DOCS / "own-ladder.json"
+RUNS, ANSWER = Path(__file__).with_suffix(".csv"), Path(__file__).with_suffix(".json")
 COLUMNS = ("part", "width", "depth", "parameters", "tokens", "batch", "lr", "loss", "seconds")
 SHAPES = ((16, 2), (24, 2), (32, 2), (48, 2), (16, 4), (24, 4), (32, 4), (16, 8), (24, 8))
 LENGTHS = (2**17, 2**18, 2**19)

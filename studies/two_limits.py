@@ -1,8 +1,8 @@
 """Which limit is whose? Definition 1, Eq. 5 and the two kinds of feedback compared at several depths, as a page.
 
-    python -m benchmarks.two_limits
+    python -m studies.two_limits
 
-fills ``benchmarks/two_limits.md``, which docs/two-limits.md quotes, in about a quarter of an hour.
+fills ``studies/two_limits.md``, which docs/two-limits.md quotes, in about a quarter of an hour.
 """
 
 from __future__ import annotations

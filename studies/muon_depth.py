@@ -23,7 +23,7 @@ Inner updates, what inner layers do to the function, and regrets are told beside
 This left the GPT undecided: the drift under 1/L was -0.07 [-0.29, 0.15]. So the rates ``BETWEEN`` were ``added`` to it,
 at all depths and under both rules, with the same criteria.
 
-Run: ``python -m benchmarks.muon_depth`` writes ``benchmarks/muon_depth.json``; after a stop it goes on.
+Run: ``python -m studies.muon_depth`` writes ``studies/muon_depth.json``; after a stop it goes on.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from typing import Any
 from torch import Tensor, nn
 
 import nfd
-from benchmarks.byte_gpt import BYTES, LENGTH, held_out, windows
 from nfd.core.estimates import Interval, mean
 from nfd.data import digits
+from studies.byte_gpt import BYTES, LENGTH, held_out, windows
 
 WIDTH, DEPTHS, STEPS, SEEDS, ADAMW_LR, HEAD = 32, [4, 8, 16, 32, 64], 60, 3, 3e-2, 16
 RATES = {"mlp": [2.0**k for k in range(-6, -1)], "gpt": [2.0**k for k in range(-5, -1)]}

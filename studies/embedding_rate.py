@@ -34,7 +34,7 @@ Added when muP's loss was seen to be the larger one: small-head, which is embedd
 differences between other pairs of recipes. Widths ended at 512 at first; 1,024 was added with the same criteria, after
 the answers "no" and "undecided" of width 512 were known.
 
-Run: ``python -m benchmarks.embedding_rate`` writes ``benchmarks/embedding_rate.json``; with names of recipes (those
+Run: ``python -m studies.embedding_rate`` writes ``studies/embedding_rate.json``; with names of recipes (those
 with decay, or those without) it renews these alone.
 """
 
@@ -52,10 +52,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import nfd
-from benchmarks.byte_gpt import BYTES, LENGTH, held_out, windows
 from nfd.core.errors import RuleName
 from nfd.core.estimates import Interval, mean
 from nfd.rates.optimum import Regret
+from studies.byte_gpt import BYTES, LENGTH, held_out, windows
 
 HEAD, BASE, DEPTH, WIDTHS = 32, 64, 2, (64, 128, 256, 512, 1024)
 STEPS, ROWS, SEEDS, DECAY, NEGLIGIBLE = 80, 4, 3, 0.03, 0.02

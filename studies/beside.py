@@ -23,7 +23,7 @@ Added after the main run: nfd with a head that starts as in PyTorch's scaling, n
 
 CompleteP's edits are those of EleutherAI/nanoGPT-mup, branch completep, commit 6f8bc3bd; mup is version 1.0.0.
 
-Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m benchmarks.beside`` writes ``beside.json``, two tables of a page, a chart.
+Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m studies.beside`` writes ``beside.json``, two tables of a page, a chart.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import nfd
-from benchmarks.byte_gpt import BYTES, held_out, windows
-from benchmarks.embedding_rate import warmed
 from benchmarks.measure import Row
 from benchmarks.real_ladders_charts import _rows, _title, svg
 from benchmarks.show import fill_page, markdown
 from nfd.core.estimates import mean
 from nfd.core.files import prepare_directory
 from nfd.report.charts import INK
+from studies.byte_gpt import BYTES, held_out, windows
+from studies.embedding_rate import warmed
 
 SMALL, LARGE, STEPS, SEEDS, NEW, NEGLIGIBLE = (32, 2), (128, 8), 60, range(2), range(3, 8), 0.03
 WIDER, DEEPER = [(32 * k, 2) for k in (1, 2, 4, 8)], [(32, 2 * k) for k in (1, 2, 4, 8)]

@@ -32,7 +32,7 @@ Added when ``sgd-1`` and ``sgd-10`` were seen: no p is given where the best one 
 network alike", the slope of the logarithms of distances of single networks from the mean of their width. A standard
 deviation of three networks, of the same weight as one of 300, has a logarithm that is too small.
 
-Run: ``python -m benchmarks.rate_in_width [CASE ...]`` writes ``rate_in_width.json``.
+Run: ``python -m studies.rate_in_width [CASE ...]`` writes ``rate_in_width.json``.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Three seeds, as planned, on rates from 2^-10 to 2^-2 left it undecided: p = -0.1
 So five more were run, on the inner seven of the nine rates, with the same criteria; that is what is stored. After
 that were added the paired difference of both laws' losses, and an exponent whose interval is over seeds alone.
 
-Run: ``python -m benchmarks.experts`` writes ``benchmarks/experts.json``.
+Run: ``python -m studies.experts`` writes ``studies/experts.json``.
 """
 
 from __future__ import annotations

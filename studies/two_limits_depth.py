@@ -21,8 +21,8 @@ The first small step has a closed form at infinite width; its power stands besid
 initial ``W_l`` multiplies the change of ``phi(h_(l-1))`` by one step that lowers f. The part of the product along
 ``g_l`` is, over the rate, tau s D by us and tau^2 s m by Appendix F.
 
-Run: ``python -m benchmarks.two_limits_depth`` takes half an hour on one core, resumes, writes
-``benchmarks/two_limits_depth.json`` and fills the page.
+Run: ``python -m studies.two_limits_depth`` takes half an hour on one core, resumes, writes
+``studies/two_limits_depth.json`` and fills the page.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from benchmarks.show import fill_page
-from benchmarks.two_limits import FEEDBACKS, table
 from nfd import SGD, ResNet, kernel
 from nfd.core import Activation, interval, intervals, log_slope
 from nfd.core.files import write_text
 from nfd.data import digits
 from nfd.paper.two_limits import systematic
+from studies.two_limits import FEEDBACKS, table
 
 PAGE = Path(__file__).parents[1] / "docs/two-limits.md"
 NUMBERS, STORE = Path(__file__).with_suffix(".json"), Path("build/two-limits-depth")
