@@ -59,7 +59,7 @@ bench-baseline: .venv/installed
 
 # How often intervals contain the truth: docs/coverage.csv and .md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed
-	$(BIN)/python -m benchmarks.coverage --keep $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
+	$(BIN)/python -m calibration.coverage --keep $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
 
 # Every question put to models that others wrote: docs/zoo.md. The zoo has an environment of its own, as timm needs a
 # torchvision that fits PyTorch. make zoo AGAIN="Llama ViT" asks of some again.

@@ -21,13 +21,13 @@ sys.path.insert(0, str(ROOT))
 import altair as alt  # noqa: E402
 import torch  # noqa: E402
 
-from benchmarks import coverage  # noqa: E402
 from benchmarks.check import BASELINE  # noqa: E402
 from benchmarks.question_charts import panel  # noqa: E402
 from benchmarks.ratio import Ratio  # noqa: E402
 from benchmarks.real_ladders_charts import svg  # noqa: E402
 from benchmarks.result import Result  # noqa: E402
-from benchmarks.verdicts import NUMBERS  # noqa: E402
+from calibration import coverage  # noqa: E402
+from calibration.verdicts import NUMBERS  # noqa: E402
 from nfd.core.estimates import mean  # noqa: E402
 from nfd.core.files import write_text  # noqa: E402
 from nfd.report.charts import COLOURS, INK  # noqa: E402

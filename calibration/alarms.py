@@ -4,7 +4,7 @@ Every draw has batches of its own and trains a ladder of small networks. Under t
 are trained: in the first draws one for each fault and a sound one, which should raise no alert, in later ones several
 sound ones. Each is a line of a JSON file as soon as it is trained; a measurement that is stopped goes on where it was.
 
-    python -m benchmarks.alarms RESULTS [DRAWS FAULTY [SETTING]]
+    python -m calibration.alarms RESULTS [DRAWS FAULTY [SETTING]]
 
 A setting is a rule and an optimizer, such as "mup, adamw"; without one all are measured.
 """

@@ -1,7 +1,7 @@
 """``make coverage``: how often 95 % intervals contain the truth, by repetition, as docs/coverage.csv and a page.
 
 Every kind of interval is made by the function that the library makes it with, from numbers or networks whose truth is
-known: the draws of ``benchmarks.coverage_cases`` and ``benchmarks.coverage_laws``. Two processes share the draws.
+known: the draws of ``calibration.coverage_cases`` and ``calibration.coverage_laws``. Two processes share the draws.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def verdict(one: Row) -> str:
 
 def draws() -> dict[str, Sequence[Draw]]:
     """All draws by the name of their part; the slowest first, so that no process is left with one at the end."""
-    laws, cases = (import_module(f"benchmarks.coverage_{name}") for name in ("laws", "cases"))
+    laws, cases = (import_module(f"calibration.coverage_{name}") for name in ("laws", "cases"))
     return {"predict": cases.PREDICTIONS, "laws": laws.LAWS, "rates": laws.DRAWS, "noise": cases.SCALES,
             "slopes": cases.SLOPES, "means": cases.MEANS}  # fmt: skip
 

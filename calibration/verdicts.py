@@ -5,7 +5,7 @@ once, over a factor of 16 or more and with eight seeds, and read after several s
 steps are judged from these networks, as ``nfd.check`` judges its own. Every other case was held out when the thresholds
 were chosen.
 
-    python -m benchmarks.verdicts BANK
+    python -m calibration.verdicts BANK
 
 Cases that the file BANK lacks are trained, 25 minutes of one core for all; docs/verdicts.json and .md take ten more.
 """

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import nfd
-from benchmarks.coverage import Draw, Outcome, outcome
+from calibration.coverage import Draw, Outcome, outcome
 from nfd.core.estimates import interval, mean, pooled_slope, share
 from nfd.data import digits
 from nfd.meters.noise import GradientNoise

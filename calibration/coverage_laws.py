@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 import nfd
-from benchmarks.coverage import Draw, Outcome, outcome
+from calibration.coverage import Draw, Outcome, outcome
 from nfd.core.estimates import Interval
 from nfd.rates.optimum import Regret, Scores, rounded
 from nfd.rates.transfer import drift
