@@ -1,7 +1,7 @@
 """docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m benchmarks.real_ladders_page``.
 
 Without options it is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from ``--out`` of
-``benchmarks.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of ``rate_law``, ``curves`` and
+``priors.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of ``rate_law``, ``curves`` and
 ``own_ladder``) replace their parts. Pictures need ``--ladders``, whose runs are other people's and not kept.
 """
 
@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from benchmarks import curves
 from benchmarks import real_ladders_charts as charts
-from benchmarks.ladders import BINS, SHOWN, SOURCES
 from benchmarks.real_ladders_charts import Row, signed
 from nfd.core.files import write_text
+from priors import curves
+from priors.ladders import BINS, SHOWN, SOURCES
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, NUMBERS, IMAGES = DOCS / "real-ladders.md", DOCS / "real-ladders.json", DOCS / "images"

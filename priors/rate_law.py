@@ -1,4 +1,4 @@
-"""The law of the best rate on public sweeps: ``python -m benchmarks.rate_law --data FOLDER``, and its package prior.
+"""The law of the best rate on public sweeps: ``python -m priors.rate_law --data FOLDER``, and its package prior.
 
 Every case holds out part of one source; priors come from other sources alone. ``--out`` writes the numbers as JSON,
 ``--prior`` the file that the package reads, from all sources. FOLDER holds ``rates.csv``, one row per run: source,

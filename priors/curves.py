@@ -1,4 +1,4 @@
-"""How well the final loss of other people's runs is forecast from their first quarter: ``python -m benchmarks.curves``.
+"""How well the final loss of other people's runs is forecast from their first quarter: ``python -m priors.curves``.
 
 ``--data`` is a folder with curves.csv, one row for each logged step of a run: source, model, curve, parameters, adam
 (whether the rate is that of AdamW), step, rate, loss (empty where only the rate is known; rates are linear between

@@ -1,6 +1,6 @@
-"""Ladders that the package's prior was not learned from, by the public call: ``python -m benchmarks.unseen_ladders``.
+"""Ladders that the package's prior was not learned from, by the public call: ``python -m priors.unseen_ladders``.
 
-``--data FOLDER`` has CSV as for ``benchmarks.ladders``, whose cases these are. A ladder in one variable is left out.
+``--data FOLDER`` has CSV as for ``priors.ladders``, whose cases these are. A ladder in one variable is left out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import nfd
-from benchmarks.ladders import Case, cases_of, read, summary
 from nfd.forecasts.ladder import LadderLaw
+from priors.ladders import Case, cases_of, read, summary
 
 
 def forecast(case: Case) -> dict[str, Any]:

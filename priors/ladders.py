@@ -1,6 +1,6 @@
 """How well ``nfd.fit_scaling_law`` forecasts other people's larger runs, and the prior that it learns from them.
 
-``python -m benchmarks.ladders --data FOLDER`` leaves one group of ladders out after another: prior, calibration and the
+``python -m priors.ladders --data FOLDER`` leaves one group of ladders out after another: prior, calibration and the
 choice of the form come from the others. ``--prior`` writes the prior of the package from all. The folder has a CSV for
 each ladder with the columns ladder, group, N, D, loss, C (operations) and kind (fit or target); it is not ours to copy.
 """
