@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
-from benchmarks.show import cell
+from makers.tables import cell
 from nfd.core.errors import check_real
 from nfd.core.estimates import Interval
 from nfd.core.files import write_json

@@ -17,7 +17,7 @@ import torch
 import nfd
 from benchmarks.counted import query_work
 from benchmarks.measure import Row, apart, best
-from benchmarks.show import terminal
+from makers.tables import terminal
 from nfd.core.errors import check_device
 from nfd.core.machine import peak_memory
 from nfd.data import digits

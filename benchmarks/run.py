@@ -19,7 +19,7 @@ import torch
 from benchmarks import gpu, kernels, networks, particles, plans, structured
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
-from benchmarks.show import terminal
+from makers.tables import terminal
 
 _QUICK_ROUNDS = 3
 

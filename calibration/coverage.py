@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.show import fill_page, markdown, terminal
+from makers.tables import fill_page, markdown, terminal
 from nfd.core.estimates import Interval, share
 from nfd.core.files import write_csv
 from nfd.core.random import derive

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from benchmarks.show import fill_page, markdown
+from makers.tables import fill_page, markdown
 from nfd.core.errors import Axis, RuleName
 from nfd.core.estimates import Interval, share
 from nfd.core.files import write_json

@@ -46,8 +46,8 @@ from torch.nn import functional
 
 import nfd
 from benchmarks.measure import Row
-from benchmarks.real_ladders_charts import _rows, _title, svg
-from benchmarks.show import fill_page, markdown
+from makers.real_ladders_charts import _rows, _title, svg
+from makers.tables import fill_page, markdown
 from nfd.core.estimates import mean
 from nfd.core.files import prepare_directory
 from nfd.report.charts import INK

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarks.show import fill_page
+from makers.tables import fill_page
 from nfd import ResNet, kernel
 from nfd.core import Activation, Feedback, activation
 from nfd.core.estimates import interval, log_slope, rms, squared_distances, squared_size, stderr

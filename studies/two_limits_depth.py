@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from benchmarks.show import fill_page
+from makers.tables import fill_page
 from nfd import SGD, ResNet, kernel
 from nfd.core import Activation, interval, intervals, log_slope
 from nfd.core.files import write_text

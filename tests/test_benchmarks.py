@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from docs.evidence import OUT, pictures
 
 import nfd
-from benchmarks import check, question_charts, real_ladders_page
+from benchmarks import check
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
-from benchmarks.page import PAGE, made
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
+from makers import question_charts, real_ladders_page
+from makers.benchmarks_page import PAGE, made
+from makers.evidence import OUT, pictures
 from nfd.data import digits
 from nfd.runs.losses import cross_entropy
 from nfd.runs.trial import train

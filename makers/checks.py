@@ -1,6 +1,6 @@
 """Checks of real networks, as a page: what scales, what does not, and what each rule does about it.
 
-Run: python docs/checks.py [--size full] [--out docs]
+Run: python -m makers.checks [--size full] [--out docs]
 Writes checks.md. ``--size full`` takes a few minutes on two cores; ``small`` shows the same in seconds.
 """
 
@@ -26,7 +26,7 @@ PAGE = """# Eight checks
 
 Eight checks of networks whose scaling is known, to compare yours with.
 
-*Made by `python docs/checks.py` in two to three minutes.* Entries are exponents with 95 % intervals over seeds
+*Made by `python -m makers.checks` in two to three minutes.* Entries are exponents with 95 % intervals over seeds
 and sizes: 0.5 means that a number doubles when the size grows by four. Capitals are faults and limits; the rest is
 STABLE, or UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer networks, on digits, have
 depths 4 to 64, GPT-2, on Python source, 2 to 16, and plain blocks 2 to 8.

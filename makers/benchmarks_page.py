@@ -1,4 +1,4 @@
-"""``python -m benchmarks.page [RESULT]``: the tables of docs/benchmarks.md from a result, the baseline by default."""
+"""Fill the tables of docs/benchmarks.md from a result: ``python -m makers.benchmarks_page [RESULT]``, or the baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textwrap import fill
 from benchmarks.check import BASELINE
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
-from benchmarks.show import cell, fill_page, markdown
+from makers.tables import cell, fill_page, markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 

@@ -1,4 +1,4 @@
-"""Charts of pages, drawn from stored numbers: ``python docs/evidence.py``.
+"""Charts of pages, drawn from stored numbers: ``python -m makers.evidence``.
 
 They are written to ``docs/images``. Bars are 95 % intervals; what differs in colour differs in shape and has its name.
 """
@@ -8,32 +8,28 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+import altair as alt
+import torch
 
-import altair as alt  # noqa: E402
-import torch  # noqa: E402
-
-from benchmarks.check import BASELINE  # noqa: E402
-from benchmarks.question_charts import panel  # noqa: E402
-from benchmarks.ratio import Ratio  # noqa: E402
-from benchmarks.real_ladders_charts import svg  # noqa: E402
-from benchmarks.result import Result  # noqa: E402
-from calibration import coverage  # noqa: E402
-from calibration.verdicts import NUMBERS  # noqa: E402
-from nfd.core.estimates import mean  # noqa: E402
-from nfd.core.files import write_text  # noqa: E402
-from nfd.report.charts import COLOURS, INK  # noqa: E402
+from benchmarks.check import BASELINE
+from benchmarks.ratio import Ratio
+from benchmarks.result import Result
+from calibration import coverage, verdicts
+from makers.question_charts import panel
+from makers.real_ladders_charts import svg
+from nfd.core.estimates import mean
+from nfd.core.files import write_text
+from nfd.report.charts import COLOURS, INK
 
 Row = dict[str, Any]
-OUT = ROOT / "docs/images"
+ROOT = Path(__file__).parents[1]
+DOCS, NUMBERS, OUT = ROOT / "docs", Path(__file__).parent / "numbers", ROOT / "docs/images"
 SCALE, NAMES, FONT = 1.4, 178, 11  # pixels of the column of names
 
 
@@ -167,9 +163,9 @@ def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
     return alt.hconcat(*panels, spacing=10).properties(title=told)
 
 
-def read(name: str) -> list[dict[str, str]]:
-    """The rows of a CSV beside the pages."""
-    return list(csv.DictReader((ROOT / "docs" / name).read_text(encoding="utf-8").splitlines()))
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def epochs() -> Any:
@@ -177,7 +173,7 @@ def epochs() -> Any:
     rows = [
         {"series": f"{row['weights']} weights", "x": int(row["width"]), "y": float(row["test_error"])}
         | {end: float(row[f"test_error_{end}"]) for end in ("low", "high")}
-        for row in read("epochs.csv")
+        for row in read(DOCS / "epochs.csv")
     ]
     kernels = {"NNGP, depth 4": 61.8, "NTK, depth 4": 60.9}  # as the page has them, with their intervals
     grey = [{"series": name, "x": x, "y": error} for name, error in kernels.items() for x in (64, 8192)]
@@ -192,7 +188,7 @@ def ladders() -> Any:
         {"series": said, "x": int(row["at"].split()[1])}
         | {to: float(row[of]) for to, of in (("y", "value"), ("low", "low"), ("high", "high"))}
         for name, said in names.items()
-        for row in read("transformers.csv")
+        for row in read(DOCS / "transformers.csv")
         if row["ladder"] == f"{name}, width 64 to 256" and row["quantity"] == "best rate"
     ]
     return panel("Under a plan the best rate stays,\nunder PyTorch's defaults it falls", rows, "width", "best rate")
@@ -200,7 +196,7 @@ def ladders() -> Any:
 
 def wide() -> Any:
     """Losses of a GPT under Muon by width, and the limit of a law of the dense ones."""
-    rows, every = list[Row](), read("images/wide-gpt.csv")
+    rows, every = list[Row](), read(OUT / "wide-gpt.csv")
     for weights, width in sorted({(row["weights"], int(row["width"])) for row in every}):
         own = [float(r["loss"]) for r in every if (r["weights"], int(r["width"])) == (weights, width)]
         found = mean(torch.tensor(own, dtype=torch.float64))
@@ -213,7 +209,10 @@ def wide() -> Any:
 
 def muon() -> Any:
     """How updates go with size under Muon, as powers."""
-    rows = [{"name": row["name"]} | {k: float(row[k]) for k in ("value", "low", "high")} for row in read("muon.csv")]
+    rows = [
+        {"name": row["name"]} | {k: float(row[k]) for k in ("value", "low", "high")}
+        for row in read(NUMBERS / "muon.csv")
+    ]
     x = alt.X("value:Q", scale=alt.Scale(domain=[-0.7, 0.4]), axis=alt.Axis(tickCount=6, title="power of the size"))
     zero = chart([{"value": 0}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x)
     return named(rows, x, zero).properties(title=title("Under depth-mup inner layers learn less in deep networks"))
@@ -221,7 +220,7 @@ def muon() -> Any:
 
 def million() -> Any:
     """Losses of networks of three widths while they train."""
-    every = read("images/million.csv")
+    every = read(NUMBERS / "million.csv")
     rows = [{"series": row["width"], "x": int(row["step"]), "y": float(row["loss"])} for row in every]
     title = "From width 4,096 on, wider networks train alike"
     return panel(title, rows, "step", "training loss before the step, nats", kind="curves")
@@ -232,7 +231,7 @@ def rates() -> Any:
     rows = [
         {"series": f"depth {row['depth']}", "depth": float(row["depth"]), "x": float(row["eta_c"])}
         | {to: float(row[of]) for to, of in (("y", "loss"), ("low", "low"), ("high", "high"))}
-        for row in read("images/figure-5d.csv")
+        for row in read(NUMBERS / "figure-5d.csv")
         if row["width"] == "128"
     ]
     title = "Under uniform rates deeper networks\nlearn best at higher rates"
@@ -241,7 +240,7 @@ def rates() -> Any:
 
 def pictures() -> dict[str, str]:
     """SVG by name."""
-    numbers = json.loads(NUMBERS.read_text(encoding="utf-8"))
+    numbers = json.loads(verdicts.NUMBERS.read_text(encoding="utf-8"))
     return {
         "coverage": svg(covered(coverage.read()), SCALE),
         "benchmarks": svg(faster(Result.read(BASELINE)), SCALE),

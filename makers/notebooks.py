@@ -1,4 +1,4 @@
-"""Make and run the notebooks of the gallery from their scripts: ``python docs/notebooks.py [NAME ...]``.
+"""Make and run the notebooks of the gallery from their scripts: ``python -m makers.notebooks [NAME ...]``.
 
 What libraries write to the error stream is left out: it holds paths and advice of the machine that ran them.
 """

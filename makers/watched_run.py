@@ -1,7 +1,7 @@
 """One small GPT from tuning to a larger run that is watched, goes wrong, and is saved.
 
-python docs/watched_run.py                        # minutes; docs/howto/watched-run.md and its numbers, into --out
-python docs/watched_run.py --page docs/howto      # writes the page again from the numbers there; trains nothing
+python makers/watched_run.py                        # minutes; watched-run.md and its numbers, into --out
+python makers/watched_run.py --page docs/howto      # writes the page there from makers/numbers; trains nothing
 
 Stop it at any time: the same command continues from there.
 """
@@ -18,19 +18,24 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-import watched_run_page
 from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory, write_json, write_text
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import wide_gpt
+# ``nfd transfer makers/watched_run.py`` loads this file by its path.
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+from makers import watched_run_page  # noqa: E402
 
+wide_gpt: Any = import_module("wide_gpt")
+
+NUMBERS = Path(__file__).with_name("numbers") / "watched-run.json"
 OUT = "out/watched"
 STEPS, EVERY, WARM_UP = 40, 4, 4
 READ = 8  # the step at which somebody reads the alerts
@@ -186,11 +191,11 @@ def best_rate(result: Path) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(OUT))
-    parser.add_argument("--page", type=Path, help="a folder with watched-run.json: write its page again")
+    parser.add_argument("--page", type=Path, help="a folder: write the page there, from stored numbers")
     parser.add_argument("--small", action="store_true", help="fewer rates and steps")
     a = parser.parse_args()
     if a.page is None:
         main(a.out, small=a.small)
     else:
-        found = json.loads((a.page / "watched-run.json").read_text())
+        found = json.loads(NUMBERS.read_text())
         write_text(a.page / "watched-run.md", watched_run_page.page(found))

@@ -35,7 +35,7 @@ mistake that many training loops make, and save the run:
 
 {verdict}
 
-*Made by `python docs/watched_run.py`, in minutes on two cores.* The commands run in the folder of the example,
+*Made by `python makers/watched_run.py`, in minutes on two cores.* The commands run in the folder of the example,
 and take your own file as well.
 
 ## Tune small
@@ -68,7 +68,7 @@ at several steps. From it the watch predicts every meter of the larger network.
 ## Train it, and watch
 
 ```bash
-python docs/watched_run.py
+python makers/watched_run.py
 ```
 
 trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch. The lines that matter:

@@ -1,4 +1,4 @@
-"""Charts of the pages that answer a question: ``python -m benchmarks.question_charts`` draws them from stored numbers.
+"""Charts of the pages that answer a question: ``python -m makers.question_charts`` draws them from stored numbers.
 
 Bars are 95 % intervals over seeds; grey lines are what a theory says.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from benchmarks.real_ladders_charts import svg
+from makers.real_ladders_charts import svg
 from nfd.core.files import Axes, Finding, write_text
 from nfd.core.tables import Row
 from nfd.report.charts import chart_of

@@ -1,4 +1,4 @@
-"""docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m benchmarks.real_ladders_page``.
+"""docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m makers.real_ladders_page``.
 
 Without options it is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from ``--out`` of
 ``priors.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of ``rate_law``, ``curves`` and
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from benchmarks import real_ladders_charts as charts
-from benchmarks.real_ladders_charts import Row, signed
+from makers import real_ladders_charts as charts
+from makers.real_ladders_charts import Row, signed
 from nfd.core.files import write_text
 from priors import curves
 from priors.ladders import BINS, SHOWN, SOURCES
