@@ -1,4 +1,4 @@
-"""Fill the tables of docs/benchmarks.md from a result: ``python -m makers.benchmarks_page [RESULT]``, or the baseline."""
+"""Fill the tables of docs/benchmarks.md from a result, or the baseline: ``python -m makers.benchmarks_page RESULT``."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import nfd
+from nfd.core.errors import RuleName
 from nfd.data import digits
 
 Batches = list[tuple[Any, Tensor]]
@@ -68,7 +69,7 @@ def gpt2(width: int, depth: int) -> nn.Module:
     """A GPT-2 over bytes with heads of 16 and no dropout."""
     import transformers
 
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     config = transformers.GPT2Config(
         n_embd=width, n_layer=depth, n_head=width // 16, n_positions=64, vocab_size=256, bos_token_id=0,
         eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
@@ -85,7 +86,8 @@ class Plain(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """The stream with this block's branch added."""
-        return h + self.down(torch.relu(self.up(h)))
+        out: Tensor = h + self.down(torch.relu(self.up(h)))
+        return out
 
 
 def plain(width: int, depth: int) -> nn.Module:
@@ -141,11 +143,11 @@ def main() -> None:
     gpt = ([32, 64, 128, 256], [2, 4, 8, 16]) if full else ([32, 64], [2, 4])
     small = ([64, 128, 256, 512], [2, 4, 8]) if full else ([16, 32], [2, 4])
 
-    def on_digits(rule: str, optimizer: str, lr: float) -> nfd.Check:
+    def on_digits(rule: RuleName, optimizer: str, lr: float) -> nfd.Check:
         family = nfd.resnets(64, 10, block="two-layer", rule=rule, optimizer=optimizer)
         return nfd.check(family, images, [128 if full else 32], depths, lr)
 
-    def on_text(rule: str) -> nfd.Check:
+    def on_text(rule: RuleName) -> nfd.Check:
         return nfd.check(gpt2, text, *gpt, lr=3e-3, rule=rule, optimizer="adamw", seeds=2)
 
     runs: Mapping[str, Callable[[], nfd.Check]] = {

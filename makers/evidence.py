@@ -9,7 +9,7 @@ import csv
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from benchmarks.check import BASELINE
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
 from calibration import coverage, verdicts
+from makers.pictures import chart, svg
 from makers.question_charts import panel
-from makers.real_ladders_charts import svg
-from nfd.core.estimates import mean
+from nfd.core.estimates import mean, share
 from nfd.core.files import write_text
 from nfd.report.charts import COLOURS, INK
 
@@ -31,11 +31,6 @@ Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 DOCS, NUMBERS, OUT = ROOT / "docs", Path(__file__).parent / "numbers", ROOT / "docs/images"
 SCALE, NAMES, FONT = 1.4, 178, 11  # pixels of the column of names
-
-
-def chart(rows: Iterable[Row]) -> alt.Chart:
-    """One whose data is in the picture."""
-    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
 def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
@@ -72,13 +67,13 @@ def covered(rows: Sequence[Row]) -> Any:
     order = sorted(least, key=share_of)
     bars = []
     for row in order:
-        found = coverage.share(row["measured"] * row["count"], row["count"])
+        found = share(row["measured"] * row["count"], row["count"])
         ends = {name: 100 * getattr(found, name) for name in ("value", "low", "high")}
         bars.append({"name": row["kind"]} | ends)
     scale = alt.Scale(domain=[79, 100.5], nice=False)
     x = alt.X("value:Q", scale=scale, axis=alt.Axis(values=[80, 85, 90, 95, 100], title="% that contain the truth"))
     y = alt.Y("name:N", sort=[row["name"] for row in bars], axis=None)
-    ticks = chart({"name": row["kind"], "value": 100 * row["measured"]} for row in known)
+    ticks = chart([{"name": row["kind"], "value": 100 * row["measured"]} for row in known])
     behind = alt.layer(
         chart([{"value": 100 * coverage.NOMINAL}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x),
         chart([{"value": 100 * coverage.WANTED}]).mark_rule(color=COLOURS[1], strokeDash=[3, 2]).encode(x=x),

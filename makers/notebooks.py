@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 def made(script: Path) -> nbformat.NotebookNode:
     """The executed notebook of a script in cells."""
-    notebook = jupytext.read(script)
+    notebook: nbformat.NotebookNode = jupytext.read(script)
     NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(EXAMPLES.parent)}}).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)

@@ -13,7 +13,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from makers.real_ladders_charts import svg
+from makers.pictures import svg
 from nfd.core.files import Axes, Finding, write_text
 from nfd.core.tables import Row
 from nfd.report.charts import chart_of

@@ -1,60 +1,23 @@
-"""Pictures of docs/real-ladders.md: SVG whose text has 11 pixels on a phone, for light and dark pages.
+"""Charts of docs/real-ladders.md.
 
 Bars are 95 % intervals everywhere; what differs in colour differs in shape.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
-import vl_convert
 
-from nfd.report.charts import COLOURS, DARK, INK, REFERENCE
+from makers import pictures
+from makers.pictures import FONT, chart
+from nfd.report.charts import COLOURS, INK, REFERENCE
 
 Row = Mapping[str, Any]
-_PLAIN, _TARGET, _FONT = COLOURS[0], COLOURS[1], 11
-_USED = (INK, _PLAIN, _TARGET)
-_DARK = "".join(f"[stroke='{one}']{{stroke:{DARK[one]}}}[fill='{one}']{{fill:{DARK[one]}}}" for one in _USED)
-_STYLE = (
-    "<style>svg{background:#fff}text{fill:#1a1a1a;font-family:Helvetica,Arial,sans-serif}"
-    f"@media(prefers-color-scheme:dark){{svg{{background:#16181c}}text{{fill:#e8e6e3}}[stroke='#ddd']{{stroke:#3a3d42}}{_DARK}}}</style>"
-)
-_WORDY = r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'  # half of it all
-
-
-def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:
-    """The picture, ``scale`` times as large where there is room.
-
-    Vega's descriptions are off and coordinates cut to a tenth of a pixel: these would be other people's data.
-    """
-    title = {"anchor": "start", "frame": "bounds", "fontSize": _FONT + 1, "subtitleFontSize": _FONT, "offset": 4}
-    spec = chart.to_dict(validate=False) | {
-        "config": {
-            "background": None,
-            "aria": False,
-            "axis": {
-                "labelFontSize": _FONT,
-                "titleFontSize": _FONT,
-                "titleFontWeight": "normal",
-                "grid": False,
-                "labelOverlap": "greedy",
-                "labelSeparation": 9,
-            },
-            "legend": {"labelFontSize": _FONT, "columns": 2, "columnPadding": 16, "symbolSize": 200},
-            "title": title | {"fontWeight": "normal"},
-        }
-    }
-    head, _, body = vl_convert.vegalite_to_svg(json.dumps(spec)).partition(">")
-    head = re.sub(r'(?<= )(width|height)="([\d.]+)"', lambda m: f'{m[1]}="{scale * float(m[2]):.0f}"', head)
-    body = re.sub(r"(\d+\.\d)\d+(?=[^<>]*>)", r"\1", re.sub(_WORDY, "", body))
-    return f"{head}>{_STYLE}{body}\n"
+_PLAIN, _TARGET = COLOURS[0], COLOURS[1]
 
 
 def signed(value: float) -> str:
@@ -76,14 +39,6 @@ def _powers(values: Sequence[float], most: int = 2, title: str | None = None) ->
     return alt.X("flops:Q", scale=_scale(min(values), max(values)), axis=axis)
 
 
-def _title(text: str) -> alt.Title:
-    return alt.Title(textwrap.wrap(text, 46))
-
-
-def _rows(rows: Sequence[Row]) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
-
-
 def _ladder(
     fit: Sequence[Sequence[float]], targets: Sequence[Row], colour: str, dash: Sequence[int], most: int = 2
 ) -> Any:
@@ -97,9 +52,9 @@ def _ladder(
                     format=f".{digits}f", minExtent=26, maxExtent=26)  # fmt: skip
     x = _powers([row["flops"] for row in [*runs, *targets]], most, "operations of a run" if most > 2 else None)
     y = alt.Y("loss:Q", scale=_scale(low, high), axis=axis)
-    base = _rows(targets).encode(x=x)
+    base = chart(targets).encode(x=x)
     return alt.layer(
-        _rows(runs).mark_point(filled=True, color=REFERENCE, size=8, opacity=0.8).encode(x=x, y=y),
+        chart(runs).mark_point(filled=True, color=REFERENCE, size=8, opacity=0.8).encode(x=x, y=y),
         base.mark_rule(color=colour, strokeDash=list(dash), strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
         base.mark_tick(color=colour, orient="horizontal", width=8, thickness=1.5).encode(y="forecast:Q"),
         base.mark_point(shape="diamond", color=_TARGET, size=28, strokeWidth=1.5, opacity=1).encode(y="loss:Q"),
@@ -120,7 +75,7 @@ def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
         drawn = _ladder(case["fit"], some, *((INK, (1, 0)) if case["accepted"] else (REFERENCE, (3, 2))))
         own = alt.Title(name, subtitle=f"{case['factor']:.0f}x: {said}")
         charts.append(drawn.properties(width=112, height=92, title=own))
-    return alt.concat(*charts, columns=2, spacing=8, title=_title(title))
+    return alt.concat(*charts, columns=2, spacing=8, title=pictures.title(title))
 
 
 def against_factor(cases: Sequence[Row], name: str, title: str, medians: Mapping[tuple[int, int], float]) -> Any:
@@ -130,15 +85,15 @@ def against_factor(cases: Sequence[Row], name: str, title: str, medians: Mapping
               axis=alt.Axis(values=[1, 10, 100, 1000], title="times the compute of the fitted runs"))  # fmt: skip
     y = alt.Y("error:Q", scale=alt.Scale(type="log", domain=[0.02, 40], clamp=True),
               axis=alt.Axis(values=[0.1, 1, 10], title="median error of a case, %"))  # fmt: skip
-    base = _rows([row for row in rows if row["factor"] >= 1]).encode(x=x, y=y)
+    base = chart([row for row in rows if row["factor"] >= 1]).encode(x=x, y=y)
     colour, shape = (INK, "circle") if name == "error" else (_PLAIN, "square")
     mark: dict[str, Any] = {"color": colour, "shape": shape, "size": 26, "opacity": 0.85}
     steps = [{"factor": low, "to": high, "error": value} for (low, high), value in medians.items()]
     return alt.layer(
         base.transform_filter("datum.accepted").mark_point(filled=True, **mark),
         base.transform_filter("!datum.accepted").mark_point(filled=False, strokeWidth=1, **mark),
-        _rows(steps).mark_rule(color=_TARGET, strokeWidth=3).encode(x=x, x2="to:Q", y=y),
-    ).properties(width=260, height=200, title=_title(title))
+        chart(steps).mark_rule(color=_TARGET, strokeWidth=3).encode(x=x, x2="to:Q", y=y),
+    ).properties(width=260, height=200, title=pictures.title(title))
 
 
 def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
@@ -157,15 +112,15 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
     ticks = [v for v in range(-30, 31, 2 if high - low < 16 else 5) if low <= v <= high]
     axis = alt.Axis(values=ticks, title="forecast over measured loss, %", titleAnchor="end", domain=False)
     x, ends = (alt.X(f"{name}:Q", scale=scale, axis=axis) for name in ("value", "low"))
-    base = _rows(rows).encode(y=alt.Y("row:N", sort=[row["row"] for row in rows], axis=None))
+    base = chart(rows).encode(y=alt.Y("row:N", sort=[row["row"] for row in rows], axis=None))
     off = alt.layer(
-        _rows([{"value": 0}]).mark_rule(color=_TARGET, strokeWidth=1.5).encode(x=x),
+        chart([{"value": 0}]).mark_rule(color=_TARGET, strokeWidth=1.5).encode(x=x),
         base.mark_rule(color=INK, strokeWidth=1.5).encode(x=ends, x2="high:Q"),
         base.mark_point(color=INK, filled=True, size=36, opacity=1).encode(x=x),
         base.transform_filter("isValid(datum.theirs)")
         .mark_point(color=_PLAIN, shape="cross", filled=True, size=70, angle=45, opacity=1)
         .encode(x=alt.X("theirs:Q", scale=scale, axis=axis)),
-        base.mark_text(align="left", dx=4, fontSize=_FONT).encode(x=alt.value(0), text="row:N"),
+        base.mark_text(align="left", dx=4, fontSize=FONT).encode(x=alt.value(0), text="row:N"),
     ).properties(width=288, height=20 * len(rows))
     above = _ladder(cases[0]["fit"], cases[0]["targets"], INK, (1, 0), 6).properties(width=288, height=130)
-    return alt.vconcat(above, off, spacing=12, title=_title(title))
+    return alt.vconcat(above, off, spacing=12, title=pictures.title(title))

@@ -20,6 +20,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from makers import real_ladders_charts as charts
+from makers.pictures import svg
 from makers.real_ladders_charts import Row, signed
 from nfd.core.files import write_text
 from priors import curves
@@ -183,12 +184,12 @@ def pictures(known: Row, ladders: Row) -> dict[str, str]:
     half = -(-len(drawn) // 2)
     names = {target["flops"]: name for target, name in zip(ladders["olmo"][0]["targets"], OLMO, strict=True)}
     theirs = {"names": names, "label": f"{OLMO[-1]}, authors, {SHOWN[1]}x less", "error": AUTHORS}
-    found = {"olmo": charts.svg(charts.olmo(ladders["olmo"], theirs, titles["olmo"]), 1.4)}
+    found = {"olmo": svg(charts.olmo(ladders["olmo"], theirs, titles["olmo"]), 1.4)}
     for name in ("error", "plain"):
         steps = {BINS[row["factor"]]: row[name] for row in goals_of(known)}
-        found[name] = charts.svg(charts.against_factor(ladders["cases"], name, titles[name], steps))
+        found[name] = svg(charts.against_factor(ladders["cases"], name, titles[name], steps))
     for name, some in (("first", drawn[:half]), ("second", drawn[half:])):
-        found[name] = charts.svg(charts.ladders(some, said_of(some)))
+        found[name] = svg(charts.ladders(some, said_of(some)))
     return found
 
 

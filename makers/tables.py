@@ -5,20 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Row
-from benchmarks.ratio import Ratio
+from nfd.core.estimates import Interval
 from nfd.core.files import write_text
+from nfd.core.tables import Row
+
+
+@runtime_checkable
+class HasInterval(Protocol):
+    """A value with a 95 % interval, such as a ratio of times."""
+
+    @property
+    def interval(self) -> Interval:
+        """The value and its limits."""
 
 
 def cell(column: str, value: Any) -> str:
     """A value as text: three digits, shares in percent, ratios with their 95 % interval."""
     percent = "share" in column or column.endswith("alone") or column == "outside operations"
-    if isinstance(value, Ratio):
+    if isinstance(value, HasInterval):
         found = value.interval
         text = _number(found.value, percent)
         if math.isfinite(found.low):

@@ -46,7 +46,8 @@ Pair = tuple[Tensor, Tensor]
 
 def make_model(width: int, depth: int) -> nn.Module:
     """A GPT over bytes."""
-    return wide_gpt.GPT(width, depth)
+    model: nn.Module = wide_gpt.GPT(width, depth)
+    return model
 
 
 def batches() -> list[Pair]:
@@ -95,7 +96,7 @@ def train(
                 group["lr"] = lr * schedule(step) * (1.0 if wrong else group["lr_scale"])
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             losses.append(float(loss.detach()))
             if watch.step():

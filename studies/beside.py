@@ -45,11 +45,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import nfd
-from benchmarks.measure import Row
-from makers.real_ladders_charts import _rows, _title, svg
+from makers.pictures import chart, svg, title
 from makers.tables import fill_page, markdown
 from nfd.core.estimates import mean
 from nfd.core.files import prepare_directory
+from nfd.core.tables import Row
 from nfd.report.charts import INK
 from studies.byte_gpt import BYTES, held_out, windows
 from studies.embedding_rate import warmed
@@ -245,12 +245,12 @@ def main() -> None:
     axis = alt.Axis(title="CPU seconds to find the rate, logarithmic", values=[5, 10, 20, 40], format="d")
     x = alt.X("seconds:Q", scale=alt.Scale(type="log", domain=[2.5, 60], nice=False), axis=axis)
     y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="final loss")
-    base = _rows([{"way": way, **own, **own["loss"]} for way, own in found.items()]).encode(x=x, y=y)
+    base = chart([{"way": way, **own, **own["loss"]} for way, own in found.items()]).encode(x=x, y=y)
     bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(y=alt.Y("low:Q", title="final loss"), y2="high:Q")
     drawn = bars + base.mark_point(filled=True, size=50, opacity=1, color=INK)
     drawn += base.transform_filter("datum.way == 'by hand'").mark_text(align="right", dx=-7).encode(text="way:N")
     drawn += base.transform_filter("datum.way != 'by hand'").mark_text(align="left", dx=7).encode(text="way:N")
-    drawn.title = _title("The rate of a small model costs a sixth of a sweep's time, and with a large head no loss")
+    drawn.title = title("The rate of a small model costs a sixth of a sweep's time, and with a large head no loss")
     (docs / "images/beside.svg").write_text(svg(drawn.properties(width=288, height=200), 1.6))
 
 

@@ -20,9 +20,8 @@ from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
-from makers import question_charts, real_ladders_page
+from makers import evidence, pictures, question_charts, real_ladders_page
 from makers.benchmarks_page import PAGE, made
-from makers.evidence import OUT, pictures
 from nfd.data import digits
 from nfd.runs.losses import cross_entropy
 from nfd.runs.trial import train
@@ -106,8 +105,8 @@ def test_the_page_is_made_from_the_baseline() -> None:
 
 
 def test_the_charts_of_evidence_and_questions_are_those_of_their_numbers() -> None:
-    for name, drawn in (pictures() | question_charts.pictures()).items():
-        words = [re.findall(">([^<>]+)</text>", svg) for svg in (drawn, (OUT / f"{name}.svg").read_text())]
+    for name, drawn in (evidence.pictures() | question_charts.pictures()).items():
+        words = [re.findall(">([^<>]+)</text>", svg) for svg in (drawn, (evidence.OUT / f"{name}.svg").read_text())]
         assert words[0] == words[1]
 
 
@@ -248,7 +247,7 @@ def test_pictures_of_ladders_say_what_they_show() -> None:
     """Accepted ones their error, refused ones that they are; no data in words, and no text below 11 pixels."""
     drawn = real_ladders_page.drawn_of([case("a", 9, accepted=False), case("b", 30, accepted=True)])
     assert [one["ladder"] for one in drawn] == ["b", "a"]
-    svg = real_ladders_page.charts.svg(real_ladders_page.charts.ladders(drawn, real_ladders_page.said_of(drawn)))
+    svg = pictures.svg(real_ladders_page.charts.ladders(drawn, real_ladders_page.said_of(drawn)))
     assert ">1 of 2 forecasts are accepted" in svg
     assert re.findall(r">(\w+x: [^<]*)<", svg) == ["30x: +1.0 ± 5.5 %, 1 out", "9x: refused (± 5.5 %)"]
     assert svg.count('stroke-dasharray="3,2"') == 2  # the bars of the refused one
