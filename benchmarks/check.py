@@ -23,7 +23,8 @@ from nfd.core.files import write_json
 
 BASELINE = Path(__file__).with_name("baseline.json")
 _FALSE_ALARMS = 0.05
-LEAST = 1.05  # times: a smaller loss is not worth a failure
+# Times: a smaller loss is not worth a failure.
+LEAST = 1.05
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Change:
 
 def changes(old: Result, new: Result) -> list[Change]:
     """Every ratio that both runs hold."""
-    was, now = old.ratios(), new.ratios()
+    was = old.ratios()
+    now = new.ratios()
     both = [key for key in was if key in now]
     level = _FALSE_ALARMS / max(1, len(both))
     return [Change(*key, was[key], now[key], improvement(was[key], now[key], level)) for key in both]
@@ -63,7 +65,8 @@ def accept(path: Path, baseline: Path = BASELINE) -> None:
     if baseline.exists() and (before := Result.read(baseline)).parts.keys() - result.parts.keys():
         if apart := _apart(before, result):
             raise ValueError(f"{path} holds some parts alone, of another machine: {apart}. Measure all parts there.")
-        parts, seconds = {**before.parts, **result.parts}, {**before.seconds, **result.seconds}
+        parts = {**before.parts, **result.parts}
+        seconds = {**before.seconds, **result.seconds}
         result = replace(before, parts=parts, seconds=seconds)
     write_json(baseline, result.plain())
 

@@ -22,14 +22,20 @@ from benchmarks.measure import apart
 from benchmarks.watch import cpu_seconds, wide_gpt
 from nfd.core.machine import peak_memory
 
-SIZES, TOKENS, STEPS, RATES = ((128, 4), (256, 4), (512, 4)), 256, 5, [2e-3, 4e-3, 8e-3]
+SIZES = ((128, 4), (256, 4), (512, 4))
+TOKENS = 256
+STEPS = 5
+RATES = [2e-3, 4e-3, 8e-3]
 
 
 def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
     """CPU seconds, peak memory in GiB, and the products of parameters and tokens of all trainings."""
     torch.set_num_threads(1)
-    batches, widths, depths = list(wide_gpt.batches(STEPS)), [width // 2, width], [depth // 2, depth]
-    begun, sweep = time.process_time(), nfd.Sweep(progress=False)
+    batches = list(wide_gpt.batches(STEPS))
+    widths = [width // 2, width]
+    depths = [depth // 2, depth]
+    begun = time.process_time()
+    sweep = nfd.Sweep(progress=False)
     with sweep:
         if verb == "check":
             nfd.check(wide_gpt.GPT, batches, widths, depths, lr=4e-3, sweep=sweep)

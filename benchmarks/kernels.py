@@ -25,9 +25,11 @@ from nfd.data import digits
 from nfd.limits.kernels import table
 
 DEPTH = 256
-SOME = 64  # layers of the recursion that are timed: each costs the same
+# Layers of the recursion that are timed: each costs the same.
+SOME = 64
 KINDS = ("nngp", "ntk")
-OTHERS = {1000: 3, 4000: 1}  # inputs, and how often others are timed on so many
+# Inputs, and how often others are timed on so many.
+OTHERS = {1000: 3, 4000: 1}
 ENVIRONMENT = Path(__file__).parents[1] / "out" / "neural-tangents"
 
 
@@ -37,7 +39,8 @@ def gram_run(
     """Seconds, bytes beyond the inputs and stated error of a Gram matrix in R^64 of inputs of different norms."""
     x = _inputs(count, low, high)
     nfd.kernel(x[:8], activation=name, kind=kind, horizon=0.9)
-    before, found = peak_memory(), list[float]()
+    before = peak_memory()
+    found = list[float]()
     took = seconds(
         lambda: found.append(nfd.kernel(x, activation=name, kind=kind, horizon=horizon, return_error=True)[1])
     )

@@ -25,8 +25,10 @@ from nfd.core.machine import cores
 # In a row texts and whole numbers say what was measured, floats are measured, and a Ratio compares.
 Row = dict[str, Any]
 
-_READ = 1 << 26  # float32 numbers, 256 MiB: more than a cache holds
-_SIDES = {torch.float32: 1200, torch.float64: 900}  # of the squares whose product is timed
+# float32 numbers, 256 MiB: more than a cache holds.
+_READ = 1 << 26
+# Of the squares whose product is timed.
+_SIDES = {torch.float32: 1200, torch.float64: 900}
 
 
 class UnavailableError(Exception):

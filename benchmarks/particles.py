@@ -20,7 +20,8 @@ def against_deferred(turn: Round) -> list[Row]:
     """Time of ``solve_nfd`` and of deferred networks with independent feedback, for one standard error."""
     x, y = _problem(12 if turn.quick else 24)
     count = 4 if turn.quick else 8
-    errors, found = dict[str, float](), dict[str, float]()
+    errors = dict[str, float]()
+    found = dict[str, float]()
 
     def solved(name: str, solve: Callable[[], Any]) -> None:
         kept = list[Any]()
@@ -51,13 +52,17 @@ def against_deferred(turn: Round) -> list[Row]:
 
 def many_samples(turn: Round) -> list[Row]:
     """As many samples as particles are made for, against the memory that their histories must pass through."""
-    samples, grid, particles, replicates = (100 if turn.quick else 400), 8, 1024, 2
+    samples = 100 if turn.quick else 400
+    grid = 8
+    particles = 1024
+    replicates = 2
     x, y = _problem(samples)
     now = limits()
     took = seconds(
         lambda: nfd.solve_nfd(x, y, grid=grid, activation="relu", particles=particles, replicates=replicates)
     )
-    histories = 6  # read per step and grid point: products, noise and drift, forward and backward
+    # Read per step and grid point: products, noise and drift, forward and backward.
+    histories = 6
     traffic = replicates * grid * histories * 8 * particles * samples**2 / 2
     return [
         {

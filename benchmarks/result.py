@@ -49,7 +49,8 @@ class Result:
     def keep(self, folder: Path) -> Path:
         """Write it under its date, in a name that no earlier result has."""
         stem = str(self.machine["date"]).partition("+")[0].replace(":", "-") + ("-quick" if self.quick else "")
-        path, again = prepare_directory(folder) / f"{stem}.json", 1
+        path = prepare_directory(folder) / f"{stem}.json"
+        again = 1
         while path.exists():
             again += 1
             path = folder / f"{stem}-{again}.json"

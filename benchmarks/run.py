@@ -88,7 +88,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="PART", choices=names, default=names, help=", ".join(names))
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of all results")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", RuntimeWarning)  # of short runs about their own noise
+    # Of short runs about their own noise.
+    warnings.simplefilter("ignore", RuntimeWarning)
     chosen = [part for part in PARTS if part.name in arguments.only]
     result = measured(chosen, arguments.quick, partial(print, flush=True))
     path = result.keep(arguments.out)
