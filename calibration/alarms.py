@@ -33,13 +33,23 @@ from nfd.scaling.optimizers import CombinedOptimizer
 from nfd.watch.bands import Bands, Ladder
 from nfd.watch.causes import Alarm, Cause
 
-WIDTHS, DEPTHS, SEEDS = (32, 64), (2, 4), 3
-WIDE, DEEP, STEPS, EVERY = 128, 8, 24, 3
+WIDTHS = (32, 64)
+DEPTHS = (2, 4)
+SEEDS = 3
+WIDE = 128
+DEEP = 8
+STEPS = 24
+EVERY = 3
 LOOKS = (1, 2, 3, 6, 9, 12, 18, 24)
-REST_RATE, SHRINKAGE, BATCH = 3e-3, 3e-5, 16  # of AdamW beside Muon; of weights by decay, in one step
-SEVENTH = 6  # the seventh block, from 0
+# Of AdamW beside Muon; of weights by decay, in one step.
+REST_RATE = 3e-3
+SHRINKAGE = 3e-5
+BATCH = 16
+# The seventh block, from 0.
+SEVENTH = 6
 _SOUND = "sound"
-SOUND = 5  # sound networks of a draw without faults
+# Sound networks of a draw without faults.
+SOUND = 5
 
 Row = dict[str, Any]
 
@@ -51,7 +61,8 @@ class Setting:
     rule: RuleName
     optimizer: str
     rate: float
-    first: int = 0  # draw
+    # Draw.
+    first: int = 0
 
     def __str__(self) -> str:
         return f"{self.rule}, {self.optimizer}"
@@ -83,7 +94,9 @@ class Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
         self.factor = 1.0
 
     def forward(self, h: Tensor) -> Tensor:
@@ -163,9 +176,11 @@ def watched(
     draw: int, setting: Setting, bands: Bands, seed: int, fault: Callable[[Any, list[Row]], None] | None = None
 ) -> Row:
     """A network of 128 x 8 under a watch: its alerts, and by meter how many numbers lay in their own 95 % intervals."""
-    pairs, alarm = batches(draw), Alarm(bands)
+    pairs = batches(draw)
+    alarm = Alarm(bands)
     torch.manual_seed(seed)
-    model, sample = make_model(WIDE, DEEP), pairs[0][0]
+    model = make_model(WIDE, DEEP)
+    sample = pairs[0][0]
     base = {"make_model": make_model, "base": (WIDTHS[0], DEPTHS[0])}
     plan = nfd.plan(model, rule=setting.rule, optimizer=setting.optimizer, sample=sample, **base)  # type: ignore[arg-type]
     plan.apply_(model, seed=seed)
@@ -180,7 +195,8 @@ def watched(
         parts.append(torch.optim.Muon(of_matrices))
     optimizer = CombinedOptimizer(parts)
     watch = nfd.Watch(model, plan, sample, EVERY, alarm, seed=seed)
-    inside, total = Counter[str](), Counter[str]()
+    inside = Counter[str]()
+    total = Counter[str]()
     for x, y in pairs:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
@@ -250,7 +266,8 @@ def page_row(setting: Setting, rows: list[Row]) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    counts, chosen = [int(text) for text in sys.argv[2:4]], sys.argv[4:]
+    counts = [int(text) for text in sys.argv[2:4]]
+    chosen = sys.argv[4:]
     for setting in SETTINGS:
         if not chosen or str(setting) in chosen:
             rows = measured(Path(sys.argv[1]), setting, *(counts or [12, 7]))

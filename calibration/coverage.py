@@ -28,9 +28,11 @@ from nfd.core.random import derive
 
 Row = dict[str, Any]
 
-NOMINAL, WANTED = 0.95, 0.93
+NOMINAL = 0.95
+WANTED = 0.93
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE, TABLE = DOCS / "coverage.md", DOCS / "coverage.csv"
+PAGE = DOCS / "coverage.md"
+TABLE = DOCS / "coverage.csv"
 
 
 class Outcome(NamedTuple):
@@ -57,7 +59,8 @@ def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:
     ``measured`` and its standard error, ``error``; ``count`` leaves out intervals that are not known.
     """
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", RuntimeWarning)  # of short runs about their own noise
+    # Of short runs about their own noise.
+    warnings.simplefilter("ignore", RuntimeWarning)
     held: dict[tuple[str, str], list[bool]] = {}
     for index in range(repetitions):
         for one in draw(torch.Generator().manual_seed(derive(seed, "repetition", index))):
@@ -71,7 +74,8 @@ def row(kind: str, case: str, covered: int, count: int) -> Row:
     """What the table has of ``covered`` in ``count`` intervals."""
     found = share(covered, count) if count else Interval(math.nan, math.nan, math.nan, math.nan)
     today = datetime.now(UTC).date().isoformat()
-    measured, error = round(found.value, 4), round(found.stderr, 4)
+    measured = round(found.value, 4)
+    error = round(found.stderr, 4)
     return {"kind": kind, "case": case, "measured": measured, "error": error, "count": count, "date": today}
 
 

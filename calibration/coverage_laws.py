@@ -37,7 +37,10 @@ def stream(g: torch.Generator) -> Random:
 
 # ---- the law of size -----------------------------------------------------------------------------------------
 
-FLOOR, A, B = 0.735, 11.0, 0.75  # of digits
+# Of digits.
+FLOOR = 0.735
+A = 11.0
+B = 0.75
 GRIDS = {"3 x 3": ((64, 128, 256), (4, 8, 16)), "4 x 5": ((64, 128, 256, 512), (4, 8, 16, 32, 64))}
 SEEDS = (2, 3, 6)
 
@@ -63,19 +66,23 @@ class Sizes:
     def law(self, grid: str, random: Random) -> Callable[[float, float], float]:
         """The true mean loss of a size."""
         (n0, *_), (L0, *_) = GRIDS[grid]
-        first, (p, q) = np.array([A / n0, B / L0]), self.powers
+        first = np.array([A / n0, B / L0])
+        (p, q) = self.powers
         bends = random.uniform(-self.bend, self.bend, 3) * [*first, first.mean()]
 
         def loss(n: float, L: float) -> float:
-            wide, deep = n0 / n, L0 / L
+            wide = n0 / n
+            deep = L0 / L
             return float(FLOOR + first @ [wide**p, deep**q] + bends @ [wide**2, deep**2, wide * deep])
 
         return loss
 
     def rows(self, grid: str, seeds: int, law: Callable[[float, float], float], random: Random) -> list[dict[str, Any]]:
         """A table of runs, whose sizes share their seeds where they share noise."""
-        (widths, depths), rows = GRIDS[grid], list[dict[str, Any]]()
-        shared, own = self.common + self.of_width, 1 - self.common - self.of_width
+        (widths, depths) = GRIDS[grid]
+        rows = list[dict[str, Any]]()
+        shared = self.common + self.of_width
+        own = 1 - self.common - self.of_width
         common = math.sqrt(self.common) * random.normal(size=seeds)
         for n in widths:
             of_width = math.sqrt(self.of_width) * random.normal(size=seeds)
@@ -102,9 +109,12 @@ CASES = {
 
 def sizes(grid: str, seeds: int, about: str, g: torch.Generator) -> Iterator[Outcome]:
     """The floor, and the mean loss of a network four times as wide and deep; a law that is refused gives none."""
-    random, (widths, depths) = stream(g), GRIDS[grid]
-    case, truth = f"{grid}, {seeds} seeds, {about}", CASES[about].law(grid, random)
-    fitted, far = nfd.fit_scaling_law(CASES[about].rows(grid, seeds, truth, random)), (4 * widths[-1], 4 * depths[-1])
+    random = stream(g)
+    (widths, depths) = GRIDS[grid]
+    case = f"{grid}, {seeds} seeds, {about}"
+    truth = CASES[about].law(grid, random)
+    fitted = nfd.fit_scaling_law(CASES[about].rows(grid, seeds, truth, random))
+    far = (4 * widths[-1], 4 * depths[-1])
     assert isinstance(fitted, nfd.ScalingLaw)
     if fitted.law.good:
         yield outcome("law of size: floor", case, fitted.floor, FLOOR)
@@ -118,8 +128,13 @@ LAWS: tuple[Draw, ...] = tuple(
 
 # ---- best rates ----------------------------------------------------------------------------------------------
 
-GUESS, BEST_LOSS, STEP, RATES = math.log(10), 0.5, 0.5, 7  # rates by factors of sqrt(2)
-_GRID = 23  # rates of a drawn curve, of which a sweep sees those that it asks for
+# Rates by factors of sqrt(2).
+GUESS = math.log(10)
+BEST_LOSS = 0.5
+STEP = 0.5
+RATES = 7
+# Rates of a drawn curve, of which a sweep sees those that it asks for.
+_GRID = 23
 
 
 @dataclass(frozen=True)
@@ -171,10 +186,13 @@ CURVES = {
     "steeper, divergence at 2 times": Curve(0.4, 0.2, 1.0),
 }
 SEEDS_OF_RATES = (2, 4, 8)
-FACTORS = {2: 1.0, 4: 2.0}  # of coarser grids: their steps in doublings
+# Of coarser grids: their steps in doublings.
+FACTORS = {2: 1.0, 4: 2.0}
 COARSE = ("parabola", "steep to the left", "steep to the right", "divergence at 1.4 times")
-APART = 0.0, 0.5, 1.0  # log2 of the best rate of a small network over that of a large one
-COMPARED = ("steep to the left", "divergence at 1.5 times", "divergence at 2 times")  # curves of drifts and regrets
+# log2 of the best rate of a small network over that of a large one.
+APART = 0.0, 0.5, 1.0
+# Curves of drifts and regrets.
+COMPARED = ("steep to the left", "divergence at 1.5 times", "divergence at 2 times")
 
 
 def population(curve: Curve, rate: Array, seeds: int = 4000) -> Array:
@@ -214,8 +232,10 @@ def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: f
 
 def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
     """The best rate of a curve by so many seeds; for some, its drift over sizes and what a small one's rate costs."""
-    random, curve = stream(g), CURVES[name]
-    seeds, case = Seeds.drawn(random, count), f"{name}, {count} seeds"
+    random = stream(g)
+    curve = CURVES[name]
+    seeds = Seeds.drawn(random, count)
+    case = f"{name}, {count} seeds"
     grids = {"": STEP} | ({f", rates by factors of {k}": step for k, step in FACTORS.items()} if name in COARSE else {})
     for words, step in grids.items():
         found = sweep(curve, seeds, random, step=step)

@@ -35,10 +35,18 @@ from nfd.data import digits
 from nfd.meters.verdict import is_fault, rows
 
 PAGE, NUMBERS = (Path(__file__).parents[1] / f"docs/verdicts.{kind}" for kind in ("md", "json"))
-AT, SEEDS = (3, 10, 60), 8
-FACTORS, FEWER = (2, 4, 8, 16), (2, 3, 4)  # of sizes; of seeds
-_CLASSES, _BYTES = 10, 97  # outputs
-_DEPTH, _WIDTH, _HEAD = 3, 64, 16  # where the other axis is checked; of attention
+AT = (3, 10, 60)
+SEEDS = 8
+# Of sizes; of seeds.
+FACTORS = (2, 4, 8, 16)
+FEWER = (2, 3, 4)
+# Outputs.
+_CLASSES = 10
+_BYTES = 97
+# Where the other axis is checked; of attention.
+_DEPTH = 3
+_WIDTH = 64
+_HEAD = 16
 Batches = list[tuple[Tensor, Tensor]]
 Groups = list[dict[str, Any]]
 
@@ -50,8 +58,12 @@ class Block(nn.Module):
         super().__init__()
         self.attends = attends
         if attends:
-            self.n1, self.qkv, self.mix = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.n2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+            self.n1 = nn.LayerNorm(width)
+            self.qkv = nn.Linear(width, 3 * width)
+            self.mix = nn.Linear(width, width)
+        self.n2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
 
     def forward(self, h: Tensor) -> Tensor:
         if self.attends:
@@ -162,9 +174,11 @@ class Case:
     def sizes(self) -> list[int]:
         """Those that are trained."""
         if self.axis == "depth":
-            first, most = 2, 64 if self.of_paper else 32
+            first = 2
+            most = 64 if self.of_paper else 32
         else:
-            first, most = 16, 256 if self.model in ("gpt", "noise") else 512
+            first = 16
+            most = 256 if self.model in ("gpt", "noise") else 512
         return [first * 2**k for k in range((most // first).bit_length())]
 
     def train(self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT) -> list[Row]:
@@ -195,7 +209,9 @@ def images(size: int) -> Batches:
     return list(zip(x, y, strict=True))
 
 
-_WINDOWS, _LENGTH = 8, 16  # of a batch, in bytes
+# Of a batch, in bytes.
+_WINDOWS = 8
+_LENGTH = 16
 
 
 @cache
@@ -343,7 +359,8 @@ def beyond(clear: float, small: float) -> Judge:
     """The judgement by other thresholds: of the exponent, and of its interval."""
 
     def judge(row: Row) -> bool:
-        falls, grows = (row["slope"] < -clear, row["high"] < -small), (row["slope"] > clear, row["low"] > small)
+        falls = (row["slope"] < -clear, row["high"] < -small)
+        grows = (row["slope"] > clear, row["low"] > small)
         return row["verdict"] != "LIMIT" and (all(grows) or (all(falls) and row["meter"] != "loss"))
 
     return judge
