@@ -29,8 +29,13 @@ from nfd.report.charts import COLOURS, INK
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parents[1]
-DOCS, NUMBERS, OUT = ROOT / "docs", Path(__file__).parent / "numbers", ROOT / "docs/images"
-SCALE, NAMES, FONT = 1.4, 178, 11  # pixels of the column of names
+DOCS = ROOT / "docs"
+NUMBERS = Path(__file__).parent / "numbers"
+OUT = ROOT / "docs/images"
+# Pixels of the column of names.
+SCALE = 1.4
+NAMES = 178
+FONT = 11
 
 
 def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
@@ -113,7 +118,8 @@ def faster(result: Result) -> Any:
         for row in result.parts[part]:
             ratio: Ratio = row[column]
             found = ratio.interval
-            ends = {"low": found.low, "high": found.high} if math.isfinite(found.low) else {}  # of one round, none
+            # Of one round, none.
+            ends = {"low": found.low, "high": found.high} if math.isfinite(found.low) else {}
             label = name.format(**row | {"kind": str(row.get("kind")).upper()})
             rows.append({"name": label, "value": found.value} | ends)
     axis = alt.Axis(values=[1, 3, 10, 30, 100, 300], title="times as fast as the opponent")
@@ -147,7 +153,8 @@ def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
                 base.mark_rule(color=colour, strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q"),
                 base.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1).encode(y=y),
             ]
-            if what == "alarms":  # where there is room for a key
+            # Where there is room for a key.
+            if what == "alarms":
                 key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
                 layers.append(key.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1))
                 layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
@@ -170,7 +177,8 @@ def epochs() -> Any:
         | {end: float(row[f"test_error_{end}"]) for end in ("low", "high")}
         for row in read(DOCS / "epochs.csv")
     ]
-    kernels = {"NNGP, depth 4": 61.8, "NTK, depth 4": 60.9}  # as the page has them, with their intervals
+    # As the page has them, with their intervals.
+    kernels = {"NNGP, depth 4": 61.8, "NTK, depth 4": 60.9}
     grey = [{"series": name, "x": x, "y": error} for name, error in kernels.items() for x in (64, 8192)]
     title = "Wider networks come to the error of kernels,\nnot below it"
     return panel(title, rows, "width n", "test error, %", grey, "semilogarithmic")
@@ -191,13 +199,15 @@ def ladders() -> Any:
 
 def wide() -> Any:
     """Losses of a GPT under Muon by width, and the limit of a law of the dense ones."""
-    rows, every = list[Row](), read(OUT / "wide-gpt.csv")
+    rows = list[Row]()
+    every = read(OUT / "wide-gpt.csv")
     for weights, width in sorted({(row["weights"], int(row["width"])) for row in every}):
         own = [float(r["loss"]) for r in every if (r["weights"], int(r["width"])) == (weights, width)]
         found = mean(torch.tensor(own, dtype=torch.float64))
         ends = {"low": found.low, "high": found.high} if len(own) > 2 else {}
         rows.append({"series": weights, "x": width, "y": found.value} | ends)
-    limit = [{"series": "limit of the dense", "x": x, "y": 2.4365} for x in (64, 16384)]  # as the page has it
+    # As the page has it.
+    limit = [{"series": "limit of the dense", "x": x, "y": 2.4365} for x in (64, 16384)]
     title = "Structured weights come to the limit\nof dense ones"
     return panel(title, rows, "width", "training loss, nats per byte", limit, "semilogarithmic")
 

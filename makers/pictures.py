@@ -13,14 +13,16 @@ import vl_convert
 
 from nfd.report.charts import COLOURS, DARK, INK
 
-FONT = 11  # pixels
+# Pixels.
+FONT = 11
 _USED = (INK, COLOURS[0], COLOURS[1])
 _DARK = "".join(f"[stroke='{one}']{{stroke:{DARK[one]}}}[fill='{one}']{{fill:{DARK[one]}}}" for one in _USED)
 _STYLE = (
     "<style>svg{background:#fff}text{fill:#1a1a1a;font-family:Helvetica,Arial,sans-serif}"
     f"@media(prefers-color-scheme:dark){{svg{{background:#16181c}}text{{fill:#e8e6e3}}[stroke='#ddd']{{stroke:#3a3d42}}{_DARK}}}</style>"
 )
-_WORDY = r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'  # half of it all
+# Half of it all.
+_WORDY = r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'
 
 
 def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:

@@ -20,7 +20,8 @@ from nfd.report.charts import chart_of
 from studies.embedding_rate import WIDTHS
 
 ROOT = Path(__file__).parents[1]
-STUDIES, IMAGES = ROOT / "studies", ROOT / "docs/images"
+STUDIES = ROOT / "studies"
+IMAGES = ROOT / "docs/images"
 RULES = {"complete-p": "1/L", "depth-mup": "1/√L"}
 BRANCHES = {"linear-1": "linear, 1 step", "sgd-1": "SGD, 1 step", "sgd-40": "SGD, 40 steps", "muon-1": "Muon, 1 step"}
 HERO = {"standard": "PyTorch's defaults: tuned small, the large one loses", "mup": "A plan: tuned small, it fits"}
@@ -59,7 +60,8 @@ def cells(series: str, table: Iterable[Mapping[str, Any]], x: str, quantity: str
 
 def two_limits(numbers: Any) -> Any:
     """What is left of the difference of both networks at depth L; what one layer and all layers answer."""
-    depths, main = [4, 8, 16, 32, 64, 128, 256, 512], numbers["main"]
+    depths = [4, 8, 16, 32, 64, 128, 256, 512]
+    main = numbers["main"]
 
     def rows(names: Mapping[str, str]) -> list[Row]:
         return [
@@ -87,9 +89,11 @@ def two_limits(numbers: Any) -> Any:
 
 def rate_in_width(numbers: Any) -> Any:
     """How far the best rate of the mean loss, and of one network, is from that of the widest networks."""
-    bias, luck = list[Row](), list[Row]()
+    bias = list[Row]()
+    luck = list[Row]()
     for name, said in BRANCHES.items():
-        cases, p = numbers[name]["widths"], numbers[name]["mean"]["p"]["value"]
+        cases = numbers[name]["widths"]
+        p = numbers[name]["mean"]["p"]["value"]
         means = [case["log2 rate"] for case in cases]
         halves = [(mean["high"] - mean["low"]) / 2 for mean in means]
         powers = [case["width"] ** -p for case in cases]
@@ -152,7 +156,8 @@ def hero(numbers: Any) -> Any:
     axes = Axes("x", "y", "learning rate", "loss on unseen text, nats", "semilogarithmic", False, 3.2)
     findings = []
     for name, said in HERO.items():
-        (small, *_, large), table = numbers[name]["grid"].values(), numbers[name]["table"]
+        (small, *_, large) = numbers[name]["grid"].values()
+        table = numbers[name]["table"]
         sizes = [f"width {int(n):,}" for n in (min(WIDTHS), max(WIDTHS))]
         rows = [
             {"series": size, "x": float(f"{2.0**rate:.2g}"), "y": loss}

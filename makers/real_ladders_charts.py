@@ -17,7 +17,8 @@ from makers.pictures import FONT, chart
 from nfd.report.charts import COLOURS, INK, REFERENCE
 
 Row = Mapping[str, Any]
-_PLAIN, _TARGET = COLOURS[0], COLOURS[1]
+_PLAIN = COLOURS[0]
+_TARGET = COLOURS[1]
 
 
 def signed(value: float) -> str:
@@ -33,7 +34,8 @@ def _scale(low: float, high: float, pad: float = 0.08) -> alt.Scale:
 
 def _powers(values: Sequence[float], most: int = 2, title: str | None = None) -> alt.X:
     """Operations, with ticks at some powers of ten."""
-    first, last = math.ceil(math.log10(min(values))), math.floor(math.log10(max(values)))
+    first = math.ceil(math.log10(min(values)))
+    last = math.floor(math.log10(max(values)))
     ticks = [10.0**k for k in range(first, last + 1, max(1, -(-(last - first) // (most - 1))))]
     axis = alt.Axis(values=ticks, title=title, labelExpr="'1e' + round(log(datum.value) / LN10)")
     return alt.X("flops:Q", scale=_scale(min(values), max(values)), axis=axis)
@@ -45,7 +47,8 @@ def _ladder(
     """Fitted runs as grey dots; targets as diamonds on the bars of their forecasts."""
     runs = [{"flops": flops, "loss": loss} for flops, loss in fit]
     losses = [row["loss"] for row in runs] + [row[name] for row in targets for name in ("low", "high", "loss")]
-    low, high = min(losses), max(losses)
+    low = min(losses)
+    high = max(losses)
     digits = 1 if high > 1.5 else 2
     axis = alt.Axis(values=[round(float(v), digits) for v in np.geomspace(low, high, 3)],
                     title="loss" if most > 2 else None,
@@ -108,7 +111,8 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
                            for key, value in (("value", "forecast"), ("low", "low"), ("high", "high"))})  # fmt: skip
     rows.append({"row": published["label"], "theirs": published["error"]})
     low, high = (pick(row[name] for row in rows[:-1]) for pick, name in ((min, "low"), (max, "high")))
-    scale = alt.Scale(domain=[low - 0.9 * (high - low), high * 1.1], nice=False)  # the names stand on the left
+    # The names stand on the left.
+    scale = alt.Scale(domain=[low - 0.9 * (high - low), high * 1.1], nice=False)
     ticks = [v for v in range(-30, 31, 2 if high - low < 16 else 5) if low <= v <= high]
     axis = alt.Axis(values=ticks, title="forecast over measured loss, %", titleAnchor="end", domain=False)
     x, ends = (alt.X(f"{name}:Q", scale=scale, axis=axis) for name in ("value", "low"))

@@ -27,17 +27,26 @@ from priors import curves
 from priors.ladders import BINS, SHOWN, SOURCES
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE, NUMBERS, IMAGES = DOCS / "real-ladders.md", DOCS / "real-ladders.json", DOCS / "images"
-README, WORDS = DOCS.parent / "README.md", Path(__file__).with_suffix(".md.jinja")
-DRAWN = 30  # times the compute: the cut of a ladder that is drawn is the nearest to it
+PAGE = DOCS / "real-ladders.md"
+NUMBERS = DOCS / "real-ladders.json"
+IMAGES = DOCS / "images"
+README = DOCS.parent / "README.md"
+WORDS = Path(__file__).with_suffix(".md.jinja")
+# Times the compute: the cut of a ladder that is drawn is the nearest to it.
+DRAWN = 30
 # What was asked of accepted forecasts, by factor: width and median error in percent, share of cases.
 ASKED = {10: (4.5, 0.5, 0.60), 30: (6.0, 0.6, 0.50), 100: (8.0, 1.0, 0.20)}
-COVERED, FURTHEST, MOST = 0.93, 2.0, 0.9  # asked: over ladders; percent; of targets in as many ladders
-HALF = 0.5  # asked: error of the final loss of a running job, in percent
+# Asked: over ladders; percent; of targets in as many ladders.
+COVERED = 0.93
+FURTHEST = 2.0
+MOST = 0.9
+# Asked: error of the final loss of a running job, in percent.
+HALF = 0.5
 # OLMo's authors on 13B-5T: allenai/OLMo-ladder at 67a3f44, src/scripts/paper/figures/step1_c4_main.csv
 AUTHORS = 100 * (2.3443873053175697 / 2.437876033782959 - 1)
 OLMO = ("7B-4T", "13B-5T")
-FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")  # sources under MIT or Apache-2.0
+# Sources under MIT or Apache-2.0.
+FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")
 
 # A ladder, or the beginning of its name -> why its forecasts fail, where they do.
 WHY = {
@@ -107,7 +116,8 @@ def goals_of(known: Row) -> list[Row]:
 
 def titles_of(known: Row) -> dict[str, str]:
     """The findings of the charts."""
-    goals, olmo = goals_of(known), known["olmo"]
+    goals = goals_of(known)
+    olmo = known["olmo"]
     at = listed([row["factor"] for row in goals])
     return {
         "olmo": f"OLMo's {OLMO[-1]}, forecast from {SHOWN[0]} times less compute: {said(olmo[0])}; from {SHOWN[-1]:,} "
@@ -154,7 +164,9 @@ def page(known: Row) -> str:
     names = sorted({next(name for name in SOURCES if case["ladder"].startswith(name)) for case in cases})
     sources = {name: SOURCES[name] for name in names}
     sources |= {f"{row['source']} (curves)": curves.SOURCES[row["source"]] for row in known["curves"][:-1]}
-    drawn, judged, coverage = drawn_of(cases), known["rates"]["cases"], known["rates"]["coverage"]
+    drawn = drawn_of(cases)
+    judged = known["rates"]["cases"]
+    coverage = known["rates"]["coverage"]
     done = [row | {"refused": all(law["refused"] for law in row["losses"].values())} for row in known["own"]]
     about = {
         "drawn": drawn, "goals": goals_of(known), "titles": titles_of(known), "over": known["over ladders"],
@@ -180,7 +192,8 @@ def page(known: Row) -> str:
 
 def pictures(known: Row, ladders: Row) -> dict[str, str]:
     """SVG by name."""
-    titles, drawn = titles_of(known), drawn_of(ladders["cases"])
+    titles = titles_of(known)
+    drawn = drawn_of(ladders["cases"])
     half = -(-len(drawn) // 2)
     names = {target["flops"]: name for target, name in zip(ladders["olmo"][0]["targets"], OLMO, strict=True)}
     theirs = {"names": names, "label": f"{OLMO[-1]}, authors, {SHOWN[1]}x less", "error": AUTHORS}
@@ -205,7 +218,8 @@ def said_of(cases: Sequence[Row]) -> str:
 def kept(name: str, part: Row) -> Mapping[str, Any]:
     """The numbers that the page needs of an input; of the runs of others only OLMo's two targets."""
     if name == "unseen":
-        cases, taken = part["cases"], [case for case in part["cases"] if case["accepted"]]
+        cases = part["cases"]
+        taken = [case for case in part["cases"] if case["accepted"]]
         found = {f"{own}s": len({case[own] for case in cases}) for own in ("ladder", "group")} | part["over ladders"]
         for own in ("error", "plain"):
             found[own], found[f"worst {own}"] = (
@@ -219,7 +233,8 @@ def kept(name: str, part: Row) -> Mapping[str, Any]:
         return {name: {"cases": shown, "coverage": part["coverage"], "diverged": lost}}
     if name == "curves":
         return {name: part["tables"]["source left out"]}
-    if name == "own":  # every number is in studies/own_ladder.json
+    # Every number is in studies/own_ladder.json.
+    if name == "own":
         names = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
         return {name: [{k: row[k] for k in names} for row in part["forecasts"] if "measured" in row]}
     cases = [

@@ -74,7 +74,8 @@ def fill_page(page: Path, made: Mapping[str, str]) -> None:
     """Write every text between its marks on a page, ``<!-- made: NAME -->`` and ``<!-- end -->``."""
     text = page.read_text(encoding="utf-8")
     for name, content in made.items():
-        begin, end = f"<!-- made: {name} -->\n", "\n<!-- end -->"
+        begin = f"<!-- made: {name} -->\n"
+        end = "\n<!-- end -->"
         if text.count(begin) != 1:
             raise ValueError(f"{page} has {text.count(begin)} places for {name!r}; one is expected.")
         before, _, rest = text.partition(begin)

@@ -37,9 +37,13 @@ wide_gpt: Any = import_module("wide_gpt")
 
 NUMBERS = Path(__file__).with_name("numbers") / "watched-run.json"
 OUT = "out/watched"
-STEPS, EVERY, WARM_UP = 40, 4, 4
-READ = 8  # the step at which somebody reads the alerts
-WIDTH, DEPTH = 256, 4
+STEPS = 40
+EVERY = 4
+WARM_UP = 4
+# The step at which somebody reads the alerts.
+READ = 8
+WIDTH = 256
+DEPTH = 4
 
 Pair = tuple[Tensor, Tensor]
 
@@ -55,7 +59,8 @@ def batches() -> list[Pair]:
     return list(wide_gpt.batches(STEPS))
 
 
-eval_batches = wide_gpt.held_out(4)  # bytes of a file that no network is trained on
+# Bytes of a file that no network is trained on.
+eval_batches = wide_gpt.held_out(4)
 
 
 def schedule(step: int) -> float:
@@ -88,7 +93,8 @@ def train(
     data = batches()[begin:]
     watch = nfd.Watch(model, plan, data[0][0], every=EVERY, expected=check)
     watch.listeners.append(partial(nfd.run_page, path=page, title="The larger run"))
-    losses, table = list[float](), ""
+    losses = list[float]()
+    table = ""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for step, (ids, targets) in enumerate(data):
@@ -102,7 +108,8 @@ def train(
             if watch.step():
                 print(watch.line, flush=True)
             if watch.alerts and not table and step + 1 >= READ:
-                table, wrong = str(watch), wrong and not mend
+                table = str(watch)
+                wrong = wrong and not mend
     return {
         "losses": [round(loss, 4) for loss in losses],
         "held_out": round(held_out(model), 4),

@@ -22,9 +22,12 @@ RUNS = {
 TRANSFER = r"Use | width| ─| \d|complete-p:"
 PLAN = r" tensor| ─| tokens| blocks\.\*\.(query|out|down)| head"
 WATCH = r" meter| ─| (activation|function_update|inner_update|stream_update|alignment) +the network "
-NARROW = "shape", "why", "epsilon"  # columns of the plan that would make the page scroll
-LAST = 8  # steps
-WIDTH = 88  # characters of a line of code that the page shows without scrolling
+# Columns of the plan that would make the page scroll.
+NARROW = "shape", "why", "epsilon"
+# Steps.
+LAST = 8
+# Characters of a line of code that the page shows without scrolling.
+WIDTH = 88
 
 PAGE = """# A larger run, watched and saved
 
@@ -113,7 +116,8 @@ weights of `plan.apply_` and the batches that are left. Here it paid to begin ag
 
 def page(known: Known) -> str:
     """The page in Markdown."""
-    sound, wrong = known["sound"], known["wrong"]
+    sound = known["sound"]
+    wrong = known["wrong"]
     return PAGE.format(
         **{name: asked(known[name]["command"]) for name in ("transfer", "check", "plan")},
         transferred=shown(known["transfer"]["printed"], TRANSFER),
@@ -150,7 +154,8 @@ def alert(alerts: Sequence[Known], read: int) -> str:
     """The first alert, and what leads over to the table of the watch when it is read."""
     if not alerts:
         return "The watch raises no alert here. `print(watch)` at the end:"
-    step, text = alerts[0]["step"], quoted([alerts[0]["text"]])
+    step = alerts[0]["step"]
+    text = quoted([alerts[0]["text"]])
     return (
         f"The watch raises an alert at step {step}:\n\n{text}\n\nSuppose that nobody reads it before step {read}. "
         "`print(watch)` then, without the layers:"
