@@ -38,10 +38,15 @@ SOURCES = {
     "multi-power": "thu-yao-01-luo/MultiPowerLaw, arXiv 2503.12811",
     "olmo": "allenai/OLMo-ladder, arXiv 2412.04403 and 2501.00656",
 }
-SEEN = 0.25  # of the steps of a run
-_AT_END = 0.99  # of the steps: the final loss is the mean of the losses behind
-_SURE, _USUAL = 0.003, 0.06  # of b, where a run says little of it
-_SHOWS = 0.2  # of h: a run whose rate fell by less says nothing of b
+# Of the steps of a run.
+SEEN = 0.25
+# Of the steps: the final loss is the mean of the losses behind.
+_AT_END = 0.99
+# Of b, where a run says little of it.
+_SURE = 0.003
+_USUAL = 0.06
+# Of h: a run whose rate fell by less says nothing of b.
+_SHOWS = 0.2
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,13 @@ class Curve:
     @cached_property
     def whole(self) -> tuple[float, float, float]:
         """log a and log b of the whole run by least squares, and the h that it shows."""
-        run = self.until(1.0, 4.0 / SEEN)  # as far back as a forecast from the first quarter
+        # As far back as a forecast from the first quarter.
+        run = self.until(1.0, 4.0 / SEEN)
         steps, losses, _ = run.binned
-        S, fallen = run.progress(steps), run.fallen(steps)
-        losses = losses / np.interp(SEEN * self.total, steps, losses)  # b is over the loss at the time of a forecast
+        S = run.progress(steps)
+        fallen = run.fallen(steps)
+        # b is over the loss at the time of a forecast.
+        losses = losses / np.interp(SEEN * self.total, steps, losses)
         found = list[tuple[float, float, float]]()
         for a in POWERS:
             form = np.stack([np.ones_like(S), (S / S[-1]) ** -a, -fallen], 1)
@@ -110,7 +118,8 @@ def read(folder: Path) -> list[Curve]:
         }
         peak = float(rates.max()) if own[0]["adam"] == "1" else None
         curve = Curve(source, model, name, losses, rates, peak)
-        with suppress(InputError):  # too few losses
+        # Too few losses.
+        with suppress(InputError):
             assert len(curve.until(SEEN).binned[0])
             found.append(curve)
     return found
@@ -119,7 +128,9 @@ def read(folder: Path) -> list[Curve]:
 # ---- priors and calibrations of some sources
 
 
-_SPREAD, _PULL = np.diag([0.08**2, 0.05**2]), 0.3  # no number is better known; runs that the power 0 of the rate counts
+# No number is better known; runs that the power 0 of the rate counts.
+_SPREAD = np.diag([0.08**2, 0.05**2])
+_PULL = 0.3
 
 
 def learned(curves: Sequence[Curve]) -> CurvePrior:
@@ -130,11 +141,13 @@ def learned(curves: Sequence[Curve]) -> CurvePrior:
     """
     kept = [curve for curve in curves if curve.whole[2] > _SHOWS]
     cells = [(curve.group, curve.rate and round(math.log10(curve.rate), 1)) for curve in kept]
-    runs, models = Counter(cells), Counter(source for (source, _), _ in set(cells))
+    runs = Counter(cells)
+    models = Counter(source for (source, _), _ in set(cells))
     weights = np.array([1 / runs[cell] / math.sqrt(models[cell[0][0]]) for cell in cells])
     numbers = np.array([curve.whole[:2] for curve in kept])
     logs = np.array([math.nan if curve.rate is None else math.log(curve.rate / 1e-3) for curve in kept])
-    place, variance = float(np.nanmean(logs)), float(np.nanvar(logs))
+    place = float(np.nanmean(logs))
+    variance = float(np.nanvar(logs))
     terms = np.stack([np.ones_like(logs), np.where(np.isnan(logs), place, logs)], 1)
     square = (terms * weights[:, None]).T @ terms + np.diag([0.0, _PULL])
     coefficients = np.linalg.solve(square, (terms * weights[:, None]).T @ numbers).T
@@ -177,8 +190,10 @@ def forecast(curve: Curve, prior: CurvePrior) -> Said:
     return Said(curve, RunForecast(posterior, int(run.steps[-1]), run.total, prior), middle, sd, gain)
 
 
-_BELIEVED, _FACTOR = np.log([1.0, 0.004, 0.2]), math.log(2)
-_COVERED = 0.97  # of four sources, so that a fifth is covered to 95 %
+_BELIEVED = np.log([1.0, 0.004, 0.2])
+_FACTOR = math.log(2)
+# Of four sources, so that a fifth is covered to 95 %.
+_COVERED = 0.97
 
 
 def calibrated(said: Sequence[Said]) -> Calibration:
@@ -223,13 +238,15 @@ def left_out(curves: Sequence[Curve], of: Callable[[Curve], object]) -> list[Sai
 # ---- alerts
 
 
-_LATER = 24  # means of later losses that are judged
+# Means of later losses that are judged.
+_LATER = 24
 _RISE = 1.03
 
 
 def alerted(one: Said, rise: float = 1.0) -> bool:
     """Whether later losses of a run raise an alert; from the middle of what is left they are ``rise`` times higher."""
-    total, found = one.curve.total, one.forecast
+    total = one.curve.total
+    found = one.forecast
     later = {step: loss for step, loss in one.curve.losses.items() if step > found.seen}
     middle = (found.seen + total) / 2
     for steps in np.array_split(np.array(list(later)), min(_LATER, len(later))):
@@ -243,7 +260,8 @@ def alerted(one: Said, rise: float = 1.0) -> bool:
 
 def row_of(source: str, said: Sequence[Said]) -> dict[str, Any]:
     """The numbers of a source, in percent where they are of losses."""
-    errors, halves = np.array([one.error for one in said]), np.array([one.half for one in said])
+    errors = np.array([one.error for one in said])
+    halves = np.array([one.half for one in said])
     accepted = [one for one in said if one.forecast.refusal is None]
     return {
         "source": source,

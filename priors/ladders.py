@@ -24,11 +24,15 @@ from nfd.forecasts.posterior import FREEDOM, LADDERS, VARIABLES, WIDE, Calibrati
 
 Array = NDArray[np.float64]
 FACTORS = (10, 30, 100, 300)
-BINS = {10: (8, 18), 30: (18, 45), 100: (45, 150), 300: (150, 500)}  # of a factor as it is
+# Of a factor as it is.
+BINS = {10: (8, 18), 30: (18, 45), 100: (45, 150), 300: (150, 500)}
 REFERENCE = 3e8, 6e9
-FEWEST = 6  # runs of a ladder
-TOP = 0.5  # of a ladder without targets: the share of its largest compute from which runs are targets
-SHOWN = (33, 202, 1000)  # times less compute than OLMo's 13B-5T: all runs, those of its authors (to 1.3B), and fewer
+# Runs of a ladder.
+FEWEST = 6
+# Of a ladder without targets: the share of its largest compute from which runs are targets.
+TOP = 0.5
+# Times less compute than OLMo's 13B-5T: all runs, those of its authors (to 1.3B), and fewer.
+SHOWN = (33, 202, 1000)
 SOURCES = {
     "chinchilla": "Open-Athena/scaling-law-analysis, from arXiv 2203.15556 and 2404.10102",
     "epfl": "fabian-sp/lr-scheduling, arXiv 2501.18965 and 2405.18392",
@@ -81,7 +85,8 @@ def read(folder: Path) -> list[Ladder]:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
         if "kind" not in rows[0]:
-            continue  # sweeps of rates
+            # Sweeps of rates.
+            continue
         flops = np.array([float(row["C"]) for row in rows])
         target = np.array([row["kind"] == "target" for row in rows])
         if not target.any():
@@ -96,11 +101,13 @@ def cases_of(ladders: Iterable[Ladder]) -> list[Case]:
     """Every ladder as it is, and cut off at the least compute of its targets over each factor."""
     cases = list[Case]()
     for ladder in ladders:
-        least, seen = ladder.flops[ladder.target].min(), set[int]()
+        least = ladder.flops[ladder.target].min()
+        seen = set[int]()
         for factor in (1, *FACTORS):
             below = ladder.flops <= least / factor * (1 + 1e-6) if factor > 1 else True
             fitted = ~ladder.target & below
-            if fitted.sum() >= FEWEST and fitted.sum() not in seen:  # a cut that changes nothing is no new case
+            # a cut that changes nothing is no new case.
+            if fitted.sum() >= FEWEST and fitted.sum() not in seen:
                 seen.add(int(fitted.sum()))
                 cases.append(Case(ladder, fitted))
     return cases
@@ -109,8 +116,11 @@ def cases_of(ladders: Iterable[Ladder]) -> list[Case]:
 # ---- the prior: the numbers of other ladders
 
 
-FORMS = {"p = 1": False, "p free": True}  # whether the combining power is free
-_INFLATED, _FLOOR = 1.25, 0.12  # of the covariance of few estimates; an error that no number is better known than
+# Whether the combining power is free.
+FORMS = {"p = 1": False, "p free": True}
+# Of the covariance of few estimates; an error that no number is better known than.
+_INFLATED = 1.25
+_FLOOR = 0.12
 
 
 @dataclass(frozen=True)
@@ -126,9 +136,11 @@ def estimate(ladder: Ladder, form: str) -> Estimate:
     prior = pinned(replace(WIDE, reference=REFERENCE), form)
     posterior = Posterior(VARIABLES, ladder.sizes, ladder.losses, prior)
     numbers = posterior.draws[:, 1:]
-    precision, wide = np.linalg.inv(np.cov(numbers.T)), np.linalg.inv(prior.covariance)
+    precision = np.linalg.inv(np.cov(numbers.T))
+    wide = np.linalg.inv(prior.covariance)
     values, directions = np.linalg.eigh(precision - wide)
-    told = directions[:, values > 0]  # along others the ladder says nothing, but for the noise of the draws
+    # Along others the ladder says nothing, but for the noise of the draws.
+    told = directions[:, values > 0]
     return Estimate(
         (told * values[values > 0]) @ told.T,
         told @ (told.T @ (precision @ numbers.mean(0) - wide @ prior.mean)),
@@ -139,12 +151,14 @@ def pinned(prior: Prior, form: str) -> Prior:
     """The prior with p = 1 where the form says so."""
     if FORMS[form]:
         return prior
-    mean, covariance = prior.mean.copy(), prior.covariance.copy()
+    mean = prior.mean.copy()
+    covariance = prior.covariance.copy()
     mean[4], covariance[4], covariance[:, 4], covariance[4, 4] = 0.0, 0.0, 0.0, 1e-6
     return replace(prior, mean=mean, covariance=covariance)
 
 
-_TURNS = 200  # of expectation and maximisation
+# Of expectation and maximisation.
+_TURNS = 200
 
 
 def learned(estimates: Mapping[str, Estimate], groups: Mapping[str, str], form: str) -> Prior:
@@ -156,8 +170,10 @@ def learned(estimates: Mapping[str, Estimate], groups: Mapping[str, str], form: 
     names = list(estimates)
     counts = {group: sum(groups[name] == group for name in names) for group in groups.values()}
     weights = np.array([1 / counts[groups[name]] for name in names])
-    G, weights = weights.sum(), weights / weights.sum()
-    mean, covariance = WIDE.mean.copy(), WIDE.covariance.copy() / 4
+    G = weights.sum()
+    weights = weights / weights.sum()
+    mean = WIDE.mean.copy()
+    covariance = WIDE.covariance.copy() / 4
     for _ in range(_TURNS):
         sure = np.linalg.inv(covariance)
         own = np.array([np.linalg.inv(estimates[name].precision + sure) for name in names])
@@ -183,7 +199,8 @@ class Said:
     sd: Array
     gain: Array
     truth: Array
-    scatter: float  # the error of a run
+    # The error of a run.
+    scatter: float
 
     @property
     def error(self) -> Array:
@@ -205,12 +222,15 @@ def weights_of(said: Sequence[Said]) -> Array:
 # The shape of intervals was chosen by looking at all held-out errors, of which eleven groups tell too little: likeliest
 # values jumped by a factor of 7 from one fold to the next. With this one, q is near that of a normal distribution.
 SHAPE = Calibration(tau=0.005, kappa=0.02)
-COVERED, MOST = 0.95, 0.9  # of targets; of the targets of a ladder, in as many of the ladders
+# Of targets; of the targets of a ladder, in as many of the ladders.
+COVERED = 0.95
+MOST = 0.9
 
 
 def calibrated(said: Sequence[Said]) -> Calibration:
     """The least q that covers 95 % of the targets, and 9 of 10 targets in 9 of 10 ladders; groups count alike."""
-    ladders, needed = {one.case.ladder.name: one.case.ladder.group for one in said}, list[float]()
+    ladders = {one.case.ladder.name: one.case.ladder.group for one in said}
+    needed = list[float]()
     for name in ladders:
         own = [one for one in said if one.case.ladder.name == name]
         needed.append(_quantile(np.concatenate([_ratios(one) for one in own]), weights_of(own), MOST))
@@ -267,15 +287,18 @@ class Fold:
 
 def folds(ladders: Sequence[Ladder]) -> tuple[list[Fold], list[tuple[Said, Calibration]]]:
     """Every group left out, and what was said of its cases, each with the calibration of the others."""
-    groups, cases = {ladder.name: ladder.group for ladder in ladders}, cases_of(ladders)
-    said, priors = dict[str, list[Said]](), dict[tuple[str, str], Prior]()
+    groups = {ladder.name: ladder.group for ladder in ladders}
+    cases = cases_of(ladders)
+    said = dict[str, list[Said]]()
+    priors = dict[tuple[str, str], Prior]()
     for form in FORMS:
         estimates = {ladder.name: estimate(ladder, form) for ladder in ladders}
         for group in set(groups.values()):
             others = {name: one for name, one in estimates.items() if groups[name] != group}
             priors[form, group] = learned(others, groups, form)
         said[form] = [forecast(case, priors[form, case.ladder.group]) for case in cases]
-    found, judged = list[Fold](), list[tuple[Said, Calibration]]()
+    found = list[Fold]()
+    judged = list[tuple[Said, Calibration]]()
     for group in sorted({*groups.values()}):
         others_said = {form: [one for one in own if one.case.ladder.group != group] for form, own in said.items()}
         calibrations = {form: calibrated(own) for form, own in others_said.items()}
@@ -287,9 +310,12 @@ def folds(ladders: Sequence[Ladder]) -> tuple[list[Fold], list[tuple[Said, Calib
 
 def row_of(one: Said, calibration: Calibration) -> dict[str, Any]:
     """The row of a case: width and errors in percent, in the median of its targets."""
-    case, half = one.case, half_widths(one, calibration)
-    sizes, losses = case.ladder.sizes, case.ladder.losses
-    wide, untuned = bool(2 * np.median(half) > REFUSED), one.scatter > UNTUNED
+    case = one.case
+    half = half_widths(one, calibration)
+    sizes = case.ladder.sizes
+    losses = case.ladder.losses
+    wide = bool(2 * np.median(half) > REFUSED)
+    untuned = one.scatter > UNTUNED
     plain = np.log(fit_additive(sizes[case.fitted], losses[case.fitted]).loss(sizes[case.ladder.target]))
     return {
         "ladder": case.ladder.name,
@@ -379,13 +405,15 @@ def main() -> None:
     print(f"over ladders: {over_ladders}")
     for fold in found:
         print(fold.group, fold.form, vars(fold.calibration))
-    olmo, shown = next((ladder for ladder in ladders if ladder.name == "olmo"), None), []
+    olmo = next((ladder for ladder in ladders if ladder.name == "olmo"), None)
+    shown = []
     if olmo is not None:
         own = next(fold for fold in found if fold.group == olmo.group)
         for factor in SHOWN:
             case = Case(olmo, ~olmo.target & (olmo.flops <= olmo.flops.max() / factor * 1.01))
             one = forecast(case, own.prior)
-            half, error = 100 * half_widths(one, own.calibration), 100 * (one.middle - one.truth)
+            half = 100 * half_widths(one, own.calibration)
+            error = 100 * (one.middle - one.truth)
             print(f"OLMo from {factor} times less: {error.round(2)} +- {half.round(2)} %, {case.fitted.sum()} runs")
             shown.append(row_of(one, own.calibration))
     if options.prior:

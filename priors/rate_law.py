@@ -25,11 +25,13 @@ TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_b
 PUBLISHED = Prior(
     terms={
         "level": (-9.0, 4.0),
-        "parameters": (-0.5, 0.2),  # 1/width: -1/2 at fixed depth, -1/3 where depth grows as width
+        # 1/width: -1/2 at fixed depth, -1/3 where depth grows as width.
+        "parameters": (-0.5, 0.2),
         # above the critical batch: the -0.32 of small batches + 0.75 x 0.47 = 0.03; DeepSeek's rate follows C^-0.125 at
         # a batch of C^0.33, with N and D of C^0.5 each, which is 0.25 beside -1/2 of N
         "tokens": (0.12, 0.15),
-        "batch": (0.75, 0.2),  # between 1/2 (Adam, noise alone) and 1 (as for SGD)
+        # Between 1/2 (Adam, noise alone) and 1 (as for SGD).
+        "batch": (0.75, 0.2),
         "critical_level": (1.5, 1.5),
         "critical_batch": (0.47, 0.2),
         # 1 where noise alone limits the rate (McCandlish et al. 2018), without bound where divergence does
@@ -37,7 +39,8 @@ PUBLISHED = Prior(
     },
     bowl={
         "curvature": (math.log(0.003), 2.0),
-        "spread": (math.log(0.5), 0.5),  # 1.0 let six cells of few runs come out all alike
+        # 1.0 let six cells of few runs come out all alike.
+        "spread": (math.log(0.5), 0.5),
         "noise": (math.log(0.001), 1.5),
         "form": (math.log(0.3), 0.7),
         "asymmetry": (math.log(2.0), 0.5),
@@ -64,8 +67,10 @@ CITED = {
 # Sources of the prior: dense networks under AdamW and what steps alike. Best rates of Muon, Lion, Kron follow N by
 # -0.25 to -0.39, those of mixtures of experts by -0.15: these share a width.
 STEPS_ALIKE = ("steplaw", "fantastic_adamw", "fantastic_nadamw", "epfl_cos", "epfl_wsd")
-Place = tuple[float, float, float]  # parameters, tokens, tokens per batch
-Side = Callable[[Place], bool | None]  # whether a cell is fitted (True), held out (False), or neither
+# Parameters, tokens, tokens per batch.
+Place = tuple[float, float, float]
+# Whether a cell is fitted (True), held out (False), or neither.
+Side = Callable[[Place], bool | None]
 
 
 def read(folder: Path) -> dict[str, list[tuple[Place, Cell]]]:
@@ -99,17 +104,23 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
     groups = [name.split("_")[0] for name in used]
     mean, deviation = PUBLISHED.arrays("terms", TERMS)
     start = np.diag(deviation**-2)
-    precision, push, apart = start.copy(), start @ mean, np.diag(APART**2)
+    precision = start.copy()
+    push = start @ mean
+    apart = np.diag(APART**2)
     shapes = dict[str, list[tuple[Array, Array, Array]]]()
     for name, cells in used.items():
         law = fit_rate_law([cell for _, cell in cells], PUBLISHED)
-        own, share = np.linalg.inv(law.spread), 1 / groups.count(name.split("_")[0])
-        told, pushed = own - start, own @ law.terms - start @ mean
+        own = np.linalg.inv(law.spread)
+        share = 1 / groups.count(name.split("_")[0])
+        told = own - start
+        pushed = own @ law.terms - start @ mean
         widened = np.linalg.inv(np.eye(7) + told @ apart)
-        precision, push = precision + share * widened @ told, push + share * widened @ pushed
+        precision = precision + share * widened @ told
+        push = push + share * widened @ pushed
         shapes.setdefault(name.split("_")[0], []).append((law.bowl, law.departure, law.curvature[1:4]))
     spread = np.linalg.inv(precision)
-    terms, scatter = spread @ push, np.sqrt(np.diag(spread) + APART**2 * (APART < 10) + (APART > 10) * 4.0**2)
+    terms = spread @ push
+    scatter = np.sqrt(np.diag(spread) + APART**2 * (APART < 10) + (APART > 10) * 4.0**2)
     scatter[0] = 4.0
 
     def shape(place: int, usual: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
@@ -255,7 +266,8 @@ def carried(law: RateLaw, small: Cell, cell: Cell) -> tuple[float, float, float,
     """A row of ``planned``: excess losses at three rates, and whether the interval holds the best one."""
     sizes = np.exp2([small.place, cell.place]) * [*REFERENCE.values()]
     moved = law.factor(**dict(zip(REFERENCE, map(tuple, sizes.T.tolist()), strict=True)))
-    (before, one), (after, other) = small.moments(law.bowl)[:2], cell.moments(law.bowl)[:2]
+    (before, one) = small.moments(law.bowl)[:2]
+    (after, other) = cell.moments(law.bowl)[:2]
     deviation = moved.rate.stderr / moved.rate.value / math.log(2)
     missed = abs(after - before - math.log2(moved.rate.value))
     rates = small.best + math.log2(moved.advised), by_powers(cell, small), small.best
@@ -298,7 +310,8 @@ def tabled(evidence: Mapping[str, Mapping[str, Mapping[str, float]]], page: Path
     page.write_text("\n".join([*lines[:start], *rows, *lines[lines.index("", start) :]]) + "\n", encoding="utf-8")
 
 
-GOALS = {  # mean excess loss in percent
+# Mean excess loss in percent.
+GOALS = {
     "N = 1.07B": 0.06,
     "N = 1.07B from .27B": 0.113,
     "D >= 50B from 14B": 0.05,
@@ -337,7 +350,8 @@ def evaluated(cells: Sequence[tuple[Place, Cell]], side: Side, prior: Prior) -> 
     return scored(fit_rate_law(fitted, prior), fitted, held) if fitted and held else None
 
 
-Scored = tuple[str, str, Score]  # source, case, and its score
+# Source, case, and its score.
+Scored = tuple[str, str, Score]
 
 
 def dense(cells: Sequence[tuple[Place, Cell]], prior: Prior) -> Iterator[Scored]:
@@ -406,7 +420,8 @@ def main() -> None:
     arguments = parser.parse_args()
     sources = read(arguments.data)
     if arguments.prior:
-        root, evidence = Path(__file__).parents[1], planned(sources)
+        root = Path(__file__).parents[1]
+        evidence = planned(sources)
         written(prior_from(sources), evidence, root / "src" / "nfd" / "scaling" / "prior.json")
         tabled(evidence, root / "docs" / "mathematics" / "recipe.md")
         return

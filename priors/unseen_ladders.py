@@ -23,7 +23,8 @@ def forecast(case: Case) -> dict[str, Any]:
     runs = zip(ladder.sizes[case.fitted], ladder.losses[case.fitted], strict=True)
     law = nfd.fit_scaling_law([{"parameters": N, "tokens": D, "loss": loss} for (N, D), loss in runs])
     assert isinstance(law, LadderLaw)
-    targets, losses = ladder.sizes[ladder.target], ladder.losses[ladder.target]
+    targets = ladder.sizes[ladder.target]
+    losses = ladder.losses[ladder.target]
     said = [law.at(parameters=N, tokens=D) for N, D in targets]
     refused = [law.refused(parameters=N, tokens=D) is not None for N, D in targets]
     errors = [one.value / loss - 1 for one, loss in zip(said, losses, strict=True)]
