@@ -54,14 +54,22 @@ from nfd.report.charts import INK
 from studies.byte_gpt import BYTES, held_out, windows
 from studies.embedding_rate import warmed
 
-SMALL, LARGE, STEPS, SEEDS, NEW, NEGLIGIBLE = (32, 2), (128, 8), 60, range(2), range(3, 8), 0.03
-WIDER, DEEPER = [(32 * k, 2) for k in (1, 2, 4, 8)], [(32, 2 * k) for k in (1, 2, 4, 8)]
-RATES, JSON = [2.0**k for k in range(-8, -3)], Path(__file__).with_suffix(".json")
+SMALL = (32, 2)
+LARGE = (128, 8)
+STEPS = 60
+SEEDS = range(2)
+NEW = range(3, 8)
+NEGLIGIBLE = 0.03
+WIDER = [(32 * k, 2) for k in (1, 2, 4, 8)]
+DEEPER = [(32, 2 * k) for k in (1, 2, 4, 8)]
+RATES = [2.0**k for k in range(-8, -3)]
+JSON = Path(__file__).with_suffix(".json")
 Make = Callable[..., tuple[nn.Module, torch.optim.Optimizer]]
 
 NANO = Path(__file__).with_name("nanogpt.txt").read_text()
 ADAMW = "torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0)"
-HEAD, MADE = "        self.head = nn.Linear(width, 256, bias=False)\n", "    model = GPT(width, depth)\n"
+HEAD = "        self.head = nn.Linear(width, 256, bias=False)\n"
+MADE = "    model = GPT(width, depth)\n"
 ATTENTION = [("is_causal=True)", "is_causal=True, scale=8**0.5 / q.shape[-1])")]
 PLANNED = "    plan = nfd.plan(model, (32, 2), make_model=GPT, sample=torch.zeros(1, 64, dtype=torch.long))\n"
 
@@ -152,10 +160,12 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) ->
 
 def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
     """The best rate of a size, the losses by rate, and the CPU minutes that it took."""
-    begun, rates = time.process_time(), [lr / 4 for lr in RATES] if size == LARGE else RATES
+    begun = time.process_time()
+    rates = [lr / 4 for lr in RATES] if size == LARGE else RATES
     losses = torch.tensor([[trained(make, size, lr, seed) for seed in SEEDS] for lr in rates], dtype=torch.float64)
     k = int(losses.mean(1).argmin())
-    low, best, high = losses.mean(1)[k - 1 : k + 2].tolist()  # fails where the best rate lies at an end
+    # Fails where the best rate lies at an end.
+    low, best, high = losses.mean(1)[k - 1 : k + 2].tolist()
     lr = rates[k] * 2 ** ((low - high) / (2 * (low - 2 * best + high)))
     found = {"size": size, "lr": lr, "seconds": time.process_time() - begun}
     return found | {"rates": rates, "losses": losses.tolist()}
@@ -171,7 +181,8 @@ def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: s
             for batch in rows:
                 stepped(model, optimizer, batch)
             for name, module in model.named_modules():
-                if "." not in name or name.startswith("h.0."):  # at every depth
+                # At every depth.
+                if "." not in name or name.startswith("h.0."):
                     kept = found.setdefault(name or "logits", [])
                     module.register_forward_hook(lambda _, args, out, kept=kept: kept.append(out.detach().abs().mean()))
             loss_of(model, last)
@@ -210,7 +221,8 @@ def measured(way: str) -> dict[str, Any]:
     """Rate, losses and what its check says of every mistake; read where it was kept."""
     kept = prepare_directory("build/beside") / f"{way}.json"
     if not kept.exists():
-        make, size = loaded(way).make, {"sweep": LARGE, "mup": (SMALL[0], LARGE[1])}.get(way, SMALL)
+        make = loaded(way).make
+        size = {"sweep": LARGE, "mup": (SMALL[0], LARGE[1])}.get(way, SMALL)
         own = tuned(make, size) | {"lines": changed(edited(way)), "others": {}, "said": {}}
         own["new"] = [trained(make, LARGE, own["lr"], seed) for seed in NEW]
         if len(EDITS[way]) > 1:
@@ -231,7 +243,8 @@ def caught(own: dict[str, Any], mistake: str) -> str:
 def main() -> None:
     """Measure; then write what was found, the tables and the chart."""
     torch.set_num_threads(1)
-    found, rows = {way: measured(way) for way in EDITS}, list[Row]()
+    found = {way: measured(way) for way in EDITS}
+    rows = list[Row]()
     for way, own in found.items():
         loss, less = (mean(torch.tensor(own["new"]) - off) for off in (0.0, torch.tensor(found["sweep"]["new"])))
         word = "as good" if less.high < NEGLIGIBLE else "worse" if less.low > NEGLIGIBLE else "undecided"

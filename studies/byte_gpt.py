@@ -17,8 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-BYTES, LENGTH, HEAD = 256, 64, 8
-LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "encodings"}  # tables, and texts that repeat each other
+BYTES = 256
+LENGTH = 64
+HEAD = 8
+# Tables, and texts that repeat each other.
+LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "encodings"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Cell:
     tokens: int
     batch: int
     rates: tuple[float, ...]
-    part: str = "ladder"  # or what else it is trained for
+    # Or what else it is trained for.
+    part: str = "ladder"
 
     @property
     def parameters(self) -> int:
@@ -40,7 +44,8 @@ class Cell:
     @property
     def shapes(self) -> list[tuple[tuple[int, int], float]]:
         """Of the matrices, and the deviation of their entries at the start."""
-        w, usual = self.width, self.width**-0.5
+        w = self.width
+        usual = self.width**-0.5
         small = usual / math.sqrt(2 * self.depth)
         block = [((w, 3 * w), usual), ((w, w), small), ((w, 4 * w), usual), ((4 * w, w), small / 2)]
         return [((BYTES, w), 0.1), ((LENGTH, w), 0.1), *block * self.depth, ((w, BYTES), usual)]
@@ -53,7 +58,9 @@ class Cell:
 
     def logits(self, weights: Tensor, ids: Tensor) -> Tensor:
         """Of the next, ``[runs, batch * length, 256]``, for weights ``[runs, all]`` and bytes ``[batch, length]``."""
-        runs, batch, w = len(weights), len(ids), self.width
+        runs = len(weights)
+        batch = len(ids)
+        w = self.width
         parts = weights.split_with_sizes([math.prod(shape) for shape, _ in self.shapes], 1)
         of = [part.view(runs, *shape) for part, (shape, _) in zip(parts, self.shapes, strict=True)]
         places = ids.flatten() + BYTES * torch.arange(runs)[:, None]
@@ -78,8 +85,10 @@ class Cell:
     def trained(self) -> list[float]:
         """Final losses on held-out bytes, by rate; infinite where a run diverged."""
         weights = self.start.repeat(len(self.rates), 1).requires_grad_()
-        mean, square = torch.zeros_like(weights), torch.zeros_like(weights)
-        peaks, steps = torch.tensor(self.rates)[:, None], self.tokens // self.batch
+        mean = torch.zeros_like(weights)
+        square = torch.zeros_like(weights)
+        peaks = torch.tensor(self.rates)[:, None]
+        steps = self.tokens // self.batch
         for step, rows in enumerate(windows(steps, self.batch // LENGTH)):
             (slope,) = torch.autograd.grad(self.losses(weights, rows).sum(), weights)
             with torch.no_grad():
@@ -108,7 +117,8 @@ def corpus() -> tuple[Tensor, Tensor]:
 
 def windows(steps: int, count: int) -> Iterator[Tensor]:
     """Random windows ``[count, length + 1]`` of the bytes to train on, for every step."""
-    text, stream = corpus()[0], torch.Generator().manual_seed(1)
+    text = corpus()[0]
+    stream = torch.Generator().manual_seed(1)
     for _ in range(steps):
         starts = torch.randint(len(text) - LENGTH, (count, 1), generator=stream)
         yield text[starts + torch.arange(LENGTH + 1)].long()

@@ -57,9 +57,17 @@ from nfd.core.estimates import Interval, mean
 from nfd.rates.optimum import Regret
 from studies.byte_gpt import BYTES, LENGTH, held_out, windows
 
-HEAD, BASE, DEPTH, WIDTHS = 32, 64, 2, (64, 128, 256, 512, 1024)
-STEPS, ROWS, SEEDS, DECAY, NEGLIGIBLE = 80, 4, 3, 0.03, 0.02
-LOW, HIGH = [2.0**k for k in range(-11, -5)], [2.0**k for k in range(-9, -4)]
+HEAD = 32
+BASE = 64
+DEPTH = 2
+WIDTHS = (64, 128, 256, 512, 1024)
+STEPS = 80
+ROWS = 4
+SEEDS = 3
+DECAY = 0.03
+NEGLIGIBLE = 0.02
+LOW = [2.0**k for k in range(-11, -5)]
+HIGH = [2.0**k for k in range(-9, -4)]
 
 # rule, powers of 1/m on all rates and on those of embeddings beside the rule's, decay, share of warm-up
 RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
@@ -73,7 +81,8 @@ RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
     "mup-decay": ("mup", 0, 0, DECAY, 0.5),
 }
 ADDED = [("by-width", "embedding"), ("mup-without", "mup"), ("small-head", "mup"), ("mup", "embedding")]
-CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}  # at the rate of which recipe
+# At the rate of which recipe.
+CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}
 
 
 class Block(nn.Module):
@@ -81,9 +90,12 @@ class Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 2 * width, bias=False), nn.Linear(2 * width, width, bias=False)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, h: Tensor) -> Tensor:
         q, k, v = (x.unflatten(-1, (-1, HEAD)).transpose(1, 2) for x in self.qkv(self.norm1(h)).chunk(3, -1))
@@ -97,9 +109,11 @@ class GPT(nn.Module):
 
     def __init__(self, width: int, depth: int, falls: int = 0, embeddings_fall: int = 0, head: int = 0) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(LENGTH, width)
+        self.tokens = nn.Embedding(BYTES, width)
+        self.places = nn.Embedding(LENGTH, width)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, BYTES, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, BYTES, bias=False)
         for module in self.modules():
             embeds = isinstance(module, nn.Embedding)
             for p in module.parameters(recurse=False):
@@ -130,7 +144,8 @@ def warmed(step: int, steps: int, share: float) -> float:
 
 def compared(ours: Any, mups: Any, progress: float) -> tuple[str, Interval]:
     """Whether losses of paired seeds equal those of muP or lack something, and the cost."""
-    cost, limit = mean(torch.as_tensor(ours) - torch.as_tensor(mups)), NEGLIGIBLE * progress
+    cost = mean(torch.as_tensor(ours) - torch.as_tensor(mups))
+    limit = NEGLIGIBLE * progress
     return "equals" if cost.high < limit else "lacks" if cost.low > limit else "undecided", cost
 
 
@@ -145,17 +160,20 @@ def main(names: list[str]) -> None:
     """Train, and write what was found; with names only of those, beside what is known of the others."""
     path = Path(__file__).with_suffix(".json")
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in [*windows(STEPS, ROWS), held_out()[0]]]
-    found, losses = json.loads(path.read_text()) if names else dict[str, Any](), dict[str, Any]()
+    found = json.loads(path.read_text()) if names else dict[str, Any]()
+    losses = dict[str, Any]()
     for name in names or RECIPES:
         rule, falls, embeddings_fall, decay, share = RECIPES[name]
-        schedule, make_optimizer = partial(warmed, share=share), partial(adamw, decay=decay)
+        schedule = partial(warmed, share=share)
+        make_optimizer = partial(adamw, decay=decay)
         task = nfd.Task(pairs[:-1], eval_batches=pairs[-1:], schedule=schedule, make_optimizer=make_optimizer)
         more = {"head": 1} if name == "small-head" else {}
         make = partial(GPT, falls=falls, embeddings_fall=embeddings_fall, **more)
         family = nfd.Family(make, (BASE, DEPTH), rule, "adamw", name=name, version="1", sample=pairs[0][0])
         with nfd.Sweep(f"build/embedding-rate/{name}") as sweep:
             if name in CARRIED:
-                lr, seeds = found[CARRIED[name]]["carried lr"], range(SEEDS, 3 * SEEDS)
+                lr = found[CARRIED[name]]["carried lr"]
+                seeds = range(SEEDS, 3 * SEEDS)
                 trials = [nfd.Trial(family, task, WIDTHS[-1], DEPTH, seed, lr) for seed in seeds]
                 raw = [record.metrics["test_loss"] for record in sweep.run(trials)]
                 losses[name] = torch.tensor([min(loss, math.log(BYTES)) for loss in raw])
@@ -163,7 +181,8 @@ def main(names: list[str]) -> None:
                 continue
             rates = LOW if name.startswith("standard") else HIGH
             answer = nfd.transfer(family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep)
-        own, regret = answer.of(rule), cast("Regret", answer.of(rule).regret)
+        own = answer.of(rule)
+        regret = cast("Regret", answer.of(rule).regret)
         print(f"{name}\n{answer}", flush=True)
         losses[name] = torch.as_tensor(regret.new.scores[:, 0])
         found[name] = {"width": WIDTHS[-1], "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}")}

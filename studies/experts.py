@@ -40,10 +40,17 @@ from torch import Tensor, nn
 import nfd
 from nfd.core.estimates import mean
 
-VOCABULARY, KINDS, STEPS, TOKENS, LENGTH = 64, 16, 160, 512, 32
-REST, SEEDS, RATES = 3e-2, 8, [2.0**k for k in range(-9, -2)]
+VOCABULARY = 64
+KINDS = 16
+STEPS = 160
+TOKENS = 512
+LENGTH = 32
+REST = 3e-2
+SEEDS = 8
+RATES = [2.0**k for k in range(-9, -2)]
 AXES = {"experts": (2, 4, 8, 16, 32), "top_k": (1, 2, 4)}
-BALANCE = 0.01  # of the loss that spreads tokens over experts
+# Of the loss that spreads tokens over experts.
+BALANCE = 0.01
 
 
 class Mixture(nn.Module):
@@ -51,7 +58,9 @@ class Mixture(nn.Module):
 
     def __init__(self, width: int, experts: int, top_k: int, hidden: int = 32) -> None:
         super().__init__()
-        self.norm, self.router, self.top_k = nn.RMSNorm(width), nn.Linear(width, experts, bias=False), top_k
+        self.norm = nn.RMSNorm(width)
+        self.router = nn.Linear(width, experts, bias=False)
+        self.top_k = top_k
         self.up = nn.Parameter(torch.randn(experts, width, hidden) * width**-0.5)
         self.down = nn.Parameter(torch.randn(experts, hidden, width) * hidden**-0.5)
         self.balance = torch.zeros(())
@@ -63,7 +72,8 @@ class Mixture(nn.Module):
         gates = torch.zeros_like(shares).scatter(-1, chosen, values / values.sum(-1, keepdim=True))
         used = (gates > 0).float().flatten(0, -2).mean(0)
         self.balance = len(used) / self.top_k * (used * shares.flatten(0, -2).mean(0)).sum()
-        flat, own = x.flatten(0, -2), gates.flatten(0, -2)
+        flat = x.flatten(0, -2)
+        own = gates.flatten(0, -2)
         out = torch.zeros_like(flat)
         for e in range(len(self.up)):
             rows = own[:, e].nonzero().squeeze(-1)
@@ -77,9 +87,11 @@ class Model(nn.Module):
 
     def __init__(self, width: int, depth: int, experts: int = 16, top_k: int = 2) -> None:
         super().__init__()
-        self.last, self.before = nn.Embedding(VOCABULARY, width), nn.Embedding(VOCABULARY, width)
+        self.last = nn.Embedding(VOCABULARY, width)
+        self.before = nn.Embedding(VOCABULARY, width)
         self.blocks = nn.ModuleList(Mixture(width, experts, top_k) for _ in range(depth))
-        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         h = self.last(ids[:, 1:]) + self.before(ids[:, :-1])
@@ -96,13 +108,15 @@ def loss(output: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
 
 def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Texts of a chain of order two: what follows depends on the last token and on the kinds of the last two."""
-    fixed, draws = torch.Generator().manual_seed(0), torch.Generator().manual_seed(seed)
+    fixed = torch.Generator().manual_seed(0)
+    draws = torch.Generator().manual_seed(seed)
     kinds = torch.randint(KINDS, (VOCABULARY,), generator=fixed)
     of_kinds = 2 * torch.randn(KINDS, KINDS, VOCABULARY, generator=fixed)
     of_last = torch.randn(VOCABULARY, VOCABULARY, generator=fixed)
     ids = torch.randint(VOCABULARY, (count * TOKENS // LENGTH, 2), generator=draws)
     for _ in range(LENGTH):
-        before, last = ids[:, -2], ids[:, -1]
+        before = ids[:, -2]
+        last = ids[:, -1]
         chances = (of_kinds[kinds[before], kinds[last]] + of_last[last]).softmax(-1)
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=draws)], 1)
     return [(part[:, :-1], part[:, 2:]) for part in torch.split(ids, TOKENS // LENGTH)]
@@ -127,7 +141,8 @@ def losses(cell: Any, rate: float) -> Any:
 def by_parabola(against: Any) -> Any:
     """The exponent of the rate, of the vertices of the parabolas of each seed through the three rates about the lowest
     mean; its interval is over seeds alone."""
-    logs, vertices = np.log2(against.values), list[Any]()
+    logs = np.log2(against.values)
+    vertices = list[Any]()
     for cell in against.cells.values():
         k = min(max(int(cell.scores.mean(0).argmin()), 1), len(cell.log2_eta) - 2)
         a, b, _ = np.polyfit(cell.log2_eta[k - 1 : k + 2], cell.scores[:, k - 1 : k + 2].T, 2)
@@ -155,7 +170,8 @@ def main() -> None:
     tuned, found["cost"] = best[8, 2].rate().value, []
     for (experts, k), cell in best.items():
         least = min(float(losses(cell, 2.0**rate).mean()) for rate in cell.log2_eta)
-        none, root = losses(cell, tuned), losses(cell, tuned * (k / experts * 4) ** 0.5)
+        none = losses(cell, tuned)
+        root = losses(cell, tuned * (k / experts * 4) ** 0.5)
         row = {"experts": experts, "top_k": k, "progress": math.log(VOCABULARY) - least}
         row |= {"none": float(none.mean()) - least, "sqrt(k/E)": float(root.mean()) - least}
         found["cost"].append(row | {"sqrt(k/E) over none": mean(torch.tensor(root - none)).limits})

@@ -41,9 +41,16 @@ from nfd.core.estimates import Interval, mean
 from nfd.data import digits
 from studies.byte_gpt import BYTES, LENGTH, held_out, windows
 
-WIDTH, DEPTHS, STEPS, SEEDS, ADAMW_LR, HEAD = 32, [4, 8, 16, 32, 64], 60, 3, 3e-2, 16
+WIDTH = 32
+DEPTHS = [4, 8, 16, 32, 64]
+STEPS = 60
+SEEDS = 3
+ADAMW_LR = 3e-2
+HEAD = 16
 RATES = {"mlp": [2.0**k for k in range(-6, -1)], "gpt": [2.0**k for k in range(-5, -1)]}
-BETWEEN, MARGIN, PAGE = [2.0**-4.5, 2.0**-3.5], 0.25, Path(__file__).with_suffix(".json")
+BETWEEN = [2.0**-4.5, 2.0**-3.5]
+MARGIN = 0.25
+PAGE = Path(__file__).with_suffix(".json")
 POWERS = {"complete-p": "1/L", "depth-mup": "1/sqrt(L)"}
 
 
@@ -52,7 +59,8 @@ class TwoLayers(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.up = nn.RMSNorm(width), nn.Linear(width, 4 * width, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, h: Tensor) -> Any:
@@ -64,7 +72,8 @@ class Attention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.qkv = nn.RMSNorm(width), nn.Linear(width, 3 * width, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, h: Tensor) -> Any:
@@ -78,8 +87,10 @@ class MLP(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.read, self.blocks = nn.Linear(64, width), nn.Sequential(*(TwoLayers(width) for _ in range(depth)))
-        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, 10, bias=False)
+        self.read = nn.Linear(64, width)
+        self.blocks = nn.Sequential(*(TwoLayers(width) for _ in range(depth)))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, 10, bias=False)
 
     def forward(self, x: Tensor) -> Any:
         return self.head(self.norm(self.blocks(self.read(x))))
@@ -90,9 +101,11 @@ class GPT(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(LENGTH, width)
+        self.tokens = nn.Embedding(BYTES, width)
+        self.places = nn.Embedding(LENGTH, width)
         self.blocks = nn.Sequential(*(nn.Sequential(Attention(width), TwoLayers(width)) for _ in range(depth)))
-        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, BYTES, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, BYTES, bias=False)
 
     def forward(self, ids: Tensor) -> Any:
         return self.head(self.norm(self.blocks(self.tokens(ids) + self.places.weight)))
@@ -100,11 +113,14 @@ class GPT(nn.Module):
 
 def task(name: str) -> nfd.Task:
     """Digits or bytes, and those that judge."""
-    data, judged = digits(), held_out()[0]
+    data = digits()
+    judged = held_out()[0]
     if name == "mlp":
-        batches, last = list(zip(*data.batches(32, STEPS, 0), strict=True)), (data.test_inputs, data.test_labels)
+        batches = list(zip(*data.batches(32, STEPS, 0), strict=True))
+        last = (data.test_inputs, data.test_labels)
     else:
-        batches, last = [(rows[:, :-1], rows[:, 1:]) for rows in windows(STEPS, 4)], (judged[:, :-1], judged[:, 1:])
+        batches = [(rows[:, :-1], rows[:, 1:]) for rows in windows(STEPS, 4)]
+        last = (judged[:, :-1], judged[:, 1:])
     return nfd.Task(batches, eval_batches=[last], schedule=lambda step, steps: 1 - step / steps, adamw_lr=ADAMW_LR)
 
 

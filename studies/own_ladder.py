@@ -36,14 +36,18 @@ from nfd.core.tables import Row
 from nfd.forecasts.ladder import LadderLaw
 from studies.byte_gpt import Cell
 
-RUNS, ANSWER = Path(__file__).with_suffix(".csv"), Path(__file__).with_suffix(".json")
+RUNS = Path(__file__).with_suffix(".csv")
+ANSWER = Path(__file__).with_suffix(".json")
 COLUMNS = ("part", "width", "depth", "parameters", "tokens", "batch", "lr", "loss", "seconds")
 SHAPES = ((16, 2), (24, 2), (32, 2), (48, 2), (16, 4), (24, 4), (32, 4), (16, 8), (24, 8))
 LENGTHS = (2**17, 2**18, 2**19)
-BATCHES = (512, 1024, 2048)  # tokens
-AROUND = ((1.0,), (0.5, 2.0))  # factors of the advised rate
+# Tokens.
+BATCHES = (512, 1024, 2048)
+# Factors of the advised rate.
+AROUND = ((1.0,), (0.5, 2.0))
 PLACE = COLUMNS[1:6]
-SHAPE = {"width": None, "depth": None}  # parameters stand for both
+# Parameters stand for both.
+SHAPE = {"width": None, "depth": None}
 OF_ALL_BATCHES = ((16, 2), (32, 2), (48, 2), (24, 4))
 # The runs that the laws named when they refused: widths, log2 of the tokens and of the lowest of three rates.
 ASKED = ((88, 17, -9), (16, 20, -7), (16, 21, -7), (24, 20, -7), (24, 21, -7), (32, 20, -8))
@@ -76,7 +80,8 @@ def train(cells: Iterable[Cell]) -> None:
         about = [getattr(cell, name) for name in COLUMNS[:6]]
         if {(*about, rate) for rate in cell.rates} <= {tuple(row[name] for name in COLUMNS[:7]) for row in rows()}:
             continue
-        began, new = time.perf_counter(), not RUNS.exists()
+        began = time.perf_counter()
+        new = not RUNS.exists()
         losses = cell.trained()
         seconds = round((time.perf_counter() - began) / len(losses), 1)
         with RUNS.open("a", newline="", encoding="utf-8") as file:
@@ -109,7 +114,8 @@ def forecast(found: Sequence[Row]) -> Row:
     rates = nfd.fit_transfer(whole, columns=SHAPE).law or nfd.RateLaw.of_sweeps()
     told = list[Row]()
     for name, cell in targets().items():
-        size, losses = {"parameters": cell.parameters, "tokens": cell.tokens}, dict[str, Row]()
+        size = {"parameters": cell.parameters, "tokens": cell.tokens}
+        losses = dict[str, Row]()
         for runs, law in laws.items():
             usual = float(law.additive.loss(np.array([[*size.values()]]))[0])
             losses[runs] = law.at(**size).limits | {"refused": law.refused(**size), "additive": usual}
@@ -162,7 +168,8 @@ def compare(answer: Row, found: Sequence[Row]) -> Row:
             row |= {"measured excess": dict(runs)[row["advised"]] / best - 1}
             for own in row["losses"].values():
                 own |= {"error": own["value"] / best - 1, "inside": own["low"] <= best <= own["high"]}
-            row |= {name: row["losses"]["all shapes"][name] for name in ("error", "inside")}  # the ladder as designed
+            # The ladder as designed.
+            row |= {name: row["losses"]["all shapes"][name] for name in ("error", "inside")}
     return answer
 
 
@@ -174,7 +181,8 @@ def main() -> None:
     train(ladder())
     if last != "ladder" and not ANSWER.exists():
         write_json(ANSWER, forecast(rows()))
-    for factors in () if last else AROUND:  # the advised rate of every target comes first
+    # The advised rate of every target comes first.
+    for factors in () if last else AROUND:
         answer = json.loads(ANSWER.read_text("utf-8"))
         for row, cell in zip(answer["forecasts"], targets().values(), strict=True):
             train([replace(cell, rates=tuple(row["advised"] * factor for factor in factors))])

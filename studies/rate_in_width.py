@@ -52,9 +52,18 @@ from nfd.core.estimates import Interval, interval, intervals, log_slope, pooled_
 from nfd.data import digits
 from nfd.families.family import networks
 
-DEPTH, BATCH, JUDGED, TARGET, WORST, LIMITS, LOST, TURN = 4, 8, 128, 3.0, 1.0, (0.1, 4.0), 0.05, 1024
-NOTHING = TARGET**2 / 10 / 2  # the loss of outputs that are zero
-PLACES = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], dtype=torch.float64)  # of the rates, in steps of the grid
+DEPTH = 4
+BATCH = 8
+JUDGED = 128
+TARGET = 3.0
+WORST = 1.0
+LIMITS = (0.1, 4.0)
+LOST = 0.05
+TURN = 1024
+# The loss of outputs that are zero.
+NOTHING = TARGET**2 / 10 / 2
+# Of the rates, in steps of the grid.
+PLACES = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], dtype=torch.float64)
 _CUBIC = torch.linalg.pinv(torch.stack([PLACES**k for k in range(4)], 1))
 _FINE = torch.linspace(-2, 2, 4001, dtype=torch.float64)
 
@@ -77,7 +86,8 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(64, width, bias=False), nn.Linear(width, 10, bias=False)
+        self.embed = nn.Linear(64, width, bias=False)
+        self.head = nn.Linear(width, 10, bias=False)
         self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
         starts = [1 / 8, 1 / width, *[(width * depth) ** -0.5] * depth]
         for weight, std in zip(self.parameters(), starts, strict=True):
@@ -92,7 +102,9 @@ class Residual(nn.Module):
 
 def setup(name: str) -> tuple[nfd.Family, nfd.Task]:
     """What a case trains, and on what."""
-    data, steps, settings = digits(), CASES[name][2], dict[str, Any]()
+    data = digits()
+    steps = CASES[name][2]
+    settings = dict[str, Any]()
 
     def batch(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return x, TARGET * nn.functional.one_hot(labels, 10).float()
@@ -111,9 +123,11 @@ def setup(name: str) -> tuple[nfd.Family, nfd.Task]:
 
 def swept(name: str, sweep: nfd.Sweep) -> dict[int, Tensor]:
     """The losses ``[seeds, rates]`` of a case by width."""
-    (family, task), (middle, step, _, seeds) = setup(name), CASES[name]
+    (family, task) = setup(name)
+    (middle, step, _, seeds) = CASES[name]
     rates = [float(f"{middle * 2 ** (step * k):.4g}") for k in PLACES.tolist()]
-    dense, found = 256 if name.startswith("muon") else 1024, dict[int, Tensor]()
+    dense = 256 if name.startswith("muon") else 1024
+    found = dict[int, Tensor]()
     for n, count in seeds.items():
         kind: Any = "dense" if n <= dense else "structured"
         trials = [nfd.Trial(family, task, n, DEPTH, s, lr, weights=kind) for s in range(count) for lr in rates]

@@ -30,7 +30,10 @@ from nfd.paper.two_limits import (
 
 PAGE = Path(__file__).with_suffix(".md")
 FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent")
-WIDTH, NETWORKS, PARTICLES = 4096, 24, 8192  # and as many solutions of Definition 1 as networks
+# And as many solutions of Definition 1 as networks.
+WIDTH = 4096
+NETWORKS = 24
+PARTICLES = 8192
 
 
 def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), samples: int = 12) -> None:
@@ -42,7 +45,8 @@ def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), sam
     def scaled(value: int, least: int) -> int:
         return max(least, int(value * scale))
 
-    width, count = scaled(WIDTH, 16), scaled(NETWORKS, 4)
+    width = scaled(WIDTH, 16)
+    count = scaled(NETWORKS, 4)
     particles = scaled(PARTICLES, 2 * samples + 2)
     made = {
         "agreement": agreement(x, y, depths, particles, width, count),
@@ -57,7 +61,8 @@ def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), sam
 def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width: int, count: int) -> str:
     """Differences at every depth, and the size of the outputs."""
     names = ("Definition 1 - independent", "Eq. 5 - Definition 1", "Definition 1 - standard", "shared - standard")
-    rows, paired = list[str](), list[Tensor]()
+    rows = list[str]()
+    paired = list[Tensor]()
     for L in depths:
         found = {
             "Definition 1": solutions(x, y, L, particles, count, eq5=False),
@@ -105,7 +110,9 @@ def weighted(group: Tensor | Pair, sign: float) -> list[tuple[float, Tensor]]:
 
 def initialisation(x: Tensor, n: int, count: int) -> str:
     """Fitted exponents of the mean-square errors of untrained networks in depth and width."""
-    depths, L, widths = (4, 8, 16, 32), 8, [max(4, n // 4), max(8, n // 2), n, 2 * n]
+    depths = (4, 8, 16, 32)
+    L = 8
+    widths = [max(4, n // 4), max(8, n // 2), n, 2 * n]
     rows: dict[str, list[str]] = {}
     for name in ("relu", "tanh"):
         h, g = zip(*(errors_in_depth(x, name, n, seed, depths) for seed in range(count)), strict=True)
@@ -132,14 +139,16 @@ def errors_in_width(x: Tensor, name: Activation, L: int, seed: int, widths: Sequ
     for n in widths:
         net = ResNet(x.shape[1], 1, n, L, activation=name, seed=seed, dtype=torch.float64)
         streams = flows(net, x.double())
-        h, g = streams.h[-1], streams.delta[0]
+        h = streams.h[-1]
+        g = streams.delta[0]
         errors.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
     return torch.stack(errors, 1)
 
 
 def moments(x: Tensor, name: Activation, L: int) -> tuple[Tensor, Tensor]:
     """``C_L`` and ``P_0 = prod (1 + tau E[phi' phibar'])`` of networks of depth L."""
-    act, tau = activation(name), 1.0 / L
+    act = activation(name)
+    tau = 1.0 / L
     P = torch.ones(len(x), len(x), dtype=torch.float64)
     C = x.double() @ x.double().T / x.shape[1]
     for level in range(L):
@@ -151,7 +160,9 @@ def moments(x: Tensor, name: Activation, L: int) -> tuple[Tensor, Tensor]:
 
 def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
     """Fitted exponents in width and depth for both kinds of feedback."""
-    depth, depths, widths = 8, (2, 4, 8, 16, 32), [max(4, width // k) for k in (64, 32, 16, 8)]
+    depth = 8
+    depths = (2, 4, 8, 16, 32)
+    widths = [max(4, width // k) for k in (64, 32, 16, 8)]
     rows: dict[str, list[str]] = {}
     for feedback in FEEDBACKS:
         limit = networks(x, y, depth, width, count, feedback, "deferred", seed=2)
@@ -169,7 +180,8 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
 
 def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> str:
     """Mean outputs extrapolated to infinity by width first, by depth first, and jointly, compared."""
-    n, L = max(8, width // 32), 8
+    n = max(8, width // 32)
+    L = 8
     lines = ["| feedback | depth first - width first | joint - width first |", "|---|---|---|"]
     for feedback in FEEDBACKS:
 

@@ -49,8 +49,11 @@ from nfd.paper.two_limits import systematic
 from studies.two_limits import FEEDBACKS, table
 
 PAGE = Path(__file__).parents[1] / "docs/two-limits.md"
-NUMBERS, STORE = Path(__file__).with_suffix(".json"), Path("build/two-limits-depth")
-LOOKS, PROBES, SEEDS = (1, 5, 40), 64, 16
+NUMBERS = Path(__file__).with_suffix(".json")
+STORE = Path("build/two-limits-depth")
+LOOKS = (1, 5, 40)
+PROBES = 64
+SEEDS = 16
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,13 @@ def apart(case: Case, seed: int) -> Tensor:
 
 def changes(case: Case, net: ResNet) -> Tensor:
     """Changes of the outputs on other digits [looks, probes * outputs]."""
-    data, steps = digits(), LOOKS[-1]
-    x, label, probe = data.inputs.float(), data.labels, data.inputs[steps : steps + PROBES].float()
-    optimizer, seen = SGD(net.param_groups(case.eta_c)), []
+    data = digits()
+    steps = LOOKS[-1]
+    x = data.inputs.float()
+    label = data.labels
+    probe = data.inputs[steps : steps + PROBES].float()
+    optimizer = SGD(net.param_groups(case.eta_c))
+    seen = []
     with torch.no_grad():
         start = net(probe)
     for k in range(steps):
@@ -121,12 +128,15 @@ def changes(case: Case, net: ResNet) -> Tensor:
 
 def coupling(case: Case, L: int, seed: int) -> Tensor:
     """The mean over layers of what the initial matrices answer along g, over the rate, after one step on one digit."""
-    x, rate, net = digits().inputs[:1].float(), 0.01, case.network(L, seed=seed)
+    x = digits().inputs[:1].float()
+    rate = 0.01
+    net = case.network(L, seed=seed)
     x = x / x.norm() * math.sqrt(x.shape[1])
     start = [cast("Tensor", layer.weight).detach().clone() for layer in net.outer]
     before = net.streams(x)
     torch.autograd.backward(before.outputs.sum())
-    h, g = before.h[:, 0].detach(), before.delta[:, 0]
+    h = before.h[:, 0].detach()
+    g = before.delta[:, 0]
     SGD(net.param_groups(rate)).step()
     with torch.no_grad():
         moved = torch.relu(net.streams(x).h[:, 0]) - torch.relu(h)
@@ -136,10 +146,14 @@ def coupling(case: Case, L: int, seed: int) -> Tensor:
 
 def counted(L: int) -> tuple[float, float]:
     """The same for relu at T = 1 and infinite width, by us and by Appendix F."""
-    tau, D, ours, theirs = 1 / L, 1.0, 0.0, 0.0
+    tau = 1 / L
+    D = 1.0
+    ours = 0.0
+    theirs = 0.0
     for k in range(L):
         m = (1 + tau / 2) ** k / 2
-        ours, theirs = ours + tau * D / 2, theirs + tau**2 * m / (1 + tau / 2) / 2 * (k > 0)
+        ours = ours + tau * D / 2
+        theirs = theirs + tau**2 * m / (1 + tau / 2) / 2 * (k > 0)
         D += tau * (m + D / 2)
     return ours / L, theirs / L
 
@@ -177,7 +191,9 @@ def judged(case: Case) -> dict[str, Any]:
 
 def tables(numbers: dict[str, Any]) -> dict[str, str]:
     """The answer and the tables of the page."""
-    main, cases, shown = numbers["main"], numbers["cases"], [MAIN.depths.index(L) for L in (4, 32, 512)]
+    main = numbers["main"]
+    cases = numbers["cases"]
+    shown = [MAIN.depths.index(L) for L in (4, 32, 512)]
     rows = {name: [*(f"{row['sizes'][i]:.2g}" for i in shown), row["power"]] for name, row in main.items()}
     powers: dict[str, list[str]] = {}
     for case in GRID:
@@ -198,7 +214,8 @@ def tables(numbers: dict[str, Any]) -> dict[str, str]:
 
 def main() -> None:
     """Measure, and write what was found."""
-    depths, L = MAIN.depths, torch.tensor(MAIN.depths)
+    depths = MAIN.depths
+    L = torch.tensor(MAIN.depths)
     layer = kept("layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in depths]))[:, :, None]
     ours, theirs = torch.tensor([counted(L) for L in depths], dtype=torch.float64).T
     main = judged(MAIN) | {
