@@ -70,15 +70,27 @@ def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
     for case in cases:
         order = sorted(case["targets"], key=lambda row: float(row["flops"]))
         some = [order[k] for k in sorted({round(k) for k in np.linspace(0, len(order) - 1, 6)})]
-        outside = round((1 - case["covered"]) * len(order))
-        off = f"{signed(case['bias'])} ± {case['width'] / 2:.1f} %"
-        said = off + (f", {outside} out" if outside < len(order) else ", out") * (outside > 0)
-        said = said if case["accepted"] else f"refused (± {case['width'] / 2:.1f} %)"
         name = case["ladder"].replace("owt2_", "").replace("_", " ")
-        drawn = _ladder(case["fit"], some, *((INK, (1, 0)) if case["accepted"] else (REFERENCE, (3, 2))))
-        own = alt.Title(name, subtitle=f"{case['factor']:.0f}x: {said}")
-        charts.append(drawn.properties(width=112, height=92, title=own))
+        heading = alt.Title(name, subtitle=f"{case['factor']:.0f}x: {_outcome(case)}")
+        if case["accepted"]:
+            drawn = _ladder(case["fit"], some, INK, (1, 0))
+        else:
+            drawn = _ladder(case["fit"], some, REFERENCE, (3, 2))
+        charts.append(drawn.properties(width=112, height=92, title=heading))
     return alt.concat(*charts, columns=2, spacing=8, title=pictures.title(title))
+
+
+def _outcome(case: Row) -> str:
+    """How far off a forecast was and how many targets lie outside of its intervals, or that it was refused."""
+    half = f"± {case['width'] / 2:.1f} %"
+    if not case["accepted"]:
+        return f"refused ({half})"
+    count = len(case["targets"])
+    outside = round((1 - case["covered"]) * count)
+    words = f"{signed(case['bias'])} {half}"
+    if outside == 0:
+        return words
+    return f"{words}, out" if outside == count else f"{words}, {outside} out"
 
 
 def against_factor(cases: Sequence[Row], name: str, title: str, medians: Mapping[tuple[int, int], float]) -> Any:
@@ -103,19 +115,16 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
     """The ladder of OLMo above; below, how far its forecasts are off, and that of its authors as a cross."""
     rows = []
     for target in range(len(cases[0]["targets"])):
-        for case in cases:
-            own = case["targets"][target]
-            less = own["flops"] / max(flops for flops, _ in case["fit"])
-            rows.append({"row": f"{published['names'][own['flops']]}, {less:,.0f}x less", "flops": own["flops"]}
-                        | {key: 100 * (own[value] / own["loss"] - 1)
-                           for key, value in (("value", "forecast"), ("low", "low"), ("high", "high"))})  # fmt: skip
+        rows += [_off(case, target, published["names"]) for case in cases]
+    low = min(row["low"] for row in rows)
+    high = max(row["high"] for row in rows)
     rows.append({"row": published["label"], "theirs": published["error"]})
-    low, high = (pick(row[name] for row in rows[:-1]) for pick, name in ((min, "low"), (max, "high")))
     # The names stand on the left.
     scale = alt.Scale(domain=[low - 0.9 * (high - low), high * 1.1], nice=False)
     ticks = [v for v in range(-30, 31, 2 if high - low < 16 else 5) if low <= v <= high]
     axis = alt.Axis(values=ticks, title="forecast over measured loss, %", titleAnchor="end", domain=False)
-    x, ends = (alt.X(f"{name}:Q", scale=scale, axis=axis) for name in ("value", "low"))
+    x = alt.X("value:Q", scale=scale, axis=axis)
+    ends = alt.X("low:Q", scale=scale, axis=axis)
     base = chart(rows).encode(y=alt.Y("row:N", sort=[row["row"] for row in rows], axis=None))
     off = alt.layer(
         chart([{"value": 0}]).mark_rule(color=_TARGET, strokeWidth=1.5).encode(x=x),
@@ -128,3 +137,20 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
     ).properties(width=288, height=20 * len(rows))
     above = _ladder(cases[0]["fit"], cases[0]["targets"], INK, (1, 0), 6).properties(width=288, height=130)
     return alt.vconcat(above, off, spacing=12, title=pictures.title(title))
+
+
+def _off(case: Row, target: int, names: Mapping[float, str]) -> dict[str, Any]:
+    """How far the forecast of a target and its limits are off, in percent of the measured loss."""
+    forecast = case["targets"][target]
+    less = forecast["flops"] / max(flops for flops, _ in case["fit"])
+
+    def off(loss: float) -> float:
+        return 100 * (loss / forecast["loss"] - 1)
+
+    return {
+        "row": f"{names[forecast['flops']]}, {less:,.0f}x less",
+        "flops": forecast["flops"],
+        "value": off(forecast["forecast"]),
+        "low": off(forecast["low"]),
+        "high": off(forecast["high"]),
+    }

@@ -36,15 +36,19 @@ WORDS = Path(__file__).with_suffix(".md.jinja")
 DRAWN = 30
 # What was asked of accepted forecasts, by factor: width and median error in percent, share of cases.
 ASKED = {10: (4.5, 0.5, 0.60), 30: (6.0, 0.6, 0.50), 100: (8.0, 1.0, 0.20)}
-# Asked: over ladders; percent; of targets in as many ladders.
+# Asked of the intervals of targets, over ladders.
 COVERED = 0.93
+# Asked of the error of an accepted forecast, in percent.
 FURTHEST = 2.0
+# Asked: the share of a ladder's targets that lie in their intervals.
 MOST = 0.9
 # Asked: error of the final loss of a running job, in percent.
 HALF = 0.5
 # OLMo's authors on 13B-5T: allenai/OLMo-ladder at 67a3f44, src/scripts/paper/figures/step1_c4_main.csv
 AUTHORS = 100 * (2.3443873053175697 / 2.437876033782959 - 1)
 OLMO = ("7B-4T", "13B-5T")
+# The columns of our own ladder that the page shows.
+SHOWN_OF_OWN = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
 # Sources under MIT or Apache-2.0.
 FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")
 
@@ -89,11 +93,11 @@ def medians(rows: Sequence[Row], name: str) -> str:
     return f"{listed([f'{row[name]:.1f}' for row in rows])} %"
 
 
-def said(case: Row) -> str:
+def error_of(case: Row) -> str:
     """Error and half width of a forecast of OLMo's larger target."""
-    own = case["targets"][-1]
-    half = 50 * (own["high"] - own["low"]) / own["loss"]
-    return f"{signed(100 * (own['forecast'] / own['loss'] - 1))} ± {half:.1f} %"
+    target = case["targets"][-1]
+    half = 50 * (target["high"] - target["low"]) / target["loss"]
+    return f"{signed(100 * (target['forecast'] / target['loss'] - 1))} ± {half:.1f} %"
 
 
 def filled(text: str) -> str:
@@ -109,19 +113,19 @@ def filled(text: str) -> str:
 # ---- the page
 
 
-def goals_of(known: Row) -> list[Row]:
+def goals_of(numbers: Row) -> list[Row]:
     """The rows of the summary of which something was asked, where anything was accepted."""
-    return [row for row in known["summary"] if row["factor"] in ASKED and row["accepted"]]
+    return [row for row in numbers["summary"] if row["factor"] in ASKED and row["accepted"]]
 
 
-def titles_of(known: Row) -> dict[str, str]:
+def titles_of(numbers: Row) -> dict[str, str]:
     """The findings of the charts."""
-    goals = goals_of(known)
-    olmo = known["olmo"]
+    goals = goals_of(numbers)
+    olmo = numbers["olmo"]
     at = listed([row["factor"] for row in goals])
     return {
-        "olmo": f"OLMo's {OLMO[-1]}, forecast from {SHOWN[0]} times less compute: {said(olmo[0])}; from {SHOWN[-1]:,} "
-        f"times less: {said(olmo[-1])}",
+        "olmo": f"OLMo's {OLMO[-1]}, forecast from {SHOWN[0]} times less compute: {error_of(olmo[0])}; "
+        f"from {SHOWN[-1]:,} times less: {error_of(olmo[-1])}",
         "error": f"At {at} times the compute accepted forecasts are off by {medians(goals, 'error')}",
         "plain": f"The usual fit of the same runs is off by {medians(goals, 'plain')}",
     }
@@ -139,9 +143,9 @@ def failed(cases: Sequence[Row]) -> list[Row]:
     """Ladders whose targets lie outside too often, or whose accepted forecasts are too far off, and why."""
     rows = list[Row]()
     for ladder in sorted({case["ladder"] for case in cases}):
-        own = [case for case in cases if case["ladder"] == ladder]
-        covered = float(np.mean([case["covered"] for case in own]))
-        off = max((case["error"] for case in own if case["accepted"]), default=0.0)
+        of_ladder = [case for case in cases if case["ladder"] == ladder]
+        covered = float(np.mean([case["covered"] for case in of_ladder]))
+        off = max((case["error"] for case in of_ladder if case["accepted"]), default=0.0)
         why = next((text for name, text in WHY.items() if ladder.startswith(name)), "It is not known why.")
         if covered < MOST or off > FURTHEST:
             rows.append({"ladder": ladder, "covered": covered, "off": off, "why": why})
@@ -150,60 +154,90 @@ def failed(cases: Sequence[Row]) -> list[Row]:
 
 def linked(sources: Mapping[str, str]) -> dict[str, str]:
     """What each repository has, with links to papers, by a link to it."""
-    found = dict[str, list[str]]()
+    by_repository = dict[str, list[str]]()
     for name, source in sources.items():
         repository = source.replace(",", "").split()[0]
         links = [f"[{paper}](https://arxiv.org/abs/{paper})" for paper in re.findall(r"\d{4}\.\d{5}", source)]
-        found.setdefault(f"[{repository}](https://github.com/{repository})", []).extend((name, *links))
-    return {link: ", ".join(dict.fromkeys(parts)) for link, parts in found.items()}
+        by_repository.setdefault(f"[{repository}](https://github.com/{repository})", []).extend((name, *links))
+    return {link: ", ".join(dict.fromkeys(parts)) for link, parts in by_repository.items()}
 
 
-def page(known: Row) -> str:
+def page(numbers: Row) -> str:
     """The whole page."""
-    cases = known["cases"]
-    names = sorted({next(name for name in SOURCES if case["ladder"].startswith(name)) for case in cases})
-    sources = {name: SOURCES[name] for name in names}
-    sources |= {f"{row['source']} (curves)": curves.SOURCES[row["source"]] for row in known["curves"][:-1]}
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False)
+    environment.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, error_of, signed)}
+    template = environment.from_string(WORDS.read_text(encoding="utf-8"))
+    constants = {name: value for name, value in globals().items() if name.isupper()}
+    facts = {**facts_of_ladders(numbers), **facts_of_rates(numbers["rates"])}
+    return filled(template.render({**constants, **numbers, **facts})) + "\n"
+
+
+def facts_of_ladders(numbers: Row) -> dict[str, Any]:
+    """What the page says of forecasts of losses, and of whose runs they are."""
+    cases = numbers["cases"]
     drawn = drawn_of(cases)
-    judged = known["rates"]["cases"]
-    coverage = known["rates"]["coverage"]
-    done = [row | {"refused": all(law["refused"] for law in row["losses"].values())} for row in known["own"]]
-    about = {
-        "drawn": drawn, "goals": goals_of(known), "titles": titles_of(known), "over": known["over ladders"],
-        "accepted": sum(case["accepted"] for case in cases), "failed": failed(cases),
+    names = sorted({source_of(case["ladder"]) for case in cases})
+    sources = {name: SOURCES[name] for name in names}
+    for row in numbers["curves"][:-1]:
+        sources[f"{row['source']} (curves)"] = curves.SOURCES[row["source"]]
+    every_ladder = {case["ladder"] for case in cases}
+    accepted_ladders = {case["ladder"] for case in cases if case["accepted"]}
+    return {
+        "drawn": drawn,
+        "goals": goals_of(numbers),
+        "titles": titles_of(numbers),
+        "over": numbers["over ladders"],
+        "accepted": sum(case["accepted"] for case in cases),
+        "failed": failed(cases),
         "reasons": sorted({case["why"] for case in cases if case["why"]}),
         "nearer": sum(case["plain"] < case["error"] for case in drawn),
-        "never": sorted({c["ladder"] for c in cases} - {c["ladder"] for c in cases if c["accepted"]}),
+        "never": sorted(every_ladder - accepted_ladders),
         "sources": linked(sources),
-        "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in judged),
         "unfree": [name for name in names if name not in FREE],
-        "met": sum(row["goal"] is not None and row["excess"] <= row["goal"] for row in judged),
+        "done": [row | {"refused": is_refused(row)} for row in numbers["own"]],
+    }
+
+
+def facts_of_rates(rates: Row) -> dict[str, Any]:
+    """What the page says of best rates."""
+    cases = rates["cases"]
+    coverage = rates["coverage"]
+    with_goal = [row for row in cases if row["goal"] is not None]
+    return {
+        "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in cases),
+        "met": sum(row["excess"] <= row["goal"] for row in with_goal),
         "held": float(np.mean([*coverage.values()])),
-        "below": [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED], "done": done,
-    }  # fmt: skip
-    written = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False)
-    written.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, said, signed)}
-    constants = {name: value for name, value in globals().items() if name.isupper()}
-    return filled(written.from_string(WORDS.read_text(encoding="utf-8")).render({**constants, **known, **about})) + "\n"
+        "below": [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED],
+    }
+
+
+def source_of(ladder: str) -> str:
+    """The source of a ladder, by the beginning of its name."""
+    return next(name for name in SOURCES if ladder.startswith(name))
+
+
+def is_refused(row: Row) -> bool:
+    """Whether every law refused to forecast a run of our own ladder."""
+    return all(law["refused"] for law in row["losses"].values())
 
 
 # ---- pictures and numbers
 
 
-def pictures(known: Row, ladders: Row) -> dict[str, str]:
+def pictures(numbers: Row, ladders: Row) -> dict[str, str]:
     """SVG by name."""
-    titles = titles_of(known)
+    titles = titles_of(numbers)
     drawn = drawn_of(ladders["cases"])
     half = -(-len(drawn) // 2)
     names = {target["flops"]: name for target, name in zip(ladders["olmo"][0]["targets"], OLMO, strict=True)}
     theirs = {"names": names, "label": f"{OLMO[-1]}, authors, {SHOWN[1]}x less", "error": AUTHORS}
-    found = {"olmo": svg(charts.olmo(ladders["olmo"], theirs, titles["olmo"]), 1.4)}
+    svgs = {"olmo": svg(charts.olmo(ladders["olmo"], theirs, titles["olmo"]), 1.4)}
     for name in ("error", "plain"):
-        steps = {BINS[row["factor"]]: row[name] for row in goals_of(known)}
-        found[name] = svg(charts.against_factor(ladders["cases"], name, titles[name], steps))
+        steps = {BINS[row["factor"]]: row[name] for row in goals_of(numbers)}
+        svgs[name] = svg(charts.against_factor(ladders["cases"], name, titles[name], steps))
     for name, some in (("first", drawn[:half]), ("second", drawn[half:])):
-        found[name] = svg(charts.ladders(some, said_of(some)))
-    return found
+        svgs[name] = svg(charts.ladders(some, said_of(some)))
+    return svgs
 
 
 def said_of(cases: Sequence[Row]) -> str:
@@ -215,35 +249,57 @@ def said_of(cases: Sequence[Row]) -> str:
     return f"{len(taken)} of {len(cases)} forecasts are accepted, {held} hold every target"
 
 
-def kept(name: str, part: Row) -> Mapping[str, Any]:
+def numbers_of(name: str, part: Row) -> Mapping[str, Any]:
     """The numbers that the page needs of an input; of the runs of others only OLMo's two targets."""
     if name == "unseen":
-        cases = part["cases"]
-        taken = [case for case in part["cases"] if case["accepted"]]
-        found = {f"{own}s": len({case[own] for case in cases}) for own in ("ladder", "group")} | part["over ladders"]
-        for own in ("error", "plain"):
-            found[own], found[f"worst {own}"] = (
-                float(pick([case[own] for case in taken])) for pick in (np.median, max)
-            )
-        return {name: found | {"cases": len(cases), "accepted": len(taken)}}
+        return {name: _of_unseen(part)}
     if name == "rates":
-        others = [case for case in part["cases"] if not case["source"].startswith("steplaw")]
-        lost = [f"{one['source']}, {one['case']} ({one['excess']:.0f} % lost)" for one in others if one["excess"] > 1]
-        shown = [case for case in part["cases"] if case["goal"] or case["source"] == "steplaw_moe"]
-        return {name: {"cases": shown, "coverage": part["coverage"], "diverged": lost}}
+        return {name: _of_rates(part)}
     if name == "curves":
         return {name: part["tables"]["source left out"]}
-    # Every number is in studies/own_ladder.json.
     if name == "own":
-        names = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
-        return {name: [{k: row[k] for k in names} for row in part["forecasts"] if "measured" in row]}
-    cases = [
-        {key: value for key, value in case.items() if key not in ("fit", "targets")}
-        | {"largest": max(row["flops"] for row in case["targets"])}
-        for case in part["cases"]
-    ]
-    olmo = [{key: value for key, value in case.items() if key != "fit"} for case in part["olmo"]]
+        # Every number is in studies/own_ladder.json.
+        measured = [row for row in part["forecasts"] if "measured" in row]
+        return {name: [{key: row[key] for key in SHOWN_OF_OWN} for row in measured]}
+    cases = [_of_ladder(case) for case in part["cases"]]
+    olmo = [without(case, "fit") for case in part["olmo"]]
     return {**part, "cases": cases, "olmo": olmo}
+
+
+def _of_unseen(part: Row) -> Row:
+    """How many ladders the prior was not learned from, and how far off their accepted forecasts are."""
+    cases = part["cases"]
+    accepted = [case for case in cases if case["accepted"]]
+    numbers = {f"{what}s": len({case[what] for case in cases}) for what in ("ladder", "group")}
+    numbers |= part["over ladders"]
+    for what in ("error", "plain"):
+        errors = [case[what] for case in accepted]
+        numbers[what] = float(np.median(errors))
+        numbers[f"worst {what}"] = float(max(errors))
+    return numbers | {"cases": len(cases), "accepted": len(accepted)}
+
+
+def _of_rates(part: Row) -> Row:
+    """The cases with a goal, those of mixtures of experts, and the other sources whose advised rate diverged."""
+    shown = []
+    diverged = []
+    for case in part["cases"]:
+        if case["goal"] or case["source"] == "steplaw_moe":
+            shown.append(case)
+        if case["excess"] > 1 and not case["source"].startswith("steplaw"):
+            diverged.append(f"{case['source']}, {case['case']} ({case['excess']:.0f} % lost)")
+    return {"cases": shown, "coverage": part["coverage"], "diverged": diverged}
+
+
+def _of_ladder(case: Row) -> Row:
+    """A case without its runs, and its largest target in operations."""
+    largest = max(row["flops"] for row in case["targets"])
+    return without(case, "fit", "targets") | {"largest": largest}
+
+
+def without(row: Row, *names: str) -> dict[str, Any]:
+    """A row without some of its columns."""
+    return {key: value for key, value in row.items() if key not in names}
 
 
 def rounded(value: Any) -> Any:
@@ -258,15 +314,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("ladders", "unseen", "rates", "curves", "own"):
         parser.add_argument(f"--{name}", type=Path, help="JSON")
-    given = {name: json.loads(path.read_text()) for name, path in vars(parser.parse_args()).items() if path}
-    known = json.loads(NUMBERS.read_text())
+    paths = vars(parser.parse_args())
+    given = {name: json.loads(path.read_text()) for name, path in paths.items() if path}
+    numbers = json.loads(NUMBERS.read_text())
     for name, part in given.items():
-        known |= rounded(kept(name, part))
-    for name, picture in pictures(known, given["ladders"]).items() if "ladders" in given else ():
-        write_text(IMAGES / f"real-ladders-{name}.svg", picture)
-    write_text(NUMBERS, json.dumps(known).replace("}, {", "},\n {") + "\n")
-    write_text(PAGE, page(known))
-    shown = f"![{titles_of(known)['olmo']}](docs/images/real-ladders-olmo.svg)"
+        numbers |= rounded(numbers_of(name, part))
+    if "ladders" in given:
+        for name, picture in pictures(numbers, given["ladders"]).items():
+            write_text(IMAGES / f"real-ladders-{name}.svg", picture)
+    write_text(NUMBERS, json.dumps(numbers).replace("}, {", "},\n {") + "\n")
+    write_text(PAGE, page(numbers))
+    shown = f"![{titles_of(numbers)['olmo']}](docs/images/real-ladders-olmo.svg)"
     readme = README.read_text(encoding="utf-8")
     write_text(README, re.sub(r"!\[[^\]]*\]\(docs/images/real-ladders-olmo.svg\)", shown, readme))
 
