@@ -54,9 +54,9 @@ def changes(old: Result, new: Result) -> list[Change]:
     return [Change(*key, was[key], now[key], improvement(was[key], now[key], level)) for key in both]
 
 
-def worse(found: Sequence[Change], least: float = LEAST) -> list[Change]:
+def worse(compared: Sequence[Change], least: float = LEAST) -> list[Change]:
     """Those that are worse beyond noise, and by enough to matter."""
-    return [change for change in found if change.change.high < 1 / least]
+    return [change for change in compared if change.change.high < 1 / least]
 
 
 def accept(path: Path, baseline: Path = BASELINE) -> None:
@@ -73,16 +73,16 @@ def accept(path: Path, baseline: Path = BASELINE) -> None:
 
 def report(old: Result, new: Result, least: float) -> int:
     """Print what is worse, and what could not be compared; the exit code."""
-    found = changes(old, new)
-    if not found:
+    compared = changes(old, new)
+    if not compared:
         print("The two results have no ratio in common.", file=sys.stderr)
         return 2
-    bad = worse(found, least)
+    bad = worse(compared, least)
     for change in bad:
         print(change)
-    single = sum(math.isnan(change.change.high) for change in found)
+    single = sum(math.isnan(change.change.high) for change in compared)
     lacking = [] if new.quick else sorted({part for part, *_ in old.ratios().keys() - new.ratios().keys()})
-    print(f"{len(found)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
+    print(f"{len(compared)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
     if lacking:
         print(f"Not measured now, but before, in part or as a whole: {', '.join(lacking)}.")
     if apart := _apart(old, new):

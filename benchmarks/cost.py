@@ -51,8 +51,8 @@ def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
     with torch.device("meta"):
         counts = {size: sum(p.numel() for p in wide_gpt.GPT(*size).parameters()) for size in {*trained, (width, depth)}}
     work = sum(counts[size] for size in trained) * TOKENS * STEPS
-    found = {"parameters": counts[width, depth], "seconds": seconds, "gib": peak_memory() / 2**30, "work": work}
-    return found | {"networks": len(trained)}
+    row = {"parameters": counts[width, depth], "seconds": seconds, "gib": peak_memory() / 2**30, "work": work}
+    return row | {"networks": len(trained)}
 
 
 def step(width: int, depth: int) -> dict[str, float]:
@@ -73,11 +73,11 @@ def step(width: int, depth: int) -> dict[str, float]:
 def main() -> None:
     """One row for each size and verb."""
     for width, depth in SIZES:
-        own = apart(f"benchmarks.cost:step({width}, {depth})", OMP_NUM_THREADS="1")
+        of_step = apart(f"benchmarks.cost:step({width}, {depth})", OMP_NUM_THREADS="1")
         for verb in ("plan", "check", "transfer", "scaling_law"):
             row = apart(f"benchmarks.cost:asked({verb!r}, {width}, {depth})", OMP_NUM_THREADS="1")
-            rate = 6 * row["parameters"] * TOKENS / own["step"]
-            row |= own | {"gflops": rate / 1e9, "times": row["seconds"] * rate / (6 * row["work"] or float("nan"))}
+            rate = 6 * row["parameters"] * TOKENS / of_step["step"]
+            row |= of_step | {"gflops": rate / 1e9, "times": row["seconds"] * rate / (6 * row["work"] or float("nan"))}
             print(verb, width, depth, json.dumps(row), flush=True)
 
 

@@ -79,10 +79,10 @@ def _trained(width: int, x: torch.Tensor, y: torch.Tensor, device: str, wait: Ca
     def timed(phase: str, work: Callable[[], Any]) -> Any:
         wait()
         start = time.perf_counter()
-        found = work()
+        result = work()
         wait()
         seconds[phase] += time.perf_counter() - start
-        return found
+        return result
 
     for inputs, targets in zip(x, y, strict=True):
         optimizer.zero_grad()

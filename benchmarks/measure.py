@@ -81,7 +81,7 @@ def _operands() -> tuple[Tensor, dict[torch.dtype, Tensor]]:
 
 def machine() -> Row:
     """What ran, where and when."""
-    found = limits()
+    speeds = limits()
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -93,9 +93,9 @@ def machine() -> Row:
         "numpy": np.__version__,
         "nfd": nfd.__version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "read, GB/s": found.read / 1e9,
-        "float32 products, GFLOP/s": found.products[torch.float32] / 1e9,
-        "float64 products, GFLOP/s": found.products[torch.float64] / 1e9,
+        "read, GB/s": speeds.read / 1e9,
+        "float32 products, GFLOP/s": speeds.products[torch.float32] / 1e9,
+        "float64 products, GFLOP/s": speeds.products[torch.float64] / 1e9,
     }
 
 

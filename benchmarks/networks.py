@@ -116,20 +116,20 @@ def reference_problem(turn: Round) -> list[Row]:
     now = limits()
     family = nfd.resnets(64, 1, activation="tanh")
     task = nfd.Task(list(zip(x[:, None], y[:, None], strict=True)), loss="mse")
-    found = nfd.predict(family, task, 0.3, depth=16, width=width, replicates=replicates, weights="deferred",
+    prediction = nfd.predict(family, task, 0.3, depth=16, width=width, replicates=replicates, weights="deferred",
                         outputs=True)  # fmt: skip
-    assert found.outputs_stderr is not None
+    assert prediction.outputs_stderr is not None
     dense = seconds(lambda: _plain_tanh(x, y, small))
     return [
         {
             "width": width,
             "replicates": replicates,
             "steps": 12,
-            "seconds": found.seconds,
-            "largest standard error": float(found.outputs_stderr.max()),
+            "seconds": prediction.seconds,
+            "largest standard error": float(prediction.outputs_stderr.max()),
             f"one dense network of width {small:,}, s": dense,
-            "dense networks for that error / ours": Ratio.of(dense * replicates * width / small / found.seconds),
-            SHARE: Ratio.of(replicates * training_bound(now, width, 16, 12, 1) / found.seconds),
+            "dense networks for that error / ours": Ratio.of(dense * replicates * width / small / prediction.seconds),
+            SHARE: Ratio.of(replicates * training_bound(now, width, 16, 12, 1) / prediction.seconds),
         }
     ]
 

@@ -21,12 +21,12 @@ def against_deferred(turn: Round) -> list[Row]:
     x, y = _problem(12 if turn.quick else 24)
     count = 4 if turn.quick else 8
     errors = dict[str, float]()
-    found = dict[str, float]()
+    times = dict[str, float]()
 
     def solved(name: str, solve: Callable[[], Any]) -> None:
-        kept = list[Any]()
-        found[name] = seconds(lambda: kept.append(solve()))
-        errors[name] = float(kept[0].outputs_stderr.square().mean())
+        solutions = list[Any]()
+        times[name] = seconds(lambda: solutions.append(solve()))
+        errors[name] = float(solutions[0].outputs_stderr.square().mean())
 
     family = nfd.resnets(64, 1, feedback="independent")
     task = nfd.Task(list(zip(x[:, None].float(), y[:, None].float(), strict=True)), loss="mse")
@@ -39,12 +39,12 @@ def against_deferred(turn: Round) -> list[Row]:
             "activation": "relu",
             "samples": len(x),
             "replicates": count,
-            "4,096 particles, s": found["particles"],
+            "4,096 particles, s": times["particles"],
             "standard error": math.sqrt(errors["particles"]),
-            "width 4,096, s": found["deferred"],
+            "width 4,096, s": times["deferred"],
             "its standard error": math.sqrt(errors["deferred"]),
             "deferred / particles at one error": Ratio.of(
-                found["deferred"] * errors["deferred"] / (found["particles"] * errors["particles"])
+                times["deferred"] * errors["deferred"] / (times["particles"] * errors["particles"])
             ),
         }
     ]

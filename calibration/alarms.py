@@ -127,11 +127,11 @@ def frozen(model: Any, groups: list[Row]) -> None:
 
 def forgotten_rate(model: Any, groups: list[Row]) -> None:
     """The embedding has the rate of the blocks, a quarter of its own."""
-    own = {id(p) for p in model[0].parameters()}
+    of_embedding = {id(p) for p in model[0].parameters()}
     for group in list(groups):
-        apart = [p for p in group["params"] if id(p) in own]
+        apart = [p for p in group["params"] if id(p) in of_embedding]
         if apart:
-            group["params"] = [p for p in group["params"] if id(p) not in own]
+            group["params"] = [p for p in group["params"] if id(p) not in of_embedding]
             groups.append(group | {"params": apart, "lr": group["lr"] / 4})
 
 
@@ -224,8 +224,8 @@ def measured(path: Path, setting: Setting, draws: int, faulty: int) -> list[Row]
         for case in missing:
             fault = FAULTS[case][0] if case in FAULTS else None
             seed = draw if case in (_SOUND, *FAULTS) else derive(draw, case)
-            known = {"setting": str(setting), "draw": draw, "case": case, "limit": bands.limit}
-            rows.append(known | watched(draw, setting, bands, seed, fault))
+            place = {"setting": str(setting), "draw": draw, "case": case, "limit": bands.limit}
+            rows.append(place | watched(draw, setting, bands, seed, fault))
             with path.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
     return rows
@@ -233,8 +233,8 @@ def measured(path: Path, setting: Setting, draws: int, faulty: int) -> list[Row]
 
 def counted(count: int, total: int) -> Row:
     """A share with its 95 % interval."""
-    found = share(count, total)
-    return {"networks": total, "share": found.value, "low": found.low, "high": found.high}
+    interval = share(count, total)
+    return {"networks": total, "share": interval.value, "low": interval.low, "high": interval.high}
 
 
 def named(case: str, row: Row) -> bool:
@@ -249,8 +249,10 @@ def summary(rows: list[Row]) -> list[Row]:
     sound = [row for row in rows if row["case"].startswith(_SOUND)]
     table = [{"what": "sound, alert raised", **counted(sum(bool(row["alerts"]) for row in sound), len(sound))}]
     for case in FAULTS:
-        own = [row for row in rows if row["case"] == case]
-        table.append({"what": f"{case}, named", **counted(sum(named(case, row) for row in own), len(own))})
+        with_fault = [row for row in rows if row["case"] == case]
+        table.append(
+            {"what": f"{case}, named", **counted(sum(named(case, row) for row in with_fault), len(with_fault))}
+        )
     for meter in sorted({meter for row in sound for meter in row["total"]}):
         inside, total = (sum(row[part].get(meter, 0) for row in sound) for part in ("inside", "total"))
         table.append({"what": f"{meter} in its own 95 % interval", "networks": len(sound), "share": inside / total})
@@ -260,8 +262,8 @@ def summary(rows: list[Row]) -> list[Row]:
 def page_row(setting: Setting, rows: list[Row]) -> str:
     """Its row of the table in docs/howto/watch.md: sound networks that raise an alert, and faults that are named."""
     sound, *faults = ((round(row["share"] * row["networks"]), row["networks"]) for row in summary(rows) if "low" in row)
-    told, of = map(sum, zip(*faults, strict=True))
-    return f"| `{setting.rule}`, {setting.optimizer} | {sound[0]} of {sound[1]} | {told} of {of} |"
+    named_faults, of = map(sum, zip(*faults, strict=True))
+    return f"| `{setting.rule}`, {setting.optimizer} | {sound[0]} of {sound[1]} | {named_faults} of {of} |"
 
 
 if __name__ == "__main__":

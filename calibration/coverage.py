@@ -48,9 +48,9 @@ class Outcome(NamedTuple):
 Draw = Callable[[torch.Generator], Iterable[Outcome]]
 
 
-def outcome(kind: str, case: str, found: Interval, truth: float) -> Outcome:
+def outcome(kind: str, case: str, interval: Interval, truth: float) -> Outcome:
     """An outcome of an interval."""
-    return Outcome(kind, case, found.low, found.high, truth)
+    return Outcome(kind, case, interval.low, interval.high, truth)
 
 
 def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:
@@ -64,18 +64,18 @@ def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:
     held: dict[tuple[str, str], list[bool]] = {}
     for index in range(repetitions):
         for one in draw(torch.Generator().manual_seed(derive(seed, "repetition", index))):
-            known = held.setdefault((one.kind, one.case), [])
+            holds = held.setdefault((one.kind, one.case), [])
             if math.isfinite(one.low) and math.isfinite(one.high):
-                known.append(one.low <= one.truth <= one.high)
-    return [row(kind, case, sum(known), len(known)) for (kind, case), known in held.items()]
+                holds.append(one.low <= one.truth <= one.high)
+    return [row(kind, case, sum(holds), len(holds)) for (kind, case), holds in held.items()]
 
 
 def row(kind: str, case: str, covered: int, count: int) -> Row:
     """What the table has of ``covered`` in ``count`` intervals."""
-    found = share(covered, count) if count else Interval(math.nan, math.nan, math.nan, math.nan)
+    interval = share(covered, count) if count else Interval(math.nan, math.nan, math.nan, math.nan)
     today = datetime.now(UTC).date().isoformat()
-    measured = round(found.value, 4)
-    error = round(found.stderr, 4)
+    measured = round(interval.value, 4)
+    error = round(interval.stderr, 4)
     return {"kind": kind, "case": case, "measured": measured, "error": error, "count": count, "date": today}
 
 
@@ -118,8 +118,8 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 def shown(one: Row) -> str:
     """Coverage with Wilson's interval, in percent."""
-    found = share(one["measured"] * one["count"], one["count"])
-    return f"{100 * found.value:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    interval = share(one["measured"] * one["count"], one["count"])
+    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
 def main() -> None:
@@ -135,8 +135,8 @@ def main() -> None:
     chosen = [draw for part in given.only for draw in parts[part]]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         seeds = [derive(given.seed, "coverage", index) for index in range(len(chosen))]
-        found = pool.map(repeated, chosen, [given.repetitions] * len(chosen), seeds)
-        rows = [one for several in found for one in several]
+        results = pool.map(repeated, chosen, [given.repetitions] * len(chosen), seeds)
+        rows = [one for several in results for one in several]
     terminal("coverage", [one | {"": verdict(one)} for one in rows])
     if given.keep:
         stored = {(one["kind"], one["case"]): one for one in [*read(), *rows]}

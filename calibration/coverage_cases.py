@@ -48,14 +48,14 @@ def pairs(seeds: int, g: torch.Generator) -> Iterator[Outcome]:
     a = 1 + 0.2 * (common + normal(g, seeds))
     b = 2 + 0.2 * (common + normal(g, seeds))
     yield outcome("difference paired by seed", f"{seeds} seeds", mean(b - a), 1.0)
-    found = interval(lambda p: p[:, 0].mean() / p[:, 1].mean(), torch.stack([a, b], 1))
-    yield outcome("ratio paired by seed", f"{seeds} seeds, 28 % scatter below", found, 0.5)
+    ratio = interval(lambda p: p[:, 0].mean() / p[:, 1].mean(), torch.stack([a, b], 1))
+    yield outcome("ratio paired by seed", f"{seeds} seeds, 28 % scatter below", ratio, 0.5)
 
 
 def shares(count: int, chance: float, g: torch.Generator) -> Iterator[Outcome]:
     """A share of a count."""
-    found = share(int((torch.rand(count, generator=g) < chance).sum()), count)
-    yield outcome("share of a count", f"{chance:g} of {count}", found, chance)
+    measured = share(int((torch.rand(count, generator=g) < chance).sum()), count)
+    yield outcome("share of a count", f"{chance:g} of {count}", measured, chance)
 
 
 MEANS: tuple[Draw, ...] = (
@@ -113,10 +113,10 @@ def scales(freedom: float, size: int, groups: int, truth: float, g: torch.Genera
     draws = students(g, freedom, groups * _GROUP, _SAMPLES, size).mean(1)
     for gradient in 1 + truth**0.5 * draws:
         noise.add([gradient])
-    found = noise.estimate()
+    estimate = noise.estimate()
     law = "normal" if math.isinf(freedom) else f"t({freedom:g})"
     case = f"{law}, {size} dimension{'s' * (size > 1)}, scale {truth:g}, {groups} groups"
-    yield Outcome("noise scale of gradients", case, found.low, min(found.high, _BOUNDED), truth)
+    yield Outcome("noise scale of gradients", case, estimate.low, min(estimate.high, _BOUNDED), truth)
 
 
 _NOISES = (

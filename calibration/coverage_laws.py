@@ -67,7 +67,7 @@ class Sizes:
         """The true mean loss of a size."""
         (n0, *_), (L0, *_) = GRIDS[grid]
         first = np.array([A / n0, B / L0])
-        (p, q) = self.powers
+        p, q = self.powers
         bends = random.uniform(-self.bend, self.bend, 3) * [*first, first.mean()]
 
         def loss(n: float, L: float) -> float:
@@ -79,15 +79,15 @@ class Sizes:
 
     def rows(self, grid: str, seeds: int, law: Callable[[float, float], float], random: Random) -> list[dict[str, Any]]:
         """A table of runs, whose sizes share their seeds where they share noise."""
-        (widths, depths) = GRIDS[grid]
+        widths, depths = GRIDS[grid]
         rows = list[dict[str, Any]]()
         shared = self.common + self.of_width
-        own = 1 - self.common - self.of_width
+        own_share = 1 - self.common - self.of_width
         common = math.sqrt(self.common) * random.normal(size=seeds)
         for n in widths:
             of_width = math.sqrt(self.of_width) * random.normal(size=seeds)
             for L in depths:
-                noise = common + of_width + math.sqrt(own) * random.normal(size=seeds)
+                noise = common + of_width + math.sqrt(own_share) * random.normal(size=seeds)
                 losses = law(n, L) + self.scatter * (64 / n) ** (self.slope / 2) * noise
                 rows += [
                     {"width": n, "depth": L, "loss": loss, "seed": seed if shared else 10**6 * n + 10**3 * L + seed}
@@ -110,7 +110,7 @@ CASES = {
 def sizes(grid: str, seeds: int, about: str, g: torch.Generator) -> Iterator[Outcome]:
     """The floor, and the mean loss of a network four times as wide and deep; a law that is refused gives none."""
     random = stream(g)
-    (widths, depths) = GRIDS[grid]
+    widths, depths = GRIDS[grid]
     case = f"{grid}, {seeds} seeds, {about}"
     truth = CASES[about].law(grid, random)
     fitted = nfd.fit_scaling_law(CASES[about].rows(grid, seeds, truth, random))
@@ -223,11 +223,11 @@ def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: f
     first = _GRID // 2 - RATES // 2 + int(random.integers(-1, 2))
     last = first + RATES
     while True:
-        kept = drawn[:, first:last]
-        found = Scores(rate[first:last], kept, ~np.isfinite(kept), GUESS)
-        if not found.edge or first < 2 or last > _GRID - 2:
-            return found
-        first, last = (first - 2, last) if found.edge < 0 else (first, last + 2)
+        losses = drawn[:, first:last]
+        scores = Scores(rate[first:last], losses, ~np.isfinite(losses), GUESS)
+        if not scores.edge or first < 2 or last > _GRID - 2:
+            return scores
+        first, last = (first - 2, last) if scores.edge < 0 else (first, last + 2)
 
 
 def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
@@ -238,9 +238,9 @@ def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
     case = f"{name}, {count} seeds"
     grids = {"": STEP} | ({f", rates by factors of {k}": step for k, step in FACTORS.items()} if name in COARSE else {})
     for words, step in grids.items():
-        found = sweep(curve, seeds, random, step=step)
-        if found.has_optimum:
-            yield outcome("best rate", f"{case}{words}", found.optimum(), best_rate(curve))
+        scores = sweep(curve, seeds, random, step=step)
+        if scores.has_optimum:
+            yield outcome("best rate", f"{case}{words}", scores.optimum(), best_rate(curve))
     if name not in COMPARED:
         return
     moved = {(32, 2**k): sweep(curve, seeds, random, -0.5 * k) for k in (2, 3, 4)}
@@ -248,8 +248,8 @@ def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
     assert drifted is not None
     yield outcome("drift of the best rate", case, drifted, -0.5)
     for apart in APART:
-        said, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
-        yield outcome("regret", f"{case}, best rates {2**apart:.1f} times apart", said, truth)
+        measured, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
+        yield outcome("regret", f"{case}, best rates {2**apart:.1f} times apart", measured, truth)
 
 
 DRAWS: tuple[Draw, ...] = tuple(partial(rates, name, count) for name in CURVES for count in SEEDS_OF_RATES)

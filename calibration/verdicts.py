@@ -139,9 +139,9 @@ def forgetful(fault: str, optimizer: str, groups: Groups) -> torch.optim.Optimiz
     parts = []
     for group in groups:
         for forgotten in (True, False):
-            own = [p for p in group["params"] if FORGOTTEN[fault](p) == forgotten]
+            tensors = [p for p in group["params"] if FORGOTTEN[fault](p) == forgotten]
             rate = {"lr": group["lr"] / group["lr_scale"], "lr_scale": 1.0} if forgotten else {}
-            parts += [group | rate | {"params": own}] if own else []
+            parts += [group | rate | {"params": tensors}] if tensors else []
     return torch.optim.SGD(parts) if optimizer == "sgd" else torch.optim.AdamW(parts)
 
 
@@ -193,8 +193,8 @@ class Case:
             make_optimizer = partial(forgetful, self.fault, self.optimizer)
         elif self.fault == "lazy":
             make_optimizer = lazy
-        own = list(sizes) or self.sizes
-        widths, depths = (own, [_DEPTH]) if self.axis == "width" else ([_WIDTH], own)
+        checked_sizes = list(sizes) or self.sizes
+        widths, depths = (checked_sizes, [_DEPTH]) if self.axis == "width" else ([_WIDTH], checked_sizes)
         data = {"gpt": text, "noise": noise}.get(self.model) or partial(images, 64 if self.of_paper else 32)
         task = nfd.Task(data(), make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None)
         family = nfd.Family(MODELS[self.model], (1, 1) if self.of_paper else (widths[0], depths[0]))
@@ -306,13 +306,13 @@ Bank = Mapping[Case, Sequence[Row]]
 def bank(path: Path, cases: Iterable[Case] = CASES) -> dict[Case, list[Row]]:
     """The networks of every case; those that the file lacks are trained, and written to it."""
     lines = path.read_text().splitlines() if path.exists() else []
-    known: dict[str, list[Row]] = {row["case"]: row["runs"] for row in map(json.loads, lines)}
+    stored: dict[str, list[Row]] = {row["case"]: row["runs"] for row in map(json.loads, lines)}
     for case in cases:
-        if str(case) not in known:
-            known[str(case)] = case.train()
+        if str(case) not in stored:
+            stored[str(case)] = case.train()
             with path.open("a") as file:
-                file.write(json.dumps({"case": str(case), "runs": known[str(case)]}) + "\n")
-    return {case: known[str(case)] for case in cases}
+                file.write(json.dumps({"case": str(case), "runs": stored[str(case)]}) + "\n")
+    return {case: stored[str(case)] for case in cases}
 
 
 class Tables:
@@ -351,7 +351,7 @@ class Tables:
             looks = [tables for step in steps for tables in self.of(case, factor, seeds, step)]
             errors = [[any(map(judge, table)) != bool(case.fault) for table in tables] for tables in looks]
             groups = SEEDS // seeds
-            parts += [fmean(fmean(own) for own in errors[group::groups]) for group in range(groups)]
+            parts += [fmean(fmean(of_tables) for of_tables in errors[group::groups]) for group in range(groups)]
         return share(sum(parts), len(parts))
 
 
@@ -379,8 +379,8 @@ def percent(rate: Interval) -> str:
 
 def split(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
     """The sound and the broken ones."""
-    known = list(cases)
-    return [case for case in known if not case.fault], [case for case in known if case.fault]
+    every = list(cases)
+    return [case for case in every if not case.fault], [case for case in every if case.fault]
 
 
 def by_situation(tables: Tables) -> list[Row]:
@@ -404,8 +404,8 @@ def by_threshold(tables: Tables) -> list[Row]:
     for name, judge in ({"this rule": is_fault, "without LIMIT": without_limits} | judges).items():
         row: Row = {"exponent, interval beyond": name}
         for half, cases in halves.items():
-            for what, own in zip(("alarms", "misses"), split(cases), strict=True):
-                row[f"{what}, {half}"] = percent(tables.wrong(own, judge=judge))
+            for what, of_half in zip(("alarms", "misses"), split(cases), strict=True):
+                row[f"{what}, {half}"] = percent(tables.wrong(of_half, judge=judge))
         table.append(row)
     return table
 
@@ -423,44 +423,47 @@ def by_kind(tables: Tables) -> list[Row]:
     }
     table = []
     for kind, belongs in kinds.items():
-        own = [case for case in tables.networks if belongs(case)]
-        looks = {f"wrong, {step} steps": percent(tables.wrong(own, steps=[step])) for step in AT}
-        table.append({"kind": kind, "cases": len(own)} | looks)
+        of_kind = [case for case in tables.networks if belongs(case)]
+        looks = {f"wrong, {step} steps": percent(tables.wrong(of_kind, steps=[step])) for step in AT}
+        table.append({"kind": kind, "cases": len(of_kind)} | looks)
     return table
 
 
 def by_case(tables: Tables) -> list[Row]:
     """A row per case that is wrong more than once in 20, at a factor of 8 and three seeds."""
-    found = {case: tables.wrong([case]).value for case in tables.networks}
+    shares = {case: tables.wrong([case]).value for case in tables.networks}
     return [
         {"model": c.model, "rule": c.rule, "optimizer": c.optimizer, "rate": c.lr, "axis": c.axis,
          "fault": c.fault or "sound", "wrong": f"{100 * value:.0f} %"}
-        for c, value in found.items() if value > 0.05
+        for c, value in shares.items() if value > 0.05
     ]  # fmt: skip
 
 
 def by_suspects(cases: Iterable[Case] = CASES) -> list[Row]:
     """In how many checks in width of sound and of broken networks a tensor is a suspect, at a factor of 8 and three
     seeds; the networks are trained anew."""
-    own = [case for case in cases if case.axis == "width" and not case.of_paper]
+    in_width = [case for case in cases if case.axis == "width" and not case.of_paper]
     table = []
-    for kind, kept in (("sound", [c for c in own if not c.fault]), ("broken", [c for c in own if c.fault])):
-        found = {step: sum(bool(c.check(3, c.sizes[:4], (step,)).suspects) for c in kept) for step in AT}
-        table.append({"networks": kind} | {f"{step} steps": f"{n} of {len(kept)}" for step, n in found.items()})
+    for kind, of_kind in (
+        ("sound", [c for c in in_width if not c.fault]),
+        ("broken", [c for c in in_width if c.fault]),
+    ):
+        counts = {step: sum(bool(c.check(3, c.sizes[:4], (step,)).suspects) for c in of_kind) for step in AT}
+        table.append({"networks": kind} | {f"{step} steps": f"{n} of {len(of_kind)}" for step, n in counts.items()})
     return table
 
 
-def write(made: Mapping[str, Sequence[Row]]) -> None:
+def write(tables: Mapping[str, Sequence[Row]]) -> None:
     """Keep the tables, and fill the page with some of them."""
-    write_json(NUMBERS, made)
-    shown = next(row for row in made["situations"] if row["sizes span"] == "a factor of 8" and row["seeds"] == 3)
-    cases = ["`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}".format(**row) for row in made["cases"]]
+    write_json(NUMBERS, tables)
+    shown = next(row for row in tables["situations"] if row["sizes span"] == "a factor of 8" and row["seeds"] == 3)
+    cases = ["`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}".format(**row) for row in tables["cases"]]
     texts = {
         "answer": "After 10 steps, over a factor of 8 in size and with three seeds, a check raises a false alarm in "
         "{alarms, 10 steps} % of the sound models, and misses {misses, 10 steps} % of the faults.".format(**shown),
         "cases": f"Wrong in more than 5 % of the checks: {'; '.join(cases)}.",
     }
-    fill_page(PAGE, {name: fill(text, 120) for name, text in texts.items()} | {"kinds": markdown(made["kinds"])})
+    fill_page(PAGE, {name: fill(text, 120) for name, text in texts.items()} | {"kinds": markdown(tables["kinds"])})
 
 
 if __name__ == "__main__":

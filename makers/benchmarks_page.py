@@ -14,7 +14,7 @@ from makers.tables import cell, fill_page, markdown
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
-def made(result: Result) -> dict[str, str]:
+def tables_of(result: Result) -> dict[str, str]:
     """Sentences on the machine and on what costs what, and a table for every part that has a place on the page."""
     about = {name: cell(name, value) for name, value in result.machine.items()}
     machine = (
@@ -41,7 +41,7 @@ def main() -> None:
     """Fill the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", nargs="?", type=Path, default=BASELINE)
-    fill_page(PAGE, made(Result.read(parser.parse_args().result)))
+    fill_page(PAGE, tables_of(Result.read(parser.parse_args().result)))
 
 
 if __name__ == "__main__":

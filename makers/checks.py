@@ -107,9 +107,9 @@ def source_text(steps: int, batch: int, length: int) -> Batches:
     return [(w[:, :-1], w[:, 1:]) for w in windows]
 
 
-def cells(found: nfd.Check, axis: str) -> list[str]:
+def cells(check: nfd.Check, axis: str) -> list[str]:
     """The exponents of a check against an axis, with their verdicts unless they are STABLE."""
-    rows = {row["meter"]: row for row in found.table if row["axis"] == axis}
+    rows = {row["meter"]: row for row in check.table if row["axis"] == axis}
     words = {"STABLE": "", "UNCERTAIN": "?"}
     return [
         f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}] {words.get(row['verdict'], row['verdict'])}".rstrip()
@@ -120,7 +120,7 @@ def cells(found: nfd.Check, axis: str) -> list[str]:
 def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
     """A table in Markdown: a row for each of these checks."""
     head = ["network, rule, optimizer", *(f"`{meter}`" for meter in METERS)]
-    rows = [head, ["---"] * len(head), *([title, *cells(found, axis)] for title, found in checks.items())]
+    rows = [head, ["---"] * len(head), *([title, *cells(check, axis)] for title, check in checks.items())]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -163,15 +163,15 @@ def main() -> None:
             plain, images[:3], *small, lr=0.1, rule="standard", optimizer="sgd"
         ),
     }
-    found = dict[str, nfd.Check]()
+    checks = dict[str, nfd.Check]()
     for title, run in runs.items():
-        found[title] = run()
-        print(f"{title}\n{found[title]}\n", flush=True)
-    wide = {title: check for title, check in found.items() if len({row["width"] for row in check.rows}) > 1}
-    lines = [shown(line) for line in str(next(iter(found.values()))).splitlines() if line.strip()]
+        checks[title] = run()
+        print(f"{title}\n{checks[title]}\n", flush=True)
+    wide = {title: check for title, check in checks.items() if len({row["width"] for row in check.rows}) > 1}
+    lines = [shown(line) for line in str(next(iter(checks.values()))).splitlines() if line.strip()]
     fine = next(i for i, line in enumerate(lines) if line.endswith((" STABLE", " UNCERTAIN")))
     first = "\n".join([*lines[: fine + 1], " ..."])
-    page = PAGE.format(depth=grid(found, "depth"), width=grid(wide, "width"), first=first)
+    page = PAGE.format(depth=grid(checks, "depth"), width=grid(wide, "width"), first=first)
     (a.out / "checks.md").write_text(page, encoding="utf-8")
 
 

@@ -67,28 +67,28 @@ def title(text: str) -> alt.Title:
 
 def covered(rows: Sequence[Row]) -> Any:
     """Every case as a tick, a line per kind; a dot and its bar for the lowest case of a kind."""
-    known = [row for row in rows if row["count"]]
-    least = [min(own, key=share_of) for _, own in groupby(sorted(known, key=kind_of), kind_of)]
+    counted = [row for row in rows if row["count"]]
+    least = [min(of_kind, key=share_of) for _, of_kind in groupby(sorted(counted, key=kind_of), kind_of)]
     order = sorted(least, key=share_of)
     bars = []
     for row in order:
-        found = share(row["measured"] * row["count"], row["count"])
-        ends = {name: 100 * getattr(found, name) for name in ("value", "low", "high")}
+        interval = share(row["measured"] * row["count"], row["count"])
+        ends = {name: 100 * getattr(interval, name) for name in ("value", "low", "high")}
         bars.append({"name": row["kind"]} | ends)
     scale = alt.Scale(domain=[79, 100.5], nice=False)
     x = alt.X("value:Q", scale=scale, axis=alt.Axis(values=[80, 85, 90, 95, 100], title="% that contain the truth"))
     y = alt.Y("name:N", sort=[row["name"] for row in bars], axis=None)
-    ticks = chart([{"name": row["kind"], "value": 100 * row["measured"]} for row in known])
+    ticks = chart([{"name": row["kind"], "value": 100 * row["measured"]} for row in counted])
     behind = alt.layer(
         chart([{"value": 100 * coverage.NOMINAL}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x),
         chart([{"value": 100 * coverage.WANTED}]).mark_rule(color=COLOURS[1], strokeDash=[3, 2]).encode(x=x),
         ticks.mark_tick(color=COLOURS[0], thickness=1.5, height=9, opacity=0.8).encode(x=x, y=y),
     )
-    good = sum(row["measured"] >= coverage.WANTED for row in known)
-    short = any(coverage.verdict(row) == "falls short" for row in known)
-    told = f"{good} of {len(known)} cases reach {100 * coverage.WANTED:.0f} %"
-    told += "" if short else ", the others within the noise of counting"
-    return named(bars, x, behind).properties(title=title(told))
+    good = sum(row["measured"] >= coverage.WANTED for row in counted)
+    short = any(coverage.verdict(row) == "falls short" for row in counted)
+    finding = f"{good} of {len(counted)} cases reach {100 * coverage.WANTED:.0f} %"
+    finding += "" if short else ", the others within the noise of counting"
+    return named(bars, x, behind).properties(title=title(finding))
 
 
 def share_of(row: Row) -> float:
@@ -117,37 +117,37 @@ def faster(result: Result) -> Any:
     for (part, column), name in FASTER.items():
         for row in result.parts[part]:
             ratio: Ratio = row[column]
-            found = ratio.interval
+            interval = ratio.interval
             # Of one round, none.
-            ends = {"low": found.low, "high": found.high} if math.isfinite(found.low) else {}
+            ends = {"low": interval.low, "high": interval.high} if math.isfinite(interval.low) else {}
             label = name.format(**row | {"kind": str(row.get("kind")).upper()})
-            rows.append({"name": label, "value": found.value} | ends)
+            rows.append({"name": label, "value": interval.value} | ends)
     axis = alt.Axis(values=[1, 3, 10, 30, 100, 300], title="times as fast as the opponent")
     x = alt.X("value:Q", scale=alt.Scale(type="log", domain=[1, 500], nice=False), axis=axis)
     dense, kernels = ([row["value"] for row in part] for part in (rows[:4], rows[5:]))
-    told = (
+    finding = (
         f"Wide networks train {min(dense):.0f} to {max(dense):.0f} times faster than dense ones, "
         f"kernels are {min(kernels):.0f} to {max(kernels):.0f} times as fast"
     )
-    return named(rows, x).properties(title=title(told))
+    return named(rows, x).properties(title=title(finding))
 
 
 def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
     """False alarms and misses against the span of sizes, after so many steps; a line per number of seeds."""
     panels = []
     shapes = {2: ("circle", INK, [1, 0]), 3: ("square", COLOURS[0], [4, 2]), 4: ("triangle-up", COLOURS[1], [1, 2])}
-    for what, said in (("misses", "misses"), ("alarms", "false alarms")):
+    for what, label in (("misses", "misses"), ("alarms", "false alarms")):
         layers = []
         for seeds, (shape, colour, dash) in shapes.items():
-            own = []
+            points = []
             for row in (row for row in rows if row["seeds"] == seeds):
                 value, low, high = (float(part.strip("[],")) for part in row[f"{what}, {looked} steps"].split())
                 factor = int(row["sizes span"].split()[-1])
-                own.append({"factor": factor * 1.07 ** (seeds - 3), "value": value, "low": low, "high": high})
+                points.append({"factor": factor * 1.07 ** (seeds - 3), "value": value, "low": low, "high": high})
             x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1.7, 19], nice=False),
                       axis=alt.Axis(values=[2, 4, 8, 16], title="largest size over smallest"))  # fmt: skip
             y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 50]), axis=alt.Axis(values=[0, 10, 25, 50], title=None))
-            base = chart(own).encode(x=x)
+            base = chart(points).encode(x=x)
             layers += [
                 base.mark_line(color=colour, strokeDash=dash, strokeWidth=1.5).encode(y=y),
                 base.mark_rule(color=colour, strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q"),
@@ -158,11 +158,13 @@ def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
                 key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
                 layers.append(key.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1))
                 layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
-        panels.append(alt.layer(*layers).properties(width=140, height=150, title=title(f"{said}, %")))
+        panels.append(alt.layer(*layers).properties(width=140, height=150, title=title(f"{label}, %")))
     by = {(row["sizes span"], row["seeds"]): row[f"misses, {looked} steps"].split()[0] for row in rows}
     near, far = (by[f"a factor of {factor}", 3] for factor in (2, 8))
-    told = title(f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8")
-    return alt.hconcat(*panels, spacing=10).properties(title=told)
+    finding = title(
+        f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8"
+    )
+    return alt.hconcat(*panels, spacing=10).properties(title=finding)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -188,9 +190,9 @@ def ladders() -> Any:
     """Best rates of a GPT by width, under a plan and under PyTorch's defaults."""
     names = {"AdamW, mup, complete-p, depth-mup": "a plan", "AdamW, standard": "PyTorch"}
     rows = [
-        {"series": said, "x": int(row["at"].split()[1])}
+        {"series": label, "x": int(row["at"].split()[1])}
         | {to: float(row[of]) for to, of in (("y", "value"), ("low", "low"), ("high", "high"))}
-        for name, said in names.items()
+        for name, label in names.items()
         for row in read(DOCS / "transformers.csv")
         if row["ladder"] == f"{name}, width 64 to 256" and row["quantity"] == "best rate"
     ]
@@ -202,10 +204,10 @@ def wide() -> Any:
     rows = list[Row]()
     every = read(OUT / "wide-gpt.csv")
     for weights, width in sorted({(row["weights"], int(row["width"])) for row in every}):
-        own = [float(r["loss"]) for r in every if (r["weights"], int(r["width"])) == (weights, width)]
-        found = mean(torch.tensor(own, dtype=torch.float64))
-        ends = {"low": found.low, "high": found.high} if len(own) > 2 else {}
-        rows.append({"series": weights, "x": width, "y": found.value} | ends)
+        losses = [float(r["loss"]) for r in every if (r["weights"], int(r["width"])) == (weights, width)]
+        interval = mean(torch.tensor(losses, dtype=torch.float64))
+        ends = {"low": interval.low, "high": interval.high} if len(losses) > 2 else {}
+        rows.append({"series": weights, "x": width, "y": interval.value} | ends)
     # As the page has it.
     limit = [{"series": "limit of the dense", "x": x, "y": 2.4365} for x in (64, 16384)]
     title = "Structured weights come to the limit\nof dense ones"

@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def made(script: Path) -> nbformat.NotebookNode:
+def executed(script: Path) -> nbformat.NotebookNode:
     """The executed notebook of a script in cells."""
     notebook: nbformat.NotebookNode = jupytext.read(script)
     NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(EXAMPLES.parent)}}).execute()
@@ -30,4 +30,4 @@ if __name__ == "__main__":
     scripts = [path for path in sorted(EXAMPLES.glob("*.py")) if "# %%" in path.read_text()]
     for script in [path for path in scripts if not sys.argv[1:] or path.stem in sys.argv[1:]]:
         print(script.stem, flush=True)
-        jupytext.write(made(script), EXAMPLES / "notebooks" / f"{script.stem}.ipynb")
+        jupytext.write(executed(script), EXAMPLES / "notebooks" / f"{script.stem}.ipynb")

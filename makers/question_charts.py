@@ -65,8 +65,8 @@ def two_limits(numbers: Any) -> Any:
 
     def rows(names: Mapping[str, str]) -> list[Row]:
         return [
-            {"series": said, "x": L, "y": bar["value"], "low": bar["low"], "high": bar["high"]}
-            for name, said in names.items()
+            {"series": label, "x": L, "y": bar["value"], "low": bar["low"], "high": bar["high"]}
+            for name, label in names.items()
             for L, bar in zip(depths, main[name]["bars"], strict=True)
         ]
 
@@ -91,7 +91,7 @@ def rate_in_width(numbers: Any) -> Any:
     """How far the best rate of the mean loss, and of one network, is from that of the widest networks."""
     bias = list[Row]()
     luck = list[Row]()
-    for name, said in BRANCHES.items():
+    for name, label in BRANCHES.items():
         cases = numbers[name]["widths"]
         p = numbers[name]["mean"]["p"]["value"]
         means = [case["log2 rate"] for case in cases]
@@ -101,8 +101,8 @@ def rate_in_width(numbers: Any) -> Any:
         for case, mean, half in zip(cases, means, halves, strict=True):
             off = abs(mean["value"] - limit)
             if off > half:
-                bias.append({"series": said, "x": case["width"], "y": off, "low": off - half, "high": off + half})
-            luck.append({"series": said, "x": case["width"], "y": case["sd"]})
+                bias.append({"series": label, "x": case["width"], "y": off, "low": off - half, "high": off + half})
+            luck.append({"series": label, "x": case["width"], "y": case["sd"]})
     widths = sorted({row["x"] for row in luck})
     left = panel(
         "Mean loss: as 1/n under SGD",
@@ -122,7 +122,7 @@ def rate_in_width(numbers: Any) -> Any:
 def muon_depth(numbers: Any) -> Any:
     """Best rates of a GPT by depth, and what the larger power loses."""
     gpt = numbers["gpt"]
-    rates = [row for rule, said in RULES.items() for row in cells(said, gpt["added"][rule], "depth", "best lr")]
+    rates = [row for rule, label in RULES.items() for row in cells(label, gpt["added"][rule], "depth", "best lr")]
     lost = [
         {"series": "1/√L", "x": int(L), "y": cost["value"], "low": cost["low"], "high": cost["high"]}
         for L, cost in gpt["1/sqrt(L) over 1/L"].items()
@@ -136,7 +136,9 @@ def embedding_rate(numbers: Any) -> Any:
     """Best rates and lowest losses by width."""
 
     def of(quantity: str) -> list[Row]:
-        return [row for name, said in RECIPES.items() for row in cells(said, numbers[name]["table"], "width", quantity)]
+        return [
+            row for name, label in RECIPES.items() for row in cells(label, numbers[name]["table"], "width", quantity)
+        ]
 
     left = panel("One rate for all falls with width", of("best lr"), "width", "best rate, of the base")
     return beside(
@@ -155,8 +157,8 @@ def hero(numbers: Any) -> Any:
     """Losses of the smallest and the largest GPT by rate, and what the small one's best rate costs the large one."""
     axes = Axes("x", "y", "learning rate", "loss on unseen text, nats", "semilogarithmic", False, 3.2)
     findings = []
-    for name, said in HERO.items():
-        (small, *_, large) = numbers[name]["grid"].values()
+    for name, title in HERO.items():
+        small, *_, large = numbers[name]["grid"].values()
         table = numbers[name]["table"]
         sizes = [f"width {int(n):,}" for n in (min(WIDTHS), max(WIDTHS))]
         rows = [
@@ -179,7 +181,7 @@ def hero(numbers: Any) -> Any:
             "high": carried,
             "text": f"{cost:+.2f} nats",
         }
-        findings.append(Finding("", said, "", rows, axes, "", marks=[mark], best=best))
+        findings.append(Finding("", title, "", rows, axes, "", marks=[mark], best=best))
     every = [row for finding in findings for row in [*finding.rows, *finding.marks]]
     charts = [chart_of(one, every).properties(width=300, title=one.title) for one in findings]
     return beside(*charts)

@@ -28,10 +28,10 @@ def cell(column: str, value: Any) -> str:
     """A value as text: three digits, shares in percent, ratios with their 95 % interval."""
     percent = "share" in column or column.endswith("alone") or column == "outside operations"
     if isinstance(value, HasInterval):
-        found = value.interval
-        text = _number(found.value, percent)
-        if math.isfinite(found.low):
-            text += f" [{_number(found.low, percent)}, {_number(found.high, percent)}]"
+        interval = value.interval
+        text = _number(interval.value, percent)
+        if math.isfinite(interval.low):
+            text += f" [{_number(interval.low, percent)}, {_number(interval.high, percent)}]"
         return text + (" %" if percent else "")
     if isinstance(value, float):
         return _number(value, percent) + (" %" if percent else "")
@@ -70,10 +70,10 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def fill_page(page: Path, made: Mapping[str, str]) -> None:
+def fill_page(page: Path, texts: Mapping[str, str]) -> None:
     """Write every text between its marks on a page, ``<!-- made: NAME -->`` and ``<!-- end -->``."""
     text = page.read_text(encoding="utf-8")
-    for name, content in made.items():
+    for name, content in texts.items():
         begin = f"<!-- made: {name} -->\n"
         end = "\n<!-- end -->"
         if text.count(begin) != 1:

@@ -154,14 +154,14 @@ def commands(out: Path, lr: float | None, small: bool) -> dict[str, str]:
 def main(out: Path, *, small: bool = False) -> None:
     """Do what is not done yet, and write the page."""
     prepare_directory(out)
-    kept = out / "watched-run.json"
-    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    path = out / "watched-run.json"
+    numbers: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
     def ask(name: str, question: Callable[[], Any]) -> Any:
-        if name not in known:
-            known[name] = question()
-            write_json(kept, known)
-        return known[name]
+        if name not in numbers:
+            numbers[name] = question()
+            write_json(path, numbers)
+        return numbers[name]
 
     ask("transfer", lambda: shell(commands(out, None, small)["transfer"]))
     lr = ask("lr", lambda: best_rate(out / "transfer" / "result.json"))
@@ -181,7 +181,7 @@ def main(out: Path, *, small: bool = False) -> None:
     factor = next(group["lr_scale"] for group in groups if any(p is query for p in group["params"]))
     setting = {"read": READ, "width": WIDTH, "depth": DEPTH, "every": EVERY, "out": str(out), "factor": factor}
     ask("setting", lambda: setting)
-    write_text(out / "watched-run.md", watched_run_page.page(known))
+    write_text(out / "watched-run.md", watched_run_page.page(numbers))
 
 
 def verdicts(result: Path) -> list[dict[str, Any]]:
@@ -205,5 +205,5 @@ if __name__ == "__main__":
     if a.page is None:
         main(a.out, small=a.small)
     else:
-        found = json.loads(NUMBERS.read_text())
-        write_text(a.page / "watched-run.md", watched_run_page.page(found))
+        numbers = json.loads(NUMBERS.read_text())
+        write_text(a.page / "watched-run.md", watched_run_page.page(numbers))

@@ -114,29 +114,29 @@ weights of `plan.apply_` and the batches that are left. Here it paid to begin ag
 """
 
 
-def page(known: Known) -> str:
+def page(numbers: Known) -> str:
     """The page in Markdown."""
-    sound = known["sound"]
-    wrong = known["wrong"]
+    sound = numbers["sound"]
+    wrong = numbers["wrong"]
     return PAGE.format(
-        **{name: asked(known[name]["command"]) for name in ("transfer", "check", "plan")},
-        transferred=shown(known["transfer"]["printed"], TRANSFER),
-        planned=shown(known["plan"]["printed"], PLAN, NARROW),
-        verdicts=verdicts(known["verdicts"]),
-        **known["setting"],
-        lr=known["lr"],
+        **{name: asked(numbers[name]["command"]) for name in ("transfer", "check", "plan")},
+        transferred=shown(numbers["transfer"]["printed"], TRANSFER),
+        planned=shown(numbers["plan"]["printed"], PLAN, NARROW),
+        verdicts=verdicts(numbers["verdicts"]),
+        **numbers["setting"],
+        lr=numbers["lr"],
         sound_alerts=f"{len(sound['alerts'])} alerts",
-        alert=alert(wrong["alerts"], known["setting"]["read"]),
+        alert=alert(wrong["alerts"], numbers["setting"]["read"]),
         table=shown(wrong["table"], WATCH),
-        losses=losses(known),
-        verdict=verdict({name: known[name]["held_out"] for name in RUNS}),
+        losses=losses(numbers),
+        verdict=verdict({name: numbers[name]["held_out"] for name in RUNS}),
     )
 
 
 def verdicts(rows: Sequence[Known]) -> str:
     """How many verdicts of a check there are of each kind, and which are against the rule."""
     counts = Counter(row["verdict"] for row in rows)
-    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     faults = [
         f"`{row['meter']}` against {row['axis']} after step {row['step']} {row['verdict']}"
         for row in rows
@@ -147,7 +147,7 @@ def verdicts(rows: Sequence[Known]) -> str:
         if faults
         else "None of them is against the rule."
     )
-    return filled(f"Its table has {len(rows)} verdicts: {told}. {against}")
+    return filled(f"Its table has {len(rows)} verdicts: {counted}. {against}")
 
 
 def alert(alerts: Sequence[Known], read: int) -> str:
@@ -170,14 +170,14 @@ def asked(command: str) -> str:
 
 def shown(text: str, lines: str, leave: Sequence[str] = ()) -> str:
     """The lines that begin with a pattern: a table, of which no two columns are far apart, and sentences, wrapped."""
-    found = [line for line in text.splitlines() if re.match(lines, line)]
-    table = [line for line in found if re.match(r" \S", line)]
+    chosen = [line for line in text.splitlines() if re.match(lines, line)]
+    table = [line for line in chosen if re.match(r" \S", line)]
     columns = [(match[0].strip(), *match.span()) for match in re.finditer(r"\S+( \S+)* *", "".join(table[:1]))]
-    left = {i for name, start, end in columns if name in leave for i in range(start, end)}
-    blank = [i in left or set(column) <= {" ", "─"} for i, column in enumerate(zip_longest(*table, fillvalue=" "))]
-    kept = [i for i in range(len(blank)) if i not in left and not all(blank[max(i - 2, 0) : i + 1])]
-    said = {line: "".join(line[i : i + 1] for i in kept).rstrip() for line in table}
-    return "\n".join(said.get(line) or filled(line) for line in found)
+    left_out = {i for name, start, end in columns if name in leave for i in range(start, end)}
+    blank = [i in left_out or set(column) <= {" ", "─"} for i, column in enumerate(zip_longest(*table, fillvalue=" "))]
+    shown_columns = [i for i in range(len(blank)) if i not in left_out and not all(blank[max(i - 2, 0) : i + 1])]
+    short = {line: "".join(line[i : i + 1] for i in shown_columns).rstrip() for line in table}
+    return "\n".join(short.get(line) or filled(line) for line in chosen)
 
 
 def filled(text: str) -> str:
@@ -190,12 +190,12 @@ def quoted(texts: Sequence[str]) -> str:
     return "\n\n".join(f"```text\n{filled(text)}\n```" for text in texts)
 
 
-def losses(known: Known) -> str:
+def losses(numbers: Known) -> str:
     """A row for each run: its steps, the mean loss of the last of them, and the loss on text that was held out."""
     rows = [["run", "steps", "last steps, in training", "held out"], ["---"] * 4]
     for name, title in RUNS.items():
-        values = known[name]["losses"]
-        rows.append([title, str(len(values)), f"{sum(values[-LAST:]) / LAST:.3f}", f"{known[name]['held_out']:.3f}"])
+        values = numbers[name]["losses"]
+        rows.append([title, str(len(values)), f"{sum(values[-LAST:]) / LAST:.3f}", f"{numbers[name]['held_out']:.3f}"])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -78,8 +78,8 @@ class Curve:
     @cached_property
     def last(self) -> tuple[float, float]:
         """The last losses: their mean step, and their mean."""
-        own = [(step, loss) for step, loss in self.losses.items() if step >= _AT_END * self.total]
-        step, loss = np.mean(own or list(self.losses.items())[-1:], axis=0).tolist()
+        at_end = [(step, loss) for step, loss in self.losses.items() if step >= _AT_END * self.total]
+        step, loss = np.mean(at_end or list(self.losses.items())[-1:], axis=0).tolist()
         return step, loss
 
     @cached_property
@@ -92,15 +92,15 @@ class Curve:
         fallen = run.fallen(steps)
         # b is over the loss at the time of a forecast.
         losses = losses / np.interp(SEEN * self.total, steps, losses)
-        found = list[tuple[float, float, float]]()
+        fits = list[tuple[float, float, float]]()
         for a in POWERS:
             form = np.stack([np.ones_like(S), (S / S[-1]) ** -a, -fallen], 1)
-            known = np.vstack([form, [0.0, 0.0, _SURE]]), np.append(losses, _SURE * _USUAL)
-            numbers = np.linalg.lstsq(*known, rcond=None)[0]
+            system = np.vstack([form, [0.0, 0.0, _SURE]]), np.append(losses, _SURE * _USUAL)
+            numbers = np.linalg.lstsq(*system, rcond=None)[0]
             error = np.sqrt(np.mean(np.square(form @ numbers - losses)))
             # all but the fewest runs tell a: this decides in those alone
-            found.append((float(error) + 1e-4 * math.log(a / 0.5) ** 2, math.log(a), math.log(max(numbers[2], 1e-3))))
-        return *min(found)[1:], float(fallen[-1])
+            fits.append((float(error) + 1e-4 * math.log(a / 0.5) ** 2, math.log(a), math.log(max(numbers[2], 1e-3))))
+        return *min(fits)[1:], float(fallen[-1])
 
 
 def read(folder: Path) -> list[Curve]:
@@ -109,20 +109,22 @@ def read(folder: Path) -> list[Curve]:
     with (folder / "curves.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             rows[row["source"], row["model"], row["curve"]].append(row)
-    found = list[Curve]()
-    for (source, model, name), own in rows.items():
-        steps = np.array([float(row["step"]) for row in own])
-        rates = np.interp(np.arange(round(steps[-1])), steps, [float(row["rate"]) for row in own])
+    curves = list[Curve]()
+    for (source, model, name), steps_of_run in rows.items():
+        steps = np.array([float(row["step"]) for row in steps_of_run])
+        rates = np.interp(np.arange(round(steps[-1])), steps, [float(row["rate"]) for row in steps_of_run])
         losses = {
-            round(float(row["step"])): float(row["loss"]) for row in own if row["loss"] and float(row["step"]) > 0
+            round(float(row["step"])): float(row["loss"])
+            for row in steps_of_run
+            if row["loss"] and float(row["step"]) > 0
         }
-        peak = float(rates.max()) if own[0]["adam"] == "1" else None
+        peak = float(rates.max()) if steps_of_run[0]["adam"] == "1" else None
         curve = Curve(source, model, name, losses, rates, peak)
         # Too few losses.
         with suppress(InputError):
             assert len(curve.until(SEEN).binned[0])
-            found.append(curve)
-    return found
+            curves.append(curve)
+    return curves
 
 
 # ---- priors and calibrations of some sources
@@ -139,28 +141,30 @@ def learned(curves: Sequence[Curve]) -> CurvePrior:
     Models at one rate count alike, and a source as the root of how many it has. The means of sources differ by more
     than chance: their covariance comes on top of that of runs.
     """
-    kept = [curve for curve in curves if curve.whole[2] > _SHOWS]
-    cells = [(curve.group, curve.rate and round(math.log10(curve.rate), 1)) for curve in kept]
+    informative = [curve for curve in curves if curve.whole[2] > _SHOWS]
+    cells = [(curve.group, curve.rate and round(math.log10(curve.rate), 1)) for curve in informative]
     runs = Counter(cells)
     models = Counter(source for (source, _), _ in set(cells))
     weights = np.array([1 / runs[cell] / math.sqrt(models[cell[0][0]]) for cell in cells])
-    numbers = np.array([curve.whole[:2] for curve in kept])
-    logs = np.array([math.nan if curve.rate is None else math.log(curve.rate / 1e-3) for curve in kept])
+    numbers = np.array([curve.whole[:2] for curve in informative])
+    logs = np.array([math.nan if curve.rate is None else math.log(curve.rate / 1e-3) for curve in informative])
     place = float(np.nanmean(logs))
     variance = float(np.nanvar(logs))
     terms = np.stack([np.ones_like(logs), np.where(np.isnan(logs), place, logs)], 1)
     square = (terms * weights[:, None]).T @ terms + np.diag([0.0, _PULL])
     coefficients = np.linalg.solve(square, (terms * weights[:, None]).T @ numbers).T
-    left = numbers - terms @ coefficients.T
-    covariance = (left * weights[:, None]).T @ left / weights.sum() + _SPREAD
-    sources = np.array([curve.source for curve in kept])
-    means = np.array([np.average(left[sources == s], 0, weights=weights[sources == s]) for s in set(sources.tolist())])
+    residuals = numbers - terms @ coefficients.T
+    covariance = (residuals * weights[:, None]).T @ residuals / weights.sum() + _SPREAD
+    sources = np.array([curve.source for curve in informative])
+    means = np.array(
+        [np.average(residuals[sources == s], 0, weights=weights[sources == s]) for s in set(sources.tolist())]
+    )
     covariance += means.T @ means / max(1, len(means) - 1)
     return CurvePrior("other runs", coefficients, covariance, (place, variance))
 
 
 @dataclass(frozen=True)
-class Said:
+class Forecast:
     """What was said of the final loss of a run, in log loss, and the truth."""
 
     curve: Curve
@@ -181,13 +185,13 @@ class Said:
         return calibration.q * float(calibration.spread(np.array(self.sd), np.array(self.gain)))
 
 
-def forecast(curve: Curve, prior: CurvePrior) -> Said:
+def forecast(curve: Curve, prior: CurvePrior) -> Forecast:
     """The forecast of a run from its first quarter."""
     run = curve.until(SEEN)
     posterior = CurvePosterior(run, prior, curve.rate)
     middle, sd = (float(x[0]) for x in posterior.moments([curve.last[0]]))
     gain = float(posterior.drop([curve.last[0]])[0])
-    return Said(curve, RunForecast(posterior, int(run.steps[-1]), run.total, prior), middle, sd, gain)
+    return Forecast(curve, RunForecast(posterior, int(run.steps[-1]), run.total, prior), middle, sd, gain)
 
 
 _BELIEVED = np.log([1.0, 0.004, 0.2])
@@ -196,13 +200,13 @@ _FACTOR = math.log(2)
 _COVERED = 0.97
 
 
-def calibrated(said: Sequence[Said]) -> Calibration:
+def calibrated(forecasts: Sequence[Forecast]) -> Calibration:
     """The likeliest k, tau and kappa where errors are Student's t, believed within a factor of 2 before, and the q that
     covers ``_COVERED``; sources count alike, in them models."""
-    runs = Counter(one.curve.group for one in said)
+    runs = Counter(one.curve.group for one in forecasts)
     models = Counter(source for source, _ in runs)
-    weights = np.array([1 / runs[one.curve.group] / models[one.curve.source] for one in said])
-    error, sd, gain = (np.array([getattr(one, name) for one in said]) for name in ("error", "sd", "gain"))
+    weights = np.array([1 / runs[one.curve.group] / models[one.curve.source] for one in forecasts])
+    error, sd, gain = (np.array([getattr(one, name) for one in forecasts]) for name in ("error", "sd", "gain"))
 
     def cost(x: Array) -> float:
         spread = Calibration(*np.exp(x).tolist()).spread(sd, gain)
@@ -218,21 +222,21 @@ def calibrated(said: Sequence[Said]) -> Calibration:
 
 def prior_of(curves: Sequence[Curve]) -> CurvePrior:
     """The prior of some curves, with a calibration by leaving each of their sources out."""
-    said = list[Said]()
+    forecasts = list[Forecast]()
     for source in sorted({curve.source for curve in curves}):
         others = learned([curve for curve in curves if curve.source != source])
-        said += [forecast(curve, others) for curve in curves if curve.source == source]
+        forecasts += [forecast(curve, others) for curve in curves if curve.source == source]
     prior = learned(curves)
-    return CurvePrior(prior.name, prior.coefficients, prior.covariance, prior.rates, calibrated(said))
+    return CurvePrior(prior.name, prior.coefficients, prior.covariance, prior.rates, calibrated(forecasts))
 
 
-def left_out(curves: Sequence[Curve], of: Callable[[Curve], object]) -> list[Said]:
+def left_out(curves: Sequence[Curve], of: Callable[[Curve], object]) -> list[Forecast]:
     """Every run, forecast by what is known of others: those that ``of`` says are not of its kind."""
-    said = list[Said]()
+    forecasts = list[Forecast]()
     for kind in sorted({of(curve) for curve in curves}, key=str):
         prior = prior_of([curve for curve in curves if of(curve) != kind])
-        said += [forecast(curve, prior) for curve in curves if of(curve) == kind]
-    return said
+        forecasts += [forecast(curve, prior) for curve in curves if of(curve) == kind]
+    return forecasts
 
 
 # ---- alerts
@@ -243,14 +247,14 @@ _LATER = 24
 _RISE = 1.03
 
 
-def alerted(one: Said, rise: float = 1.0) -> bool:
+def alerted(one: Forecast, rise: float = 1.0) -> bool:
     """Whether later losses of a run raise an alert; from the middle of what is left they are ``rise`` times higher."""
     total = one.curve.total
-    found = one.forecast
-    later = {step: loss for step, loss in one.curve.losses.items() if step > found.seen}
-    middle = (found.seen + total) / 2
+    run = one.forecast
+    later = {step: loss for step, loss in one.curve.losses.items() if step > run.seen}
+    middle = (run.seen + total) / 2
     for steps in np.array_split(np.array(list(later)), min(_LATER, len(later))):
-        if found.outside({step: later[step] * (rise if step > middle else 1.0) for step in steps.tolist()}):
+        if run.outside({step: later[step] * (rise if step > middle else 1.0) for step in steps.tolist()}):
             return True
     return False
 
@@ -258,33 +262,33 @@ def alerted(one: Said, rise: float = 1.0) -> bool:
 # ---- the answer
 
 
-def row_of(source: str, said: Sequence[Said]) -> dict[str, Any]:
+def row_of(source: str, forecasts: Sequence[Forecast]) -> dict[str, Any]:
     """The numbers of a source, in percent where they are of losses."""
-    errors = np.array([one.error for one in said])
-    halves = np.array([one.half for one in said])
-    accepted = [one for one in said if one.forecast.refusal is None]
+    errors = np.array([one.error for one in forecasts])
+    halves = np.array([one.half for one in forecasts])
+    accepted = [one for one in forecasts if one.forecast.refusal is None]
     return {
         "source": source,
-        "curves": len(said),
+        "curves": len(forecasts),
         "error": 100 * float(np.median(np.abs(errors))),
         "bias": 100 * float(np.median(errors)),
         "coverage": float(np.mean(np.abs(errors) <= halves)),
         "width": 200 * float(np.median(halves)),
-        "accepted": len(accepted) / len(said),
+        "accepted": len(accepted) / len(forecasts),
         "error of accepted": 100 * float(np.median([abs(one.error) for one in accepted] or [math.nan])),
         "coverage of accepted": float(np.mean([abs(one.error) <= one.half for one in accepted]))
         if accepted
         else math.nan,
-        "false alerts": float(np.mean([alerted(one) for one in said])),
-        "alerts to 3 % more": float(np.mean([alerted(one, _RISE) for one in said])),
+        "false alerts": float(np.mean([alerted(one) for one in forecasts])),
+        "alerts to 3 % more": float(np.mean([alerted(one, _RISE) for one in forecasts])),
     }
 
 
-def table(said: Sequence[Said]) -> list[dict[str, Any]]:
+def table(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
     """A row per source and one of all."""
-    sources = sorted({one.curve.source for one in said})
-    return [row_of(source, [one for one in said if one.curve.source == source]) for source in sources] + [
-        row_of("all", said)
+    sources = sorted({one.curve.source for one in forecasts})
+    return [row_of(source, [one for one in forecasts if one.curve.source == source]) for source in sources] + [
+        row_of("all", forecasts)
     ]
 
 
@@ -315,12 +319,12 @@ def main() -> None:
     if options.prior:
         write_prior(curves)
         return
-    said = {
+    forecasts = {
         "source left out": left_out(curves, lambda curve: curve.source),
         "model left out": left_out(curves, lambda curve: curve.group),
     }
-    found = {name: table(own) for name, own in said.items()}
-    for name, rows in found.items():
+    tables = {name: table(of_split) for name, of_split in forecasts.items()}
+    for name, rows in tables.items():
         print(name)
         for row in rows:
             print(
@@ -334,11 +338,11 @@ def main() -> None:
             name: [
                 {"source": one.curve.source, "model": one.curve.model, "curve": one.curve.name}
                 | {"error": 100 * one.error, "width": 200 * one.half}
-                for one in own
+                for one in of_split
             ]
-            for name, own in said.items()
+            for name, of_split in forecasts.items()
         }
-        options.out.write_text(json.dumps({"tables": found, "runs": runs}, indent=1) + "\n")
+        options.out.write_text(json.dumps({"tables": tables, "runs": runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

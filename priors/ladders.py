@@ -140,10 +140,10 @@ def estimate(ladder: Ladder, form: str) -> Estimate:
     wide = np.linalg.inv(prior.covariance)
     values, directions = np.linalg.eigh(precision - wide)
     # Along others the ladder says nothing, but for the noise of the draws.
-    told = directions[:, values > 0]
+    informed = directions[:, values > 0]
     return Estimate(
-        (told * values[values > 0]) @ told.T,
-        told @ (told.T @ (precision @ numbers.mean(0) - wide @ prior.mean)),
+        (informed * values[values > 0]) @ informed.T,
+        informed @ (informed.T @ (precision @ numbers.mean(0) - wide @ prior.mean)),
     )
 
 
@@ -176,11 +176,13 @@ def learned(estimates: Mapping[str, Estimate], groups: Mapping[str, str], form: 
     covariance = WIDE.covariance.copy() / 4
     for _ in range(_TURNS):
         sure = np.linalg.inv(covariance)
-        own = np.array([np.linalg.inv(estimates[name].precision + sure) for name in names])
-        numbers = np.array([S @ (estimates[name].pull + sure @ mean) for name, S in zip(names, own, strict=True)])
+        covariances = np.array([np.linalg.inv(estimates[name].precision + sure) for name in names])
+        numbers = np.array(
+            [S @ (estimates[name].pull + sure @ mean) for name, S in zip(names, covariances, strict=True)]
+        )
         mean = weights @ numbers
         apart = numbers - mean
-        covariance = np.einsum("k,kij->ij", weights, own + apart[:, :, None] * apart[:, None]) + 1e-6 * np.eye(
+        covariance = np.einsum("k,kij->ij", weights, covariances + apart[:, :, None] * apart[:, None]) + 1e-6 * np.eye(
             len(mean)
         )
     covariance = covariance * G / (G - 1) * _INFLATED * (1 + 1 / G) + _FLOOR**2 * np.eye(len(mean))
@@ -191,7 +193,7 @@ def learned(estimates: Mapping[str, Estimate], groups: Mapping[str, str], form: 
 
 
 @dataclass(frozen=True)
-class Said:
+class Forecast:
     """What a law said of the targets of a case, ``[K]`` each, in log loss, and the truth."""
 
     case: Case
@@ -208,13 +210,13 @@ class Said:
         return np.abs(self.middle - self.truth)
 
 
-def weights_of(said: Sequence[Said]) -> Array:
+def weights_of(forecasts: Sequence[Forecast]) -> Array:
     """Weights of all targets: groups count alike, in a group its cases, in a case its targets."""
-    groups = [one.case.ladder.group for one in said]
+    groups = [one.case.ladder.group for one in forecasts]
     return np.concatenate(
         [
             np.full(len(one.truth), 1 / groups.count(group) / len(one.truth))
-            for one, group in zip(said, groups, strict=True)
+            for one, group in zip(forecasts, groups, strict=True)
         ]
     )
 
@@ -227,20 +229,20 @@ COVERED = 0.95
 MOST = 0.9
 
 
-def calibrated(said: Sequence[Said]) -> Calibration:
+def calibrated(forecasts: Sequence[Forecast]) -> Calibration:
     """The least q that covers 95 % of the targets, and 9 of 10 targets in 9 of 10 ladders; groups count alike."""
-    ladders = {one.case.ladder.name: one.case.ladder.group for one in said}
+    ladders = {one.case.ladder.name: one.case.ladder.group for one in forecasts}
     needed = list[float]()
     for name in ladders:
-        own = [one for one in said if one.case.ladder.name == name]
-        needed.append(_quantile(np.concatenate([_ratios(one) for one in own]), weights_of(own), MOST))
+        of_ladder = [one for one in forecasts if one.case.ladder.name == name]
+        needed.append(_quantile(np.concatenate([_ratios(one) for one in of_ladder]), weights_of(of_ladder), MOST))
     groups = [*ladders.values()]
     alike = np.array([1 / groups.count(group) for group in groups])
-    over_targets = _quantile(np.concatenate([_ratios(one) for one in said]), weights_of(said), COVERED)
+    over_targets = _quantile(np.concatenate([_ratios(one) for one in forecasts]), weights_of(forecasts), COVERED)
     return replace(SHAPE, q=float(f"{max(over_targets, _quantile(np.array(needed), alike, MOST)):.3g}"))
 
 
-def _ratios(one: Said) -> Array:
+def _ratios(one: Forecast) -> Array:
     """Errors over the spreads of intervals."""
     return one.error / SHAPE.spread(one.sd, one.gain)
 
@@ -252,27 +254,29 @@ def _quantile(values: Array, weights: Array, share: float) -> float:
     return float(values[order][np.searchsorted(reached, share - 1e-9)])
 
 
-def half_widths(one: Said, calibration: Calibration) -> Array:
+def half_widths(one: Forecast, calibration: Calibration) -> Array:
     """Half widths of the 95 % intervals of a case's targets, in log loss."""
     return calibration.q * calibration.spread(one.sd, one.gain)
 
 
-def width(said: Sequence[Said], calibration: Calibration) -> float:
+def width(forecasts: Sequence[Forecast], calibration: Calibration) -> float:
     """The mean of the logarithms of half widths: forms whose intervals hold as much are compared by it."""
     return float(
-        np.average(np.log(np.concatenate([half_widths(one, calibration) for one in said])), weights=weights_of(said))
+        np.average(
+            np.log(np.concatenate([half_widths(one, calibration) for one in forecasts])), weights=weights_of(forecasts)
+        )
     )
 
 
 # ---- leave one group out
 
 
-def forecast(case: Case, prior: Prior) -> Said:
+def forecast(case: Case, prior: Prior) -> Forecast:
     """What the law of a case says of its targets."""
     ladder = case.ladder
     posterior = Posterior(VARIABLES, ladder.sizes[case.fitted], ladder.losses[case.fitted], prior)
     middle, sd, gain = posterior.forecasts(ladder.sizes[ladder.target])
-    return Said(case, middle, sd, gain, np.log(ladder.losses[ladder.target]), math.exp(posterior.middle[-1]))
+    return Forecast(case, middle, sd, gain, np.log(ladder.losses[ladder.target]), math.exp(posterior.middle[-1]))
 
 
 @dataclass(frozen=True)
@@ -285,30 +289,32 @@ class Fold:
     prior: Prior
 
 
-def folds(ladders: Sequence[Ladder]) -> tuple[list[Fold], list[tuple[Said, Calibration]]]:
+def folds(ladders: Sequence[Ladder]) -> tuple[list[Fold], list[tuple[Forecast, Calibration]]]:
     """Every group left out, and what was said of its cases, each with the calibration of the others."""
     groups = {ladder.name: ladder.group for ladder in ladders}
     cases = cases_of(ladders)
-    said = dict[str, list[Said]]()
+    forecasts = dict[str, list[Forecast]]()
     priors = dict[tuple[str, str], Prior]()
     for form in FORMS:
         estimates = {ladder.name: estimate(ladder, form) for ladder in ladders}
         for group in set(groups.values()):
             others = {name: one for name, one in estimates.items() if groups[name] != group}
             priors[form, group] = learned(others, groups, form)
-        said[form] = [forecast(case, priors[form, case.ladder.group]) for case in cases]
-    found = list[Fold]()
-    judged = list[tuple[Said, Calibration]]()
+        forecasts[form] = [forecast(case, priors[form, case.ladder.group]) for case in cases]
+    every_fold = list[Fold]()
+    with_calibration = list[tuple[Forecast, Calibration]]()
     for group in sorted({*groups.values()}):
-        others_said = {form: [one for one in own if one.case.ladder.group != group] for form, own in said.items()}
-        calibrations = {form: calibrated(own) for form, own in others_said.items()}
-        form = min(FORMS, key=lambda form: width(others_said[form], calibrations[form]))
-        found.append(Fold(group, form, calibrations[form], priors[form, group]))
-        judged += [(one, calibrations[form]) for one in said[form] if one.case.ladder.group == group]
-    return found, judged
+        other_forecasts = {
+            form: [one for one in of_form if one.case.ladder.group != group] for form, of_form in forecasts.items()
+        }
+        calibrations = {form: calibrated(of_form) for form, of_form in other_forecasts.items()}
+        form = min(FORMS, key=lambda form: width(other_forecasts[form], calibrations[form]))
+        every_fold.append(Fold(group, form, calibrations[form], priors[form, group]))
+        with_calibration += [(one, calibrations[form]) for one in forecasts[form] if one.case.ladder.group == group]
+    return every_fold, with_calibration
 
 
-def row_of(one: Said, calibration: Calibration) -> dict[str, Any]:
+def row_of(one: Forecast, calibration: Calibration) -> dict[str, Any]:
     """The row of a case: width and errors in percent, in the median of its targets."""
     case = one.case
     half = half_widths(one, calibration)
@@ -350,30 +356,30 @@ def row_of(one: Said, calibration: Calibration) -> dict[str, Any]:
 
 def over_groups(rows: Sequence[Mapping[str, Any]], name: str = "covered") -> float:
     """The mean over rows, groups counting alike."""
-    own = dict[str, list[float]]()
+    by_group = dict[str, list[float]]()
     for row in rows:
-        own.setdefault(row["group"], []).append(row[name])
-    return float(np.mean([np.mean(values) for values in own.values()])) if own else math.nan
+        by_group.setdefault(row["group"], []).append(row[name])
+    return float(np.mean([np.mean(values) for values in by_group.values()])) if by_group else math.nan
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row per factor, and one over all cases: the goals of the law."""
-    found = []
+    table = []
     for factor, (least, most) in (BINS | {"all": (0, math.inf)}).items():
-        own = [row for row in rows if least <= row["factor"] < most]
-        accepted = [row for row in own if row["accepted"]]
+        in_bin = [row for row in rows if least <= row["factor"] < most]
+        accepted = [row for row in in_bin if row["accepted"]]
 
         def middle(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
             return float(np.median([row[name] for row in rows])) if rows else math.nan
 
-        found.append(
-            {"factor": factor, "cases": len(own), "accepted": len(accepted) / len(own)}
+        table.append(
+            {"factor": factor, "cases": len(in_bin), "accepted": len(accepted) / len(in_bin)}
             | {name: middle(name, accepted) for name in ("width", "error", "plain")}
             | {"worst": max((row["error"] for row in accepted), default=math.nan)}
-            | {f"{name} of all": middle(name, own) for name in ("width", "error", "plain")}
-            | {"coverage": over_groups(own), "coverage of accepted": over_groups(accepted)}
+            | {f"{name} of all": middle(name, in_bin) for name in ("width", "error", "plain")}
+            | {"coverage": over_groups(in_bin), "coverage of accepted": over_groups(accepted)}
         )
-    return found
+    return table
 
 
 def main() -> None:
@@ -384,8 +390,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a file for the numbers, as JSON")
     options = parser.parse_args()
     ladders = read(options.data)
-    found, judged = folds(ladders)
-    rows = [row_of(*one) for one in judged]
+    every_fold, forecasts = folds(ladders)
+    rows = [row_of(*one) for one in forecasts]
     for row in sorted(rows, key=lambda row: (row["factor"], row["ladder"])):
         print(
             "{ladder:28} {factor:7.1f} times  {runs:4d} runs  +-{half:5.2f} %  error {bias:+6.2f} %  "
@@ -403,32 +409,32 @@ def main() -> None:
     values = [*ladder_means.values()]
     over_ladders = {"coverage": float(np.mean(values)), "at least .9": float(np.mean(np.array(values) >= 0.9))}
     print(f"over ladders: {over_ladders}")
-    for fold in found:
+    for fold in every_fold:
         print(fold.group, fold.form, vars(fold.calibration))
     olmo = next((ladder for ladder in ladders if ladder.name == "olmo"), None)
     shown = []
     if olmo is not None:
-        own = next(fold for fold in found if fold.group == olmo.group)
+        olmo_fold = next(fold for fold in every_fold if fold.group == olmo.group)
         for factor in SHOWN:
             case = Case(olmo, ~olmo.target & (olmo.flops <= olmo.flops.max() / factor * 1.01))
-            one = forecast(case, own.prior)
-            half = 100 * half_widths(one, own.calibration)
+            one = forecast(case, olmo_fold.prior)
+            half = 100 * half_widths(one, olmo_fold.calibration)
             error = 100 * (one.middle - one.truth)
             print(f"OLMo from {factor} times less: {error.round(2)} +- {half.round(2)} %, {case.fitted.sum()} runs")
-            shown.append(row_of(one, own.calibration))
+            shown.append(row_of(one, olmo_fold.calibration))
     if options.prior:
-        write_prior(ladders, found, [one for one, _ in judged])
+        write_prior(ladders, every_fold, [one for one, _ in forecasts])
     if options.out:
         options.out.write_text(
             json.dumps({"cases": rows, "summary": totals, "olmo": shown, "over ladders": over_ladders}, indent=1) + "\n"
         )
 
 
-def write_prior(ladders: Sequence[Ladder], found: Sequence[Fold], said: Sequence[Said]) -> None:
+def write_prior(ladders: Sequence[Ladder], every_fold: Sequence[Fold], forecasts: Sequence[Forecast]) -> None:
     """Write the prior and calibration of all ladders, with the form that most folds chose, for the package."""
-    forms = [fold.form for fold in found]
+    forms = [fold.form for fold in every_fold]
     form = max(FORMS, key=forms.count)
-    chosen = {fold.group for fold in found if fold.form == form}
+    chosen = {fold.group for fold in every_fold if fold.form == form}
     prior = learned(
         {ladder.name: estimate(ladder, form) for ladder in ladders}, {one.name: one.group for one in ladders}, form
     )
@@ -440,7 +446,7 @@ def write_prior(ladders: Sequence[Ladder], found: Sequence[Fold], said: Sequence
         "reference": REFERENCE,
         "discrepancy": prior.discrepancy,
         "freedom": prior.freedom,
-        "calibration": vars(calibrated([one for one in said if one.case.ladder.group in chosen])),
+        "calibration": vars(calibrated([one for one in forecasts if one.case.ladder.group in chosen])),
         "reach": [
             [float(f"{x.min():.3g}"), float(f"{x.max():.3g}")] for x in np.vstack([one.sizes for one in ladders]).T
         ],

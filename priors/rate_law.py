@@ -79,7 +79,7 @@ def read(folder: Path) -> dict[str, list[tuple[Place, Cell]]]:
     with (folder / "rates.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             rows.setdefault((row["source"], row["cell"]), []).append(row)
-    found = dict[str, list[tuple[Place, Cell]]]()
+    cells = dict[str, list[tuple[Place, Cell]]]()
     for (source, _), runs in rows.items():
         runs.sort(key=lambda row: float(row["lr"]))
         if len({row["lr"] for row in runs}) < max(2, len(runs)):
@@ -88,8 +88,8 @@ def read(folder: Path) -> dict[str, list[tuple[Place, Cell]]]:
         rates = np.log2([float(row["lr"]) for row in runs])
         losses = np.array([float(row["loss"]) for row in runs])
         cell = Cell(np.log2(np.array(place) / np.array([*REFERENCE.values()])), rates, losses)
-        found.setdefault(source, []).append((place, cell))
-    return found
+        cells.setdefault(source, []).append((place, cell))
+    return cells
 
 
 # ---- Priors
@@ -112,10 +112,10 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
         law = fit_rate_law([cell for _, cell in cells], PUBLISHED)
         own = np.linalg.inv(law.spread)
         share = 1 / groups.count(name.split("_")[0])
-        told = own - start
+        informed = own - start
         pushed = own @ law.terms - start @ mean
-        widened = np.linalg.inv(np.eye(7) + told @ apart)
-        precision = precision + share * widened @ told
+        widened = np.linalg.inv(np.eye(7) + informed @ apart)
+        precision = precision + share * widened @ informed
         push = push + share * widened @ pushed
         shapes.setdefault(name.split("_")[0], []).append((law.bowl, law.departure, law.curvature[1:4]))
     spread = np.linalg.inv(precision)
@@ -124,11 +124,11 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
     scatter[0] = 4.0
 
     def shape(place: int, usual: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-        means = [np.mean([own[place] for own in group], 0) for group in shapes.values()]
+        means = [np.mean([numbers[place] for numbers in group], 0) for group in shapes.values()]
         return {
             name: (
-                float(np.mean([m, *(own[k] for own in means)])),
-                float(math.hypot(np.std([m, *(own[k] for own in means)]), width / 2)),
+                float(np.mean([m, *(numbers[k] for numbers in means)])),
+                float(math.hypot(np.std([m, *(numbers[k] for numbers in means)]), width / 2)),
             )
             for k, (name, (m, width)) in enumerate(usual.items())
         }
@@ -266,8 +266,8 @@ def carried(law: RateLaw, small: Cell, cell: Cell) -> tuple[float, float, float,
     """A row of ``planned``: excess losses at three rates, and whether the interval holds the best one."""
     sizes = np.exp2([small.place, cell.place]) * [*REFERENCE.values()]
     moved = law.factor(**dict(zip(REFERENCE, map(tuple, sizes.T.tolist()), strict=True)))
-    (before, one) = small.moments(law.bowl)[:2]
-    (after, other) = cell.moments(law.bowl)[:2]
+    before, one = small.moments(law.bowl)[:2]
+    after, other = cell.moments(law.bowl)[:2]
     deviation = moved.rate.stderr / moved.rate.value / math.log(2)
     missed = abs(after - before - math.log2(moved.rate.value))
     rates = small.best + math.log2(moved.advised), by_powers(cell, small), small.best
@@ -282,7 +282,7 @@ def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, di
     0.2.0 assumed, and at the same rate; ``covered`` is the share of best rates in the law's 95 % intervals. By kind of
     optimizer, and case.
     """
-    found = dict[str, dict[str, dict[str, float]]]()
+    plans = dict[str, dict[str, dict[str, float]]]()
     for kind, tried in TRIED.items():
         law = fit_rate_law([], prior_from(sources, but=tried[0].split("_")[0]))
         for case, side in PLANS[kind].items():
@@ -293,8 +293,8 @@ def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, di
                     if same:
                         costs.append(carried(law, nearest(cell, same), cell))
             means = dict(zip(("law", "powers", "same", "covered"), np.mean(costs, 0).round(3).tolist(), strict=True))
-            found.setdefault(kind, {})[case] = {"cells": len(costs)} | means
-    return found
+            plans.setdefault(kind, {})[case] = {"cells": len(costs)} | means
+    return plans
 
 
 def tabled(evidence: Mapping[str, Mapping[str, Mapping[str, float]]], page: Path) -> None:
@@ -377,10 +377,10 @@ def _named(source: str, case: str, score: Score | None) -> Iterator[Scored]:
 
 def mean_of_choices(scores: Sequence[Scored], begins: str, case: str) -> Scored:
     """The means over choices of one size, as a case."""
-    own = [asdict(score) for _, name, score in scores if name.startswith(begins)]
-    means = {key: float(np.mean([one[key] for one in own])) for key in own[0]}
-    print(f"{case}: excess {means['excess']:.3f}, median {np.median([one['excess'] for one in own]):.3f} %")
-    return "steplaw", case, Score(**means | {"cells": own[0]["cells"]})
+    choices = [asdict(score) for _, name, score in scores if name.startswith(begins)]
+    means = {key: float(np.mean([one[key] for one in choices])) for key in choices[0]}
+    print(f"{case}: excess {means['excess']:.3f}, median {np.median([one['excess'] for one in choices]):.3f} %")
+    return "steplaw", case, Score(**means | {"cells": choices[0]["cells"]})
 
 
 def moe(cells: Sequence[tuple[Place, Cell]], prior: Prior) -> Iterator[Scored]:
@@ -405,7 +405,8 @@ def exponents(sources: Mapping[str, Sequence[tuple[Place, Cell]]], prior: Prior)
         "sweeps": RateLaw.of_sweeps().exponents,
     }
     return [
-        {"of": of, "reported": text} | {name: [own[of].value, own[of].low, own[of].high] for name, own in laws.items()}
+        {"of": of, "reported": text}
+        | {name: [of_law[of].value, of_law[of].low, of_law[of].high] for name, of_law in laws.items()}
         for of, text in REPORTED.items()
     ]
 
@@ -433,9 +434,9 @@ def main() -> None:
     rows += moe(sources["steplaw_moe"], prior_from(sources).of_one_width)
     rows += others(sources)
     covered = {
-        source: float(np.average([s.covered for own, _, s in rows if own == source], weights=weights))
+        source: float(np.average([s.covered for of, _, s in rows if of == source], weights=weights))
         for source in dict.fromkeys(source for source, *_ in rows)
-        for weights in [[s.cells for own, _, s in rows if own == source]]
+        for weights in [[s.cells for of, _, s in rows if of == source]]
     }
     print("coverage by source:", {source: round(share, 3) for source, share in covered.items()})
     powers = exponents(sources, prior)

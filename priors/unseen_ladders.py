@@ -25,17 +25,17 @@ def forecast(case: Case) -> dict[str, Any]:
     assert isinstance(law, LadderLaw)
     targets = ladder.sizes[ladder.target]
     losses = ladder.losses[ladder.target]
-    said = [law.at(parameters=N, tokens=D) for N, D in targets]
+    intervals = [law.at(parameters=N, tokens=D) for N, D in targets]
     refused = [law.refused(parameters=N, tokens=D) is not None for N, D in targets]
-    errors = [one.value / loss - 1 for one, loss in zip(said, losses, strict=True)]
+    errors = [one.value / loss - 1 for one, loss in zip(intervals, losses, strict=True)]
     return {
         "ladder": ladder.name,
         "group": ladder.group,
         "factor": round(case.factor, 1),
-        "width": 100 * float(np.median([(one.high - one.low) / one.value for one in said])),
+        "width": 100 * float(np.median([(one.high - one.low) / one.value for one in intervals])),
         "error": 100 * float(np.median(np.abs(errors))),
         "plain": 100 * float(np.median(np.abs(law.additive.loss(targets) / losses - 1))),
-        "covered": float(np.mean([one.low <= loss <= one.high for one, loss in zip(said, losses, strict=True)])),
+        "covered": float(np.mean([one.low <= loss <= one.high for one, loss in zip(intervals, losses, strict=True)])),
         "accepted": bool(np.mean(refused) < 0.5),
     }
 

@@ -167,13 +167,13 @@ def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
     # Fails where the best rate lies at an end.
     low, best, high = losses.mean(1)[k - 1 : k + 2].tolist()
     lr = rates[k] * 2 ** ((low - high) / (2 * (low - 2 * best + high)))
-    found = {"size": size, "lr": lr, "seconds": time.process_time() - begun}
-    return found | {"rates": rates, "losses": losses.tolist()}
+    numbers = {"size": size, "lr": lr, "seconds": time.process_time() - begun}
+    return numbers | {"rates": rates, "losses": losses.tolist()}
 
 
 def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: str) -> dict[str, str]:
     """Modules whose mean absolute output after 5 steps grows or falls with size, and the power."""
-    found: dict[str, list[Tensor]] = {}
+    sizes_of_outputs: dict[str, list[Tensor]] = {}
     for seed in range(3):
         for size in sizes:
             *rows, last = windows(6, 4)
@@ -183,12 +183,12 @@ def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: s
             for name, module in model.named_modules():
                 # At every depth.
                 if "." not in name or name.startswith("h.0."):
-                    kept = found.setdefault(name or "logits", [])
+                    kept = sizes_of_outputs.setdefault(name or "logits", [])
                     module.register_forward_hook(lambda _, args, out, kept=kept: kept.append(out.detach().abs().mean()))
             loss_of(model, last)
     x = torch.tensor([math.log(width * depth) for width, depth in sizes], dtype=torch.float64)
     x = (x - x.mean()) / (x - x.mean()).square().sum()
-    powers = {name: mean(torch.stack(own).double().log().view(3, -1) @ x) for name, own in found.items()}
+    powers = {name: mean(torch.stack(own).double().log().view(3, -1) @ x) for name, own in sizes_of_outputs.items()}
     return {f"{axis}, {name}": str(own) for name, own in powers.items() if own.low > 0.25 or own.high < -0.25}
 
 
@@ -203,62 +203,69 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
         return wide | (coordinates(module.make, DEEPER, lr, "depth") if way == "by hand" else {})
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in windows(5, 4)]
     plan = nfd.plan(module.GPT(*LARGE), SMALL, make_model=module.GPT, sample=pairs[0][0])
-    said = {f"note {note[:40]}": note for note in plan.notes}
+    words = {f"note {note[:40]}": note for note in plan.notes}
     for widths, depths in ([n for n, _ in WIDER], [2]), ([32], [L for _, L in DEEPER]):
         checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr)
-        said |= {f"check {suspect}": "" for suspect in checked.suspects}
-        said |= {f"check {fault['axis']} {fault['meter']}": str(fault["verdict"]) for fault in checked.faults}
+        words |= {f"check {suspect}": "" for suspect in checked.suspects}
+        words |= {f"check {fault['axis']} {fault['meter']}": str(fault["verdict"]) for fault in checked.faults}
     model, optimizer = module.make(*LARGE, lr, 0)
     with warnings.catch_warnings(action="ignore"):
         watch = nfd.Watch(model, plan, pairs[0][0], every=1, seed=0)
         for ids, targets in pairs[:3]:
             stepped(model, optimizer, torch.cat([ids, targets[:, -1:]], 1))
             watch.step()
-    return said | {f"watch {alert.step} {str(alert)[8:48]}": str(alert) for alert in watch.alerts}
+    return words | {f"watch {alert.step} {str(alert)[8:48]}": str(alert) for alert in watch.alerts}
 
 
 def measured(way: str) -> dict[str, Any]:
     """Rate, losses and what its check says of every mistake; read where it was kept."""
-    kept = prepare_directory("build/beside") / f"{way}.json"
-    if not kept.exists():
+    path = prepare_directory("build/beside") / f"{way}.json"
+    if not path.exists():
         make = loaded(way).make
         size = {"sweep": LARGE, "mup": (SMALL[0], LARGE[1])}.get(way, SMALL)
-        own = tuned(make, size) | {"lines": changed(edited(way)), "others": {}, "said": {}}
-        own["new"] = [trained(make, LARGE, own["lr"], seed) for seed in NEW]
+        numbers = tuned(make, size) | {"lines": changed(edited(way)), "others": {}, "said": {}}
+        numbers["new"] = [trained(make, LARGE, numbers["lr"], seed) for seed in NEW]
         if len(EDITS[way]) > 1:
-            own["others"] = {k: [trained(make, LARGE, k * own["lr"], seed) for seed in NEW[:2]] for k in (0.5, 2)}
-            own["said"] = {m: seen(way, m, own["lr"]) for m in ("-", *MISTAKES) if m == "-" or m in EDITS[way]}
-        kept.write_text(json.dumps(own))
-    return cast("dict[str, Any]", json.loads(kept.read_text()))
+            numbers["others"] = {
+                k: [trained(make, LARGE, k * numbers["lr"], seed) for seed in NEW[:2]] for k in (0.5, 2)
+            }
+            numbers["said"] = {m: seen(way, m, numbers["lr"]) for m in ("-", *MISTAKES) if m == "-" or m in EDITS[way]}
+        path.write_text(json.dumps(numbers))
+    return cast("dict[str, Any]", json.loads(path.read_text()))
 
 
-def caught(own: dict[str, Any], mistake: str) -> str:
+def caught(numbers: dict[str, Any], mistake: str) -> str:
     """What the check of a way says of a mistake and not of the untouched file."""
-    if mistake not in own["said"]:
+    if mistake not in numbers["said"]:
         return "no such line"
-    new = sorted({text.split()[0] for text in own["said"][mistake] if text not in own["said"]["-"]})
+    new = sorted({text.split()[0] for text in numbers["said"][mistake] if text not in numbers["said"]["-"]})
     return "caught: " + " and ".join(WORDS[word] for word in new) if new else "**not seen**"
 
 
 def main() -> None:
     """Measure; then write what was found, the tables and the chart."""
     torch.set_num_threads(1)
-    found = {way: measured(way) for way in EDITS}
+    numbers = {way: measured(way) for way in EDITS}
     rows = list[Row]()
-    for way, own in found.items():
-        loss, less = (mean(torch.tensor(own["new"]) - off) for off in (0.0, torch.tensor(found["sweep"]["new"])))
+    for way, of_way in numbers.items():
+        loss, less = (mean(torch.tensor(of_way["new"]) - off) for off in (0.0, torch.tensor(numbers["sweep"]["new"])))
         word = "as good" if less.high < NEGLIGIBLE else "worse" if less.low > NEGLIGIBLE else "undecided"
-        own |= {"loss": loss.limits, "over the sweep": less.limits}
-        told = {"loss": loss.unsigned, "minus the sweep's": "" if way == "sweep" else f"{less}, {word}"}
-        rows.append({"": way, "lines changed": own["lines"], "CPU seconds": own["seconds"], "rate": own["lr"]} | told)
-    mistakes = [{"left out": m} | {way: caught(own, m) for way, own in found.items() if own["said"]} for m in MISTAKES]
-    JSON.write_text(json.dumps(found, indent=1) + "\n")
+        of_way |= {"loss": loss.limits, "over the sweep": less.limits}
+        cells = {"loss": loss.unsigned, "minus the sweep's": "" if way == "sweep" else f"{less}, {word}"}
+        rows.append(
+            {"": way, "lines changed": of_way["lines"], "CPU seconds": of_way["seconds"], "rate": of_way["lr"]} | cells
+        )
+    mistakes = [
+        {"left out": m} | {way: caught(of_way, m) for way, of_way in numbers.items() if of_way["said"]}
+        for m in MISTAKES
+    ]
+    JSON.write_text(json.dumps(numbers, indent=1) + "\n")
     docs = Path(__file__).parents[1] / "docs"
     fill_page(docs / "against-others.md", {"beside": markdown(rows), "mistakes": markdown(mistakes)})
     axis = alt.Axis(title="CPU seconds to find the rate, logarithmic", values=[5, 10, 20, 40], format="d")
     x = alt.X("seconds:Q", scale=alt.Scale(type="log", domain=[2.5, 60], nice=False), axis=axis)
     y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="final loss")
-    base = chart([{"way": way, **own, **own["loss"]} for way, own in found.items()]).encode(x=x, y=y)
+    base = chart([{"way": way, **of_way, **of_way["loss"]} for way, of_way in numbers.items()]).encode(x=x, y=y)
     bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(y=alt.Y("low:Q", title="final loss"), y2="high:Q")
     drawn = bars + base.mark_point(filled=True, size=50, opacity=1, color=INK)
     drawn += base.transform_filter("datum.way == 'by hand'").mark_text(align="right", dx=-7).encode(text="way:N")

@@ -100,8 +100,8 @@ class Cell:
                 root = square.div(1 - 0.95 ** (step + 1)).sqrt_().add_(1e-8)
                 weights.mul_(1 - 0.1 * rate).addcdiv_(mean * (-rate / (1 - 0.9 ** (step + 1))), root)
         with torch.no_grad():
-            judged = torch.stack([self.losses(weights, part) for part in held_out()]).mean(0)
-        return [loss if math.isfinite(loss) else math.inf for loss in judged.tolist()]
+            losses = torch.stack([self.losses(weights, part) for part in held_out()]).mean(0)
+        return [loss if math.isfinite(loss) else math.inf for loss in losses.tolist()]
 
 
 @cache
@@ -109,10 +109,10 @@ def corpus() -> tuple[Tensor, Tensor]:
     """Bytes of Python's own library: those to train on, and those of every sixteenth file."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(path for path in folder.rglob("*.py") if not LEFT_OUT & {*path.relative_to(folder).parts})
-    kept = [path.read_bytes() for path in files]
-    sides = (b"".join(own for k, own in enumerate(kept) if (k % 16 == 8) == held) for held in (False, True))
-    train, judged = (torch.frombuffer(bytearray(side), dtype=torch.uint8) for side in sides)
-    return train, judged
+    texts = [path.read_bytes() for path in files]
+    sides = (b"".join(text for k, text in enumerate(texts) if (k % 16 == 8) == held) for held in (False, True))
+    train, held_out = (torch.frombuffer(bytearray(side), dtype=torch.uint8) for side in sides)
+    return train, held_out
 
 
 def windows(steps: int, count: int) -> Iterator[Tensor]:

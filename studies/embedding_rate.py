@@ -128,12 +128,14 @@ class GPT(nn.Module):
 
 def adamw(groups: list[dict[str, Any]], decay: float) -> torch.optim.Optimizer:
     """AdamW at a plan's rates times the factors; a full step shrinks matrices by ``decay``, whatever the rate is."""
-    made: dict[tuple[float, ...], list[nn.Parameter]] = {}
+    by_setting: dict[tuple[float, ...], list[nn.Parameter]] = {}
     for group in groups:
         for p in group["params"]:
             lr = group["lr"] * p.factor
-            made.setdefault((lr, group.get("eps", 1e-8), decay / lr if p.dim() > 1 else 0.0), []).append(p)
-    parts = [{"params": own, "lr": lr, "eps": eps, "weight_decay": wd} for (lr, eps, wd), own in made.items()]
+            by_setting.setdefault((lr, group.get("eps", 1e-8), decay / lr if p.dim() > 1 else 0.0), []).append(p)
+    parts = [
+        {"params": tensors, "lr": lr, "eps": eps, "weight_decay": wd} for (lr, eps, wd), tensors in by_setting.items()
+    ]
     return torch.optim.AdamW(parts, betas=(0.9, 0.95), fused=True)
 
 
@@ -160,7 +162,7 @@ def main(names: list[str]) -> None:
     """Train, and write what was found; with names only of those, beside what is known of the others."""
     path = Path(__file__).with_suffix(".json")
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in [*windows(STEPS, ROWS), held_out()[0]]]
-    found = json.loads(path.read_text()) if names else dict[str, Any]()
+    numbers = json.loads(path.read_text()) if names else dict[str, Any]()
     losses = dict[str, Any]()
     for name in names or RECIPES:
         rule, falls, embeddings_fall, decay, share = RECIPES[name]
@@ -172,34 +174,36 @@ def main(names: list[str]) -> None:
         family = nfd.Family(make, (BASE, DEPTH), rule, "adamw", name=name, version="1", sample=pairs[0][0])
         with nfd.Sweep(f"build/embedding-rate/{name}") as sweep:
             if name in CARRIED:
-                lr = found[CARRIED[name]]["carried lr"]
+                lr = numbers[CARRIED[name]]["carried lr"]
                 seeds = range(SEEDS, 3 * SEEDS)
                 trials = [nfd.Trial(family, task, WIDTHS[-1], DEPTH, seed, lr) for seed in seeds]
                 raw = [record.metrics["test_loss"] for record in sweep.run(trials)]
                 losses[name] = torch.tensor([min(loss, math.log(BYTES)) for loss in raw])
-                found[name] = {"width": WIDTHS[-1], "carried": mean(losses[name]).limits}
+                numbers[name] = {"width": WIDTHS[-1], "carried": mean(losses[name]).limits}
                 continue
             rates = LOW if name.startswith("standard") else HIGH
             answer = nfd.transfer(family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep)
-        own = answer.of(rule)
+        of_rule = answer.of(rule)
         regret = cast("Regret", answer.of(rule).regret)
         print(f"{name}\n{answer}", flush=True)
         losses[name] = torch.as_tensor(regret.new.scores[:, 0])
-        found[name] = {"width": WIDTHS[-1], "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}")}
-        found[name] |= {"verdict": own.verdict, "carried": mean(losses[name]).limits, "table": own.table}
-        found[name]["grid"] = {n: [c.log2_eta.tolist(), c.scores.mean(0).tolist()] for (n, _), c in own.cells.items()}
-        found[name]["progress"] = math.log(BYTES) - float(regret.own.mean())
+        numbers[name] = {"width": WIDTHS[-1], "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}")}
+        numbers[name] |= {"verdict": of_rule.verdict, "carried": mean(losses[name]).limits, "table": of_rule.table}
+        numbers[name]["grid"] = {
+            n: [c.log2_eta.tolist(), c.scores.mean(0).tolist()] for (n, _), c in of_rule.cells.items()
+        }
+        numbers[name]["progress"] = math.log(BYTES) - float(regret.own.mean())
     for name in losses:
         mup = "mup-decay" if name.endswith("decay") else "mup"
-        found[name]["word"], cost = compared(losses[name], losses[mup], found[mup]["progress"])
-        found[name]["cost over muP"] = cost.limits
+        numbers[name]["word"], cost = compared(losses[name], losses[mup], numbers[mup]["progress"])
+        numbers[name]["cost over muP"] = cost.limits
     added = {f"{a} over {b}": mean(losses[a] - losses[b]).limits for a, b in ADDED if {a, b} <= losses.keys()}
-    found["added"] = found.get("added", {}) | added
-    word = {name: found[name]["word"] for name in RECIPES}
-    found["muP is the embedding's rate"] = explains(word["embedding"], word["by-width"])
-    found["muP is decay and warm-up"] = explains(word["standard-decay"], word["standard"])
-    print({name: value for name, value in found.items() if isinstance(value, str)})
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    numbers["added"] = numbers.get("added", {}) | added
+    word = {name: numbers[name]["word"] for name in RECIPES}
+    numbers["muP is the embedding's rate"] = explains(word["embedding"], word["by-width"])
+    numbers["muP is decay and warm-up"] = explains(word["standard-decay"], word["standard"])
+    print({name: value for name, value in numbers.items() if isinstance(value, str)})
+    path.write_text(json.dumps(numbers, indent=1) + "\n")
 
 
 if __name__ == "__main__":

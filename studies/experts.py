@@ -73,12 +73,12 @@ class Mixture(nn.Module):
         used = (gates > 0).float().flatten(0, -2).mean(0)
         self.balance = len(used) / self.top_k * (used * shares.flatten(0, -2).mean(0)).sum()
         flat = x.flatten(0, -2)
-        own = gates.flatten(0, -2)
+        weights = gates.flatten(0, -2)
         out = torch.zeros_like(flat)
         for e in range(len(self.up)):
-            rows = own[:, e].nonzero().squeeze(-1)
-            made = torch.relu(flat[rows] @ self.up[e]) @ self.down[e]
-            out = out.index_add(0, rows, own[rows, e, None] * made)
+            rows = weights[:, e].nonzero().squeeze(-1)
+            outputs = torch.relu(flat[rows] @ self.up[e]) @ self.down[e]
+            out = out.index_add(0, rows, weights[rows, e, None] * outputs)
         return h + out.view_as(h)
 
 
@@ -124,18 +124,18 @@ def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 def of_experts(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """AdamW that takes the swept rate for stacked tensors alone."""
-    made = []
+    parts = []
     for group in groups:
         for stacked in (True, False):
-            own = [p for p in group["params"] if (p.dim() == 3) is stacked]
-            made += [group | {"params": own, "lr": group["lr"] if stacked else REST}] if own else []
-    return torch.optim.AdamW(made, betas=(0.9, 0.95))
+            tensors = [p for p in group["params"] if (p.dim() == 3) is stacked]
+            parts += [group | {"params": tensors, "lr": group["lr"] if stacked else REST}] if tensors else []
+    return torch.optim.AdamW(parts, betas=(0.9, 0.95))
 
 
 def losses(cell: Any, rate: float) -> Any:
     """The losses of the seeds at a rate, linear in the logarithm of the rate between those of the grid."""
     whole = np.where(np.isfinite(cell.scores), cell.scores, math.log(VOCABULARY))
-    return np.array([np.interp(math.log2(rate), cell.log2_eta, own) for own in whole])
+    return np.array([np.interp(math.log2(rate), cell.log2_eta, of_seed) for of_seed in whole])
 
 
 def by_parabola(against: Any) -> Any:
@@ -156,27 +156,27 @@ def main() -> None:
         batches(STEPS, 1), loss, eval_batches=batches(8, 2), make_optimizer=of_experts,
         schedule=lambda step, steps: 1 - step / steps,
     )  # fmt: skip
-    found: dict[str, Any] = {"rest": REST, "rates": RATES, "seeds": SEEDS, "steps": STEPS, "tokens": TOKENS}
+    numbers: dict[str, Any] = {"rest": REST, "rates": RATES, "seeds": SEEDS, "steps": STEPS, "tokens": TOKENS}
     family = nfd.Family(partial(Model, experts=16, top_k=2), (64, 2), "standard", "adamw", name="mixture")
     with nfd.Sweep("build/experts") as sweep:
         answer = nfd.transfer(family, task, [64], [2], RATES, seeds=SEEDS, axes=AXES, sweep=sweep)
     print(answer)
     best: dict[tuple[int, int], Any] = {}
     for name, against in answer.of("standard").against.items():
-        found[name] = {"exponent": answer.drift("standard", name).limits, "table": against.table}
-        found[name]["exponent by parabola"] = by_parabola(against)
+        numbers[name] = {"exponent": answer.drift("standard", name).limits, "table": against.table}
+        numbers[name]["exponent by parabola"] = by_parabola(against)
         for value in against.values:
             best[(int(value), 2) if name == "experts" else (16, int(value))] = against.cells[(64, 2), value]
-    tuned, found["cost"] = best[8, 2].rate().value, []
+    tuned, numbers["cost"] = best[8, 2].rate().value, []
     for (experts, k), cell in best.items():
         least = min(float(losses(cell, 2.0**rate).mean()) for rate in cell.log2_eta)
         none = losses(cell, tuned)
         root = losses(cell, tuned * (k / experts * 4) ** 0.5)
         row = {"experts": experts, "top_k": k, "progress": math.log(VOCABULARY) - least}
         row |= {"none": float(none.mean()) - least, "sqrt(k/E)": float(root.mean()) - least}
-        found["cost"].append(row | {"sqrt(k/E) over none": mean(torch.tensor(root - none)).limits})
-        print(found["cost"][-1])
-    (Path(__file__).parent / "experts.json").write_text(json.dumps(found, indent=1) + "\n")
+        numbers["cost"].append(row | {"sqrt(k/E) over none": mean(torch.tensor(root - none)).limits})
+        print(numbers["cost"][-1])
+    (Path(__file__).parent / "experts.json").write_text(json.dumps(numbers, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -114,13 +114,13 @@ class GPT(nn.Module):
 def task(name: str) -> nfd.Task:
     """Digits or bytes, and those that judge."""
     data = digits()
-    judged = held_out()[0]
+    test = held_out()[0]
     if name == "mlp":
         batches = list(zip(*data.batches(32, STEPS, 0), strict=True))
         last = (data.test_inputs, data.test_labels)
     else:
         batches = [(rows[:, :-1], rows[:, 1:]) for rows in windows(STEPS, 4)]
-        last = (judged[:, :-1], judged[:, 1:])
+        last = (test[:, :-1], test[:, 1:])
     return nfd.Task(batches, eval_batches=[last], schedule=lambda step, steps: 1 - step / steps, adamw_lr=ADAMW_LR)
 
 
@@ -129,13 +129,13 @@ def worse(answer: nfd.Transfer, size: tuple[int, int]) -> Interval:
     return mean(answer.of("depth-mup").reached(size) - answer.of("complete-p").reached(size))
 
 
-def judged(answer: nfd.Transfer) -> str:
+def power_of_depth(answer: nfd.Transfer) -> str:
     """The power of L, by the criteria above."""
     apart = worse(answer, [*answer.of("complete-p").cells][-1])
     behind = {"complete-p": apart.high < 0, "depth-mup": apart.low > 0}
     drifts = {rule: answer.drift(rule, "depth") for rule in POWERS}
-    keeps = {rule: own.low > -MARGIN and own.high < MARGIN for rule, own in drifts.items()}
-    fails = {rule: own.low > MARGIN or own.high < -MARGIN or behind[rule] for rule, own in drifts.items()}
+    keeps = {rule: drift.low > -MARGIN and drift.high < MARGIN for rule, drift in drifts.items()}
+    fails = {rule: drift.low > MARGIN or drift.high < -MARGIN or behind[rule] for rule, drift in drifts.items()}
     for rule, other in (("complete-p", "depth-mup"), ("depth-mup", "complete-p")):
         if keeps[rule] and not behind[rule] and fails[other]:
             return POWERS[rule]
@@ -159,25 +159,25 @@ def measured(name: str) -> dict[str, Any]:
     with nfd.Sweep(f"build/muon-depth/{name}") as sweep:
         answer = nfd.transfer(family, given, [WIDTH], DEPTHS, RATES[name], rules=[*POWERS], seeds=SEEDS, sweep=sweep)
         lr = float(f"{answer.best('complete-p', WIDTH, DEPTHS[0]).value:.3g}")
-        print(answer, judged(answer), sep="\n", flush=True)
-        found: dict[str, Any] = {"answer": judged(answer), "lr": lr, "rules": {}}
+        print(answer, power_of_depth(answer), sep="\n", flush=True)
+        numbers: dict[str, Any] = {"answer": power_of_depth(answer), "lr": lr, "rules": {}}
         for rule in POWERS:
             looked = nfd.check(family.under(rule), given, [WIDTH], DEPTHS, lr, seeds=SEEDS, at=[10, STEPS], sweep=sweep)
             inner = [row for row in looked.table if "inner" in row["meter"]]
-            found["rules"][rule] = {"transfer": answer.of(rule).table, "check": inner}
+            numbers["rules"][rule] = {"transfer": answer.of(rule).table, "check": inner}
         if name == "gpt":
             fine = finer(family, given, sweep)
-            found["added"] = {"answer": judged(fine)} | {rule: fine.of(rule).table for rule in POWERS}
-    found["1/sqrt(L) over 1/L"] = {L: worse(answer, (WIDTH, L)).limits for L in DEPTHS}
-    return found
+            numbers["added"] = {"answer": power_of_depth(fine)} | {rule: fine.of(rule).table for rule in POWERS}
+    numbers["1/sqrt(L) over 1/L"] = {L: worse(answer, (WIDTH, L)).limits for L in DEPTHS}
+    return numbers
 
 
 def main(names: list[str]) -> None:
     """Measure the models, and write what was found."""
     for name in names or [*RATES]:
-        found = {name: measured(name)}
-        kept = json.loads(PAGE.read_text()) if PAGE.exists() else {}
-        PAGE.write_text(json.dumps(kept | found, indent=1) + "\n", encoding="utf-8")
+        measurement = {name: measured(name)}
+        stored = json.loads(PAGE.read_text()) if PAGE.exists() else {}
+        PAGE.write_text(json.dumps(stored | measurement, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -98,21 +98,21 @@ def rows() -> list[Row]:
     if not RUNS.exists():
         return []
     with RUNS.open(newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    return [{name: text if name == "part" else float(text) for name, text in row.items()} for row in found]
+        stored = list(csv.DictReader(file))
+    return [{name: text if name == "part" else float(text) for name, text in row.items()} for row in stored]
 
 
-def forecast(found: Sequence[Row]) -> Row:
+def forecast(measured: Sequence[Row]) -> Row:
     """Loss and rate of the targets, from the small runs alone: by the laws with their priors, and by the usual fit."""
-    whole = [row for row in found if row["part"] == "ladder"]
+    whole = [row for row in measured if row["part"] == "ladder"]
     deep = [row for row in whole if row["depth"] == 2]
-    asked = [row for row in found if row["part"] == "asked for"]
+    asked = [row for row in measured if row["part"] == "asked for"]
     laws = {
         name: fitted(runs)
         for name, runs in (("all shapes", whole), ("depth 2", deep), ("depth 2, and what it asked for", deep + asked))
     }
     rates = nfd.fit_transfer(whole, columns=SHAPE).law or nfd.RateLaw.of_sweeps()
-    told = list[Row]()
+    forecasts = list[Row]()
     for name, cell in targets().items():
         size = {"parameters": cell.parameters, "tokens": cell.tokens}
         losses = dict[str, Row]()
@@ -120,17 +120,17 @@ def forecast(found: Sequence[Row]) -> Row:
             usual = float(law.additive.loss(np.array([[*size.values()]]))[0])
             losses[runs] = law.at(**size).limits | {"refused": law.refused(**size), "additive": usual}
         rate = rates.at(**size, batch=cell.batch)
-        told.append({"target": name, "width": cell.width, "depth": cell.depth, **size, "batch": cell.batch})
-        told[-1] |= {"losses": losses, "rate": rate.rate.limits, "advised": float(f"{rate.advised:.3g}")}
-        told[-1] |= {"excess": rate.excess.limits}
+        forecasts.append({"target": name, "width": cell.width, "depth": cell.depth, **size, "batch": cell.batch})
+        forecasts[-1] |= {"losses": losses, "rate": rate.rate.limits, "advised": float(f"{rate.advised:.3g}")}
+        forecasts[-1] |= {"excess": rate.excess.limits}
     return {
         "python": platform.python_version(),
         "laws": {
             name: {"formula": law.formula, "residual": law.residual, "said": law.sentences, "notes": law.notes}
             for name, law in laws.items()
         },
-        "exponents": {name: own.limits for name, own in rates.exponents.items()},
-        "forecasts": told,
+        "exponents": {name: exponent.limits for name, exponent in rates.exponents.items()},
+        "forecasts": forecasts,
     }
 
 
@@ -157,17 +157,17 @@ def targets() -> dict[str, Cell]:
     }
 
 
-def compare(answer: Row, found: Sequence[Row]) -> Row:
+def compare(answer: Row, measured: Sequence[Row]) -> Row:
     """The forecasts with what was measured: the best run, and what the advised rate lost to it."""
     for row in answer["forecasts"]:
         place = ["target", *(row[name] for name in PLACE)]
-        runs = sorted([run["lr"], run["loss"]] for run in found if [run[name] for name in COLUMNS[:6]] == place)
+        runs = sorted([run["lr"], run["loss"]] for run in measured if [run[name] for name in COLUMNS[:6]] == place)
         if runs:
             rate, best = min(runs, key=lambda run: run[1])
             row |= {"runs": runs, "measured": best, "measured rate": rate}
             row |= {"measured excess": dict(runs)[row["advised"]] / best - 1}
-            for own in row["losses"].values():
-                own |= {"error": own["value"] / best - 1, "inside": own["low"] <= best <= own["high"]}
+            for limits in row["losses"].values():
+                limits |= {"error": limits["value"] / best - 1, "inside": limits["low"] <= best <= limits["high"]}
             # The ladder as designed.
             row |= {name: row["losses"]["all shapes"][name] for name in ("error", "inside")}
     return answer

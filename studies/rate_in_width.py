@@ -123,17 +123,17 @@ def setup(name: str) -> tuple[nfd.Family, nfd.Task]:
 
 def swept(name: str, sweep: nfd.Sweep) -> dict[int, Tensor]:
     """The losses ``[seeds, rates]`` of a case by width."""
-    (family, task) = setup(name)
-    (middle, step, _, seeds) = CASES[name]
+    family, task = setup(name)
+    middle, step, _, seeds = CASES[name]
     rates = [float(f"{middle * 2 ** (step * k):.4g}") for k in PLACES.tolist()]
     dense = 256 if name.startswith("muon") else 1024
-    found = dict[int, Tensor]()
+    losses_of = dict[int, Tensor]()
     for n, count in seeds.items():
         kind: Any = "dense" if n <= dense else "structured"
         trials = [nfd.Trial(family, task, n, DEPTH, s, lr, weights=kind) for s in range(count) for lr in rates]
         losses = [record.metrics["test_loss"] for record in sweep.run(trials, f"{name}, width {n}")]
-        found[n] = torch.tensor(losses, dtype=torch.float64).clamp_max(WORST).view(count, -1)
-    return found
+        losses_of[n] = torch.tensor(losses, dtype=torch.float64).clamp_max(WORST).view(count, -1)
+    return losses_of
 
 
 def curve(losses: Tensor, places: Tensor) -> Tensor:
@@ -156,8 +156,8 @@ def power(widths: Tensor, places: Tensor, errors: Tensor) -> Tensor:
 
     def misfit(log_p: float) -> float:
         design = torch.stack([torch.ones_like(widths), (widths / widths[0]) ** -math.exp(log_p)], 1) / errors[:, None]
-        left = design @ torch.linalg.lstsq(design, (places / errors)[:, None]).solution[:, 0] - places / errors
-        return float(left.square().sum())
+        residuals = design @ torch.linalg.lstsq(design, (places / errors)[:, None]).solution[:, 0] - places / errors
+        return float(residuals.square().sum())
 
     ends = [math.log(limit) for limit in LIMITS]
     return torch.tensor(math.exp(minimize_scalar(misfit, bounds=ends, method="bounded").x), dtype=torch.float64)
@@ -172,38 +172,47 @@ def word(p: Interval) -> str:
 
 def judge(losses: dict[int, Tensor], step: float) -> dict[str, Any]:
     """What the losses ``[seeds, rates]`` by width say, with the grid's step in doublings."""
-    own = {n: step * best(x) for n, x in losses.items()}
+    best_rates = {n: step * best(x) for n, x in losses.items()}
     means = [interval(lambda x: step * best(x.mean(0)), x) for x in losses.values()]
     widths, errors = torch.tensor([[n, m.stderr] for n, m in zip(losses, means, strict=True)], dtype=torch.float64).T
     p = interval(lambda *xs: power(widths, torch.stack([step * best(x.mean(0)) for x in xs]), errors), *losses.values())
-    lost = {n: float((x.abs() >= 2 * step).double().mean()) for n, x in own.items()}
-    kept = [n for n in losses if lost[n] <= LOST]
+    lost = {n: float((x.abs() >= 2 * step).double().mean()) for n, x in best_rates.items()}
+    resolved = [n for n in losses if lost[n] <= LOST]
 
     def slopes(*places: Tensor) -> Tensor:
-        spread = {n: x.std() for n, x in zip(kept, places, strict=True)}
-        parts = (kept, [n for n in kept if n <= TURN], [n for n in kept if n >= TURN])
+        spread = {n: x.std() for n, x in zip(resolved, places, strict=True)}
+        parts = (resolved, [n for n in resolved if n <= TURN], [n for n in resolved if n >= TURN])
         whole, below, above = (-log_slope(part, torch.stack([spread[n] for n in part])) for part in parts)
         return torch.stack([whole, below, above, above - below])
 
-    whole, below, above, turn = intervals(slopes, *(own[n] for n in kept))
+    whole, below, above, turn = intervals(slopes, *(best_rates[n] for n in resolved))
     calm = "it does not" if max(-turn.low, turn.high) <= 0.25 else "undecided"
     fits = LIMITS[0] * 1.01 < p.value < LIMITS[1] / 1.01
-    found: dict[str, Any] = {"mean": {"p": p.limits, "word": word(p)} if fits else {"word": "no power"}, "widths": []}
-    found["one network"] = {"p": whole.limits, "word": word(whole), "below": below.limits, "above": above.limits}
-    found["one network"] |= {"turn": turn.limits, "change": "it changes at 1,024" if turn.resolved else calm}
-    apart = [(own[n] - own[n].mean()).abs() * math.sqrt(len(own[n]) / (len(own[n]) - 1)) for n in kept]
-    sizes = torch.cat([torch.full_like(x, math.log(n)) for n, x in zip(kept, apart, strict=True)])
+    answer: dict[str, Any] = {"mean": {"p": p.limits, "word": word(p)} if fits else {"word": "no power"}, "widths": []}
+    answer["one network"] = {"p": whole.limits, "word": word(whole), "below": below.limits, "above": above.limits}
+    answer["one network"] |= {"turn": turn.limits, "change": "it changes at 1,024" if turn.resolved else calm}
+    apart = [
+        (best_rates[n] - best_rates[n].mean()).abs() * math.sqrt(len(best_rates[n]) / (len(best_rates[n]) - 1))
+        for n in resolved
+    ]
+    sizes = torch.cat([torch.full_like(x, math.log(n)) for n, x in zip(resolved, apart, strict=True)])
     alike = pooled_slope(sizes, -torch.cat(apart).clamp_min(1e-6).log(), torch.zeros_like(sizes))
-    found["one network"] |= {"every network alike": alike.limits}
+    answer["one network"] |= {"every network alike": alike.limits}
     widest = losses[max(losses)].mean(0)
     lowest = curve(widest, best(widest)[None])
     progress = NOTHING - lowest
     for n, m in zip(losses, means, strict=True):
-        cost = interval(lambda x: 100 * ((curve(widest, x / step) - lowest) / progress).mean(), own[n])
+        cost = interval(lambda x: 100 * ((curve(widest, x / step) - lowest) / progress).mean(), best_rates[n])
         tuned = 100 * (curve(widest, best(losses[n].mean(0))[None]) - lowest) / progress
-        row = {"width": n, "seeds": len(losses[n]), "log2 rate": m.limits, "sd": float(own[n].std()), "lost": lost[n]}
-        found["widths"].append(row | {"cost": cost.limits, "cost of the mean's": float(tuned)})
-    return found
+        row = {
+            "width": n,
+            "seeds": len(losses[n]),
+            "log2 rate": m.limits,
+            "sd": float(best_rates[n].std()),
+            "lost": lost[n],
+        }
+        answer["widths"].append(row | {"cost": cost.limits, "cost of the mean's": float(tuned)})
+    return answer
 
 
 def main() -> None:
@@ -211,8 +220,8 @@ def main() -> None:
     path = Path(__file__).parent / "rate_in_width.json"
     for name in sys.argv[1:] or CASES:
         with nfd.Sweep(f"build/rate_in_width/{name}") as sweep:
-            found = {name: judge(swept(name, sweep), CASES[name][1])}
-        results = (json.loads(path.read_text()) if path.exists() else {}) | found
+            answer = {name: judge(swept(name, sweep), CASES[name][1])}
+        results = (json.loads(path.read_text()) if path.exists() else {}) | answer
         path.write_text(json.dumps(results, indent=1) + "\n")
 
 

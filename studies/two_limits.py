@@ -48,14 +48,14 @@ def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), sam
     width = scaled(WIDTH, 16)
     count = scaled(NETWORKS, 4)
     particles = scaled(PARTICLES, 2 * samples + 2)
-    made = {
+    tables = {
         "agreement": agreement(x, y, depths, particles, width, count),
         "before training": initialisation(x, scaled(256, 16), scaled(8, 2)),
         "during training": convergence(x, y, width, count),
         "orders": commutation(x, y, width, count, scaled(288, 2)),
     }
-    print(*made.values(), sep="\n\n")
-    fill_page(page, made)
+    print(*tables.values(), sep="\n\n")
+    fill_page(page, tables)
 
 
 def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width: int, count: int) -> str:
@@ -64,7 +64,7 @@ def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width
     rows = list[str]()
     paired = list[Tensor]()
     for L in depths:
-        found = {
+        outputs = {
             "Definition 1": solutions(x, y, L, particles, count, eq5=False),
             "Eq. 5": solutions(x, y, L, particles, count, eq5=True),
             "independent": networks(x, y, L, width, count, "independent", "deferred"),
@@ -73,14 +73,14 @@ def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width
         }
         cells = []
         for name in names:
-            first, second = (found[part] for part in name.split(" - "))
+            first, second = (outputs[part] for part in name.split(" - "))
             same = name.startswith("Eq. 5")
             groups = (first - second,) if same else (first, second)
             cells.append("{:.4f} ({:.4f}), {:.1f}".format(*difference(*groups)))
-        paired.append((found["Eq. 5"] - found["Definition 1"])[:, None])
+        paired.append((outputs["Eq. 5"] - outputs["Definition 1"])[:, None])
         rows.append(f"| {L} | " + " | ".join(cells) + " |")
     head = f"| depth | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}"
-    size = f"The outputs of the standard network have RMS {rms(found['standard'].mean(0)):.2f}."
+    size = f"The outputs of the standard network have RMS {rms(outputs['standard'].mean(0)):.2f}."
     if len(depths) > 1:
         power = interval(lambda r: log_slope(depths, systematic(r)), torch.cat(paired, 1))
         size += f" What Eq. 5 adds falls as L^{power}."
@@ -117,12 +117,12 @@ def initialisation(x: Tensor, n: int, count: int) -> str:
     for name in ("relu", "tanh"):
         h, g = zip(*(errors_in_depth(x, name, n, seed, depths) for seed in range(count)), strict=True)
         for what, squares in (("`h_L`", torch.stack(h)), ("`g_0`", torch.stack(g))):
-            found = interval(lambda r: log_slope(depths, r.mean(0)), squares)
-            rows.setdefault(f"{what}, depths {', '.join(map(str, depths))}", []).append(str(found))
+            power = interval(lambda r: log_slope(depths, r.mean(0)), squares)
+            rows.setdefault(f"{what}, depths {', '.join(map(str, depths))}", []).append(str(power))
         squares = torch.stack([errors_in_width(x, name, L, seed, widths) for seed in range(4 * count)])
         for k, what in enumerate(("`h_L.h_L / n`", "`g_0.g_0 / n`")):
-            found = interval(lambda r: log_slope(widths, r.mean(0)), squares[:, k])
-            rows.setdefault(f"{what}, widths {', '.join(map(str, widths))}", []).append(str(found))
+            power = interval(lambda r: log_slope(widths, r.mean(0)), squares[:, k])
+            rows.setdefault(f"{what}, widths {', '.join(map(str, widths))}", []).append(str(power))
     return table(["mean square of", "relu", "tanh"], rows)
 
 

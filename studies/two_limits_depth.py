@@ -158,13 +158,13 @@ def counted(L: int) -> tuple[float, float]:
     return ours / L, theirs / L
 
 
-def found(depths: Sequence[int], differences: Tensor) -> dict[str, Any]:
+def size_and_power(depths: Sequence[int], differences: Tensor) -> dict[str, Any]:
     """The sizes of differences [R, depths, ...], noise subtracted, their power of L, and what is said of it."""
     power = interval(lambda r: log_slope(depths, systematic(r)), differences)
-    said = "vanishes" if power.high < -0.5 else "stays" if power.low > -0.5 else "undecided"
+    word = "vanishes" if power.high < -0.5 else "stays" if power.low > -0.5 else "undecided"
     shown = f"{power.value:+.2f}±{power.high - power.value:.2f}"
     sizes = [size.limits for size in intervals(systematic, differences)]
-    return {"sizes": [size["value"] for size in sizes], "bars": sizes, "power": shown, "said": said} | power.limits
+    return {"sizes": [size["value"] for size in sizes], "bars": sizes, "power": shown, "said": word} | power.limits
 
 
 def formula(depths: Sequence[int], sizes: Tensor) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def formula(depths: Sequence[int], sizes: Tensor) -> dict[str, Any]:
     return {"sizes": sizes.tolist(), "power": f"{log_slope(depths, sizes):+.2f}"}
 
 
-def kept(name: str, case: Case, measured: Callable[[int], Tensor]) -> Tensor:
+def stored(name: str, case: Case, measured: Callable[[int], Tensor]) -> Tensor:
     """What is measured of every seed, kept in files."""
     STORE.mkdir(parents=True, exist_ok=True)
     files = [STORE / f"{name}, {case.name}, {case.width}, {seed}.pt" for seed in range(SEEDS)]
@@ -182,10 +182,10 @@ def kept(name: str, case: Case, measured: Callable[[int], Tensor]) -> Tensor:
     return torch.stack([torch.load(file) for file in files])
 
 
-def judged(case: Case) -> dict[str, Any]:
+def case_numbers(case: Case) -> dict[str, Any]:
     """The powers of a case by the number of steps, and that of the closed form."""
-    differences = kept("apart", case, partial(apart, case))
-    after = {f"step {k}": found(case.depths, differences[:, :, i]) for i, k in enumerate(LOOKS)}
+    differences = stored("apart", case, partial(apart, case))
+    after = {f"step {k}": size_and_power(case.depths, differences[:, :, i]) for i, k in enumerate(LOOKS)}
     return {"formula, step 1": formula(case.depths, exact(case))} | after
 
 
@@ -201,11 +201,11 @@ def tables(numbers: dict[str, Any]) -> dict[str, str]:
         powers.setdefault(case.activation + (", cross-entropy" if case.outputs > 1 else ""), []).append(cell)
     powers["relu, cross-entropy"] = ["", *powers["relu, cross-entropy"], ""]
     looks = [f"step {k}" for k in LOOKS]
-    said = Counter(row[look]["said"] for row in (main, *cases.values()) for look in looks if look in row)
+    words = Counter(row[look]["said"] for row in (main, *cases.values()) for look in looks if look in row)
     measured = ", ".join(main[look]["power"] for look in looks if look in main)
     answer = (
         f"ReLU, $T = 1$: after 1, 5 and 40 steps the power is {measured}; the paper's is -1 or below, ours 0. Of all "
-        f"{said.total()}, {said['stays']} have their interval above -1/2, {said['vanishes']} below. What one "
+        f"{words.total()}, {words['stays']} have their interval above -1/2, {words['vanishes']} below. What one "
         f"layer answers has the power {main['one layer']['power']}, all layers together {main['all layers']['power']}."
     )
     depth = table(["", *(f"L = {MAIN.depths[i]}" for i in shown), "power"], rows)
@@ -216,14 +216,17 @@ def main() -> None:
     """Measure, and write what was found."""
     depths = MAIN.depths
     L = torch.tensor(MAIN.depths)
-    layer = kept("layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in depths]))[:, :, None]
+    layer = stored("layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in depths]))[:, :, None]
     ours, theirs = torch.tensor([counted(L) for L in depths], dtype=torch.float64).T
-    main = judged(MAIN) | {
-        "one layer": found(depths, layer), "by us": formula(depths, ours), "by Appendix F": formula(depths, theirs),
-        "all layers": found(depths, layer * L[:, None]), "all by us": formula(depths, ours * L),
+    main = case_numbers(MAIN) | {
+        "one layer": size_and_power(depths, layer),
+        "by us": formula(depths, ours),
+        "by Appendix F": formula(depths, theirs),
+        "all layers": size_and_power(depths, layer * L[:, None]),
+        "all by us": formula(depths, ours * L),
         "all by Appendix F": formula(depths, theirs * L),
-    }  # fmt: skip
-    numbers = {"main": main, "cases": {case.name: judged(case) for case in GRID}}
+    }
+    numbers = {"main": main, "cases": {case.name: case_numbers(case) for case in GRID}}
     write_text(NUMBERS, json.dumps(numbers, indent=1) + "\n")
     fill_page(PAGE, tables(numbers))
 

@@ -21,7 +21,7 @@ from benchmarks.kernels import recursion
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
 from makers import evidence, pictures, question_charts, real_ladders_page
-from makers.benchmarks_page import PAGE, made
+from makers.benchmarks_page import PAGE, tables_of
 from nfd.data import digits
 from nfd.runs.losses import cross_entropy
 from nfd.runs.trial import train
@@ -99,7 +99,7 @@ def test_the_command_prints_a_line_for_each_regression(
 
 
 def test_the_page_is_made_from_the_baseline() -> None:
-    tables = made(Result.read(BASELINE))
+    tables = tables_of(Result.read(BASELINE))
     assert len(tables) == PAGE.read_text().count("<!-- made: ")
     assert all(table in PAGE.read_text() for table in tables.values())
 
@@ -153,7 +153,7 @@ def test_the_power_of_depth_is_told_from_drifts_and_losses(
     ]
     for row in rows:
         row["loss"] += 0.002 * float(torch.randn((), generator=stream))
-    assert muon_depth.judged(nfd.fit_transfer(rows, guess=4.0)) == power
+    assert muon_depth.power_of_depth(nfd.fit_transfer(rows, guess=4.0)) == power
 
 
 # ---- what muP gives, and which part of it does -------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_powers_of_depth_are_told_apart() -> None:
     depths, noise = (4, 16, 64), torch.randn(8, 3, 16, generator=torch.Generator().manual_seed(0)) / 50
     for p, said in ((0.0, "stays"), (-1.0, "vanishes"), (-0.5, "undecided")):
         sizes = torch.tensor([float(L) ** p for L in depths])
-        assert two_limits_depth.found(depths, sizes[:, None] * (1 + noise))["said"] == said
+        assert two_limits_depth.size_and_power(depths, sizes[:, None] * (1 + noise))["said"] == said
 
 
 def test_a_layer_couples_as_the_derivation_counts() -> None:
