@@ -10,7 +10,6 @@ import json
 import math
 import textwrap
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NUMBERS = Path(__file__).parent / "numbers"
 OUT = ROOT / "docs/images"
-# Pixels of the column of names.
 SCALE = 1.4
+# Pixels of the column of names, and of text.
 NAMES = 178
 FONT = 11
 
@@ -68,10 +67,11 @@ def title(text: str) -> alt.Title:
 def covered(rows: Sequence[Row]) -> Any:
     """Every case as a tick, a line per kind; a dot and its bar for the lowest case of a kind."""
     counted = [row for row in rows if row["count"]]
-    least = [min(of_kind, key=share_of) for _, of_kind in groupby(sorted(counted, key=kind_of), kind_of)]
-    order = sorted(least, key=share_of)
+    least: dict[str, Row] = {}
+    for row in sorted(counted, key=measured_share):
+        least.setdefault(row["kind"], row)
     bars = []
-    for row in order:
+    for row in sorted(least.values(), key=lambda row: (measured_share(row), row["kind"])):
         interval = share(row["measured"] * row["count"], row["count"])
         ends = {name: 100 * getattr(interval, name) for name in ("value", "low", "high")}
         bars.append({"name": row["kind"]} | ends)
@@ -91,14 +91,9 @@ def covered(rows: Sequence[Row]) -> Any:
     return named(bars, x, behind).properties(title=title(finding))
 
 
-def share_of(row: Row) -> float:
-    """Of intervals that contain the truth."""
+def measured_share(row: Row) -> float:
+    """The share of intervals that contain the truth."""
     return float(row["measured"])
-
-
-def kind_of(row: Row) -> str:
-    """Of an interval."""
-    return str(row["kind"])
 
 
 # What is faster, a column of the baseline and the names of its rows.
@@ -118,13 +113,14 @@ def faster(result: Result) -> Any:
         for row in result.parts[part]:
             ratio: Ratio = row[column]
             interval = ratio.interval
-            # Of one round, none.
+            # A ratio of one round has no interval.
             ends = {"low": interval.low, "high": interval.high} if math.isfinite(interval.low) else {}
             label = name.format(**row | {"kind": str(row.get("kind")).upper()})
             rows.append({"name": label, "value": interval.value} | ends)
     axis = alt.Axis(values=[1, 3, 10, 30, 100, 300], title="times as fast as the opponent")
     x = alt.X("value:Q", scale=alt.Scale(type="log", domain=[1, 500], nice=False), axis=axis)
-    dense, kernels = ([row["value"] for row in part] for part in (rows[:4], rows[5:]))
+    dense = [row["value"] for row in rows[:4]]
+    kernels = [row["value"] for row in rows[5:]]
     finding = (
         f"Wide networks train {min(dense):.0f} to {max(dense):.0f} times faster than dense ones, "
         f"kernels are {min(kernels):.0f} to {max(kernels):.0f} times as fast"
@@ -134,37 +130,51 @@ def faster(result: Result) -> Any:
 
 def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
     """False alarms and misses against the span of sizes, after so many steps; a line per number of seeds."""
-    panels = []
-    shapes = {2: ("circle", INK, [1, 0]), 3: ("square", COLOURS[0], [4, 2]), 4: ("triangle-up", COLOURS[1], [1, 2])}
-    for what, label in (("misses", "misses"), ("alarms", "false alarms")):
-        layers = []
-        for seeds, (shape, colour, dash) in shapes.items():
-            points = []
-            for row in (row for row in rows if row["seeds"] == seeds):
-                value, low, high = (float(part.strip("[],")) for part in row[f"{what}, {looked} steps"].split())
-                factor = int(row["sizes span"].split()[-1])
-                points.append({"factor": factor * 1.07 ** (seeds - 3), "value": value, "low": low, "high": high})
-            x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1.7, 19], nice=False),
-                      axis=alt.Axis(values=[2, 4, 8, 16], title="largest size over smallest"))  # fmt: skip
-            y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 50]), axis=alt.Axis(values=[0, 10, 25, 50], title=None))
-            base = chart(points).encode(x=x)
-            layers += [
-                base.mark_line(color=colour, strokeDash=dash, strokeWidth=1.5).encode(y=y),
-                base.mark_rule(color=colour, strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q"),
-                base.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1).encode(y=y),
-            ]
-            # Where there is room for a key.
-            if what == "alarms":
-                key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
-                layers.append(key.mark_point(color=colour, filled=True, shape=shape, size=40, opacity=1))
-                layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
-        panels.append(alt.layer(*layers).properties(width=140, height=150, title=title(f"{label}, %")))
-    by = {(row["sizes span"], row["seeds"]): row[f"misses, {looked} steps"].split()[0] for row in rows}
-    near, far = (by[f"a factor of {factor}", 3] for factor in (2, 8))
-    finding = title(
-        f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8"
-    )
-    return alt.hconcat(*panels, spacing=10).properties(title=finding)
+    misses = f"misses, {looked} steps"
+    alarms = f"alarms, {looked} steps"
+    panels = [
+        errors(rows, misses).properties(width=140, height=150, title=title("misses, %")),
+        errors(rows, alarms, has_key=True).properties(width=140, height=150, title=title("false alarms, %")),
+    ]
+    missed = {(row["sizes span"], row["seeds"]): row[misses].split()[0] for row in rows}
+    near = missed["a factor of 2", 3]
+    far = missed["a factor of 8", 3]
+    finding = f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8"
+    return alt.hconcat(*panels, spacing=10).properties(title=title(finding))
+
+
+# Shape, colour and dash of a number of seeds.
+SEEDS = {2: ("circle", INK, [1, 0]), 3: ("square", COLOURS[0], [4, 2]), 4: ("triangle-up", COLOURS[1], [1, 2])}
+
+
+def errors(rows: Sequence[Row], column: str, *, has_key: bool = False) -> Any:
+    """A column of errors in percent against the span of sizes, and a key where there is room for it."""
+    span = alt.Axis(values=[2, 4, 8, 16], title="largest size over smallest")
+    percent = alt.Axis(values=[0, 10, 25, 50], title=None)
+    x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1.7, 19], nice=False), axis=span)
+    y = alt.Y("value:Q", scale=alt.Scale(domain=[0, 50]), axis=percent)
+    layers = []
+    for seeds, (shape, colour, dash) in SEEDS.items():
+        points = [point(row, column) for row in rows if row["seeds"] == seeds]
+        base = chart(points).encode(x=x)
+        mark: Row = {"color": colour, "filled": True, "shape": shape, "size": 40, "opacity": 1}
+        layers += [
+            base.mark_line(color=colour, strokeDash=dash, strokeWidth=1.5).encode(y=y),
+            base.mark_rule(color=colour, strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q"),
+            base.mark_point(**mark).encode(y=y),
+        ]
+        if has_key:
+            key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
+            layers.append(key.mark_point(**mark))
+            layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
+    return alt.layer(*layers)
+
+
+def point(row: Row, column: str) -> Row:
+    """A cell ``2 [1, 5]`` as a point with its interval, moved aside so that numbers of seeds do not overlap."""
+    value, low, high = (float(part.strip("[],")) for part in row[column].split())
+    factor = int(row["sizes span"].split()[-1])
+    return {"factor": factor * 1.07 ** (row["seeds"] - 3), "value": value, "low": low, "high": high}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -186,16 +196,20 @@ def epochs() -> Any:
     return panel(title, rows, "width n", "test error, %", grey, "semilogarithmic")
 
 
+def bar(row: dict[str, str], value: str) -> Row:
+    """The ends of a bar and the point on it, by the names of columns of a CSV."""
+    return {"y": float(row[value]), "low": float(row["low"]), "high": float(row["high"])}
+
+
 def ladders() -> Any:
     """Best rates of a GPT by width, under a plan and under PyTorch's defaults."""
     names = {"AdamW, mup, complete-p, depth-mup": "a plan", "AdamW, standard": "PyTorch"}
-    rows = [
-        {"series": label, "x": int(row["at"].split()[1])}
-        | {to: float(row[of]) for to, of in (("y", "value"), ("low", "low"), ("high", "high"))}
-        for name, label in names.items()
-        for row in read(DOCS / "transformers.csv")
-        if row["ladder"] == f"{name}, width 64 to 256" and row["quantity"] == "best rate"
-    ]
+    every = read(DOCS / "transformers.csv")
+    rows = list[Row]()
+    for name, label in names.items():
+        ladder = f"{name}, width 64 to 256"
+        best = [row for row in every if row["ladder"] == ladder and row["quantity"] == "best rate"]
+        rows += [{"series": label, "x": int(row["at"].split()[1])} | bar(row, "value") for row in best]
     return panel("Under a plan the best rate stays,\nunder PyTorch's defaults it falls", rows, "width", "best rate")
 
 
@@ -203,8 +217,10 @@ def wide() -> Any:
     """Losses of a GPT under Muon by width, and the limit of a law of the dense ones."""
     rows = list[Row]()
     every = read(OUT / "wide-gpt.csv")
-    for weights, width in sorted({(row["weights"], int(row["width"])) for row in every}):
-        losses = [float(r["loss"]) for r in every if (r["weights"], int(r["width"])) == (weights, width)]
+    by_network: dict[tuple[str, int], list[float]] = {}
+    for row in every:
+        by_network.setdefault((row["weights"], int(row["width"])), []).append(float(row["loss"]))
+    for (weights, width), losses in sorted(by_network.items()):
         interval = mean(torch.tensor(losses, dtype=torch.float64))
         ends = {"low": interval.low, "high": interval.high} if len(losses) > 2 else {}
         rows.append({"series": weights, "x": width, "y": interval.value} | ends)
@@ -236,8 +252,7 @@ def million() -> Any:
 def rates() -> Any:
     """Panel d of Fig. 5: losses by rate, of every depth at the larger width."""
     rows = [
-        {"series": f"depth {row['depth']}", "depth": float(row["depth"]), "x": float(row["eta_c"])}
-        | {to: float(row[of]) for to, of in (("y", "loss"), ("low", "low"), ("high", "high"))}
+        {"series": f"depth {row['depth']}", "depth": float(row["depth"]), "x": float(row["eta_c"])} | bar(row, "loss")
         for row in read(NUMBERS / "figure-5d.csv")
         if row["width"] == "128"
     ]
