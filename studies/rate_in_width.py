@@ -40,6 +40,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -173,46 +174,87 @@ def word(p: Interval) -> str:
 def judge(losses: dict[int, Tensor], step: float) -> dict[str, Any]:
     """What the losses ``[seeds, rates]`` by width say, with the grid's step in doublings."""
     best_rates = {n: step * best(x) for n, x in losses.items()}
-    means = [interval(lambda x: step * best(x.mean(0)), x) for x in losses.values()]
-    widths, errors = torch.tensor([[n, m.stderr] for n, m in zip(losses, means, strict=True)], dtype=torch.float64).T
-    p = interval(lambda *xs: power(widths, torch.stack([step * best(x.mean(0)) for x in xs]), errors), *losses.values())
+    means = {n: interval(lambda x: step * best(x.mean(0)), x) for n, x in losses.items()}
     lost = {n: float((x.abs() >= 2 * step).double().mean()) for n, x in best_rates.items()}
-    resolved = [n for n in losses if lost[n] <= LOST]
+    resolved = {n: x for n, x in best_rates.items() if lost[n] <= LOST}
+    cost_of = partial(cost_in_widest, losses[max(losses)].mean(0))
+    rows = []
+    for n, x in losses.items():
+        cost = interval(lambda rates: cost_of(rates / step), best_rates[n])
+        tuned = cost_of(best(x.mean(0))[None])
+        row = {"width": n, "seeds": len(x), "log2 rate": means[n].limits, "sd": float(best_rates[n].std())}
+        rows.append(row | {"lost": lost[n], "cost": cost.limits, "cost of the mean's": float(tuned)})
+    return {"mean": of_mean(losses, means, step), "widths": rows, "one network": of_networks(resolved)}
+
+
+def of_mean(losses: dict[int, Tensor], means: dict[int, Interval], step: float) -> dict[str, Any]:
+    """How fast the best rates of mean losses converge."""
+    rows = [[n, mean.stderr] for n, mean in means.items()]
+    widths, errors = torch.tensor(rows, dtype=torch.float64).T
+
+    def fitted(*each: Tensor) -> Tensor:
+        places = torch.stack([step * best(x.mean(0)) for x in each])
+        return power(widths, places, errors)
+
+    p = interval(fitted, *losses.values())
+    if LIMITS[0] * 1.01 < p.value < LIMITS[1] / 1.01:
+        return {"p": p.limits, "word": word(p)}
+    return {"word": "no power"}
+
+
+def of_networks(best_rates: dict[int, Tensor]) -> dict[str, Any]:
+    """How fast the best rates of single networks, by width, come to that of the mean loss."""
+    widths = list(best_rates)
+    narrow = [n for n in widths if n <= TURN]
+    wide = [n for n in widths if n >= TURN]
 
     def slopes(*places: Tensor) -> Tensor:
-        spread = {n: x.std() for n, x in zip(resolved, places, strict=True)}
-        parts = (resolved, [n for n in resolved if n <= TURN], [n for n in resolved if n >= TURN])
-        whole, below, above = (-log_slope(part, torch.stack([spread[n] for n in part])) for part in parts)
+        spread = {n: x.std() for n, x in zip(widths, places, strict=True)}
+        whole, below, above = (
+            -log_slope(part, torch.stack([spread[n] for n in part])) for part in (widths, narrow, wide)
+        )
         return torch.stack([whole, below, above, above - below])
 
-    whole, below, above, turn = intervals(slopes, *(best_rates[n] for n in resolved))
-    calm = "it does not" if max(-turn.low, turn.high) <= 0.25 else "undecided"
-    fits = LIMITS[0] * 1.01 < p.value < LIMITS[1] / 1.01
-    answer: dict[str, Any] = {"mean": {"p": p.limits, "word": word(p)} if fits else {"word": "no power"}, "widths": []}
-    answer["one network"] = {"p": whole.limits, "word": word(whole), "below": below.limits, "above": above.limits}
-    answer["one network"] |= {"turn": turn.limits, "change": "it changes at 1,024" if turn.resolved else calm}
-    apart = [
-        (best_rates[n] - best_rates[n].mean()).abs() * math.sqrt(len(best_rates[n]) / (len(best_rates[n]) - 1))
-        for n in resolved
-    ]
-    sizes = torch.cat([torch.full_like(x, math.log(n)) for n, x in zip(resolved, apart, strict=True)])
-    alike = pooled_slope(sizes, -torch.cat(apart).clamp_min(1e-6).log(), torch.zeros_like(sizes))
-    answer["one network"] |= {"every network alike": alike.limits}
-    widest = losses[max(losses)].mean(0)
+    whole, below, above, turn = intervals(slopes, *best_rates.values())
+    return {
+        "p": whole.limits,
+        "word": word(whole),
+        "below": below.limits,
+        "above": above.limits,
+        "turn": turn.limits,
+        "change": change_of(turn),
+        "every network alike": every_network_alike(best_rates).limits,
+    }
+
+
+def change_of(turn: Interval) -> str:
+    """Whether the power changes at 1,024, by the criteria above."""
+    if turn.resolved:
+        return "it changes at 1,024"
+    return "it does not" if max(-turn.low, turn.high) <= 0.25 else "undecided"
+
+
+def every_network_alike(best_rates: dict[int, Tensor]) -> Interval:
+    """The power of the distances of single networks from the mean of their width, every network alike."""
+    distances = list[Tensor]()
+    log_widths = list[Tensor]()
+    for n, x in best_rates.items():
+        distances.append((x - x.mean()).abs() * math.sqrt(len(x) / (len(x) - 1)))
+        log_widths.append(torch.full_like(x, math.log(n)))
+    sizes = torch.cat(log_widths)
+    return pooled_slope(sizes, -torch.cat(distances).clamp_min(1e-6).log(), torch.zeros_like(sizes))
+
+
+def cost_in_widest(widest: Tensor, places: Tensor) -> Tensor:
+    """What rates lose in the widest networks, in percent of the progress there, in the mean.
+
+    Args:
+        widest: mean losses ``[rates]`` of these networks.
+        places: of the rates, in steps of the grid.
+    """
     lowest = curve(widest, best(widest)[None])
     progress = NOTHING - lowest
-    for n, m in zip(losses, means, strict=True):
-        cost = interval(lambda x: 100 * ((curve(widest, x / step) - lowest) / progress).mean(), best_rates[n])
-        tuned = 100 * (curve(widest, best(losses[n].mean(0))[None]) - lowest) / progress
-        row = {
-            "width": n,
-            "seeds": len(losses[n]),
-            "log2 rate": m.limits,
-            "sd": float(best_rates[n].std()),
-            "lost": lost[n],
-        }
-        answer["widths"].append(row | {"cost": cost.limits, "cost of the mean's": float(tuned)})
-    return answer
+    return 100 * ((curve(widest, places) - lowest) / progress).mean()
 
 
 def main() -> None:
@@ -221,8 +263,8 @@ def main() -> None:
     for name in sys.argv[1:] or CASES:
         with nfd.Sweep(f"build/rate_in_width/{name}") as sweep:
             answer = {name: judge(swept(name, sweep), CASES[name][1])}
-        results = (json.loads(path.read_text()) if path.exists() else {}) | answer
-        path.write_text(json.dumps(results, indent=1) + "\n")
+        stored = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(stored | answer, indent=1) + "\n")
 
 
 if __name__ == "__main__":

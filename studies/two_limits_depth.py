@@ -161,7 +161,11 @@ def counted(L: int) -> tuple[float, float]:
 def size_and_power(depths: Sequence[int], differences: Tensor) -> dict[str, Any]:
     """The sizes of differences [R, depths, ...], noise subtracted, their power of L, and what is said of it."""
     power = interval(lambda r: log_slope(depths, systematic(r)), differences)
-    word = "vanishes" if power.high < -0.5 else "stays" if power.low > -0.5 else "undecided"
+    word = "undecided"
+    if power.high < -0.5:
+        word = "vanishes"
+    elif power.low > -0.5:
+        word = "stays"
     shown = f"{power.value:+.2f}±{power.high - power.value:.2f}"
     sizes = [size.limits for size in intervals(systematic, differences)]
     return {"sizes": [size["value"] for size in sizes], "bars": sizes, "power": shown, "said": word} | power.limits
@@ -193,23 +197,41 @@ def tables(numbers: dict[str, Any]) -> dict[str, str]:
     """The answer and the tables of the page."""
     main = numbers["main"]
     cases = numbers["cases"]
-    shown = [MAIN.depths.index(L) for L in (4, 32, 512)]
-    rows = {name: [*(f"{row['sizes'][i]:.2g}" for i in shown), row["power"]] for name, row in main.items()}
-    powers: dict[str, list[str]] = {}
-    for case in GRID:
-        cell = ", ".join(row["power"] for row in cases[case.name].values())
-        powers.setdefault(case.activation + (", cross-entropy" if case.outputs > 1 else ""), []).append(cell)
-    powers["relu, cross-entropy"] = ["", *powers["relu, cross-entropy"], ""]
     looks = [f"step {k}" for k in LOOKS]
-    words = Counter(row[look]["said"] for row in (main, *cases.values()) for look in looks if look in row)
+    words = Counter[str]()
+    for case in (main, *cases.values()):
+        words.update(case[look]["said"] for look in looks if look in case)
     measured = ", ".join(main[look]["power"] for look in looks if look in main)
     answer = (
         f"ReLU, $T = 1$: after 1, 5 and 40 steps the power is {measured}; the paper's is -1 or below, ours 0. Of all "
         f"{words.total()}, {words['stays']} have their interval above -1/2, {words['vanishes']} below. What one "
         f"layer answers has the power {main['one layer']['power']}, all layers together {main['all layers']['power']}."
     )
-    depth = table(["", *(f"L = {MAIN.depths[i]}" for i in shown), "power"], rows)
-    return {"answer": answer, "depth": depth, "powers": table(["", "T = 0.5", "T = 1", "T = 2"], powers)}
+    return {"answer": answer, "depth": by_depth(main), "powers": by_case(cases)}
+
+
+def by_depth(rows: dict[str, Any]) -> str:
+    """The sizes of differences at some depths, and their powers."""
+    shown = (4, 32, 512)
+    places = [MAIN.depths.index(L) for L in shown]
+    cells = {}
+    for name, row in rows.items():
+        cells[name] = [*(f"{row['sizes'][place]:.2g}" for place in places), row["power"]]
+    return table(["", *(f"L = {L}" for L in shown), "power"], cells)
+
+
+def by_case(cases: dict[str, Any]) -> str:
+    """The powers of all cases: a row for each activation, a column for each horizon."""
+    powers: dict[str, list[str]] = {}
+    for case in GRID:
+        name = case.activation
+        if case.outputs > 1:
+            name += ", cross-entropy"
+        cell = ", ".join(row["power"] for row in cases[case.name].values())
+        powers.setdefault(name, []).append(cell)
+    # It has one horizon, T = 1.
+    powers["relu, cross-entropy"] = ["", *powers["relu, cross-entropy"], ""]
+    return table(["", "T = 0.5", "T = 1", "T = 2"], powers)
 
 
 def main() -> None:
