@@ -37,15 +37,16 @@ from nfd.meters.verdict import is_fault, rows
 PAGE, NUMBERS = (Path(__file__).parents[1] / f"docs/verdicts.{kind}" for kind in ("md", "json"))
 AT = (3, 10, 60)
 SEEDS = 8
-# Of sizes; of seeds.
+# Checks are judged over these factors of size and with these numbers of seeds.
 FACTORS = (2, 4, 8, 16)
 FEWER = (2, 3, 4)
-# Outputs.
+# Outputs of networks on digits and on bytes.
 _CLASSES = 10
 _BYTES = 97
-# Where the other axis is checked; of attention.
+# The size along the axis that is not checked.
 _DEPTH = 3
 _WIDTH = 64
+# The width of a head of attention.
 _HEAD = 16
 Batches = list[tuple[Tensor, Tensor]]
 Groups = list[dict[str, Any]]
@@ -320,24 +321,24 @@ class Tables:
 
     def __init__(self, networks: Bank) -> None:
         self.networks = networks
-        self._known: dict[tuple[Any, ...], list[Row]] = {}
+        self._judged: dict[tuple[Any, ...], list[Row]] = {}
 
     def of(self, case: Case, factor: int, seeds: int, step: int) -> Iterator[list[list[Row]]]:
         """For every group of seeds, the tables of the windows of sizes that span the factor."""
         sizes = sorted({run[case.axis] for run in self.networks[case]})
-        windows = [[n for n in sizes if first <= n <= factor * first] for first in sizes if factor * first in sizes]
+        windows = [window(sizes, first, factor) for first in sizes if factor * first in sizes]
         for group in range(SEEDS // seeds):
-            yield [self._table(case, window, range(group * seeds, (group + 1) * seeds), step) for window in windows]
+            of_group = range(group * seeds, (group + 1) * seeds)
+            yield [self._table(case, window, of_group, step) for window in windows]
 
     def _table(self, case: Case, sizes: list[int], seeds: range, step: int) -> list[Row]:
         key = case, *sizes, seeds, step
-        if key not in self._known:
-            runs = [
-                r for r in self.networks[case] if r[case.axis] in sizes and r["seed"] in seeds and r["step"] == step
-            ]
+        if key not in self._judged:
+            at_step = [run for run in self.networks[case] if run["step"] == step]
+            runs = [run for run in at_step if run[case.axis] in sizes and run["seed"] in seeds]
             of = {"width": [_WIDTH], "depth": [_DEPTH], case.axis: sizes}
-            self._known[key] = rows(runs, of, case.axis, case.rule)
-        return self._known[key]
+            self._judged[key] = rows(runs, of, case.axis, case.rule)
+        return self._judged[key]
 
     def wrong(
         self, cases: Iterable[Case], factor: int = 8, seeds: int = 3, steps: Sequence[int] = AT, judge: Judge = is_fault
@@ -348,20 +349,34 @@ class Tables:
         """
         parts = []
         for case in cases:
-            looks = [tables for step in steps for tables in self.of(case, factor, seeds, step)]
-            errors = [[any(map(judge, table)) != bool(case.fault) for table in tables] for tables in looks]
-            groups = SEEDS // seeds
-            parts += [fmean(fmean(of_tables) for of_tables in errors[group::groups]) for group in range(groups)]
+            by_step = [self._errors(case, factor, seeds, step, judge) for step in steps]
+            parts += [fmean(of_group) for of_group in zip(*by_step, strict=True)]
         return share(sum(parts), len(parts))
+
+    def _errors(self, case: Case, factor: int, seeds: int, step: int, judge: Judge) -> list[float]:
+        """The share of a case's checks that are wrong after a step, for every group of seeds."""
+        is_broken = bool(case.fault)
+        shares = []
+        for tables in self.of(case, factor, seeds, step):
+            alarms = [any(map(judge, table)) for table in tables]
+            shares.append(fmean(alarm != is_broken for alarm in alarms))
+        return shares
+
+
+def window(sizes: Sequence[int], first: int, factor: int) -> list[int]:
+    """The sizes from the first one to ``factor`` times as much."""
+    return [n for n in sizes if first <= n <= factor * first]
 
 
 def beyond(clear: float, small: float) -> Judge:
     """The judgement by other thresholds: of the exponent, and of its interval."""
 
     def judge(row: Row) -> bool:
-        falls = (row["slope"] < -clear, row["high"] < -small)
-        grows = (row["slope"] > clear, row["low"] > small)
-        return row["verdict"] != "LIMIT" and (all(grows) or (all(falls) and row["meter"] != "loss"))
+        if row["verdict"] == "LIMIT":
+            return False
+        grows = row["slope"] > clear and row["low"] > small
+        falls = row["slope"] < -clear and row["high"] < -small
+        return grows or (falls and row["meter"] != "loss")
 
     return judge
 
@@ -399,9 +414,12 @@ def by_situation(tables: Tables) -> list[Row]:
 def by_threshold(tables: Tables) -> list[Row]:
     """A row per pair of thresholds: both errors at a factor of 8 and three seeds, on both halves of the cases."""
     halves = {"chosen on": CASES[::2], "held out": CASES[1::2]}
-    judges = {f"{clear:.2f}, {small:g}": beyond(clear, small) for clear in (0.25, 1 / 3) for small in (0.1, 0.15, 0.2)}
+    judges: dict[str, Judge] = {"this rule": is_fault, "without LIMIT": without_limits}
+    for clear in (0.25, 1 / 3):
+        for small in (0.1, 0.15, 0.2):
+            judges[f"{clear:.2f}, {small:g}"] = beyond(clear, small)
     table = []
-    for name, judge in ({"this rule": is_fault, "without LIMIT": without_limits} | judges).items():
+    for name, judge in judges.items():
         row: Row = {"exponent, interval beyond": name}
         for half, cases in halves.items():
             for what, of_half in zip(("alarms", "misses"), split(cases), strict=True):
@@ -431,25 +449,28 @@ def by_kind(tables: Tables) -> list[Row]:
 
 def by_case(tables: Tables) -> list[Row]:
     """A row per case that is wrong more than once in 20, at a factor of 8 and three seeds."""
-    shares = {case: tables.wrong([case]).value for case in tables.networks}
-    return [
-        {"model": c.model, "rule": c.rule, "optimizer": c.optimizer, "rate": c.lr, "axis": c.axis,
-         "fault": c.fault or "sound", "wrong": f"{100 * value:.0f} %"}
-        for c, value in shares.items() if value > 0.05
-    ]  # fmt: skip
+    table = []
+    for case in tables.networks:
+        wrong = tables.wrong([case]).value
+        if wrong > 0.05:
+            setting = {"model": case.model, "rule": case.rule, "optimizer": case.optimizer, "rate": case.lr}
+            table.append(setting | {"axis": case.axis, "fault": case.fault or "sound", "wrong": f"{100 * wrong:.0f} %"})
+    return table
 
 
 def by_suspects(cases: Iterable[Case] = CASES) -> list[Row]:
-    """In how many checks in width of sound and of broken networks a tensor is a suspect, at a factor of 8 and three
-    seeds; the networks are trained anew."""
-    in_width = [case for case in cases if case.axis == "width" and not case.of_paper]
+    """Count the checks in width in which a tensor is a suspect, for sound and for broken networks.
+
+    Checks span a factor of 8 and have three seeds; their networks are trained anew.
+    """
+    sound, broken = split(case for case in cases if case.axis == "width" and not case.of_paper)
     table = []
-    for kind, of_kind in (
-        ("sound", [c for c in in_width if not c.fault]),
-        ("broken", [c for c in in_width if c.fault]),
-    ):
-        counts = {step: sum(bool(c.check(3, c.sizes[:4], (step,)).suspects) for c in of_kind) for step in AT}
-        table.append({"networks": kind} | {f"{step} steps": f"{n} of {len(of_kind)}" for step, n in counts.items()})
+    for kind, of_kind in (("sound", sound), ("broken", broken)):
+        row: Row = {"networks": kind}
+        for step in AT:
+            checks = [case.check(3, case.sizes[:4], (step,)) for case in of_kind]
+            row[f"{step} steps"] = f"{sum(bool(check.suspects) for check in checks)} of {len(of_kind)}"
+        table.append(row)
     return table
 
 
@@ -468,6 +489,13 @@ def write(tables: Mapping[str, Sequence[Row]]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = Tables(bank(Path(sys.argv[1])))
-    judged = (by_situation(found), by_kind(found), by_suspects(), by_threshold(found), by_case(found))
-    write(dict(zip(("situations", "kinds", "suspects", "thresholds", "cases"), judged, strict=True)))
+    checks = Tables(bank(Path(sys.argv[1])))
+    write(
+        {
+            "situations": by_situation(checks),
+            "kinds": by_kind(checks),
+            "suspects": by_suspects(),
+            "thresholds": by_threshold(checks),
+            "cases": by_case(checks),
+        }
+    )
