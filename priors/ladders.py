@@ -27,7 +27,7 @@ FACTORS = (10, 30, 100, 300)
 # Of a factor as it is.
 BINS = {10: (8, 18), 30: (18, 45), 100: (45, 150), 300: (150, 500)}
 REFERENCE = 3e8, 6e9
-# Runs of a ladder.
+# The fewest runs of a ladder that are fitted.
 FEWEST = 6
 # Of a ladder without targets: the share of its largest compute from which runs are targets.
 TOP = 0.5
@@ -85,7 +85,7 @@ def read(folder: Path) -> list[Ladder]:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
         if "kind" not in rows[0]:
-            # Sweeps of rates.
+            # A sweep of rates.
             continue
         flops = np.array([float(row["C"]) for row in rows])
         target = np.array([row["kind"] == "target" for row in rows])
@@ -213,18 +213,17 @@ class Forecast:
 def weights_of(forecasts: Sequence[Forecast]) -> Array:
     """Weights of all targets: groups count alike, in a group its cases, in a case its targets."""
     groups = [one.case.ladder.group for one in forecasts]
-    return np.concatenate(
-        [
-            np.full(len(one.truth), 1 / groups.count(group) / len(one.truth))
-            for one, group in zip(forecasts, groups, strict=True)
-        ]
-    )
+    weights = []
+    for one, group in zip(forecasts, groups, strict=True):
+        count = len(one.truth)
+        weights.append(np.full(count, 1 / groups.count(group) / count))
+    return np.concatenate(weights)
 
 
 # The shape of intervals was chosen by looking at all held-out errors, of which eleven groups tell too little: likeliest
 # values jumped by a factor of 7 from one fold to the next. With this one, q is near that of a normal distribution.
 SHAPE = Calibration(tau=0.005, kappa=0.02)
-# Of targets; of the targets of a ladder, in as many of the ladders.
+# The share of all targets that intervals hold, and the share of a ladder's targets in as many of the ladders.
 COVERED = 0.95
 MOST = 0.9
 
@@ -320,9 +319,8 @@ def row_of(one: Forecast, calibration: Calibration) -> dict[str, Any]:
     half = half_widths(one, calibration)
     sizes = case.ladder.sizes
     losses = case.ladder.losses
-    wide = bool(2 * np.median(half) > REFUSED)
-    untuned = one.scatter > UNTUNED
     plain = np.log(fit_additive(sizes[case.fitted], losses[case.fitted]).loss(sizes[case.ladder.target]))
+    why = refusal(one, half)
     return {
         "ladder": case.ladder.name,
         "group": case.ladder.group,
@@ -334,24 +332,31 @@ def row_of(one: Forecast, calibration: Calibration) -> dict[str, Any]:
         "plain": 100 * float(np.median(np.abs(plain - one.truth))),
         "covered": float(np.mean(one.error <= half)),
         "scatter": 100 * one.scatter,
-        "accepted": not (wide or untuned),
-        "why": f"its interval is wider than {REFUSED:.0%}"
-        if wide
-        else f"its runs scatter by more than {UNTUNED:.1%}"
-        if untuned
-        else None,
+        "accepted": why is None,
+        "why": why,
         "fit": np.stack([case.ladder.flops, losses], -1)[case.fitted].tolist(),
-        "targets": [
-            dict(zip(("parameters", "tokens", "flops", "loss", "forecast", "low", "high", "plain"), row, strict=True))
-            for row in np.column_stack(
-                [
-                    sizes[case.ladder.target],
-                    case.ladder.flops[case.ladder.target],
-                    np.exp(np.column_stack([one.truth, one.middle, one.middle - half, one.middle + half, plain])),
-                ]
-            ).tolist()
-        ],
+        "targets": targets_of(one, half, plain),
     }
+
+
+def refusal(one: Forecast, half: Array) -> str | None:
+    """Why the forecast of a case is refused; None where it is accepted."""
+    if 2 * np.median(half) > REFUSED:
+        return f"its interval is wider than {REFUSED:.0%}"
+    if one.scatter > UNTUNED:
+        return f"its runs scatter by more than {UNTUNED:.1%}"
+    return None
+
+
+def targets_of(one: Forecast, half: Array, plain: Array) -> list[dict[str, float]]:
+    """The targets of a case: what they are, their losses, the forecasts with their limits, and the usual fit's."""
+    ladder = one.case.ladder
+    sizes = ladder.sizes[ladder.target]
+    flops = ladder.flops[ladder.target]
+    log_losses = np.column_stack([one.truth, one.middle, one.middle - half, one.middle + half, plain])
+    names = ("parameters", "tokens", "flops", "loss", "forecast", "low", "high", "plain")
+    rows = np.column_stack([sizes, flops, np.exp(log_losses)]).tolist()
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def over_groups(rows: Sequence[Mapping[str, Any]], name: str = "covered") -> float:
@@ -368,18 +373,41 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for factor, (least, most) in (BINS | {"all": (0, math.inf)}).items():
         in_bin = [row for row in rows if least <= row["factor"] < most]
         accepted = [row for row in in_bin if row["accepted"]]
-
-        def middle(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
-            return float(np.median([row[name] for row in rows])) if rows else math.nan
-
-        table.append(
-            {"factor": factor, "cases": len(in_bin), "accepted": len(accepted) / len(in_bin)}
-            | {name: middle(name, accepted) for name in ("width", "error", "plain")}
-            | {"worst": max((row["error"] for row in accepted), default=math.nan)}
-            | {f"{name} of all": middle(name, in_bin) for name in ("width", "error", "plain")}
-            | {"coverage": over_groups(in_bin), "coverage of accepted": over_groups(accepted)}
-        )
+        total = {"factor": factor, "cases": len(in_bin), "accepted": len(accepted) / len(in_bin)}
+        total |= {name: median_of(name, accepted) for name in ("width", "error", "plain")}
+        total["worst"] = max((row["error"] for row in accepted), default=math.nan)
+        total |= {f"{name} of all": median_of(name, in_bin) for name in ("width", "error", "plain")}
+        table.append(total | {"coverage": over_groups(in_bin), "coverage of accepted": over_groups(accepted)})
     return table
+
+
+def median_of(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
+    """The median of a column; not a number where there is no row."""
+    return float(np.median([row[name] for row in rows])) if rows else math.nan
+
+
+def over_ladders(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean coverage of ladders, and the share of them that are covered to 90 %; ladders count alike."""
+    by_ladder = dict[str, list[float]]()
+    for row in rows:
+        by_ladder.setdefault(row["ladder"], []).append(row["covered"])
+    means = np.array([np.mean(covered) for covered in by_ladder.values()])
+    return {"coverage": float(means.mean()), "at least .9": float(np.mean(means >= MOST))}
+
+
+def forecast_olmo(ladders: Sequence[Ladder], every_fold: Sequence[Fold]) -> list[dict[str, Any]]:
+    """The rows of OLMo's ladder cut off at ``SHOWN`` times less compute, printed; empty without that ladder."""
+    rows = []
+    for olmo in [ladder for ladder in ladders if ladder.name == "olmo"]:
+        fold = next(fold for fold in every_fold if fold.group == olmo.group)
+        for factor in SHOWN:
+            case = Case(olmo, ~olmo.target & (olmo.flops <= olmo.flops.max() / factor * 1.01))
+            one = forecast(case, fold.prior)
+            half = 100 * half_widths(one, fold.calibration)
+            error = 100 * (one.middle - one.truth)
+            print(f"OLMo from {factor} times less: {error.round(2)} +- {half.round(2)} %, {case.fitted.sum()} runs")
+            rows.append(row_of(one, fold.calibration))
+    return rows
 
 
 def main() -> None:
@@ -399,35 +427,18 @@ def main() -> None:
         )
     totals = summary(rows)
     for total in totals:
-        print(
-            ", ".join(f"{name} {value if isinstance(value, str) else round(value, 3)}" for name, value in total.items())
-        )
-    ladder_means = {
-        name: np.mean([row["covered"] for row in rows if row["ladder"] == name])
-        for name in {row["ladder"] for row in rows}
-    }
-    values = [*ladder_means.values()]
-    over_ladders = {"coverage": float(np.mean(values)), "at least .9": float(np.mean(np.array(values) >= 0.9))}
-    print(f"over ladders: {over_ladders}")
+        cells = (f"{name} {value if isinstance(value, str) else round(value, 3)}" for name, value in total.items())
+        print(", ".join(cells))
+    covered = over_ladders(rows)
+    print(f"over ladders: {covered}")
     for fold in every_fold:
         print(fold.group, fold.form, vars(fold.calibration))
-    olmo = next((ladder for ladder in ladders if ladder.name == "olmo"), None)
-    shown = []
-    if olmo is not None:
-        olmo_fold = next(fold for fold in every_fold if fold.group == olmo.group)
-        for factor in SHOWN:
-            case = Case(olmo, ~olmo.target & (olmo.flops <= olmo.flops.max() / factor * 1.01))
-            one = forecast(case, olmo_fold.prior)
-            half = 100 * half_widths(one, olmo_fold.calibration)
-            error = 100 * (one.middle - one.truth)
-            print(f"OLMo from {factor} times less: {error.round(2)} +- {half.round(2)} %, {case.fitted.sum()} runs")
-            shown.append(row_of(one, olmo_fold.calibration))
+    olmo = forecast_olmo(ladders, every_fold)
     if options.prior:
         write_prior(ladders, every_fold, [one for one, _ in forecasts])
     if options.out:
-        options.out.write_text(
-            json.dumps({"cases": rows, "summary": totals, "olmo": shown, "over ladders": over_ladders}, indent=1) + "\n"
-        )
+        content = {"cases": rows, "summary": totals, "olmo": olmo, "over ladders": covered}
+        options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def write_prior(ladders: Sequence[Ladder], every_fold: Sequence[Fold], forecasts: Sequence[Forecast]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 import nfd
 from nfd.forecasts.ladder import LadderLaw
-from priors.ladders import Case, cases_of, read, summary
+from priors.ladders import Case, cases_of, over_ladders, read, summary
 
 
 def forecast(case: Case) -> dict[str, Any]:
@@ -47,16 +47,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a file for the numbers, as JSON")
     options = parser.parse_args()
     rows = list[dict[str, Any]]()
-    for case in cases_of(ladder for ladder in read(options.data) if (np.ptp(ladder.sizes, axis=0) > 0).all()):
-        rows.append(forecast(case))
-        print(
-            ", ".join(f"{name} {round(v, 2) if isinstance(v, float) else v}" for name, v in rows[-1].items()),
-            flush=True,
-        )
-    covered = [
-        np.mean([row["covered"] for row in rows if row["ladder"] == name]) for name in {row["ladder"] for row in rows}
-    ]
-    over = {"coverage": float(np.mean(covered)), "at least .9": float(np.mean(np.array(covered) >= 0.9))}
+    in_two_variables = [ladder for ladder in read(options.data) if (np.ptp(ladder.sizes, axis=0) > 0).all()]
+    for case in cases_of(in_two_variables):
+        row = forecast(case)
+        cells = (f"{name} {round(value, 2) if isinstance(value, float) else value}" for name, value in row.items())
+        print(", ".join(cells), flush=True)
+        rows.append(row)
+    over = over_ladders(rows)
     print(f"over ladders: {over}", *summary(rows), sep="\n")
     if options.out:
         options.out.write_text(json.dumps({"cases": rows, "over ladders": over}, indent=1) + "\n")
