@@ -267,6 +267,8 @@ def row_of(source: str, forecasts: Sequence[Forecast]) -> dict[str, Any]:
     errors = np.array([one.error for one in forecasts])
     halves = np.array([one.half for one in forecasts])
     accepted = [one for one in forecasts if one.forecast.refusal is None]
+    errors_of_accepted = np.array([abs(one.error) for one in accepted] or [math.nan])
+    are_inside = [abs(one.error) <= one.half for one in accepted] or [math.nan]
     return {
         "source": source,
         "curves": len(forecasts),
@@ -275,10 +277,8 @@ def row_of(source: str, forecasts: Sequence[Forecast]) -> dict[str, Any]:
         "coverage": float(np.mean(np.abs(errors) <= halves)),
         "width": 200 * float(np.median(halves)),
         "accepted": len(accepted) / len(forecasts),
-        "error of accepted": 100 * float(np.median([abs(one.error) for one in accepted] or [math.nan])),
-        "coverage of accepted": float(np.mean([abs(one.error) <= one.half for one in accepted]))
-        if accepted
-        else math.nan,
+        "error of accepted": 100 * float(np.median(errors_of_accepted)),
+        "coverage of accepted": float(np.mean(are_inside)),
         "false alerts": float(np.mean([alerted(one) for one in forecasts])),
         "alerts to 3 % more": float(np.mean([alerted(one, _RISE) for one in forecasts])),
     }
@@ -286,10 +286,11 @@ def row_of(source: str, forecasts: Sequence[Forecast]) -> dict[str, Any]:
 
 def table(forecasts: Sequence[Forecast]) -> list[dict[str, Any]]:
     """A row per source and one of all."""
-    sources = sorted({one.curve.source for one in forecasts})
-    return [row_of(source, [one for one in forecasts if one.curve.source == source]) for source in sources] + [
-        row_of("all", forecasts)
-    ]
+    by_source = dict[str, list[Forecast]]()
+    for one in forecasts:
+        by_source.setdefault(one.curve.source, []).append(one)
+    rows = [row_of(source, of_source) for source, of_source in sorted(by_source.items())]
+    return [*rows, row_of("all", forecasts)]
 
 
 def write_prior(curves: Sequence[Curve]) -> None:
@@ -306,6 +307,13 @@ def write_prior(curves: Sequence[Curve]) -> None:
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items())
     CURVES.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+def run_of(one: Forecast) -> dict[str, Any]:
+    """A run and its forecast: the error and the width of the interval, in percent."""
+    curve = one.curve
+    place = {"source": curve.source, "model": curve.model, "curve": curve.name}
+    return place | {"error": 100 * one.error, "width": 200 * one.half}
 
 
 def main() -> None:
@@ -327,21 +335,10 @@ def main() -> None:
     for name, rows in tables.items():
         print(name)
         for row in rows:
-            print(
-                "  "
-                + ", ".join(
-                    f"{key} {value if isinstance(value, str) else round(value, 3)}" for key, value in row.items()
-                )
-            )
+            cells = (f"{key} {value if isinstance(value, str) else round(value, 3)}" for key, value in row.items())
+            print("  " + ", ".join(cells))
     if options.out:
-        runs = {
-            name: [
-                {"source": one.curve.source, "model": one.curve.model, "curve": one.curve.name}
-                | {"error": 100 * one.error, "width": 200 * one.half}
-                for one in of_split
-            ]
-            for name, of_split in forecasts.items()
-        }
+        runs = {name: [run_of(one) for one in of_split] for name, of_split in forecasts.items()}
         options.out.write_text(json.dumps({"tables": tables, "runs": runs}, indent=1) + "\n")
 
 
