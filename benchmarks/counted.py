@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _FLOAT = 4
-# Over factors, the first with twice the rows.
+# Passes over the factors, and products with them, the first with twice the rows.
 _PASSES = 6
 _PRODUCTS = 7
 

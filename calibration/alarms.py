@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ DEEP = 8
 STEPS = 24
 EVERY = 3
 LOOKS = (1, 2, 3, 6, 9, 12, 18, 24)
-# Of AdamW beside Muon; of weights by decay, in one step.
+# The rate of AdamW beside Muon.
 REST_RATE = 3e-3
+# The share by which decay shrinks weights in one step.
 SHRINKAGE = 3e-5
 BATCH = 16
 # The seventh block, from 0.
@@ -161,11 +163,13 @@ def ladder(draw: int, setting: Setting) -> Ladder:
     task = nfd.Task(batches(draw), weight_decay=setting.decay, adamw_lr=setting.rest_rate)
     family = nfd.Family(make_model, (WIDTHS[0], DEPTHS[0]), setting.rule, setting.optimizer)
     seeds = range(draw * SEEDS, (draw + 1) * SEEDS)
-    trials = [nfd.Trial(family, task, n, L, seed, setting.rate, observe=(Meters(LOOKS),))
-              for n in WIDTHS for L in DEPTHS for seed in seeds]  # fmt: skip
+    trials = [
+        nfd.Trial(family, task, width, depth, seed, setting.rate, observe=(Meters(LOOKS),))
+        for width, depth, seed in product(WIDTHS, DEPTHS, seeds)
+    ]
     with nfd.Sweep(progress=False) as sweep:
-        networks = [{"width": r.config["width"], "depth": r.config["depth"], **r.observed[0]}
-                    for r in sweep.run(trials)]  # fmt: skip
+        records = sweep.run(trials)
+        networks = [{"width": r.config["width"], "depth": r.config["depth"], **r.observed[0]} for r in records]
     names = {"rule": setting.rule, "optimizer": setting.optimizer}
     # What a check of these networks says is not asked again: it finds faults under ``standard`` in every draw.
     is_sound = setting.rule != "standard"
@@ -254,16 +258,24 @@ def summary(rows: list[Row]) -> list[Row]:
             {"what": f"{case}, named", **counted(sum(named(case, row) for row in with_fault), len(with_fault))}
         )
     for meter in sorted({meter for row in sound for meter in row["total"]}):
-        inside, total = (sum(row[part].get(meter, 0) for row in sound) for part in ("inside", "total"))
+        inside = sum(row["inside"].get(meter, 0) for row in sound)
+        total = sum(row["total"].get(meter, 0) for row in sound)
         table.append({"what": f"{meter} in its own 95 % interval", "networks": len(sound), "share": inside / total})
     return table
 
 
 def page_row(setting: Setting, rows: list[Row]) -> str:
     """Its row of the table in docs/howto/watch.md: sound networks that raise an alert, and faults that are named."""
-    sound, *faults = ((round(row["share"] * row["networks"]), row["networks"]) for row in summary(rows) if "low" in row)
-    named_faults, of = map(sum, zip(*faults, strict=True))
-    return f"| `{setting.rule}`, {setting.optimizer} | {sound[0]} of {sound[1]} | {named_faults} of {of} |"
+    sound, *faults = [row for row in summary(rows) if "low" in row]
+    named_faults = sum(count_of(row) for row in faults)
+    networks = sum(row["networks"] for row in faults)
+    cells = f"{count_of(sound)} of {sound['networks']} | {named_faults} of {networks}"
+    return f"| `{setting.rule}`, {setting.optimizer} | {cells} |"
+
+
+def count_of(row: Row) -> int:
+    """The networks that a share counts."""
+    return round(row["share"] * row["networks"])
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def stream(g: torch.Generator) -> Random:
 
 # ---- the law of size -----------------------------------------------------------------------------------------
 
-# Of digits.
+# The law of networks on digits.
 FLOOR = 0.735
 A = 11.0
 B = 0.75
@@ -128,9 +128,9 @@ LAWS: tuple[Draw, ...] = tuple(
 
 # ---- best rates ----------------------------------------------------------------------------------------------
 
-# Rates by factors of sqrt(2).
 GUESS = math.log(10)
 BEST_LOSS = 0.5
+# Rates are tried by factors of sqrt(2).
 STEP = 0.5
 RATES = 7
 # Rates of a drawn curve, of which a sweep sees those that it asks for.
@@ -186,7 +186,7 @@ CURVES = {
     "steeper, divergence at 2 times": Curve(0.4, 0.2, 1.0),
 }
 SEEDS_OF_RATES = (2, 4, 8)
-# Of coarser grids: their steps in doublings.
+# The steps of coarser grids in doublings, by the factor between two rates.
 FACTORS = {2: 1.0, 4: 2.0}
 COARSE = ("parabola", "steep to the left", "steep to the right", "divergence at 1.4 times")
 # log2 of the best rate of a small network over that of a large one.

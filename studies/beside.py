@@ -47,7 +47,7 @@ from torch.nn import functional
 import nfd
 from makers.pictures import chart, svg, title
 from makers.tables import fill_page, markdown
-from nfd.core.estimates import mean
+from nfd.core.estimates import Interval, mean
 from nfd.core.files import prepare_directory
 from nfd.core.tables import Row
 from nfd.report.charts import INK
@@ -117,8 +117,11 @@ WORDS |= {"note": "a note of the plan", "check": "`nfd.check`", "watch": "`nfd.W
 def edited(way: str, without: str = "-") -> str:
     """The file of a way, all edits made but those of one mistake."""
     text = NANO
-    for old, new in (pair for name, pairs in EDITS[way].items() if name != without for pair in pairs):
-        text = text.replace(old, new)
+    for mistake, pairs in EDITS[way].items():
+        if mistake == without:
+            continue
+        for old, new in pairs:
+            text = text.replace(old, new)
     return text
 
 
@@ -204,7 +207,9 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in windows(5, 4)]
     plan = nfd.plan(module.GPT(*LARGE), SMALL, make_model=module.GPT, sample=pairs[0][0])
     words = {f"note {note[:40]}": note for note in plan.notes}
-    for widths, depths in ([n for n, _ in WIDER], [2]), ([32], [L for _, L in DEEPER]):
+    in_width = ([n for n, _ in WIDER], [2])
+    in_depth = ([32], [L for _, L in DEEPER])
+    for widths, depths in (in_width, in_depth):
         checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr)
         words |= {f"check {suspect}": "" for suspect in checked.suspects}
         words |= {f"check {fault['axis']} {fault['meter']}": str(fault["verdict"]) for fault in checked.faults}
@@ -238,40 +243,60 @@ def caught(numbers: dict[str, Any], mistake: str) -> str:
     """What the check of a way says of a mistake and not of the untouched file."""
     if mistake not in numbers["said"]:
         return "no such line"
-    new = sorted({text.split()[0] for text in numbers["said"][mistake] if text not in numbers["said"]["-"]})
-    return "caught: " + " and ".join(WORDS[word] for word in new) if new else "**not seen**"
+    untouched = numbers["said"]["-"]
+    places = sorted({text.split()[0] for text in numbers["said"][mistake] if text not in untouched})
+    if not places:
+        return "**not seen**"
+    return "caught: " + " and ".join(WORDS[place] for place in places)
 
 
 def main() -> None:
-    """Measure; then write what was found, the tables and the chart."""
+    """Measure; then write the numbers, the tables and the chart."""
     torch.set_num_threads(1)
     numbers = {way: measured(way) for way in EDITS}
-    rows = list[Row]()
-    for way, of_way in numbers.items():
-        loss, less = (mean(torch.tensor(of_way["new"]) - off) for off in (0.0, torch.tensor(numbers["sweep"]["new"])))
-        word = "as good" if less.high < NEGLIGIBLE else "worse" if less.low > NEGLIGIBLE else "undecided"
-        of_way |= {"loss": loss.limits, "over the sweep": less.limits}
-        cells = {"loss": loss.unsigned, "minus the sweep's": "" if way == "sweep" else f"{less}, {word}"}
-        rows.append(
-            {"": way, "lines changed": of_way["lines"], "CPU seconds": of_way["seconds"], "rate": of_way["lr"]} | cells
-        )
-    mistakes = [
-        {"left out": m} | {way: caught(of_way, m) for way, of_way in numbers.items() if of_way["said"]}
-        for m in MISTAKES
-    ]
+    sweep = torch.tensor(numbers["sweep"]["new"])
+    rows = [compared(way, of_way, sweep) for way, of_way in numbers.items()]
+    checked = {way: of_way for way, of_way in numbers.items() if of_way["said"]}
+    mistakes = list[Row]()
+    for mistake in MISTAKES:
+        cells = {way: caught(of_way, mistake) for way, of_way in checked.items()}
+        mistakes.append({"left out": mistake} | cells)
     JSON.write_text(json.dumps(numbers, indent=1) + "\n")
     docs = Path(__file__).parents[1] / "docs"
     fill_page(docs / "against-others.md", {"beside": markdown(rows), "mistakes": markdown(mistakes)})
+    (docs / "images/beside.svg").write_text(svg(drawn(numbers), 1.6))
+
+
+def compared(way: str, numbers: dict[str, Any], sweep: Tensor) -> Row:
+    """The row of a way; its loss, and that minus the loss of the sweep, are added to its numbers."""
+    losses = torch.tensor(numbers["new"])
+    loss = mean(losses)
+    difference = mean(losses - sweep)
+    numbers |= {"loss": loss.limits, "over the sweep": difference.limits}
+    row: Row = {"": way, "lines changed": numbers["lines"], "CPU seconds": numbers["seconds"], "rate": numbers["lr"]}
+    against_sweep = "" if way == "sweep" else f"{difference}, {word_of(difference)}"
+    return row | {"loss": loss.unsigned, "minus the sweep's": against_sweep}
+
+
+def word_of(difference: Interval) -> str:
+    """Whether a way is as good as the sweep, by the criteria above."""
+    if difference.high < NEGLIGIBLE:
+        return "as good"
+    return "worse" if difference.low > NEGLIGIBLE else "undecided"
+
+
+def drawn(numbers: dict[str, Any]) -> Any:
+    """The final loss of every way against the time that its rate took."""
     axis = alt.Axis(title="CPU seconds to find the rate, logarithmic", values=[5, 10, 20, 40], format="d")
     x = alt.X("seconds:Q", scale=alt.Scale(type="log", domain=[2.5, 60], nice=False), axis=axis)
     y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="final loss")
     base = chart([{"way": way, **of_way, **of_way["loss"]} for way, of_way in numbers.items()]).encode(x=x, y=y)
     bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(y=alt.Y("low:Q", title="final loss"), y2="high:Q")
-    drawn = bars + base.mark_point(filled=True, size=50, opacity=1, color=INK)
-    drawn += base.transform_filter("datum.way == 'by hand'").mark_text(align="right", dx=-7).encode(text="way:N")
-    drawn += base.transform_filter("datum.way != 'by hand'").mark_text(align="left", dx=7).encode(text="way:N")
-    drawn.title = title("The rate of a small model costs a sixth of a sweep's time, and with a large head no loss")
-    (docs / "images/beside.svg").write_text(svg(drawn.properties(width=288, height=200), 1.6))
+    picture = bars + base.mark_point(filled=True, size=50, opacity=1, color=INK)
+    picture += base.transform_filter("datum.way == 'by hand'").mark_text(align="right", dx=-7).encode(text="way:N")
+    picture += base.transform_filter("datum.way != 'by hand'").mark_text(align="left", dx=7).encode(text="way:N")
+    picture.title = title("The rate of a small model costs a sixth of a sweep's time, and with a large head no loss")
+    return picture.properties(width=288, height=200)
 
 
 if __name__ == "__main__":
