@@ -38,12 +38,12 @@ docs: .venv/installed
 # The notebooks of the gallery, executed: make notebooks, or NAMES="scaling_law" for some.
 notebooks: .venv/installed
 	$(BIN)/python -m ipykernel install --sys-prefix --name python3
-	$(BIN)/python docs/notebooks.py $(NAMES)
+	$(BIN)/python -m makers.notebooks $(NAMES)
 
 # The images of the documentation, from stored numbers.
 charts: .venv/installed
-	$(BIN)/python docs/evidence.py
-	$(BIN)/python -m benchmarks.question_charts
+	$(BIN)/python -m makers.evidence
+	$(BIN)/python -m makers.question_charts
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.run
@@ -55,11 +55,11 @@ bench-check: bench
 # The last result becomes the baseline, and the page is made from it.
 bench-baseline: .venv/installed
 	$(BIN)/python -m benchmarks.check --accept "$$(ls -t out/bench/*.json | head -1)"
-	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m makers.benchmarks_page
 
 # How often intervals contain the truth: docs/coverage.csv and .md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed
-	$(BIN)/python -m benchmarks.coverage --keep $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
+	$(BIN)/python -m calibration.coverage --keep $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
 
 # Every question put to models that others wrote: docs/zoo.md. The zoo has an environment of its own, as timm needs a
 # torchvision that fits PyTorch. make zoo AGAIN="Llama ViT" asks of some again.

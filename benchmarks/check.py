@@ -16,14 +16,15 @@ from pathlib import Path
 
 from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
-from benchmarks.show import cell
+from makers.tables import cell
 from nfd.core.checks import check_real
 from nfd.core.estimates import Interval
 from nfd.core.files import write_json
 
 BASELINE = Path(__file__).with_name("baseline.json")
 _FALSE_ALARMS = 0.05
-LEAST = 1.05  # times: a smaller loss is not worth a failure
+# Times: a smaller loss is not worth a failure.
+LEAST = 1.05
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,16 @@ class Change:
 
 def changes(old: Result, new: Result) -> list[Change]:
     """Every ratio that both runs hold."""
-    was, now = old.ratios(), new.ratios()
+    was = old.ratios()
+    now = new.ratios()
     both = [key for key in was if key in now]
     level = _FALSE_ALARMS / max(1, len(both))
     return [Change(*key, was[key], now[key], improvement(was[key], now[key], level)) for key in both]
 
 
-def worse(found: Sequence[Change], least: float = LEAST) -> list[Change]:
+def worse(compared: Sequence[Change], least: float = LEAST) -> list[Change]:
     """Those that are worse beyond noise, and by enough to matter."""
-    return [change for change in found if change.change.high < 1 / least]
+    return [change for change in compared if change.change.high < 1 / least]
 
 
 def accept(path: Path, baseline: Path = BASELINE) -> None:
@@ -63,23 +65,24 @@ def accept(path: Path, baseline: Path = BASELINE) -> None:
     if baseline.exists() and (before := Result.read(baseline)).parts.keys() - result.parts.keys():
         if apart := _apart(before, result):
             raise ValueError(f"{path} holds some parts alone, of another machine: {apart}. Measure all parts there.")
-        parts, seconds = {**before.parts, **result.parts}, {**before.seconds, **result.seconds}
+        parts = {**before.parts, **result.parts}
+        seconds = {**before.seconds, **result.seconds}
         result = replace(before, parts=parts, seconds=seconds)
     write_json(baseline, result.plain())
 
 
 def report(old: Result, new: Result, least: float) -> int:
     """Print what is worse, and what could not be compared; the exit code."""
-    found = changes(old, new)
-    if not found:
+    compared = changes(old, new)
+    if not compared:
         print("The two results have no ratio in common.", file=sys.stderr)
         return 2
-    bad = worse(found, least)
+    bad = worse(compared, least)
     for change in bad:
         print(change)
-    single = sum(math.isnan(change.change.high) for change in found)
+    single = sum(math.isnan(change.change.high) for change in compared)
     lacking = [] if new.quick else sorted({part for part, *_ in old.ratios().keys() - new.ratios().keys()})
-    print(f"{len(found)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
+    print(f"{len(compared)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
     if lacking:
         print(f"Not measured now, but before, in part or as a whole: {', '.join(lacking)}.")
     if apart := _apart(old, new):

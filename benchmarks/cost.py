@@ -22,14 +22,20 @@ from benchmarks.measure import apart
 from benchmarks.watch import cpu_seconds, wide_gpt
 from nfd.core.machine import peak_memory
 
-SIZES, TOKENS, STEPS, RATES = ((128, 4), (256, 4), (512, 4)), 256, 5, [2e-3, 4e-3, 8e-3]
+SIZES = ((128, 4), (256, 4), (512, 4))
+TOKENS = 256
+STEPS = 5
+RATES = [2e-3, 4e-3, 8e-3]
 
 
 def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
     """CPU seconds, peak memory in GiB, and the products of parameters and tokens of all trainings."""
     torch.set_num_threads(1)
-    batches, widths, depths = list(wide_gpt.batches(STEPS)), [width // 2, width], [depth // 2, depth]
-    begun, sweep = time.process_time(), nfd.Sweep(progress=False)
+    batches = list(wide_gpt.batches(STEPS))
+    widths = [width // 2, width]
+    depths = [depth // 2, depth]
+    begun = time.process_time()
+    sweep = nfd.Sweep(progress=False)
     with sweep:
         if verb == "check":
             nfd.check(wide_gpt.GPT, batches, widths, depths, lr=4e-3, sweep=sweep)
@@ -45,8 +51,8 @@ def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
     with torch.device("meta"):
         counts = {size: sum(p.numel() for p in wide_gpt.GPT(*size).parameters()) for size in {*trained, (width, depth)}}
     work = sum(counts[size] for size in trained) * TOKENS * STEPS
-    found = {"parameters": counts[width, depth], "seconds": seconds, "gib": peak_memory() / 2**30, "work": work}
-    return found | {"networks": len(trained)}
+    row = {"parameters": counts[width, depth], "seconds": seconds, "gib": peak_memory() / 2**30, "work": work}
+    return row | {"networks": len(trained)}
 
 
 def step(width: int, depth: int) -> dict[str, float]:
@@ -67,11 +73,11 @@ def step(width: int, depth: int) -> dict[str, float]:
 def main() -> None:
     """One row for each size and verb."""
     for width, depth in SIZES:
-        own = apart(f"benchmarks.cost:step({width}, {depth})", OMP_NUM_THREADS="1")
+        of_step = apart(f"benchmarks.cost:step({width}, {depth})", OMP_NUM_THREADS="1")
         for verb in ("plan", "check", "transfer", "scaling_law"):
             row = apart(f"benchmarks.cost:asked({verb!r}, {width}, {depth})", OMP_NUM_THREADS="1")
-            rate = 6 * row["parameters"] * TOKENS / own["step"]
-            row |= own | {"gflops": rate / 1e9, "times": row["seconds"] * rate / (6 * row["work"] or float("nan"))}
+            rate = 6 * row["parameters"] * TOKENS / of_step["step"]
+            row |= of_step | {"gflops": rate / 1e9, "times": row["seconds"] * rate / (6 * row["work"] or float("nan"))}
             print(verb, width, depth, json.dumps(row), flush=True)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _FLOAT = 4
-_PASSES, _PRODUCTS = 6, 7  # over factors, the first with twice the rows
+# Passes over the factors, and products with them, the first with twice the rows.
+_PASSES = 6
+_PRODUCTS = 7
 
 
 class Work(NamedTuple):

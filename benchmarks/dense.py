@@ -17,7 +17,10 @@ class DenseBaseline:
     """A width-n, depth-L ReLU network with C outputs in the feature-learning regime."""
 
     def __init__(self, U: Tensor, V: Tensor, W: list[Tensor], eta_c: float) -> None:
-        self.U, self.V, self.W, self.eta_c = U, V, W, eta_c
+        self.U = U
+        self.V = V
+        self.W = W
+        self.eta_c = eta_c
 
     @classmethod
     def random(cls, d: int, classes: int, width: int, depth: int, eta_c: float) -> DenseBaseline:
@@ -28,10 +31,13 @@ class DenseBaseline:
 
     def step(self, x: Tensor, y: Tensor) -> float:
         """One step of SGD; the loss before it."""
-        n, L = len(self.U), len(self.W)
-        branch, scale = math.sqrt(1 / (L * n)), 1 / math.sqrt(x.shape[1])
+        n = len(self.U)
+        L = len(self.W)
+        branch = math.sqrt(1 / (L * n))
+        scale = 1 / math.sqrt(x.shape[1])
         h = (x @ self.U.T).mul_(scale)
-        streams, features = [h], []
+        streams = [h]
+        features = []
         for W in self.W:
             features.append(torch.relu(h))
             h = torch.addmm(h, features[-1], W.T, alpha=branch)

@@ -17,14 +17,18 @@ import torch
 import nfd
 from benchmarks.counted import query_work
 from benchmarks.measure import Row, apart, best
-from benchmarks.show import terminal
+from makers.tables import terminal
 from nfd.core.checks import check_device
 from nfd.core.machine import peak_memory
 from nfd.data import digits
 
-WIDTH, DEPTH, STEPS, BATCH = 262_144, 4, 12, 8
+WIDTH = 262_144
+DEPTH = 4
+STEPS = 12
+BATCH = 8
 ETA_C = 0.1
-_D, _C = 64, 10
+_D = 64
+_C = 10
 _FLOAT = 4
 
 
@@ -38,13 +42,15 @@ def phases(device: str, width: int) -> list[Row]:
     """Train for ``STEPS`` steps and time the phases of each."""
     wait = _waiting(str(check_device(device)))
     x, y = (v.to(device) for v in digits().batches(BATCH, STEPS, 0))
-    _trained(256, x[:2], y[:2], device, wait)  # kernels are loaded, generators made
+    # Kernels are loaded, generators made.
+    _trained(256, x[:2], y[:2], device, wait)
     before = _held(device)
     seconds = _trained(width, x, y, device, wait)
     peak = _peak(device) - before
     speed = _bandwidth(device, wait)
     moved = _bytes_moved(width)
-    layers = DEPTH * _FLOAT * 4 * width * STEPS * BATCH  # four vectors for every sample
+    # Four vectors for every sample.
+    layers = DEPTH * _FLOAT * 4 * width * STEPS * BATCH
     return [
         {
             "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
@@ -73,10 +79,10 @@ def _trained(width: int, x: torch.Tensor, y: torch.Tensor, device: str, wait: Ca
     def timed(phase: str, work: Callable[[], Any]) -> Any:
         wait()
         start = time.perf_counter()
-        found = work()
+        result = work()
         wait()
         seconds[phase] += time.perf_counter() - start
-        return found
+        return result
 
     for inputs, targets in zip(x, y, strict=True):
         optimizer.zero_grad()
@@ -90,7 +96,8 @@ def _trained(width: int, x: torch.Tensor, y: torch.Tensor, device: str, wait: Ca
 def _bytes_moved(width: int) -> dict[str, float]:
     """What each phase reads and writes at least, over all steps: rank k BATCH before step k."""
     factors = DEPTH * sum(query_work(width, k * BATCH, BATCH).traffic for k in range(STEPS))
-    ends = _FLOAT * STEPS * width * (_D + _C)  # read forward, their gradients written; both read and one written
+    # Read forward, their gradients written; both read and one written.
+    ends = _FLOAT * STEPS * width * (_D + _C)
     return {"forward": factors + ends, "backward": factors + ends, "step": 3 * ends}
 
 

@@ -25,9 +25,11 @@ from nfd.data import digits
 from nfd.limits.kernels import table
 
 DEPTH = 256
-SOME = 64  # layers of the recursion that are timed: each costs the same
+# Layers of the recursion that are timed: each costs the same.
+SOME = 64
 KINDS = ("nngp", "ntk")
-OTHERS = {1000: 3, 4000: 1}  # inputs, and how often others are timed on so many
+# Inputs, and how often others are timed on so many.
+OTHERS = {1000: 3, 4000: 1}
 ENVIRONMENT = Path(__file__).parents[1] / "out" / "neural-tangents"
 
 
@@ -37,11 +39,12 @@ def gram_run(
     """Seconds, bytes beyond the inputs and stated error of a Gram matrix in R^64 of inputs of different norms."""
     x = _inputs(count, low, high)
     nfd.kernel(x[:8], activation=name, kind=kind, horizon=0.9)
-    before, found = peak_memory(), list[float]()
+    before = peak_memory()
+    errors = list[float]()
     took = seconds(
-        lambda: found.append(nfd.kernel(x, activation=name, kind=kind, horizon=horizon, return_error=True)[1])
+        lambda: errors.append(nfd.kernel(x, activation=name, kind=kind, horizon=horizon, return_error=True)[1])
     )
-    return [took, peak_memory() - before, found[0]]
+    return [took, peak_memory() - before, errors[0]]
 
 
 def _inputs(count: int, low: float = 0.3, high: float = 1.3) -> Tensor:
@@ -118,9 +121,9 @@ def _against_recursion(kind: str, count: int) -> Row:
 def _timed_kernel(x: Tensor, kind: str, depth: float = math.inf) -> tuple[float, Tensor, float]:
     """Seconds, Gram matrix and stated error, the table made anew."""
     table.cache_clear()
-    found = list[Any]()
-    took = seconds(lambda: found.extend(nfd.kernel(x, kind=kind, depth=depth, return_error=True)))
-    return took, found[0], found[1]
+    results = list[Any]()
+    took = seconds(lambda: results.extend(nfd.kernel(x, kind=kind, depth=depth, return_error=True)))
+    return took, results[0], results[1]
 
 
 def against_neural_tangents(turn: Round) -> list[Row]:
@@ -136,8 +139,8 @@ def against_neural_tangents(turn: Round) -> list[Row]:
         raise UnavailableError("neural-tangents has no environment; make bench-neural-tangents makes it")
     rows = list[Row]()
     for count, repeats in OTHERS.items():
-        known = digits().inputs[:count].double()
-        x = known if len(known) == count else _inputs(count)
+        images = digits().inputs[:count].double()
+        x = images if len(images) == count else _inputs(count)
         with tempfile.TemporaryDirectory() as folder:
             np.save(Path(folder) / "inputs.npy", x.numpy())
             rows += [_against_neural_tangents(python, Path(folder), x, kind, repeats) for kind in KINDS]

@@ -25,8 +25,10 @@ from nfd.core.machine import cores
 # In a row texts and whole numbers say what was measured, floats are measured, and a Ratio compares.
 Row = dict[str, Any]
 
-_READ = 1 << 26  # float32 numbers, 256 MiB: more than a cache holds
-_SIDES = {torch.float32: 1200, torch.float64: 900}  # of the squares whose product is timed
+# float32 numbers, 256 MiB: more than a cache holds.
+_READ = 1 << 26
+# Of the squares whose product is timed.
+_SIDES = {torch.float32: 1200, torch.float64: 900}
 
 
 class UnavailableError(Exception):
@@ -79,7 +81,7 @@ def _operands() -> tuple[Tensor, dict[torch.dtype, Tensor]]:
 
 def machine() -> Row:
     """What ran, where and when."""
-    found = limits()
+    speeds = limits()
     return {
         "processor": _processor(),
         "cores": cores(),
@@ -91,9 +93,9 @@ def machine() -> Row:
         "numpy": np.__version__,
         "nfd": nfd.__version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "read, GB/s": found.read / 1e9,
-        "float32 products, GFLOP/s": found.products[torch.float32] / 1e9,
-        "float64 products, GFLOP/s": found.products[torch.float64] / 1e9,
+        "read, GB/s": speeds.read / 1e9,
+        "float32 products, GFLOP/s": speeds.products[torch.float32] / 1e9,
+        "float64 products, GFLOP/s": speeds.products[torch.float64] / 1e9,
     }
 
 

@@ -37,7 +37,8 @@ def against_dense(turn: Round, weights: NetworkWeights = "deferred") -> list[Row
 
 def _against_dense(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights) -> Row:
     now = limits()
-    ours, dense = unstored_run(width, depth, steps, batch, weights), dense_run(width, depth, steps, batch)
+    ours = unstored_run(width, depth, steps, batch, weights)
+    dense = dense_run(width, depth, steps, batch)
     row: Row = {
         "width": width,
         "depth": depth,
@@ -47,7 +48,8 @@ def _against_dense(width: int, depth: int, steps: int, batch: int, weights: Netw
         "dense, s": dense,
         f"dense / {weights}": Ratio.of(dense / ours),
     }
-    if weights != "deferred":  # whose queries have a bound
+    # Whose queries have a bound.
+    if weights != "deferred":
         return row
     return row | {SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / ours)}
 
@@ -58,7 +60,8 @@ def queries(turn: Round) -> list[Row]:
 
 
 def _query(width: int, rank: int, batch: int) -> Row:
-    matrix, x = revealed(width, rank, batch), torch.randn(batch, width)
+    matrix = revealed(width, rank, batch)
+    x = torch.randn(batch, width)
     now = limits()
     memory, products = query_bound(now, width, rank, batch)
     repeat = max(5, int(1e9 / (width * rank * batch)))
@@ -84,7 +87,8 @@ def large(turn: Round) -> list[Row]:
 def _large(width: int, depth: int, steps: int, batch: int) -> Row:
     now = limits()
     took, peak = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch})")
-    factors = 4 * 4 * width * depth * steps * batch  # four vectors per layer and sample
+    # Four vectors per layer and sample.
+    factors = 4 * 4 * width * depth * steps * batch
     return {
         "width": width,
         "depth": depth,
@@ -112,20 +116,20 @@ def reference_problem(turn: Round) -> list[Row]:
     now = limits()
     family = nfd.resnets(64, 1, activation="tanh")
     task = nfd.Task(list(zip(x[:, None], y[:, None], strict=True)), loss="mse")
-    found = nfd.predict(family, task, 0.3, depth=16, width=width, replicates=replicates, weights="deferred",
+    prediction = nfd.predict(family, task, 0.3, depth=16, width=width, replicates=replicates, weights="deferred",
                         outputs=True)  # fmt: skip
-    assert found.outputs_stderr is not None
+    assert prediction.outputs_stderr is not None
     dense = seconds(lambda: _plain_tanh(x, y, small))
     return [
         {
             "width": width,
             "replicates": replicates,
             "steps": 12,
-            "seconds": found.seconds,
-            "largest standard error": float(found.outputs_stderr.max()),
+            "seconds": prediction.seconds,
+            "largest standard error": float(prediction.outputs_stderr.max()),
             f"one dense network of width {small:,}, s": dense,
-            "dense networks for that error / ours": Ratio.of(dense * replicates * width / small / found.seconds),
-            SHARE: Ratio.of(replicates * training_bound(now, width, 16, 12, 1) / found.seconds),
+            "dense networks for that error / ours": Ratio.of(dense * replicates * width / small / prediction.seconds),
+            SHARE: Ratio.of(replicates * training_bound(now, width, 16, 12, 1) / prediction.seconds),
         }
     ]
 

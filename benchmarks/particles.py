@@ -20,12 +20,13 @@ def against_deferred(turn: Round) -> list[Row]:
     """Time of ``solve_nfd`` and of deferred networks with independent feedback, for one standard error."""
     x, y = _problem(12 if turn.quick else 24)
     count = 4 if turn.quick else 8
-    errors, found = dict[str, float](), dict[str, float]()
+    errors = dict[str, float]()
+    times = dict[str, float]()
 
     def solved(name: str, solve: Callable[[], Any]) -> None:
-        kept = list[Any]()
-        found[name] = seconds(lambda: kept.append(solve()))
-        errors[name] = float(kept[0].outputs_stderr.square().mean())
+        solutions = list[Any]()
+        times[name] = seconds(lambda: solutions.append(solve()))
+        errors[name] = float(solutions[0].outputs_stderr.square().mean())
 
     family = nfd.resnets(64, 1, feedback="independent")
     task = nfd.Task(list(zip(x[:, None].float(), y[:, None].float(), strict=True)), loss="mse")
@@ -38,12 +39,12 @@ def against_deferred(turn: Round) -> list[Row]:
             "activation": "relu",
             "samples": len(x),
             "replicates": count,
-            "4,096 particles, s": found["particles"],
+            "4,096 particles, s": times["particles"],
             "standard error": math.sqrt(errors["particles"]),
-            "width 4,096, s": found["deferred"],
+            "width 4,096, s": times["deferred"],
             "its standard error": math.sqrt(errors["deferred"]),
             "deferred / particles at one error": Ratio.of(
-                found["deferred"] * errors["deferred"] / (found["particles"] * errors["particles"])
+                times["deferred"] * errors["deferred"] / (times["particles"] * errors["particles"])
             ),
         }
     ]
@@ -51,13 +52,17 @@ def against_deferred(turn: Round) -> list[Row]:
 
 def many_samples(turn: Round) -> list[Row]:
     """As many samples as particles are made for, against the memory that their histories must pass through."""
-    samples, grid, particles, replicates = (100 if turn.quick else 400), 8, 1024, 2
+    samples = 100 if turn.quick else 400
+    grid = 8
+    particles = 1024
+    replicates = 2
     x, y = _problem(samples)
     now = limits()
     took = seconds(
         lambda: nfd.solve_nfd(x, y, grid=grid, activation="relu", particles=particles, replicates=replicates)
     )
-    histories = 6  # read per step and grid point: products, noise and drift, forward and backward
+    # Read per step and grid point: products, noise and drift, forward and backward.
+    histories = 6
     traffic = replicates * grid * histories * 8 * particles * samples**2 / 2
     return [
         {

@@ -16,9 +16,11 @@ class _Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.first = nn.LayerNorm(width)
+        self.second = nn.LayerNorm(width)
         self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
         """The stream with both branches added."""
@@ -37,7 +39,8 @@ def transformer(width: int, depth: int) -> nn.Module:
 def planning(turn: Round) -> list[Row]:
     """A plan of a Transformer by a trace, against one forward and backward pass of the model itself."""
     depth = 16 if turn.quick else 77
-    model, sample = transformer(64, depth), torch.randn(2, 8, 16)
+    model = transformer(64, depth)
+    sample = torch.randn(2, 8, 16)
 
     def once() -> None:
         model(sample).square().mean().backward()

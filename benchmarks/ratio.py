@@ -70,8 +70,10 @@ class Ratio:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it: the repeats, and what follows from them for those who read the file."""
-        found = self.interval
-        return dict(zip(_NAMES, (self.ratios, self.less_is_better, found.value, found.low, found.high), strict=True))
+        interval = self.interval
+        return dict(
+            zip(_NAMES, (self.ratios, self.less_is_better, interval.value, interval.low, interval.high), strict=True)
+        )
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> Self:

@@ -49,7 +49,8 @@ class Result:
     def keep(self, folder: Path) -> Path:
         """Write it under its date, in a name that no earlier result has."""
         stem = str(self.machine["date"]).partition("+")[0].replace(":", "-") + ("-quick" if self.quick else "")
-        path, again = prepare_directory(folder) / f"{stem}.json", 1
+        path = prepare_directory(folder) / f"{stem}.json"
+        again = 1
         while path.exists():
             again += 1
             path = folder / f"{stem}-{again}.json"
@@ -75,11 +76,11 @@ def identity(row: Row) -> Identity:
 
 def merged(rounds: Iterable[Sequence[Row]]) -> list[Row]:
     """The rows of all rounds, one per identity: repeats of ratios joined, medians of everything else measured."""
-    found: dict[Identity, list[Row]] = {}
+    by_identity: dict[Identity, list[Row]] = {}
     for rows in rounds:
         for row in rows:
-            found.setdefault(identity(row), []).append(row)
-    return [{name: _together([row[name] for row in rows]) for name in rows[0]} for rows in found.values()]
+            by_identity.setdefault(identity(row), []).append(row)
+    return [{name: _together([row[name] for row in rows]) for name in rows[0]} for rows in by_identity.values()]
 
 
 def _together(values: Sequence[Any]) -> Any:

@@ -19,7 +19,7 @@ import torch
 from benchmarks import gpu, kernels, networks, particles, plans, structured
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
-from benchmarks.show import terminal
+from makers.tables import terminal
 
 _QUICK_ROUNDS = 3
 
@@ -60,23 +60,23 @@ PARTS = (
 )
 
 
-def measured(parts: Sequence[Part], quick: bool, said: Callable[[str], None] = lambda text: None) -> Result:
+def measured(parts: Sequence[Part], quick: bool, report: Callable[[str], None] = lambda text: None) -> Result:
     """Every part in each of its rounds; a part that lacks what it needs is missing, with the reason."""
-    found: dict[str, list[list[Row]]] = {part.name: [] for part in parts}
-    took = dict.fromkeys(found, 0.0)
+    rounds_of: dict[str, list[list[Row]]] = {part.name: [] for part in parts}
+    took = dict.fromkeys(rounds_of, 0.0)
     missing: dict[str, str] = {}
     for number in range(max(part.rounds for part in parts)):
         for part in parts:
             if number >= (min(part.rounds, _QUICK_ROUNDS) if quick else part.rounds) or part.name in missing:
                 continue
-            said(f"round {number + 1}: {part.name}")
+            report(f"round {number + 1}: {part.name}")
             start = time.perf_counter()
             try:
-                found[part.name].append(part.measure(Round(number, quick)))
+                rounds_of[part.name].append(part.measure(Round(number, quick)))
             except UnavailableError as reason:
                 missing[part.name] = str(reason)
             took[part.name] += time.perf_counter() - start
-    rows = {name: merged(rounds) for name, rounds in found.items() if any(rounds)}
+    rows = {name: merged(rounds) for name, rounds in rounds_of.items() if any(rounds)}
     return Result(machine(), quick, rows, took, missing)
 
 
@@ -88,7 +88,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="PART", choices=names, default=names, help=", ".join(names))
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of all results")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", RuntimeWarning)  # of short runs about their own noise
+    # Of short runs about their own noise.
+    warnings.simplefilter("ignore", RuntimeWarning)
     chosen = [part for part in PARTS if part.name in arguments.only]
     result = measured(chosen, arguments.quick, partial(print, flush=True))
     path = result.keep(arguments.out)

@@ -30,7 +30,8 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
         "seconds": took,
         "peak memory, GiB": peak / 2**30,
     }
-    if width > 2**16:  # deferred weights are measured at this size among the large networks, once
+    # Deferred weights are measured at this size among the large networks, once.
+    if width > 2**16:
         return row
     deferred, _ = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'deferred')")
     return row | {"deferred / structured": Ratio.of(deferred / took)}
@@ -70,7 +71,8 @@ def _calls(layer_of: Callable[..., Any], width: int = 4096, batch: int = 8) -> i
     for k in range(9):
         x, g = torch.randn(2, batch, width, generator=torch.Generator().manual_seed(k)).unbind()
         x.requires_grad_()
-        sys.setprofile(count if k == 8 else None)  # the first steps make room
+        # The first steps make room.
+        sys.setprofile(count if k == 8 else None)
         layer(x).backward(g)
         optimizer.step()
         optimizer.zero_grad()

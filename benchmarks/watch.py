@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 wide_gpt: Any = import_module("wide_gpt")
 
 EVERY: int = inspect.signature(nfd.Watch).parameters["every"].default
-STEPS, LOOKS = 20, 5
+STEPS = 20
+LOOKS = 5
 
 
 def cpu_seconds(repeat: int, run: Callable[[], object]) -> float:
@@ -53,7 +54,8 @@ def main(width: int, depth: int) -> float:
 
     alone = cpu_seconds(STEPS, step)
     watch = nfd.Watch(model, plan, x, every=1)
-    with warnings.catch_warnings(action="ignore"):  # the watch says that nothing trains between these looks
+    # The watch says that nothing trains between these looks.
+    with warnings.catch_warnings(action="ignore"):
         look = cpu_seconds(LOOKS, watch.step)
     share = look / (EVERY * alone)
     print(f"GPT {width} x {depth}: a look takes {look / alone:.2f} steps, {share:.2%} of the time at every={EVERY}")

@@ -3,10 +3,10 @@
 #
 # You have a table of small runs: parameters, tokens, rate, loss. Two laws forecast one larger run from it: its loss,
 # and the rate to train it at. The table here is the project's own ladder of small GPTs on bytes
-# (`docs/own-ladder.csv`). The largest run is held back, so the forecast can be compared with what happened.
+# (`studies/own_ladder.csv`). The largest run is held back, so the forecast can be compared with what happened.
 
 # %% tags=["parameters"]
-TABLE = "docs/own-ladder.csv"
+TABLE = "studies/own_ladder.csv"
 DEPTH = 2
 
 # %%

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks import alarms
+
+from calibration import alarms
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_page_quotes_what_was_measured() -> None:
-    measured = [json.loads(line) for line in (ROOT / "benchmarks/alarms.jsonl").read_text().splitlines()]
+    measured = [json.loads(line) for line in (ROOT / "calibration/alarms.jsonl").read_text().splitlines()]
     page = (ROOT / "docs/howto/watch.md").read_text()
     for setting in alarms.SETTINGS:
         assert alarms.page_row(setting, [row for row in measured if row["setting"] == str(setting)]) in page

@@ -12,28 +12,20 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import (
-    beside,
-    check,
-    embedding_rate,
-    muon_depth,
-    question_charts,
-    real_ladders_page,
-    two_limits,
-    two_limits_depth,
-)
+
+import nfd
+from benchmarks import check
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
-from benchmarks.page import PAGE, made
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
-from docs.evidence import OUT, pictures
-
-import nfd
+from makers import evidence, pictures, question_charts, real_ladders_page
+from makers.benchmarks_page import PAGE, tables_of
 from nfd.data import digits
 from nfd.runs.losses import cross_entropy
 from nfd.runs.trial import train
+from studies import beside, embedding_rate, muon_depth, two_limits, two_limits_depth
 
 MACHINE = {"processor": "made up", "cores": 2, "threads": 2, "torch": "2", "date": "2026-01-01T00:00:00+00:00"}
 
@@ -107,14 +99,14 @@ def test_the_command_prints_a_line_for_each_regression(
 
 
 def test_the_page_is_made_from_the_baseline() -> None:
-    tables = made(Result.read(BASELINE))
+    tables = tables_of(Result.read(BASELINE))
     assert len(tables) == PAGE.read_text().count("<!-- made: ")
     assert all(table in PAGE.read_text() for table in tables.values())
 
 
 def test_the_charts_of_evidence_and_questions_are_those_of_their_numbers() -> None:
-    for name, drawn in (pictures() | question_charts.pictures()).items():
-        words = [re.findall(">([^<>]+)</text>", svg) for svg in (drawn, (OUT / f"{name}.svg").read_text())]
+    for name, drawn in (evidence.pictures() | question_charts.pictures()).items():
+        words = [re.findall(">([^<>]+)</text>", svg) for svg in (drawn, (evidence.OUT / f"{name}.svg").read_text())]
         assert words[0] == words[1]
 
 
@@ -161,7 +153,7 @@ def test_the_power_of_depth_is_told_from_drifts_and_losses(
     ]
     for row in rows:
         row["loss"] += 0.002 * float(torch.randn((), generator=stream))
-    assert muon_depth.judged(nfd.fit_transfer(rows, guess=4.0)) == power
+    assert muon_depth.power_of_depth(nfd.fit_transfer(rows, guess=4.0)) == power
 
 
 # ---- what muP gives, and which part of it does -------------------------------------------------------------------
@@ -216,7 +208,7 @@ def test_powers_of_depth_are_told_apart() -> None:
     depths, noise = (4, 16, 64), torch.randn(8, 3, 16, generator=torch.Generator().manual_seed(0)) / 50
     for p, said in ((0.0, "stays"), (-1.0, "vanishes"), (-0.5, "undecided")):
         sizes = torch.tensor([float(L) ** p for L in depths])
-        assert two_limits_depth.found(depths, sizes[:, None] * (1 + noise))["said"] == said
+        assert two_limits_depth.size_and_power(depths, sizes[:, None] * (1 + noise))["said"] == said
 
 
 def test_a_layer_couples_as_the_derivation_counts() -> None:
@@ -255,7 +247,7 @@ def test_pictures_of_ladders_say_what_they_show() -> None:
     """Accepted ones their error, refused ones that they are; no data in words, and no text below 11 pixels."""
     drawn = real_ladders_page.drawn_of([case("a", 9, accepted=False), case("b", 30, accepted=True)])
     assert [one["ladder"] for one in drawn] == ["b", "a"]
-    svg = real_ladders_page.charts.svg(real_ladders_page.charts.ladders(drawn, real_ladders_page.said_of(drawn)))
+    svg = pictures.svg(real_ladders_page.charts.ladders(drawn, real_ladders_page.said_of(drawn)))
     assert ">1 of 2 forecasts are accepted" in svg
     assert re.findall(r">(\w+x: [^<]*)<", svg) == ["30x: +1.0 ± 5.5 %, 1 out", "9x: refused (± 5.5 %)"]
     assert svg.count('stroke-dasharray="3,2"') == 2  # the bars of the refused one

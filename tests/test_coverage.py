@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 import torch
-from benchmarks import coverage, coverage_cases, coverage_laws
-from benchmarks.coverage import Draw, Outcome, repeated, row, verdict
 from scipy import stats
 
+from calibration import coverage, coverage_cases, coverage_laws
+from calibration.coverage import Draw, Outcome, repeated, row, verdict
 from nfd.core import estimates
 from nfd.core.estimates import pooled_slope
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -18,8 +17,9 @@ import pytest
 import torch
 from tests.waiting import PATIENCE
 
+from makers import watched_run, watched_run_page
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
-DOCS = EXAMPLES.parent / "docs"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
@@ -127,29 +127,25 @@ def test_the_first_step_by_hand_has_the_ratio_of_its_formula() -> None:
 @pytest.mark.slow
 def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr(sys, "argv", ["checks.py", "--size", "small", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["checks", "--size", "small", "--out", str(tmp_path)])
     (tmp_path / "checks.md").write_text("the page as git has it")
-    runpy.run_path(str(DOCS / "checks.py"), run_name="__main__")
+    runpy.run_module("makers.checks", run_name="__main__")
     page = (tmp_path / "checks.md").read_text()
     assert page.count("\n| two-layer, ") == 5
     assert page.count("\n| GPT-2, ") == page.count("\n| plain blocks, ") + 2 == 4  # against depth and against width
     assert page.count("\nRule '") == 1
 
 
-def test_the_watched_run_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(DOCS))
-    folder = DOCS / "howto"
-    known = json.loads((folder / "watched-run.json").read_text())
-    assert importlib.import_module("watched_run_page").page(known) == (folder / "watched-run.md").read_text()
+def test_the_watched_run_is_told_by_its_numbers() -> None:
+    numbers = json.loads(watched_run.NUMBERS.read_text())
+    assert watched_run_page.page(numbers) == (EXAMPLES.parent / "docs/howto/watched-run.md").read_text()
 
 
 @pytest.mark.slow
 def test_the_watched_run_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(DOCS))
-    example = importlib.import_module("watched_run")
     for name, size in {"STEPS": 4, "EVERY": 2, "READ": 2, "WIDTH": 128, "DEPTH": 4}.items():
-        monkeypatch.setattr(example, name, size)
-    example.main(tmp_path, small=True)
+        monkeypatch.setattr(watched_run, name, size)
+    watched_run.main(tmp_path, small=True)
     page = (tmp_path / "watched-run.md").read_text()
     assert page.count("```bash") == 4
     assert "| the same, begun again once the alert is read |" in page

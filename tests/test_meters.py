@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.coverage_cases import scales
 from scipy import stats
 from tests.models import Residual
 from torch import Tensor, nn
 
 import nfd
+from calibration.coverage_cases import scales
 from nfd.core.estimates import Interval, interval, log_slope, mean, ratio_of_means
 from nfd.meters.noise import GradientNoise, noise_of
 from nfd.meters.verdict import METERS, cause, change, first_bad, rows, since, verdict_of

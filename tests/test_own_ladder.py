@@ -7,8 +7,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from benchmarks.byte_gpt import Cell
-from benchmarks.own_ladder import ANSWER, PLACE, compare, ladder, rows, targets
+
+from studies.byte_gpt import Cell
+from studies.own_ladder import ANSWER, PLACE, compare, ladder, rows, targets
 
 SMALL = Cell(8, 1, 1024, 128, (0.004, 0.03))
 

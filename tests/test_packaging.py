@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
 import subprocess
@@ -9,6 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
+# A module of the repository, as Python or as the file system names it.
+OUTSIDE = r"\b(?:benchmarks|calibration|makers|priors|studies|tests)[./]\w+"
 
 DOWNSTREAM = """
 import torch
@@ -48,6 +53,31 @@ def test_a_project_checked_by_mypy_strict_sees_our_types(tmp_path: Path) -> None
     assert '"base"' in error
     seen = re.findall(r'Revealed type is "(.*)"', said)
     assert [name.rpartition(".")[2] for name in seen] == ["Check", "Plan", "Alert]", "Tensor"], said
+
+
+def modules_outside(source: str) -> list[str]:
+    """The modules that texts of ``source`` name and that no wheel holds."""
+    texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    named = [re.findall(OUTSIDE, text) for text in texts if isinstance(text, str)]
+    return [name for names in named for name in names]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('f"a file of python -m priors.ladders --prior; {path}"', ["priors.ladders"]),
+        ('"""Measured (tests/test_core.py)."""', ["tests/test_core"]),
+        ("calibration.spread(sd)", []),
+        ('"priors. Half of them"', []),
+    ],
+)
+def test_a_module_outside_of_the_wheel_would_be_noticed(text: str, names: list[str]) -> None:
+    assert modules_outside(text) == names
+
+
+def test_messages_and_docstrings_name_no_module_that_the_wheel_lacks() -> None:
+    named = {path.name: modules_outside(path.read_text("utf-8")) for path in (ROOT / "src/nfd").rglob("*.py")}
+    assert {path: names for path, names in named.items() if names} == {}
 
 
 def test_the_base_needs_few_packages_and_no_framework() -> None:

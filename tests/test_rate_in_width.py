@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
-from benchmarks.rate_in_width import PLACES, judge
 from torch import Tensor
+
+from studies.rate_in_width import PLACES, judge
 
 STEP = 0.25  # doublings
 SEEDS = {32: 60, 128: 40, 512: 24, 1024: 20, 4096: 12, 16384: 12}

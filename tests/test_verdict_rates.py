@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.verdicts import AT, CASES, SEEDS, Case, Tables, bank, beyond, by_case, by_kind, by_situation, split
+
+from calibration.verdicts import AT, CASES, SEEDS, Case, Tables, bank, beyond, by_case, by_kind, by_situation, split
 
 
 def made(case: Case, power: float) -> list[dict[str, Any]]:

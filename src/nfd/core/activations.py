@@ -7,8 +7,7 @@ For centred jointly Gaussian ``(h, hbar)`` with ``Var h = a``, ``Var hbar = b``,
 * ``hermite(degree, variance)``, the coefficients of ``phi(sqrt(variance) Z)`` in normalised Hermite polynomials.
 
 relu, erf, gelu and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009, Williams 1997; gelu
-by Gaussian integration by parts); tanh uses the trapezoidal rule below, whose error is under 1e-10
-(tests/test_core.py).
+by Gaussian integration by parts); tanh uses the trapezoidal rule below, whose error is under 1e-10.
 """
 
 from __future__ import annotations

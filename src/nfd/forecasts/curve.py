@@ -8,8 +8,8 @@ After t steps, with r(t) the rate over its peak, S(t) the sum of r over the step
 The power is that of a constant rate. Every fall of the rate after the warm-up lowers the loss by b times the fall, most
 of it within some hundred steps: by b in all where the rate falls to zero slowly. What this form misses is a Gaussian
 process over log S. A run before its fall does not show b: it has a prior, as has a, learned from other people's runs
-(``curve_prior.json``, made by ``python -m benchmarks.curves --prior``). E, f and b are normal given a, so that the
-posterior is a sum over a grid of a.
+(``curve_prior.json``; docs/real-ladders.md). E, f and b are normal given a, so that the posterior is a sum over a grid
+of a.
 
 Sources: Tissue et al. 2024, "Scaling law with learning rate annealing" (arXiv 2408.11029); Luo et al. 2025, "A
 multi-power law for loss curve prediction across learning rate schedules" (2503.12811), whose G has two more numbers,

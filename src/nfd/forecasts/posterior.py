@@ -7,8 +7,8 @@ For N parameters and D tokens,
 of one of them alone, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2. What this form
 misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows with the distance from the runs.
 Errors of runs are Student's t: a run that is tuned badly counts less. The numbers have a prior, learned from other
-people's ladders (``prior.json``, made by ``python -m benchmarks.ladders --prior``), and a posterior, sampled by an
-ensemble of walkers. Half widths of intervals are calibrated on ladders.
+people's ladders (``prior.json``; docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers. Half widths
+of intervals are calibrated on ladders.
 
 Sources: Hoffmann et al. 2022, "Training compute-optimal large language models" (p = 1); Goodman & Weare 2010, "Ensemble
 samplers with affine invariance"; Kennedy & O'Hagan 2001, "Bayesian calibration of computer models" (the discrepancy);
@@ -116,7 +116,7 @@ def read_prior(prior: str | os.PathLike[str] | None) -> Prior:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"prior must be 'ladders', None or a file made by python -m benchmarks.ladders --prior; {str(path)!r} "
+            f"prior must be 'ladders', None or a file of JSON with the keys of {LADDERS}; {str(path)!r} "
             f"cannot be read: {error!r}."
         ) from None
 

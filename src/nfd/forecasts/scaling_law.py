@@ -188,8 +188,8 @@ def fit_scaling_law(
             lr, rule, run, step and state. None ignores a column.
         rate: if runs of one size differ in their learning rate, the rate whose runs count; or ``"best"``, at each size
             the rate with the lowest mean loss over seeds. That choice makes losses too low, by less than their noise.
-        prior: of a law over parameters and tokens: ``"ladders"``, that of the package; a file of ``python -m
-            benchmarks.ladders --prior``; None for wide priors, whose intervals are wider.
+        prior: of a law over parameters and tokens: ``"ladders"``, that of the package; the path of a file
+            of that form; None for wide priors, whose intervals are wider.
 
     Returns:
         A ``LadderLaw`` over parameters and tokens: ``.at(...)``, ``.best(flops=...)``, ``.next_run(budget=...)``,

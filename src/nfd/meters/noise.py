@@ -30,7 +30,7 @@ from nfd.scaling.samples import batch_size
 
 _PARTS = 8  # of a batch, at most
 # What a mean of n squares misses, over what the largest adds to it: a / (a - 1) by Pareto tails of power a, 5 for
-# t(2.5), whose squares have no variance; 10 covers the scatter of the largest (benchmarks/coverage_cases.py)
+# t(2.5), whose squares have no variance; 10 covers the scatter of the largest (docs/coverage.md)
 _UNSEEN = 10.0
 
 

@@ -164,7 +164,7 @@ class ClaimsCommand(_OfFigures):
             close = nearest(unknown[0], [claim.id for claim in CLAIMS])
             raise InputError(
                 f"--only takes ids of statements, their beginnings, or figures such as fig5; got {', '.join(unknown)}."
-                f"{close} docs/claims.json lists all."
+                f'{close} The page "Which statements of the paper hold?" of the documentation lists all.'
             )
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise InputError(f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it.")

@@ -61,7 +61,7 @@ PANEL: tuple[tuple[int, int], ...] = (
     (3 * WIDE, WIDE),
 )
 LARGEST = 2**18  # entries of a matrix that is stepped to find the norm of its update
-# Newton-Schulz runs in bfloat16, with a unit of 2^-8, for five steps: 2 % (tests/test_conventions.py).
+# Newton-Schulz runs in bfloat16, with a unit of 2^-8, for five steps: 2 %, as a test measures.
 # What is told apart differs by a factor of 2^1/2 at least.
 ALIKE = 0.06
 

@@ -102,8 +102,8 @@ class Prior:
         except OSError as error:
             raise OSError(f'prior must be "sweeps", a file or None; {str(path)!r}: {error.strerror}.') from None
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            made = "python -m benchmarks.rate_law --prior"
-            raise InputError(f"prior must be a file that {made} wrote; got {str(path)!r}: {error}.") from None
+            form = f"JSON with the keys of {_SWEEPS}"
+            raise InputError(f"prior must be a file of {form}; got {str(path)!r}: {error!r}.") from None
         if prior is None:
             return Prior(_ANY, bowl, departure, curvature, ())
         return Prior(terms, bowl, departure, curvature, tuple(stored["sources"]))

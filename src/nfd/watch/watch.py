@@ -59,7 +59,7 @@ class Watch:
         plan: of this model; None for one without a plan, whose rates and initial weights are not compared.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
         every: steps between looks. The default takes less than 3 % of the time, also for small models
-            (``benchmarks.watch``).
+            (docs/howto/watch.md).
         expected: a check of small networks, or the path where it was stored. It gives every meter a band at this size
             (``nfd.watch.bands``); a meter that leaves its band raises an alert.
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.

@@ -1,0 +1,149 @@
+"""``make coverage``: how often 95 % intervals contain the truth, by repetition, as docs/coverage.csv and a page.
+
+Every kind of interval is made by the function that the library makes it with, from numbers or networks whose truth is
+known: the draws of ``calibration.coverage_cases`` and ``calibration.coverage_laws``. Two processes share the draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from makers.tables import fill_page, markdown, terminal
+from nfd.core.estimates import Interval, share
+from nfd.core.files import write_csv
+from nfd.core.random import derive
+
+Row = dict[str, Any]
+
+NOMINAL = 0.95
+WANTED = 0.93
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "coverage.md"
+TABLE = DOCS / "coverage.csv"
+
+
+class Outcome(NamedTuple):
+    """One interval of one repetition: its kind, the case, its limits, and the truth that it should hold."""
+
+    kind: str
+    case: str
+    low: float
+    high: float
+    truth: float
+
+
+Draw = Callable[[torch.Generator], Iterable[Outcome]]
+
+
+def outcome(kind: str, case: str, interval: Interval, truth: float) -> Outcome:
+    """An outcome of an interval."""
+    return Outcome(kind, case, interval.low, interval.high, truth)
+
+
+def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:
+    """A row per kind and case of a draw: the share of known intervals that contain the truth.
+
+    ``measured`` and its standard error, ``error``; ``count`` leaves out intervals that are not known.
+    """
+    torch.set_num_threads(1)
+    # Of short runs about their own noise.
+    warnings.simplefilter("ignore", RuntimeWarning)
+    held: dict[tuple[str, str], list[bool]] = {}
+    for index in range(repetitions):
+        for one in draw(torch.Generator().manual_seed(derive(seed, "repetition", index))):
+            holds = held.setdefault((one.kind, one.case), [])
+            if math.isfinite(one.low) and math.isfinite(one.high):
+                holds.append(one.low <= one.truth <= one.high)
+    return [row(kind, case, sum(holds), len(holds)) for (kind, case), holds in held.items()]
+
+
+def row(kind: str, case: str, covered: int, count: int) -> Row:
+    """What the table has of ``covered`` in ``count`` intervals."""
+    interval = share(covered, count) if count else Interval(math.nan, math.nan, math.nan, math.nan)
+    today = datetime.now(UTC).date().isoformat()
+    measured = round(interval.value, 4)
+    error = round(interval.stderr, 4)
+    return {"kind": kind, "case": case, "measured": measured, "error": error, "count": count, "date": today}
+
+
+def verdict(one: Row) -> str:
+    """Whether a row reaches ``WANTED``; where it is below by less than the noise of counting (Wilson), nobody knows."""
+    if not one["count"]:
+        return "not measured"
+    if one["measured"] >= WANTED:
+        return "reaches it"
+    return "undecided" if share(one["measured"] * one["count"], one["count"]).high >= WANTED else "falls short"
+
+
+def draws() -> dict[str, Sequence[Draw]]:
+    """All draws by the name of their part; the slowest first, so that no process is left with one at the end."""
+    laws, cases = (import_module(f"calibration.coverage_{name}") for name in ("laws", "cases"))
+    return {"predict": cases.PREDICTIONS, "laws": laws.LAWS, "rates": laws.DRAWS, "noise": cases.SCALES,
+            "slopes": cases.SLOPES, "means": cases.MEANS}  # fmt: skip
+
+
+# ---- the page -----------------------------------------------------------------------------------------------------
+
+
+def read() -> list[Row]:
+    """The stored table."""
+    with TABLE.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return [one | {"measured": float(one["measured"]), "error": float(one["error"]), "count": int(one["count"])}
+            for one in rows]  # fmt: skip
+
+
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """The table of the page: a row per case that lies below ``WANTED``."""
+    below = [
+        {"kind": one["kind"], "case": one["case"], "hold the truth": shown(one)}
+        for one in rows
+        if one["count"] and one["measured"] < WANTED
+    ]
+    return {"below": markdown(below)}
+
+
+def shown(one: Row) -> str:
+    """Coverage with Wilson's interval, in percent."""
+    interval = share(one["measured"] * one["count"], one["count"])
+    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def main() -> None:
+    """Measure; put what was measured in place of what is stored, and fill the page."""
+    parts = draws()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=1000, help="of every case")
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=parts, default=list(parts), help=", ".join(parts))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", action="store_true", help="write docs/coverage.csv and fill docs/coverage.md")
+    given = parser.parse_args()
+    start = time.perf_counter()
+    chosen = [draw for part in given.only for draw in parts[part]]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        seeds = [derive(given.seed, "coverage", index) for index in range(len(chosen))]
+        results = pool.map(repeated, chosen, [given.repetitions] * len(chosen), seeds)
+        rows = [one for several in results for one in several]
+    terminal("coverage", [one | {"": verdict(one)} for one in rows])
+    if given.keep:
+        stored = {(one["kind"], one["case"]): one for one in [*read(), *rows]}
+        write_csv(TABLE, list(stored.values()))
+        fill_page(PAGE, tables(read()))
+    print(f"{time.perf_counter() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

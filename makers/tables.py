@@ -1,0 +1,83 @@
+"""Rows as tables, on the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from rich.console import Console
+from rich.table import Table
+
+from nfd.core.estimates import Interval
+from nfd.core.files import write_text
+from nfd.core.tables import Row
+
+
+@runtime_checkable
+class HasInterval(Protocol):
+    """A value with a 95 % interval, such as a ratio of times."""
+
+    @property
+    def interval(self) -> Interval:
+        """The value and its limits."""
+
+
+def cell(column: str, value: Any) -> str:
+    """A value as text: three digits, shares in percent, ratios with their 95 % interval."""
+    percent = "share" in column or column.endswith("alone") or column == "outside operations"
+    if isinstance(value, HasInterval):
+        interval = value.interval
+        text = _number(interval.value, percent)
+        if math.isfinite(interval.low):
+            text += f" [{_number(interval.low, percent)}, {_number(interval.high, percent)}]"
+        return text + (" %" if percent else "")
+    if isinstance(value, float):
+        return _number(value, percent) + (" %" if percent else "")
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+
+
+def _number(value: float, percent: bool) -> str:
+    if percent:
+        return f"{100 * value:.2g}" if abs(value) < 0.1 else f"{100 * value:.0f}"
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.1e}"
+    digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """The names of all columns, in order."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def terminal(title: str, rows: Sequence[Row]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    for name in columns(rows):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(cell(name, row.get(name)) for name in columns(rows)))
+    Console().print(table)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table of Markdown."""
+    names = columns(rows)
+    lines = [names, ["---"] * len(names), *([cell(name, row.get(name)) for name in names] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def fill_page(page: Path, texts: Mapping[str, str]) -> None:
+    """Write every text between its marks on a page, ``<!-- made: NAME -->`` and ``<!-- end -->``."""
+    text = page.read_text(encoding="utf-8")
+    for name, content in texts.items():
+        begin = f"<!-- made: {name} -->\n"
+        end = "\n<!-- end -->"
+        if text.count(begin) != 1:
+            raise ValueError(f"{page} has {text.count(begin)} places for {name!r}; one is expected.")
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
+    write_text(page, text)
