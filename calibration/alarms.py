@@ -275,7 +275,7 @@ def page_row(setting: Setting, rows: list[Row]) -> str:
 
 def count_of(row: Row) -> int:
     """The networks that a share counts."""
-    return round(row["share"] * row["networks"])
+    return round(float(row["share"]) * int(row["networks"]))
 
 
 if __name__ == "__main__":

@@ -374,8 +374,8 @@ def beyond(clear: float, small: float) -> Judge:
     def judge(row: Row) -> bool:
         if row["verdict"] == "LIMIT":
             return False
-        grows = row["slope"] > clear and row["low"] > small
-        falls = row["slope"] < -clear and row["high"] < -small
+        grows = bool(row["slope"] > clear and row["low"] > small)
+        falls = bool(row["slope"] < -clear and row["high"] < -small)
         return grows or (falls and row["meter"] != "loss")
 
     return judge

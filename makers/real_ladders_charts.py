@@ -145,7 +145,7 @@ def _off(case: Row, target: int, names: Mapping[float, str]) -> dict[str, Any]:
     less = forecast["flops"] / max(flops for flops, _ in case["fit"])
 
     def off(loss: float) -> float:
-        return 100 * (loss / forecast["loss"] - 1)
+        return 100 * (loss / float(forecast["loss"]) - 1)
 
     return {
         "row": f"{names[forecast['flops']]}, {less:,.0f}x less",

@@ -270,7 +270,7 @@ def _of_unseen(part: Row) -> Row:
     """How many ladders the prior was not learned from, and how far off their accepted forecasts are."""
     cases = part["cases"]
     accepted = [case for case in cases if case["accepted"]]
-    numbers = {f"{what}s": len({case[what] for case in cases}) for what in ("ladder", "group")}
+    numbers: dict[str, Any] = {f"{what}s": len({case[what] for case in cases}) for what in ("ladder", "group")}
     numbers |= part["over ladders"]
     for what in ("error", "plain"):
         errors = [case[what] for case in accepted]

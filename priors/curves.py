@@ -268,7 +268,7 @@ def row_of(source: str, forecasts: Sequence[Forecast]) -> dict[str, Any]:
     halves = np.array([one.half for one in forecasts])
     accepted = [one for one in forecasts if one.forecast.refusal is None]
     errors_of_accepted = np.array([abs(one.error) for one in accepted] or [math.nan])
-    are_inside = [abs(one.error) <= one.half for one in accepted] or [math.nan]
+    are_inside = np.array([float(abs(one.error) <= one.half) for one in accepted] or [math.nan])
     return {
         "source": source,
         "curves": len(forecasts),

@@ -110,10 +110,10 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
     shapes = dict[str, list[tuple[Array, Array, Array]]]()
     for name, cells in used.items():
         law = fit_rate_law([cell for _, cell in cells], PUBLISHED)
-        own = np.linalg.inv(law.spread)
+        precision_of_law = np.linalg.inv(law.spread)
         share = 1 / groups.count(name.split("_")[0])
-        informed = own - start
-        pushed = own @ law.terms - start @ mean
+        informed = precision_of_law - start
+        pushed = precision_of_law @ law.terms - start @ mean
         widened = np.linalg.inv(np.eye(7) + informed @ apart)
         precision = precision + share * widened @ informed
         push = push + share * widened @ pushed
@@ -125,13 +125,11 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
 
     def shape(place: int, usual: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         means = [np.mean([numbers[place] for numbers in group], 0) for group in shapes.values()]
-        return {
-            name: (
-                float(np.mean([m, *(numbers[k] for numbers in means)])),
-                float(math.hypot(np.std([m, *(numbers[k] for numbers in means)]), width / 2)),
-            )
-            for k, (name, (m, width)) in enumerate(usual.items())
-        }
+        expected = {}
+        for k, (name, (usual_mean, width)) in enumerate(usual.items()):
+            each = [usual_mean, *(numbers[k] for numbers in means)]
+            expected[name] = (float(np.mean(each)), float(math.hypot(np.std(each), width / 2)))
+        return expected
 
     return Prior(
         {name: (float(m), float(s)) for name, m, s in zip(TERMS, [-9.0, *terms[1:]], scatter, strict=True)},
@@ -217,9 +215,11 @@ def split(low: float, high: float, axis: int, largest: bool = True) -> Side:
     """Fit up to ``low`` and hold out from ``high`` on, or the other way round."""
 
     def side(place: Place) -> bool | None:
-        if largest:
-            return True if place[axis] <= low else False if place[axis] >= high else None
-        return True if place[axis] >= high else False if place[axis] <= low else None
+        is_low = place[axis] <= low
+        is_high = place[axis] >= high
+        if not is_low and not is_high:
+            return None
+        return is_low if largest else is_high
 
     return side
 
@@ -230,7 +230,8 @@ def four_batches(size: Place) -> Side:
     def side(place: Place) -> bool | None:
         if place[:2] != size[:2]:
             return False
-        return True if any(abs(place[2] / batch - 1) < 0.05 for batch in (1.31e5, 2.62e5, 5.24e5, 2.1e6)) else None
+        is_fitted = any(abs(place[2] / batch - 1) < 0.05 for batch in (1.31e5, 2.62e5, 5.24e5, 2.1e6))
+        return True if is_fitted else None
 
     return side
 
@@ -275,6 +276,20 @@ def carried(law: RateLaw, small: Cell, cell: Cell) -> tuple[float, float, float,
     return one_law, powers, same, missed < 1.96 * math.sqrt(deviation**2 + one + other)
 
 
+def carried_to_held(
+    law: RateLaw, cells: Sequence[tuple[Place, Cell]], side: Side
+) -> list[tuple[float, float, float, bool]]:
+    """The costs of every held cell that has a fitted cell of its size."""
+    fitted = [cell for place, cell in cells if side(place)]
+    held = [cell for place, cell in cells if side(place) is False]
+    costs = []
+    for cell in held:
+        of_its_size = [other for other in fitted if abs(other.place[0] - cell.place[0]) < 0.05]
+        if of_its_size:
+            costs.append(carried(law, nearest(cell, of_its_size), cell))
+    return costs
+
+
 def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, dict[str, dict[str, float]]]:
     """What plans cost that carry the best run of a cell to a held one of the same size: the nearest that is fitted.
 
@@ -287,11 +302,8 @@ def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, di
         law = fit_rate_law([], prior_from(sources, but=tried[0].split("_")[0]))
         for case, side in PLANS[kind].items():
             costs = list[tuple[float, float, float, bool]]()
-            for cells in (sources[source] for source in tried):
-                for cell in (cell for place, cell in cells if side(place) is False):
-                    same = [own for place, own in cells if side(place) and abs(own.place[0] - cell.place[0]) < 0.05]
-                    if same:
-                        costs.append(carried(law, nearest(cell, same), cell))
+            for source in tried:
+                costs += carried_to_held(law, sources[source], side)
             means = dict(zip(("law", "powers", "same", "covered"), np.mean(costs, 0).round(3).tolist(), strict=True))
             plans.setdefault(kind, {})[case] = {"cells": len(costs)} | means
     return plans
@@ -411,7 +423,13 @@ def exponents(sources: Mapping[str, Sequence[tuple[Place, Cell]]], prior: Prior)
     ]
 
 
+def covered_of(scores: Sequence[Score]) -> float:
+    """The share of best rates that lie in their intervals; cells count alike."""
+    return float(np.average([one.covered for one in scores], weights=[one.cells for one in scores]))
+
+
 def main() -> None:
+    """Print the scores of every case, or write the prior of the package."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of rates.csv")
     parser.add_argument(
@@ -433,11 +451,10 @@ def main() -> None:
     rows.append(mean_of_choices(rows, "two lengths of ", "two lengths of one size and batch"))
     rows += moe(sources["steplaw_moe"], prior_from(sources).of_one_width)
     rows += others(sources)
-    covered = {
-        source: float(np.average([s.covered for of, _, s in rows if of == source], weights=weights))
-        for source in dict.fromkeys(source for source, *_ in rows)
-        for weights in [[s.cells for of, _, s in rows if of == source]]
-    }
+    by_source = dict[str, list[Score]]()
+    for source, _, score in rows:
+        by_source.setdefault(source, []).append(score)
+    covered = {source: covered_of(scores) for source, scores in by_source.items()}
     print("coverage by source:", {source: round(share, 3) for source, share in covered.items()})
     powers = exponents(sources, prior)
     for power in powers:

@@ -224,9 +224,7 @@ def by_case(cases: dict[str, Any]) -> str:
     """The powers of all cases: a row for each activation, a column for each horizon."""
     powers: dict[str, list[str]] = {}
     for case in GRID:
-        name = case.activation
-        if case.outputs > 1:
-            name += ", cross-entropy"
+        name = f"{case.activation}, cross-entropy" if case.outputs > 1 else case.activation
         cell = ", ".join(row["power"] for row in cases[case.name].values())
         powers.setdefault(name, []).append(cell)
     # It has one horizon, T = 1.
