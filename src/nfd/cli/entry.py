@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from nfd.cli.commands import read_command
 from nfd.core.errors import (
@@ -27,9 +27,6 @@ from nfd.core.errors import (
     users_frames,
 )
 from nfd.core.tables import said, visible
-
-if TYPE_CHECKING:
-    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nfd.cli.shared import TrainingCommand
 from nfd.core.options import option
 from nfd.core.tables import Lead, show
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass

@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nfd.core.errors import (
     InputError,
 )
 from nfd.core.files import prepare_results
 from nfd.core.options import option
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nfd.cli.shared import LoggedCommand, as_number, named
 from nfd.core.checks import check_count
@@ -12,9 +12,6 @@ from nfd.core.errors import (
 )
 from nfd.core.options import option
 from nfd.core.tables import show
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 _NOUNS = ("family", "make_model", "task", "batches")
-_FAMILY = ("blocks", "roles", "version")  # what a file may define beside make_model
-_TASK = (  # and beside batches
+# What a file may define beside make_model, and beside batches.
+_FAMILY = ("blocks", "roles", "version")
+_TASK = (
     "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr", "init_scale",
 )  # fmt: skip
 
@@ -48,15 +50,16 @@ class Setup:
                 print(f"nfd: {path} defines {name}, which is not read. Did you mean {near}?", file=sys.stderr)
 
     def family(self, base: tuple[int, int], rule: str | None = None, optimizer: str | None = None) -> Family:
-        """The family that the file defines."""
+        """Return the family that the file defines."""
         from nfd.families.family import Family, as_family
 
-        given = self._either("family", "make_model")
-        more = dict[str, Any]()
-        if not isinstance(given, Family):
-            more = {name: self.names[name] for name in _FAMILY if name in self.names}
-            more["name"] = f"{Path(self.path).name}:{getattr(given, '__name__', 'make_model')}"
-        return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None, **more)
+        model = self._either("family", "make_model")
+        settings = dict[str, Any]()
+        if not isinstance(model, Family):
+            settings = self._settings(_FAMILY)
+            settings["name"] = f"{Path(self.path).name}:{getattr(model, '__name__', 'make_model')}"
+        sample = self.task.sample if self.has_task else None
+        return as_family(model, base, rule, optimizer, sample, **settings)
 
     @property
     def has_task(self) -> bool:
@@ -68,15 +71,22 @@ class Setup:
         """The task that the file defines."""
         from nfd.runs.task import Task
 
-        given = self._either("task", "batches")
-        if isinstance(given, Task):
-            return given
-        more = {name: self.names[name] for name in _TASK if name in self.names}
-        if callable(judged := more.get("eval_batches")):  # as batches may be
-            more["eval_batches"] = judged()
-        return Task(given() if callable(given) else given, **more)
+        batches = self._either("task", "batches")
+        if isinstance(batches, Task):
+            return batches
+        settings = self._settings(_TASK)
+        # Both kinds of batches may be functions that return them.
+        evaluated = settings.get("eval_batches")
+        if callable(evaluated):
+            settings["eval_batches"] = evaluated()
+        return Task(batches() if callable(batches) else batches, **settings)
+
+    def _settings(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return those of the names that the file defines, with their values."""
+        return {name: self.names[name] for name in names if name in self.names}
 
     def _either(self, noun: str, plain: str) -> Any:
+        """Return the noun that the file defines, or else the plain thing of which one is made."""
         for name in (noun, plain):
             if name in self.names:
                 return self.names[name]
@@ -87,29 +97,35 @@ _WANTED = "Give a Python file with make_model(width, depth) and batches, a list 
 
 
 def _misspelt(name: str) -> str:
-    """The name that was meant, where one is off by a letter or two; a longer or shorter one is another."""
-    known = (*_NOUNS, *_FAMILY, *_TASK)
-    close = () if name in known else difflib.get_close_matches(name, known, 1, cutoff=0.85)
-    return next((near for near in close if not (near.startswith(name) or name.startswith(near))), "")
+    """Return the name that was meant, where one is off by a letter or two; a longer or shorter one is another."""
+    names = (*_NOUNS, *_FAMILY, *_TASK)
+    if name in names:
+        return ""
+    for near in difflib.get_close_matches(name, names, 1, cutoff=0.85):
+        if not (near.startswith(name) or name.startswith(near)):
+            return near
+    return ""
 
 
 def _imported(path: str) -> Any:
-    """The module that a file is. Its functions and classes travel to other processes as they are."""
+    """Run a file as a module. Its functions and classes travel to other processes as they are."""
     import cloudpickle
 
     file = Path(path).expanduser()
     if file.suffix != ".py" or not file.is_file():
-        near = nearest(file.name, [own.name for own in file.parent.glob("*.py")])
+        near = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
         raise InputError(f"there is no Python file {path!r}.{near} {_WANTED}")
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+        path_before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{path_before}" if path_before else folder
     module = ModuleType(f"nfd_setup_{file.stem}")
     module.__file__ = str(file.resolve())
     sys.modules[module.__name__] = module
     cloudpickle.register_pickle_by_value(module)
-    try:  # no bytecode is kept, which an edit within a second would not renew
+    # Compiled here, no bytecode is kept: an edit within a second would not renew it.
+    try:
         exec(compile(file.read_bytes(), module.__file__, "exec"), vars(module))
     except SyntaxError as error:
         raise InputError(f"{error.filename}, line {error.lineno}: {error.msg}.") from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nfd.cli.shared import LoggedCommand, as_number, as_numbers, named
@@ -11,7 +12,17 @@ from nfd.core.options import option
 from nfd.core.tables import show
 
 if TYPE_CHECKING:
-    pass
+    from nfd.rates.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """An answer, what is printed after it, what its ``result.json`` has besides, and a verdict in place of its own."""
+
+    answer: Transfer
+    remarks: list[str]
+    content: dict[str, Any] = field(default_factory=dict)
+    verdict: str = ""
 
 
 @dataclass
@@ -48,50 +59,59 @@ class TransferCommand(LoggedCommand):
         from nfd.rates.findings import hero, result, transfer_findings
         from nfd.report.page import Report, made_by
 
-        said, found = list[str](), dict[str, Any]()
-        # What was trained, for nfd plan --from; a log does not say it.
-        trained = dict[str, Any]()
-        if self.log:
-            from nfd.rates.transfer import fit_transfer
-
-            directory = self.directory()
-            asked = named("--at", "such as parameters=7B tokens=4T batch=4M", self.at, as_number)
-            answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
-            for name in asked:
-                check_choice("--at", name, ("parameters", "tokens", "batch"))
-            more = [answer.about]
-            if asked:
-                best = answer.at(**asked)
-                said = [f"At {' '.join(self.at)}: {best}"]
-                found["at"] = asked | {"advised": best.advised, "best": best.rate.limits, "excess": best.excess.limits}
-        else:
-            from nfd.rates.sweep import transfer
-
-            setup, directory = self.read_setup(), self.directory()
-            family = setup.family(self.base, self.rule, self.optimizer)
-            axes = named("--axes", "numbers such as batch_size=16,32", self.axes, as_numbers)
-            with self.sweep(directory) as sweep:
-                answer = transfer(
-                    family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
-                    axes=axes or None, halving=self.halving, sweep=sweep,
-                )  # fmt: skip
-            more = self.stored(sweep)
-            trained = {"model": family.name, "optimizer": family.optimizer, "base": family.base}
-        lead = replace(answer.lead, verdict=said[0]) if said else answer.lead
+        directory, outcome = self._fit() if self.log else self._train()
+        answer = outcome.answer
+        lead = replace(answer.lead, verdict=outcome.verdict) if outcome.verdict else answer.lead
+        question = "Is the best learning rate of a small network that of a large one?"
+        if answer.law:
+            question = "At which rate to train?"
+        verdicts = [outcome.verdict] if outcome.verdict else []
+        numbers = {"rules": result(answer.rules), "table": answer.table, "notes": answer.notes}
         page = Report(
-            "At which rate to train?"
-            if answer.law
-            else "Is the best learning rate of a small network that of a large one?",
+            question,
             command,
             self.settings,
             transfer_findings(answer),
             lead,
             hero(answer),
-            [*said, *answer.sentences, answer.about],
+            [*verdicts, *answer.sentences, answer.about],
             answer.levels,
             closing=[made_by(command)],
-            content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes} | found | trained,
+            content=numbers | outcome.content,
             tables={"transfer.csv": answer.table},
         ).write(directory)
-        show(lead, lead, *answer.told(lead), *more, f"Report: {page}")
+        show(lead, lead, *answer.told(lead), *outcome.remarks, f"Report: {page}")
         return 0
+
+    def _fit(self) -> tuple[Path, _Outcome]:
+        """Answer from a table of runs; with --at the advice for one training is the verdict."""
+        from nfd.rates.transfer import fit_transfer
+
+        directory = self.directory()
+        target = named("--at", "such as parameters=7B tokens=4T batch=4M", self.at, as_number)
+        answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
+        for name in target:
+            check_choice("--at", name, ("parameters", "tokens", "batch"))
+        if not target:
+            return directory, _Outcome(answer, [answer.about])
+        best = answer.at(**target)
+        advice = {"advised": best.advised, "best": best.rate.limits, "excess": best.excess.limits}
+        verdict = f"At {' '.join(self.at)}: {best}"
+        return directory, _Outcome(answer, [answer.about], {"at": target | advice}, verdict)
+
+    def _train(self) -> tuple[Path, _Outcome]:
+        """Answer by training the family of the file."""
+        from nfd.rates.sweep import transfer
+
+        setup = self.read_setup()
+        directory = self.directory()
+        family = setup.family(self.base, self.rule, self.optimizer)
+        axes = named("--axes", "numbers such as batch_size=16,32", self.axes, as_numbers)
+        with self.sweep(directory) as sweep:
+            answer = transfer(
+                family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
+                axes=axes or None, halving=self.halving, sweep=sweep,
+            )  # fmt: skip
+        # What was trained, for nfd plan --from; a log does not say it.
+        trained = {"model": family.name, "optimizer": family.optimizer, "base": family.base}
+        return directory, _Outcome(answer, self.stored(sweep), trained)
