@@ -16,6 +16,7 @@ import torch
 from tests.contract.common import ResidualMLP, batches, run
 from tests.models import IDS, SHIFTED, ConvNet, Language, Residual, encoder, gpt2, shifted_loss, train
 from torch import Tensor, nn
+from torch.nn import functional
 
 import nfd
 
@@ -144,6 +145,95 @@ def test_updates_that_16_bits_round_away_are_named_in_place_of_lazy_training(
     assert rounded == ({"blocks.*.1.weight", "blocks.*.3.weight"} if is_rounded else set())
     assert ("weights of 16 bits round updates away" in str(check)) == is_rounded
     assert "lazy training" not in str(check)
+
+
+class GemmaNorm(nn.Module):
+    """A norm whose gain is stored as g of 1 + g."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return functional.rms_norm(h, h.shape[-1:], eps=1e-6) * (1 + self.weight)
+
+
+class SandwichBlock(nn.Module):
+    """A norm before and behind the branch, as in Gemma 3."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.behind = GemmaNorm(width), GemmaNorm(width)
+        self.gate, self.up = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, h: Tensor) -> Tensor:
+        z = self.before(h)
+        return h + self.behind(self.down(functional.gelu(self.gate(z)) * self.up(z)))
+
+
+class GemmaLike(nn.Module):
+    """A tied head, and embeddings that begin at 0.02 and are multiplied by the root of the width."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, width)
+        self.blocks = nn.ModuleList(SandwichBlock(width) for _ in range(depth))
+        self.norm = GemmaNorm(width)
+        for p in self.parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids) * self.embed.embedding_dim**0.5
+        for block in self.blocks:
+            h = block(h)
+        return functional.linear(self.norm(h), self.embed.weight)
+
+
+class SiglipLike(nn.Module):
+    """A learned query pools the stream, and cosines to a vector of each class are multiplied by a learned scale."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU("tanh"), nn.Linear(width, width))
+            for _ in range(depth)
+        )
+        self.norm, self.probe = nn.LayerNorm(width), nn.Parameter(torch.randn(1, 1, width))
+        self.pool = nn.MultiheadAttention(width, width // 8, batch_first=True)
+        self.classes, self.scale = nn.Parameter(torch.randn(3, width)), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = h + block(h)
+        h = self.norm(h)
+        pooled, _ = self.pool(self.probe.expand(len(h), -1, -1), h, h, need_weights=False)
+        cosines = functional.normalize(pooled[:, 0], dim=-1) @ functional.normalize(self.classes, dim=-1).T
+        return self.scale.exp() * cosines
+
+
+def patches(steps: int) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(2)
+    return [(torch.randn(16, 4, 5, generator=g), torch.randint(0, 3, (16,), generator=g)) for _ in range(steps)]
+
+
+def words(steps: int) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(2)
+    return [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(11, (steps, 8, 9), generator=g)]
+
+
+@pytest.mark.parametrize(("make", "task"), [(GemmaLike, words(4)), (SiglipLike, patches(4))])
+@pytest.mark.parametrize(("rule", "is_sound"), [("complete-p", True), ("mup", False)])
+def test_twins_of_gemma_3_and_siglip_are_sound_by_depth_and_without_factors_are_not(
+    make: Any, task: Any, rule: str, is_sound: bool
+) -> None:
+    """What training changes differs in direction from block to block behind norms: LIMIT at most, under the plan."""
+    check = checked(make, task, rule=rule, optimizer="adamw", lr=2e-3, widths=[32], depths=[2, 4, 8], seeds=2)
+    assert check.ok == is_sound, str(check)
+    assert (verdicts(check)["activation_update", "depth"] == "GROWS") != is_sound
 
 
 class NormedBranches(nn.Module):

@@ -68,7 +68,8 @@ def test_every_stack_has_its_own_verdicts() -> None:
     settings: dict[str, Any] = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "seeds": 3}
     sound, broken = (nfd.check(make, BATCHES[:2], [32], [2, 4, 8], **settings) for make in (EncoderDecoder, fading))
     of_stacks = {(meter, stack) for meter, stack, _ in verdicts(sound) if stack}
-    meters = ("activation", "activation_update", "inner_update", "stream_update", "update_to_weight", "gradient")
+    of_layers = ("inner_update", "stream_update", "first_update", "update_to_weight")
+    meters = ("activation", "activation_update", *of_layers, "gradient")
     assert of_stacks == {(meter, stack) for meter in meters for stack in ("encoder", "decoder")}
     for check, encoder in ((sound, False), (broken, True)):
         slopes = {row["stack"]: row["slope"] for row in check.table if row["meter"] == "gradient"}

@@ -15,6 +15,7 @@ import nfd
 
 BATCHES = batches(6)
 SAMPLE = BATCHES[0][0]
+OF_BLOCKS = ("stream_update", "first_update")
 STYLES = ("block", "parent", "dropout", "pooled", "norm")  # block: the skip connection stands in the blocks
 
 
@@ -76,16 +77,16 @@ def of_depth(check: nfd.Check) -> dict[str, tuple[float, str]]:
 @pytest.mark.parametrize(("power", "rule"), [(0.0, "complete-p"), (-0.5, "mup")])
 def test_a_check_reads_the_same_stream(style: str, power: float, rule: str) -> None:
     inside, outside = checked("block", power, rule), checked(style, power, rule)
-    for meter in ("activation", "activation_update", "gradient", "stream_update"):
+    for meter in ("activation", "activation_update", "gradient", *OF_BLOCKS):
         numbers = [[run[meter] for run in check.runs] for check in (inside, outside)]
         assert numbers[1] == pytest.approx(numbers[0], rel=1e-3), meter
     assert rounded_alike(outside) == rounded_alike(inside) or style == "norm"
 
 
 def rounded_alike(check: nfd.Check) -> list[dict[str, Any]]:
-    """The rows of all meters but ``stream_update``, the one that is a difference of what blocks return: a block that
-    returns the stream rounds it with the stream, one that returns its branch does not."""
-    return [row for row in check.table if row["meter"] != "stream_update"]
+    """The rows of all meters but those that are a difference of what blocks return: a block that returns the stream
+    rounds it with the stream, one that returns its branch does not."""
+    return [row for row in check.table if row["meter"] not in OF_BLOCKS]
 
 
 def test_one_block_is_told_by_what_follows_it() -> None:
@@ -156,6 +157,45 @@ def test_a_factor_of_branches_counts_wherever_and_however_it_is_written(spelt: s
     Adam has these exponents but for how gradients align, over all cases within 0.12."""
     assert of_branches(spelt, where, power=1.0) == pytest.approx(0.0, abs=0.15)
     assert of_branches(spelt, where, power=0.0) == pytest.approx(1.0, abs=0.15)
+
+
+@cache
+def trained_long(power: float) -> nfd.Check:
+    """Blocks of a factor (2 / depth)^power that learn one batch by heart, at one rate for all depths."""
+    make = partial(Factored, spelt="times", where="inside", power=power)
+    task = nfd.Task(BATCHES[:1] * 10, make_optimizer=lambda groups: torch.optim.AdamW(groups, eps=1e-12))
+    roles = {"blocks.*.down.weight": "outer", "blocks.*.up.weight": "inner"}
+    return nfd.check(make, task, [32], [2, 4, 8], 1e-2, rule="standard", seeds=3, blocks="blocks.*", roles=roles)
+
+
+@pytest.mark.parametrize(("power", "verdict"), [(1.0, "STABLE"), (0.5, "GROWS"), (0.0, "GROWS")])
+def test_the_first_update_has_the_exponent_of_the_rates_after_many_steps(power: float, verdict: str) -> None:
+    """1 - power, but for how gradients align; what is left after ten steps is less, as updates cancel."""
+    rows = of_depth(trained_long(power))
+    assert rows["first_update"][0] == pytest.approx(1 - power, abs=0.15)
+    assert rows["first_update"][1] == verdict
+    if power < 1:
+        assert rows["stream_update"][0] < rows["first_update"][0] - 0.1
+        assert not trained_long(power).ok
+
+
+def test_the_first_update_is_the_first_that_moves_the_stream() -> None:
+    """A readout that starts at zero gives blocks no gradient before the second step; one row, whatever is looked at."""
+
+    class FromZero(Factored):
+        def __init__(self, width: int, depth: int, power: float) -> None:
+            super().__init__(width, depth, "times", "inside", power)
+            nn.init.zeros_(self.head.weight)
+
+    task = nfd.Task(BATCHES[:3], make_optimizer=lambda groups: torch.optim.AdamW(groups, eps=1e-12))
+    options: dict[str, Any] = {"rule": "standard", "seeds": 2, "blocks": "blocks.*"}
+    for make in (partial(FromZero, power=0.0), partial(Factored, spelt="times", where="inside", power=0.0)):
+        first = 2 if make.func is FromZero else 1
+        check = nfd.check(make, task, [16], [2, 8], 1e-3, at=(1, 2, 3), **options)
+        assert [row["step"] for row in check.table if row["meter"] == "first_update"] == [3]
+        looks = [row for row in check.rows if row["step"] == first and "stream_update" in row]
+        assert [row["stream_update"] for row in looks] == [run["first_update"] for run in check.runs]
+        assert all(row["stream_update"] > 0 for row in looks)
 
 
 # ---- a watch ---------------------------------------------------------------------------------------------------------

@@ -190,3 +190,59 @@ def test_rounding_is_told_from_small_gradients(dtype: torch.dtype) -> None:
     for run in check.runs:
         faint = {row["tensor"] for row in run["tensors"] if row["is_faint"]}
         assert faint == {"embed.bias", "keys.bias", "scale", "tiny"}
+
+
+class LoudHead(nn.Module):
+    """Blocks of a user's own muP. Initial outputs of size one at width 32, which fall with width, lead all batches."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        size = Size(width, depth)
+        self.embed, self.norm = nn.Linear(64, width), nn.LayerNorm(width)
+        size.mark(self.embed.weight, "input")
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(width), size.linear(width, 2 * width, bias=True), nn.GELU(),
+                size.linear(2 * width, width, bias=True),
+            )
+            for _ in range(depth)
+        )  # fmt: skip
+        self.head = size.linear(width, 10, "head")
+        for p in self.parameters():
+            if not hasattr(p, "kind"):
+                size.mark(p, "vector")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.head(self.norm(h))
+
+
+class Shrinking(torch.optim.AdamW):
+    """Gives vectors a share of their step that falls with width, which no rate shows."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        vectors = [p for group in self.param_groups for p in group["params"] if p.dim() == 1]
+        before = [p.clone() for p in vectors]
+        super().step(closure)
+        for p, start in zip(vectors, before, strict=True):
+            p.lerp_(start, 1 - p.m**-0.35)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, Shrinking])
+def test_steps_whose_signs_agree_less_are_no_fault_and_smaller_steps_are(kind: Any) -> None:
+    """Both leave less of ten steps in biases as they widen, about width^-0.3."""
+
+    def make_optimizer(groups: Any) -> torch.optim.Optimizer:
+        parts = [{"params": [p], "lr": group["lr"] * p.rate} for group in groups for p in group["params"]]
+        return kind(parts, eps=1e-12, weight_decay=0.0)
+
+    task = nfd.Task(digits(10), make_optimizer=make_optimizer)
+    check = nfd.check(LoudHead, task, [32, 64, 128], [2], lr=1e-3, rule="standard", optimizer="adamw", seeds=3)
+    left = {run["width"]: row["change"] for run in check.runs for row in run["tensors"] if row["tensor"] == "norm.bias"}
+    assert left[128] < 0.8 * left[32]
+    suspects = {suspect.tensor: suspect.cause for suspect in check.suspects}
+    assert check.ok == (not suspects) == (kind is torch.optim.AdamW)
+    assert kind is torch.optim.AdamW or "its rate is sound" in suspects["norm.bias"]

@@ -35,6 +35,7 @@ from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of
 from nfd.meters.verdict import (
     LIMITS,
     METERS,
+    OF_ONE_STEP,
     THRESHOLDS,
     Event,
     Failure,
@@ -173,6 +174,7 @@ def check(
         for step in looks
         for stack in stacks
         for row in rows(networks(runs, step, stack), sizes, axis, family.rule, beside)
+        if step == looks[-1] or row["meter"] not in OF_ONE_STEP
     ]
     table.sort(
         key=lambda row: (AXES.index(row["axis"]), [*METERS].index(row["meter"]), stacks.index(row.get("stack", "")))
@@ -509,6 +511,7 @@ class _Measurement(Observation):
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
         self.losses: list[float] = []
+        self.awaited = {*self.start.unread}  # stacks whose first update is to come
         self.weak_norms = dict[str, float]()
         self.streams = global_state()
 
@@ -521,6 +524,7 @@ class _Measurement(Observation):
         if not math.isfinite(row.loss):
             self.events.append(Event("not-finite", row.step, first_bad(self.member.module, run)))
             return
+        self._read_first_update()
         if done in self.looks and done < steps:
             self._measure(done)
 
@@ -553,6 +557,13 @@ class _Measurement(Observation):
         told["tensors"] = self.sizes.read() if finite else []
         told["shapes"] = {name: list(t.shape) for name, t in tensors(module).items()}
         return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
+
+    def _read_first_update(self) -> None:
+        """Read what the first update adds to the stream; it is the second one where the readout starts at zero."""
+        moved = self.start.stream_updates() if self.awaited else {}
+        for stack in self.awaited & moved.keys():
+            self.meters[stack]["first_update"] = moved[stack]
+        self.awaited = {stack for stack in self.awaited if moved.get(stack) == 0}
 
     def _last_loss(self) -> Tensor:
         inputs, targets = self.task.batches[-1]

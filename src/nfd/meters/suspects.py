@@ -4,6 +4,7 @@ The meters of a check say that something grows. Its suspects say where. Of every
 
     start    rms(W(0))
     change   rms(W - W(0)) after the last step; |W - W(0)|_2 where the optimizer fixes the largest singular value (Muon)
+    first    the same after the first step that changes it
     decay    its rate times its weight decay
     epsilon  Adam's epsilon over the root of its second moment
     moved    of a tensor of 16 bits whose large entries stay: the share of entries with a gradient that training changes
@@ -13,6 +14,10 @@ and a plan of the same model under a rule of mup's kind says how start and chang
 model's own forward pass multiplies the tensor by. What is left is the *excess*, a power of width or depth that is to
 be 0. Updates of sound networks of Adam have the exponents of their rates; those of SGD follow their gradients, which
 have the powers of ``nfd.scaling.rules`` in sound networks alone.
+
+Steps of Adam's kind have the size of their rate, but what is left of several depends on how their signs agree: biases
+of a sound MLP on digits keep 0.57 of ten steps at width 32 and 0.36 at width 128, where the initial outputs are
+smaller. So these are judged by their first step as well.
 
 A tensor whose gradient is rounding (biases of keys, which softmax does not see, or of what a norm of channels follows)
 or whose effect is next to nothing (``A_log`` of a state space that begins small) is not judged by its updates.
@@ -66,6 +71,7 @@ class Sizes:
         self.start = copies({name: t for name, t in own.items() if name not in kept}) | dict(kept) if own else {}
         self.settings: dict[str, Row] = {name: {} for name in self.start}
         self.effects = dict[str, float]()
+        self.first = dict[str, float]()  # sizes of the first change
         self.rounding: frozenset[str] = frozenset()
         self.optimizer: Any = None
         self.names = {id(t.parameter): name for name, t in own.items()}
@@ -80,11 +86,18 @@ class Sizes:
                 if name not in self.settings:
                     continue
                 self.settings[name] = {"rate": rate, "decay": rate * decay}
+                if not self.first.get(name):
+                    self.first[name] = self._size(name, whole(p.detach()) - self.start[name])
                 if p.grad is None or p.grad.is_sparse:
                     continue
                 effect = rate * float(whole(p.grad).abs().sum(dtype=torch.float64))
                 # The largest of all steps: a batch may miss an expert, and heads may start at zero.
                 self.effects[name] = max(effect, self.effects.get(name, 0.0))
+
+    def _size(self, name: str, changed: Tensor) -> float:
+        """The size of a change of a tensor, in the norm that its optimizer fixes."""
+        in_norm = self.member.plan.law_for(name).unit == WHOLE_MATRIX and changed.dim() > 1
+        return spectral_norm(changed) if in_norm else rms(changed)
 
     def find_rounding(self, loss: Callable[[], Tensor]) -> None:
         """Find tensors whose gradient is rounding, among those of a small effect.
@@ -120,8 +133,7 @@ class Sizes:
         rows = []
         for name, start in self.start.items():
             changed = whole(infos[name].parameter.detach()) - start
-            in_norm = self.member.plan.law_for(name).unit == WHOLE_MATRIX and changed.dim() > 1
-            sizes = {"start": rms(start), "change": spectral_norm(changed) if in_norm else rms(changed)}
+            sizes = {"start": rms(start), "change": self._size(name, changed), "first": self.first.get(name, 0.0)}
             is_faint = name in self.rounding or self.effects.get(name, most) < _NO_EFFECT * most
             row = {"tensor": name, **sizes, **self.settings[name], "epsilon": epsilons.get(name, 0.0)}
             moved = self._moved(name, infos[name].parameter, start)
@@ -261,6 +273,7 @@ class _Along:
         rounded = {numberless(kind) for kind in rounded_kinds(self.runs)}
         # What is rounded away explains updates that are too small, and too large where a step is the last digit.
         clear = {place: own for place, own in clear.items() if place[1] != "update" or place[0] not in rounded}
+        clear = {place: own for place, own in clear.items() if place[1] != "update" or not self.only_cancels(place[0])}
         clear = self.without_what_follows(clear)
         for (kind, what), excess in clear.items():
             start, update = (clear.get((kind, of)) for of in ("start", "update"))
@@ -287,6 +300,30 @@ class _Along:
         }
         causes = {place: excess for place, excess in clear.items() if not follows[place]}
         return causes or clear
+
+    def only_cancels(self, kind: str) -> bool:
+        """Whether steps of a kind of tensors have sound sizes, and what is left of several depends on their signs."""
+        names = [t["tensor"] for t in self.runs[0]["tensors"] if _kind(t["tensor"], self.plan(self.runs[0])) == kind]
+        if any(self.plan(self.runs[0]).law_for(name).degree for name in names) or not self.has_sound_rate(kind):
+            return False
+        first = self.first_excess(kind)
+        span = self.sizes[-1] / self.sizes[0]
+        return math.isfinite(first.value) and verdict_of(first, span) not in ("GROWS", "COLLAPSES")
+
+    def first_excess(self, kind: str) -> Interval:
+        """The power of the axis that is left of the first step of a kind of tensors."""
+        other: Axis = "depth" if self.axis == "width" else "width"
+        points = list[tuple[float, float, float]]()
+        for run in self.runs:
+            plan = self.plan(run)
+            own = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind and t.get("first")]
+            squares = [(t["first"] / _sound_update(plan, t["tensor"])) ** 2 for t in own]
+            if squares:
+                points.append((math.log(run[self.axis]), run[other], math.log(math.fsum(squares) / len(squares)) / 2))
+        if not points:
+            return UNKNOWN
+        x, group, y = torch.tensor(points, dtype=torch.float64).T
+        return pooled_slope(x, y, group)
 
     def plan(self, run: Row) -> Plan:
         """What judges a network."""

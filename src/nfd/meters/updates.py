@@ -6,6 +6,7 @@ and (0) marking the start:
     inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
     stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices at their start))
                                                                                        Eqs. 33, 34 (T = 1 elsewhere)
+    first_update           stream_update after the first update that changes it
     function_update        rms(f - f(0))
     function_update_inner  rms(f - f with the inner matrices at their start)
     first_activation       rms of the stream that enters the first block
@@ -17,6 +18,10 @@ and (0) marking the start:
 where ``b`` is what a block adds to the stream h of the trained network, with every factor that the forward pass has,
 wherever it is written. Where blocks are not called as modules, and in the paper's networks, whose blocks are linear in
 their outer matrix, ``stream_update`` is the rms over outer matrices of (L / T) (W - W(0)) z.
+
+Later updates cancel earlier ones where a network learns too fast, the more the deeper it is: with branches of
+2/sqrt(L) and rates kept, ``stream_update`` of a GPT goes as L^0.47 after one step of AdamW, and as L^0.33 after four.
+``first_update`` has the exponent of the rates.
 
 Other meters count matrices whose module does nothing but apply them (linear layers, convolutions, fused attention
 inputs). Batch normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
@@ -43,7 +48,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -284,6 +289,28 @@ class Baseline:
             if block in again.made and again.made[block].shape == calls.made[block].shape
         }
 
+    def _stream_update(self, stack: str, written: Mapping[str, Tensor], responses: Sequence[_Squares]) -> float | None:
+        """``stream_update`` of a stack, by what its blocks write or else by how its outer matrices respond."""
+        blocks = self.member.stacks.get(stack, ())
+        added = [written[block].flatten() for block in blocks if block in written]
+        if added:
+            return rms(torch.cat(added)) / self.member.time_step(stack)
+        return _pooled(responses) / self.member.time_step(stack) if responses else None
+
+    @torch.no_grad()
+    def stream_updates(self) -> dict[str, float]:
+        """``stream_update`` of every stack that has one, by the name of the stack, without the other meters."""
+        calls = Calls()
+        now = self.seen(calls)
+        written = self._written(calls)
+        infos = tensors(self.member.module)
+        responses = {name: self._of_matrix(infos[name], self.start[name], now, None)[1] for name in self.outer}
+        moved = {
+            stack: self._stream_update(stack, written, self._of_stack(stack, self.outer, responses))
+            for stack in self.unread
+        }
+        return {stack: update for stack, update in moved.items() if update is not None}
+
     def _of_stacks(
         self,
         now: Pass,
@@ -308,10 +335,9 @@ class Baseline:
                 with quiet(self.member.module):
                     reset = outputs_of(self.member(self.sample))
                 meters["function_update_inner"] = rms(now.outputs - reset)
-            added = [written[block] for block in self.member.stacks.get(stack, ()) if block in written]
-            if added or outer:
-                moved = rms(torch.cat([part.flatten() for part in added])) if added else _pooled(outer)
-                meters["stream_update"] = moved / self.member.time_step(stack)
+            moved = self._stream_update(stack, written, outer)
+            if moved is not None:
+                meters["stream_update"] = moved
             own = [matrices[name] for name in self.hidden if self.stack_of[name] == stack]
             ratios = [meters["update_to_weight"] for meters in own if "update_to_weight" in meters]
             if ratios:
@@ -360,7 +386,7 @@ def _of_stream(now: Tensor, start: Tensor) -> dict[str, float]:
     return {"activation": rms(now), "activation_update": rms(now - start)}
 
 
-def _pooled(parts: list[_Squares], which: int = 0) -> float:
+def _pooled(parts: Sequence[_Squares], which: int = 0) -> float:
     """RMS over the entries of all parts, of the responses or of their bounds."""
     return math.sqrt(sum(part[which] for part in parts) / sum(entries for *_, entries in parts))
 

@@ -196,6 +196,7 @@ METERS = {
     "activation_update": "RMS of its change by training",
     "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
     "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and 34",
+    "first_update": "stream_update after the first update that changes it, before later updates cancel it",
     "function_update": "RMS of the change of the outputs by training",
     "function_update_inner": "RMS of the change of the outputs when the inner matrices are reset to their start",
     "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
@@ -205,7 +206,13 @@ METERS = {
     "(padding): at the start, or where the check looks at several steps before each update",
     "loss": "loss of the last batch before its update",
 }
-_OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", "alignment": "width", "first_activation": "width"}
+_OF_ONE_AXIS: dict[str, Axis] = {
+    "gradient": "depth",
+    "alignment": "width",
+    "first_activation": "width",
+    "first_update": "depth",
+}
+OF_ONE_STEP = ("first_update",)  # meters that are alike after every later step
 _MOST = 20.0  # |log| of a factor that is worth a number
 
 
@@ -350,6 +357,8 @@ def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
     for stack in stacks_of(runs) if len(steps) > 1 else ():
         looks = list(zip(*(networks(runs, step, stack) for step in steps), strict=True))
         for meter in METERS:
+            if meter in OF_ONE_STEP:
+                continue
             curves = torch.tensor([[look.get(meter, 0.0) for look in own] for own in looks], dtype=torch.float64)
             curves = curves[(curves.isfinite() & (curves > 0)).all(1)]
             if len(curves) > 1:
