@@ -940,14 +940,15 @@ class CrossReader(nn.Module):
 
 
 class EarlyExits(nn.Module):
-    """One head behind the stream of every block's norm, and the mean of all answers."""
+    """One head behind the stream after every block, and the mean of all answers, or their sum."""
 
-    def __init__(self, width: int, depth: int) -> None:
+    def __init__(self, width: int, depth: int, mean: bool = True) -> None:
         super().__init__()
         self.stem = nn.Linear(6, width)
         self.branches = nn.ModuleList(silu_branch(width) for _ in range(depth))
         self.norm = Rms(width)
         self.head = nn.Linear(width, 3)
+        self.mean = mean
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         h = self.stem(x)
@@ -955,7 +956,7 @@ class EarlyExits(nn.Module):
         for branch in self.branches:
             h = h + branch(h)
             total = total + self.head(self.norm(h))
-        return self.head(self.norm(h)), total / len(self.branches)
+        return self.head(self.norm(h)), total / (len(self.branches) if self.mean else 1)
 
 
 class SelfSupervised(nn.Module):
