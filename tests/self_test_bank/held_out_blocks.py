@@ -665,7 +665,9 @@ class PatchSeries(nn.Module):
         self.patches = nn.Linear(4, width)
         self.places = nn.Parameter(torch.zeros(1, 6, width))
         nn.init.normal_(self.places, std=0.02)
-        layer = nn.TransformerEncoderLayer(width, width // HEAD, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, width // HEAD, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, depth, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(6 * width, 5)
 
@@ -677,11 +679,11 @@ class PatchSeries(nn.Module):
 class Distilled(nn.Module):
     """Image patches by a convolution, a class and a distillation token, and two heads."""
 
-    def __init__(self, width: int, depth: int, registers: int = 0) -> None:
+    def __init__(self, width: int, depth: int, registers: int = 0, std: float = 0.5) -> None:
         super().__init__()
         self.patch = nn.Conv2d(3, width, 4, 4)
-        self.extra = nn.Parameter(0.02 * torch.randn(1, 2 + registers, width))
-        self.places = nn.Parameter(0.02 * torch.randn(1, 6 + registers, width))
+        self.extra = nn.Parameter(std * torch.randn(1, 2 + registers, width))
+        self.places = nn.Parameter(std * torch.randn(1, 6 + registers, width))
         self.blocks = nn.ModuleList(Block(width, unmasked, Dense) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.heads = nn.ModuleList(nn.Linear(width, 4) for _ in range(2))
@@ -701,11 +703,11 @@ class MaskedImages(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.patch = nn.Linear(12, width)
-        self.places = nn.Parameter(0.02 * torch.randn(6, width))
+        self.places = nn.Parameter(0.5 * torch.randn(6, width))
         self.encoder = nn.ModuleList(Block(width, unmasked, Dense) for _ in range(depth))
         self.between = nn.Linear(width, width)
-        self.mask = nn.Parameter(0.02 * torch.randn(width))
-        self.decoder_places = nn.Parameter(0.02 * torch.randn(6, width))
+        self.mask = nn.Parameter(0.5 * torch.randn(width))
+        self.decoder_places = nn.Parameter(0.5 * torch.randn(6, width))
         self.decoder = nn.ModuleList(Block(width, unmasked, Dense) for _ in range(depth))
         self.norm, self.last_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.pixels = nn.Linear(width, 12)
@@ -921,9 +923,7 @@ class CrossReader(nn.Module):
         self.context = mlp(4, width, width, act=nn.GELU)
         self.words = nn.Embedding(20, width)
         self.attend = nn.ModuleList(Fused(width) for _ in range(depth))
-        self.read = nn.ModuleList(
-            nn.MultiheadAttention(width, width // HEAD, batch_first=True) for _ in range(depth)
-        )
+        self.read = nn.ModuleList(nn.MultiheadAttention(width, width // HEAD, batch_first=True) for _ in range(depth))
         self.feed = nn.ModuleList(Glu(width) for _ in range(depth))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 * depth + 1))
         self.head = nn.Linear(width, 20)
@@ -1032,6 +1032,6 @@ class TokensAndChannels(nn.Module):
     def forward(self, series: Tensor) -> Tensor:
         x = self.stem(series)
         for index, (times, channels) in enumerate(zip(self.times, self.channels, strict=True)):
-            x = x + F.relu(times(self.norms[2 * index](x).transpose(1, 2)).transpose(1, 2))
+            x = x + times(self.norms[2 * index](x).transpose(1, 2)).transpose(1, 2)
             x = x + channels(self.norms[2 * index + 1](x))
         return self.head(self.norm(x).mean(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -23,7 +24,7 @@ def ids(*shape: int, below: int = 20, seed: int = 0) -> Tensor:
 def mlp(*sizes: int, act: type[nn.Module] = nn.ReLU, bias: bool = True) -> nn.Sequential:
     """Linear layers of these sizes with activations between them."""
     layers = list[nn.Module]()
-    for size, following in zip(sizes[:-1], sizes[1:], strict=True):
+    for size, following in itertools.pairwise(sizes):
         layers += [nn.Linear(size, following, bias=bias), act()]
     return nn.Sequential(*layers[:-1])
 
@@ -37,7 +38,7 @@ class RawMatrices(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         sizes = [6, width, width, width, 5]
-        pairs = zip(sizes[:-1], sizes[1:], strict=True)
+        pairs = itertools.pairwise(sizes)
         self.weights = nn.ParameterList(nn.Parameter(torch.randn(a, b) / a**0.5) for a, b in pairs)
         self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(b)) for b in sizes[1:])
 
@@ -125,7 +126,7 @@ class MaskedAutoregressive(nn.Module):
         super().__init__()
         degrees = [torch.arange(1, 7), torch.arange(width) % 5 + 1, torch.arange(width) % 5 + 1, torch.arange(6)]
         sizes = [6, width, width, 6]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         for index in range(3):
             self.register_buffer(f"mask{index}", (degrees[index + 1][:, None] >= degrees[index]).float())
 
@@ -206,7 +207,7 @@ class BatchedEnsemble(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         sizes = [6, width, width, 3]
-        pairs = zip(sizes[:-1], sizes[1:], strict=True)
+        pairs = itertools.pairwise(sizes)
         self.weights = nn.ParameterList(nn.Parameter(torch.randn(4, a, b) / a**0.5) for a, b in pairs)
 
     def forward(self, x: Tensor) -> Tensor:
