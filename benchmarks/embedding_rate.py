@@ -55,7 +55,7 @@ import nfd
 from benchmarks.byte_gpt import BYTES, LENGTH, held_out, windows
 from nfd.core.errors import RuleName
 from nfd.core.estimates import Interval, mean
-from nfd.rates.optimum import Regret
+from nfd.laws.regret import Regret
 
 HEAD, BASE, DEPTH, WIDTHS = 32, 64, 2, (64, 128, 256, 512, 1024)
 STEPS, ROWS, SEEDS, DECAY, NEGLIGIBLE = 80, 4, 3, 0.03, 0.02

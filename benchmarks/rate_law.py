@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from nfd.scaling.rate_law import REFERENCE, Array, Cell, Prior, RateLaw, fit_rate_law
+from nfd.laws.rate_law import REFERENCE, Array, Cell, Prior, RateLaw, law_of_cells
 
 TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch", "sharpness")
 # What papers say, before any sweep: normal distributions of the mean over sources.
@@ -102,7 +102,7 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
     precision, push, apart = start.copy(), start @ mean, np.diag(APART**2)
     shapes = dict[str, list[tuple[Array, Array, Array]]]()
     for name, cells in used.items():
-        law = fit_rate_law([cell for _, cell in cells], PUBLISHED)
+        law = law_of_cells([cell for _, cell in cells], PUBLISHED)
         own, share = np.linalg.inv(law.spread), 1 / groups.count(name.split("_")[0])
         told, pushed = own - start, own @ law.terms - start @ mean
         widened = np.linalg.inv(np.eye(7) + told @ apart)
@@ -272,7 +272,7 @@ def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, di
     """
     found = dict[str, dict[str, dict[str, float]]]()
     for kind, tried in TRIED.items():
-        law = fit_rate_law([], prior_from(sources, but=tried[0].split("_")[0]))
+        law = law_of_cells([], prior_from(sources, but=tried[0].split("_")[0]))
         for case, side in PLANS[kind].items():
             costs = list[tuple[float, float, float, bool]]()
             for cells in (sources[source] for source in tried):
@@ -334,7 +334,7 @@ def evaluated(cells: Sequence[tuple[Place, Cell]], side: Side, prior: Prior) -> 
     """The score of one case; None where nothing is fitted or held out."""
     fitted = [cell for place, cell in cells if side(place)]
     held = [cell for place, cell in cells if side(place) is not None and not side(place)]
-    return scored(fit_rate_law(fitted, prior), fitted, held) if fitted and held else None
+    return scored(law_of_cells(fitted, prior), fitted, held) if fitted and held else None
 
 
 Scored = tuple[str, str, Score]  # source, case, and its score
@@ -387,7 +387,7 @@ def others(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> Iterator[Scor
 def exponents(sources: Mapping[str, Sequence[tuple[Place, Cell]]], prior: Prior) -> list[dict[str, object]]:
     """Powers by the dense sweep alone and by what all sweeps have in common, beside those that are reported."""
     laws = {
-        "steplaw": fit_rate_law([cell for _, cell in sources["steplaw"]], prior).exponents,
+        "steplaw": law_of_cells([cell for _, cell in sources["steplaw"]], prior).exponents,
         "sweeps": RateLaw.of_sweeps().exponents,
     }
     return [
@@ -407,7 +407,7 @@ def main() -> None:
     sources = read(arguments.data)
     if arguments.prior:
         root, evidence = Path(__file__).parents[1], planned(sources)
-        written(prior_from(sources), evidence, root / "src" / "nfd" / "scaling" / "prior.json")
+        written(prior_from(sources), evidence, root / "src" / "nfd" / "laws" / "priors" / "rates.json")
         tabled(evidence, root / "docs" / "mathematics" / "recipe.md")
         return
     print("cells; error and half width in doublings; coverage; excess loss in %: law, same rate, assumed powers")

@@ -14,15 +14,13 @@ import numpy as np
 
 import nfd
 from benchmarks.ladders import Case, cases_of, read, summary
-from nfd.forecasts.ladder import LadderLaw
 
 
 def forecast(case: Case) -> dict[str, Any]:
-    """What ``nfd.fit_scaling_law`` says of a case's targets; errors and widths in percent, in their median."""
+    """What ``nfd.fit_ladder`` says of a case's targets; errors and widths in percent, in their median."""
     ladder = case.ladder
     runs = zip(ladder.sizes[case.fitted], ladder.losses[case.fitted], strict=True)
-    law = nfd.fit_scaling_law([{"parameters": N, "tokens": D, "loss": loss} for (N, D), loss in runs])
-    assert isinstance(law, LadderLaw)
+    law = nfd.fit_ladder([{"parameters": N, "tokens": D, "loss": loss} for (N, D), loss in runs])
     targets, losses = ladder.sizes[ladder.target], ladder.losses[ladder.target]
     said = [law.at(parameters=N, tokens=D) for N, D in targets]
     refused = [law.refused(parameters=N, tokens=D) is not None for N, D in targets]

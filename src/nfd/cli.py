@@ -49,8 +49,9 @@ from nfd.core.options import option, read_dataclass
 from nfd.core.tables import Lead, said, show, visible
 
 if TYPE_CHECKING:
+    from nfd.experiments.tuned import Tuned
     from nfd.families.family import Family
-    from nfd.rates.tuned import Tuned
+    from nfd.laws.transfer import Transfer as Answer
     from nfd.report.page import Report
     from nfd.runs.sweep import Sweep
     from nfd.runs.task import Task
@@ -437,27 +438,30 @@ class Transfer(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.rates.findings import hero, result, transfer_findings
+        from nfd.experiments.transfer_findings import hero, result, transfer_findings
+        from nfd.laws.rate_law import RateLaw
         from nfd.report.page import Report, made_by
 
         said, found = list[str](), dict[str, Any]()
         # What was trained, for nfd plan --from; a log does not say it.
         trained = dict[str, Any]()
         if self.log:
-            from nfd.rates.transfer import fit_transfer
+            from nfd.laws.rate_runs import fit_rate_law
+            from nfd.laws.transfer import rates_of
 
             directory = self.directory()
             asked = named("--at", "such as parameters=7B tokens=4T batch=4M", self.at, _number)
-            answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
+            answer: Answer | RateLaw = rates_of(self.log, self.named_columns(), self.guess)
             for name in asked:
                 check_choice("--at", name, ("parameters", "tokens", "batch"))
             more = [answer.about]
             if asked:
-                best = answer.at(**asked)
+                law = answer if isinstance(answer, RateLaw) else fit_rate_law(self.log, columns=self.named_columns())
+                best = law.at(**asked)
                 said = [f"At {' '.join(self.at)}: {best}"]
                 found["at"] = asked | {"advised": best.advised, "best": best.rate.limits, "excess": best.excess.limits}
         else:
-            from nfd.rates.sweep import transfer
+            from nfd.experiments.transfer import transfer
 
             setup, directory = self.read_setup(), self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)
@@ -472,17 +476,23 @@ class Transfer(Logged):
         lead = replace(answer.lead, verdict=said[0]) if said else answer.lead
         page = Report(
             "At which rate to train?"
-            if answer.law
+            if isinstance(answer, RateLaw)
             else "Is the best learning rate of a small network that of a large one?",
             command,
             self.settings,
-            transfer_findings(answer),
+            [] if isinstance(answer, RateLaw) else transfer_findings(answer),
             lead,
-            hero(answer),
+            [] if isinstance(answer, RateLaw) else hero(answer),
             [*said, *answer.sentences, answer.about],
             answer.levels,
             closing=[made_by(command)],
-            content={"rules": result(answer.rules), "table": answer.table, "notes": answer.notes} | found | trained,
+            content={
+                "rules": [] if isinstance(answer, RateLaw) else result(answer.rules),
+                "table": answer.table,
+                "notes": answer.notes,
+            }
+            | found
+            | trained,
             tables={"transfer.csv": answer.table},
         ).write(directory)
         show(lead, lead, *answer.told(lead), *more, f"Report: {page}")
@@ -510,10 +520,12 @@ class ScalingLaw(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.findings import above_floor, answers_of, answers_of_ladder, ladder_chart
-        from nfd.forecasts.ladder import LadderLaw
-        from nfd.forecasts.scaling_law import ScalingLaw as Law
-        from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
+        from nfd.experiments.scaling_law import scaling_law
+        from nfd.experiments.scaling_law_findings import above_floor, answers_of, answers_of_ladder, ladder_chart
+        from nfd.laws.best_size import amount
+        from nfd.laws.ladder import LadderLaw
+        from nfd.laws.scaling_law import ScalingLaw as Law
+        from nfd.laws.scaling_law import losses_of
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
@@ -523,7 +535,7 @@ class ScalingLaw(Logged):
         stored = list[str]()
         if self.log:
             directory = self.directory()
-            law: Law | LadderLaw = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
+            law: Law | LadderLaw = losses_of(self.log, self.named_columns(), self.rate)
         else:
             setup, directory = self.read_setup(), self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)
@@ -623,8 +635,8 @@ class Plan(Command):
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.core.files import staged, write_json
-        from nfd.rates.transfer import fit_transfer
-        from nfd.rates.tuned import Tuned
+        from nfd.experiments.tuned import Tuned
+        from nfd.laws.rate_runs import fit_rate_law
 
         setup = self.read_setup()
         tuned = Tuned.read(self.tuned, self.rule) if self.tuned else None
@@ -634,7 +646,7 @@ class Plan(Command):
             return self._compare(module)
         directory = self.directory()
         if self.batch or self.tokens or self.law:
-            law = fit_transfer(self.law) if self.law else None
+            law = fit_rate_law(self.law) if self.law else None
             plan = plan.for_run(self.batch, self.tokens, law=law)
         lr = self.lr
         if lr is None and tuned is not None:
@@ -801,6 +813,6 @@ def _numbers(values: str) -> tuple[float, ...]:
 
 
 def _number(value: str) -> float:
-    from nfd.logs import as_number
+    from nfd.laws.rows import as_number
 
     return int(value) if value.strip().isdecimal() else as_number(value)

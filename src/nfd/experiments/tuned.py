@@ -11,7 +11,7 @@ from nfd.core.errors import RULE, InputError
 from nfd.core.estimates import Interval
 from nfd.core.files import expanded, listed
 from nfd.core.tables import Row
-from nfd.rates.optimum import in_words, rate_in_words
+from nfd.laws.best_rate import in_words, rate_in_words
 
 _RESULT = "result.json"
 

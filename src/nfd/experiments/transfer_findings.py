@@ -13,8 +13,9 @@ from nfd.core.errors import AXES, Axis
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.files import Axes, Finding, columns, listed, numbers
 from nfd.core.tables import Row
-from nfd.rates.optimum import Scores, in_words, rate_in_words
-from nfd.rates.transfer import RateAgainst, RuleTransfer, Transfer
+from nfd.laws.best_rate import Scores, in_words, rate_in_words
+from nfd.laws.rate_against import RateAgainst
+from nfd.laws.transfer import RuleTransfer, Transfer
 from nfd.scaling.rules import RULES
 
 
