@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from nfd.laws.rate_law import REFERENCE, Array, Cell, Prior, RateLaw, law_of_cells
+from nfd.laws.bowl import Array
+from nfd.laws.rate_law import REFERENCE, Cell, Prior, RateLaw, law_of_cells
 
 TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch", "sharpness")
 # What papers say, before any sweep: normal distributions of the mean over sources.

@@ -26,11 +26,9 @@ from functools import cached_property
 import numpy as np
 
 from nfd.core.estimates import UNKNOWN, Interval, combined
-from nfd.laws.bowl import Array, Bools, posterior
+from nfd.laws.bowl import NEAR_SHARE, Array, Bools, posterior
 
 Size = tuple[int, int]  # width and depth
-
-NEAR_SHARE = 0.3  # of the best progress: rates that lose more are only known to be worse
 
 # The least noise of a rise, in units of the cap: the grids of the integrals (``bowl``) resolve no less.
 LEAST_NOISE = 0.01

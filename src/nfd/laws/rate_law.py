@@ -4,8 +4,9 @@ A *cell* is a set of runs that differ in the rate alone. Over log2 of the rate i
 
     ``loss / lowest - 1 = level + h (x - mu)^2``,    with ``asymmetry`` times that to the right of ``mu``,
 
-with any level, a lognormal curvature ``h``, noise, and an error of the form in proportion to the rise. A run that lost
-more than ``_CAP``, or diverged, is a wall: the best rate lies on the near side of it. The cells have the law
+with any level, a lognormal curvature ``h``, noise, and an error of the form in proportion to the rise
+(``nfd.laws.bowl.shared_likelihood``). A run that lost far more, or diverged, is a wall: the best rate lies on the near
+side of it. The cells have the law
 
     ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``,    ``log2(Bc / B0) = c_B + delta t``,
 
@@ -29,7 +30,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import least_squares, minimize
 from scipy.special import expit, logsumexp, ndtri
@@ -37,9 +37,8 @@ from scipy.special import expit, logsumexp, ndtri
 from nfd.core.errors import InputError, check_real
 from nfd.core.estimates import Interval, student
 from nfd.core.tables import Lead, Row, rows_as_text
+from nfd.laws.bowl import Array, Shape, shared_likelihood
 from nfd.laws.priors import file_of, read_prior
-
-Array = NDArray[np.float64]
 
 REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}  # of doublings; the middle of published sweeps
 _TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch", "sharpness")
@@ -49,13 +48,8 @@ _BOWL = ("curvature", "spread", "noise", "form", "asymmetry")
 _DEPARTURE = ("near", "cell", "length")
 _NUMBERS = {"terms": _TERMS, "bowl": _BOWL, "departure": _DEPARTURE, "curvature": tuple(REFERENCE)}  # of a prior
 
-_CAP = 0.05  # of the loss: runs that lose more are known to be worse, and no more
-# The chance that a run beyond the cap is no wall: as certain walls, spoilt runs made the error at small batches .26
-# doublings in place of .16.
-_WALL = math.log(0.1)
 _STEP, _REACH = 0.05, 3.0  # doublings: grid of best rates, and how far beyond the rates of a cell they may lie
 _FLAT = 1.2  # doublings: a cell that tells nothing has its best rate so near to its best run
-_CURVATURES = 11  # nodes of the integral over the curvature
 _MOST = 50  # cells that the bowl is fitted to
 _FAR, _FAR_LENGTH = 0.35, 5.0  # doublings: slow departures from the law, and the distance over which they change
 _SIZE, _SIZE_LENGTH = 0.2, 0.5  # departures that all cells of one size share
@@ -153,24 +147,10 @@ class Cell:
 
     def likelihood(self, bowl: Array, places: Array) -> tuple[Array, Array]:
         """Log-likelihood ``[places, curvatures]`` of the best rate and of the log curvatures ``[curvatures]``."""
-        # without its powers, sharp bowls of short runs were taken for the far sides of flat ones
-        mean_log, (spread, noise, form, asymmetry) = bowl[0] + bowl[5:] @ self.place, np.exp(bowl[1:5])
-        x, rise = self.log2_rates, self.losses / self.losses.min() - 1
-        near = rise <= _CAP
-        z = np.linspace(-2.5, 2.5, _CURVATURES)
-        log_h = mean_log + spread * z
-        away = x[near] - places[:, None]
-        risen = np.exp(log_h)[None, :, None] * (away**2 * np.where(away > 0, asymmetry, 1.0))[:, None, :]
-        weight = 1 / (noise**2 + (form * risen) ** 2)
-        left = rise[near] - risen
-        total = weight.sum(2)  # the level has a flat prior: it is integrated out
-        level = (weight * left).sum(2) / total
-        log = 0.5 * (np.log(weight).sum(2) - np.log(total) - (weight * (left - level[..., None]) ** 2).sum(2))
-        log += -0.5 * z**2 - logsumexp(-0.5 * z**2)
-        beyond = (places < max(x[~near & (x < self.best)], default=-math.inf)) | (
-            places > min(x[~near & (x > self.best)], default=math.inf)
-        )
-        return log + np.where(beyond, _WALL, 0.0)[:, None], log_h
+        # Without its powers, sharp bowls of short runs were taken for the far sides of flat ones.
+        log_curvature = float(bowl[0] + bowl[5:] @ self.place)
+        shape = Shape(log_curvature, *np.exp(bowl[1:5]).tolist())
+        return shared_likelihood(self.log2_rates, self.losses, places, shape)
 
     def grid(self, step: float = _STEP) -> Array:
         """Best rates that are tried."""

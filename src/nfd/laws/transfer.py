@@ -19,7 +19,7 @@ from nfd.core.errors import AXES, Axis, InputError, check_choice, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Lead, Row, Tone, rows_as_text, said
 from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words, rate_in_words
-from nfd.laws.bowl import Array
+from nfd.laws.bowl import Array, progress_from
 from nfd.laws.logs import RATE_FIELDS, Field, Log, LoggedRun, needs_rate_law, read_log
 
 if TYPE_CHECKING:
@@ -164,9 +164,6 @@ class Transfer:
 # ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift
 
 
-_NEAREST = (5, 4, 3)  # rates of a fit: the most that lie
-_REACH = 3.5  # doublings apart, or the fewest
-_SHARE = 0.2  # of the progress that a rate of a fit may have lost, where no guess says how much there is
 _SAME_RATE = 0.25  # doublings within which a rate that was trained counts as the best one
 
 
@@ -337,20 +334,7 @@ def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None)
     listed = [*max(by_seed.values(), key=len)]
     seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*listed}))
     rates, losses = np.log2(listed), np.array([[by_seed[seed][rate] for rate in listed] for seed in seeds])
-    return Scores(rates, losses, ~np.isfinite(losses), guess or _scale(rates, losses), seeds, 0.0)
-
-
-def _scale(rates: Array, losses: Array) -> float:
-    """The loss from which the progress of a size counts, where none is given, by log2 of its rates ``[E]``."""
-    typical = np.exp(np.log(losses).mean(0))
-    if not np.isfinite(typical).any():
-        typical = losses.min(0)
-    if not np.isfinite(typical).any():
-        return 1.0  # below every loss: nothing is learnt
-    order = typical.argsort(kind="stable")[: int(np.isfinite(typical).sum())]
-    several = [order[:count] for count in _NEAREST]
-    best = typical[next((few for few in several if np.ptp(rates[few]) <= _REACH), several[-1])]
-    return float(best[0] + (best[-1] - best[0]) / _SHARE)
+    return Scores(rates, losses, ~np.isfinite(losses), guess or progress_from(rates, losses), seeds, 0.0)
 
 
 # ---- Under one rule: whether the best learning rate of a small network is that of a large one
