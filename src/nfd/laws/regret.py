@@ -22,26 +22,30 @@ import numpy as np
 from scipy.special import ndtr
 
 from nfd.core.estimates import UNKNOWN, Interval, combined, mean, standard_errors
-from nfd.laws.best_rate import Scores, in_words, rate_in_words
+from nfd.laws.best_rate import Scores, Size, in_words, rate_in_words
 from nfd.laws.bowl import Array, Bools
 
 if TYPE_CHECKING:
     from nfd.laws.transfer import RuleTransfer
 
-_STEP, _WIDTHS = 0.05, 40  # of the fit: doublings between middles of the distribution, and how many widths it may have
-_NARROWEST, _WIDEST = 0.05, 3.0  # doublings, of the normal distribution
+# Of the fit: middles of the distribution are so many doublings apart, and it may have so many widths.
+_STEP = 0.05
+_WIDTHS = 40
+_NARROWEST = 0.05  # doublings, of the normal distribution
+_WIDEST = 3.0
 _BEYOND = 3.0  # doublings beyond the rates
-_SURE = 1e-9  # the least chance
+_LEAST_CHANCE = 1e-9
 _SAME = 1e-6  # doublings, by which the logarithm of a rate may differ from itself
 
 
 @dataclass(frozen=True)
 class Regret:
-    """Scores of the largest network at the smallest one's best rate and at its own, trained for this from starts of
-    their own.
+    """What the largest network loses at the smallest one's best rate, by networks that were trained for this alone.
 
-    ``new`` has one column for each of the two rates, in this order; ``grid`` are the scores by which its own best rate
-    was chosen. Progress counts from its ``guess``.
+    Attributes:
+        new: scores of the largest network at the smallest one's best rate and at its own, a column each, in this order,
+            from starts that chose neither.
+        grid: the scores by which its own best rate was chosen. Progress counts from its ``guess``.
     """
 
     new: Scores
@@ -55,37 +59,51 @@ class Regret:
     @property
     def diverges(self) -> tuple[float, float, float]:
         """The chance to diverge at the smallest network's rate less that at its own: most likely, and 95 % limits."""
-        rates, grid = self.new.log2_eta, self.grid.log2_eta
-        order, lost, new = rates.argsort(), self._lost(self.grid), self._lost(self.new)
-        diverging = np.append(rates, grid[lost.any(0)])  # calm rates below all of these say nothing of the edge
-        low, high = float(diverging.min()) - _BEYOND, max(float(grid[-1]), float(rates.max())) + _BEYOND
-        middle = np.arange(low, high, _STEP)
-        width = np.geomspace(_NARROWEST, _WIDEST, _WIDTHS)
-        edges = middle.repeat(_WIDTHS), np.tile(width, len(middle))
-        likely = _likely(grid, lost, *edges) + _likely(rates[order], new[:, order], *edges)
-        chance = _chance(rates, *edges)
-        apart = chance[:, 0] - chance[:, 1]
-        starts = len(lost) + len(new)
-        within = apart[likely > likely.max() - standard_errors(starts - 2) ** 2 / 2]
-        return float(apart[likely.argmax()]), float(within.min()), float(within.max())
+        rates = self.new.log2_eta
+        order = rates.argsort()
+        grid_lost = self._lost(self.grid)
+        new_lost = self._lost(self.new)
+        middles, widths = self._edges(grid_lost)
+        likely = _log_likelihood(self.grid.log2_eta, grid_lost, middles, widths)
+        likely = likely + _log_likelihood(rates[order], new_lost[:, order], middles, widths)
+
+        chance = _chance(rates, middles, widths)
+        difference = chance[:, 0] - chance[:, 1]
+        starts = len(grid_lost) + len(new_lost)
+        within = difference[likely > likely.max() - standard_errors(starts - 2) ** 2 / 2]
+        return float(difference[likely.argmax()]), float(within.min()), float(within.max())
+
+    def _edges(self, grid_lost: Bools) -> tuple[Array, Array]:
+        """Middles and widths ``[M]`` of every edge of stability that is tried."""
+        # Calm rates below all that diverge say nothing of the edge.
+        diverging = np.append(self.new.log2_eta, self.grid.log2_eta[grid_lost.any(0)])
+        low = float(diverging.min()) - _BEYOND
+        high = max(float(self.grid.log2_eta[-1]), float(self.new.log2_eta.max())) + _BEYOND
+        middles = np.arange(low, high, _STEP)
+        widths = np.geomspace(_NARROWEST, _WIDEST, _WIDTHS)
+        return middles.repeat(_WIDTHS), np.tile(widths, len(middles))
 
     @property
     def loss(self) -> Interval:
         """The loss paid, in nats."""
         lost = self._lost(self.new)
         trains = ~lost[:, 1]
-        both = trains & ~lost[:, 0]
+        trains_at_both = trains & ~lost[:, 0]
         if int(trains.sum()) < 2:
             return UNKNOWN
+
         q, low, high = self.diverges
-        known = self.grid.guess - self.own[trains]
-        paid = (self.new.scores[:, 0] - self.own)[both] if int(both.sum()) > 1 else np.zeros(2)  # q is near 1
-        A, D = float(paid.mean()), float(known.mean())
-        parts = [(float((w * v).var(ddof=1)) / len(v), len(v) - 1) for w, v in ((1 - q, paid), (q, known))]
-        calm = combined(A + q * (D - A), parts)
-        down, up = (calm.value - calm.low, (D - A) * (q - low)), (calm.high - calm.value, (D - A) * (high - q))
+        learnt = self.grid.guess - self.own[trains]
+        paid = np.zeros(2)  # where too few train at both, q is near 1
+        if int(trains_at_both.sum()) > 1:
+            paid = (self.new.scores[:, 0] - self.own)[trains_at_both]
+        A = float(paid.mean())
+        D = float(learnt.mean())
+        calm = combined(A + q * (D - A), [_part(1 - q, paid), _part(q, learnt)])
         error = math.hypot(calm.stderr, (D - A) * (high - low) / (2 * standard_errors(math.inf)))
-        return Interval(calm.value, error, calm.value - math.hypot(*down), calm.value + math.hypot(*up))
+        down = math.hypot(calm.value - calm.low, (D - A) * (q - low))
+        up = math.hypot(calm.high - calm.value, (D - A) * (high - q))
+        return Interval(calm.value, error, calm.value - down, calm.value + up)
 
     @property
     def share(self) -> Interval:
@@ -96,9 +114,12 @@ class Regret:
     @property
     def in_percent(self) -> str:
         """``share`` as ``12.8 % [4.6, 27.0]``."""
-        known = self.share.scaled(100)
-        value, low, high = (f"{round(share, 1) + 0:.1f}" for share in (known.value, known.low, known.high))
-        return "an unknown part" if math.isnan(self.share.value) else f"{value} % [{low}, {high}]"
+        percent = self.share.scaled(100)
+        if math.isnan(percent.value):
+            return "an unknown part"
+        # Adding 0 turns -0.0 into 0.0.
+        value, low, high = (f"{round(part, 1) + 0:.1f}" for part in (percent.value, percent.low, percent.high))
+        return f"{value} % [{low}, {high}]"
 
     def _lost(self, scores: Scores) -> Bools:
         """Which runs ``[S, E]`` diverged: those that know nothing, unless they are calm and below the best rate."""
@@ -107,22 +128,28 @@ class Regret:
         return lost
 
 
-def _chance(log2_eta: Array, middle: Array, width: Array) -> Array:
+def _part(weight: float, values: Array) -> tuple[float, float]:
+    """The variance of a weighted mean, and its degrees of freedom."""
+    return float((weight * values).var(ddof=1)) / len(values), len(values) - 1
+
+
+def _chance(log2_eta: Array, middles: Array, widths: Array) -> Array:
     """The chance to diverge at rates ``[E]``, for middles and widths ``[M]`` of the edge of stability: ``[M, E]``."""
-    chance: Array = ndtr((log2_eta - middle[:, None]) / width[:, None])
+    chance: Array = ndtr((log2_eta - middles[:, None]) / widths[:, None])
     return chance
 
 
-def _likely(log2_eta: Array, lost: Bools, middle: Array, width: Array) -> Array:
-    """Log likelihood ``[M]`` of starts that diverge or not ``[S, E]`` at ascending rates ``[E]``.
+def _log_likelihood(log2_eta: Array, lost: Bools, middles: Array, widths: Array) -> Array:
+    """The log-likelihood ``[M]`` of starts that diverge or not ``[S, E]`` at ascending rates ``[E]``.
 
     The edge of each lies below the first rate at which it diverges, and above the rate before.
     """
-    chance = _chance(log2_eta, middle, width)
+    chance = _chance(log2_eta, middles, widths)
     within = np.diff(chance, prepend=0.0, append=1.0)
     first = np.where(lost.any(1), lost.argmax(1), lost.shape[1])
-    likely: Array = np.log(np.maximum(within, _SURE)) @ np.bincount(first, minlength=within.shape[1])
-    return likely
+    counts = np.bincount(first, minlength=within.shape[1])
+    log_likelihood: Array = np.log(np.maximum(within, _LEAST_CHANCE)) @ counts
+    return log_likelihood
 
 
 # ---- what the rules say together
@@ -139,37 +166,56 @@ def compared(rules: Sequence[RuleTransfer]) -> list[str]:
     if len(regrets) < len(rules):
         return []
     transferring = [answer for answer in rules if answer.verdict == "TRANSFERS"]
-    place = 0 if transferring else 1
-    best = min(transferring or rules, key=lambda own: float(regrets[own.rule].new.scores[:, place].mean()))
-    (small, *_, large), notes = best.cells, list[str]()
-    grown = best.loss(large).minus(best.loss(small))
-    if not grown.high < 0:
-        word = "worse" if grown.low > 0 else "not known to be better"
-        notes.append(
-            f"Under {best.rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best "
-            f"loss changes by {grown} nats."
-        )
-    if not any(answer.cells[large].learns for answer in rules):
+    rate = 0 if transferring else 1  # the smallest one's, or its own
+    best = min(transferring or rules, key=lambda answer: float(regrets[answer.rule].new.scores[:, rate].mean()))
+    small, *_, large = best.cells
+    learning = [answer for answer in rules if answer.cells[large].learns]
+    if not learning:
         return [f"Nothing is learnt at {in_words(large)} at any rate: take more steps, or other initial weights."]
+
+    notes = _growth(best, small, large)
     if not transferring:
-        rate = rate_in_words(best.cells[large].rate())
+        own_rate = rate_in_words(best.cells[large].rate())
         return [
             *notes,
             f"No rule is known to transfer: tune at the size that you train. At {in_words(large)} the loss is lowest "
-            f"under {best.rule} at lr = {rate}.",
+            f"under {best.rule} at lr = {own_rate}.",
         ]
-    if others := [answer for answer in rules if answer is not best and answer.cells[large].learns]:
-        other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
-        a, b = best.reached(large), other.reached(large)
-        lower = mean(a - b) if len(a) == len(b) else mean(a).minus(mean(b))
-        if lower.low > 0 and lower.value > best.cells[large].least:  # less is not learning anything at all
-            return [
-                *notes,
-                f"{best.rule} transfers, but at {in_words(large)} {other.rule} is better: the loss at its own best lr "
-                f"is lower by {lower.unsigned} nats. Find out why, or tune {other.rule} at the size that you train.",
-            ]
+    better = _better_rule(best, [answer for answer in learning if answer is not best], large)
+    if better is not None:
+        return [*notes, better]
     return [
         *notes,
         f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at {in_words(small)} it costs "
         f"{regrets[best.rule].in_percent} of the progress at {in_words(large)}.",
     ]
+
+
+def _growth(best: RuleTransfer, small: Size, large: Size) -> list[str]:
+    """A note where the larger network is not better than the smaller one."""
+    change = best.loss(large).minus(best.loss(small))
+    if change.high < 0:
+        return []
+    word = "worse" if change.low > 0 else "not known to be better"
+    return [
+        f"Under {best.rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best "
+        f"loss changes by {change} nats."
+    ]
+
+
+def _better_rule(best: RuleTransfer, others: Sequence[RuleTransfer], large: Size) -> str | None:
+    """The advice where another rule has a lower loss at its own best rate than the one that transfers."""
+    if not others:
+        return None
+    other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
+    of_best = best.reached(large)
+    of_other = other.reached(large)
+    are_pairs = len(of_best) == len(of_other)  # from the same seeds
+    lower = mean(of_best - of_other) if are_pairs else mean(of_best).minus(mean(of_other))
+    # A smaller difference is not learning anything at all.
+    if lower.low <= 0 or lower.value <= best.cells[large].least:
+        return None
+    return (
+        f"{best.rule} transfers, but at {in_words(large)} {other.rule} is better: the loss at its own best lr "
+        f"is lower by {lower.unsigned} nats. Find out why, or tune {other.rule} at the size that you train."
+    )
