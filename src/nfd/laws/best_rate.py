@@ -207,21 +207,28 @@ def _seed_variance(group: Sequence[tuple[float, Posterior]]) -> tuple[float, flo
 
 
 def fitted_exponent(cells: Sequence[Scores], logs: Sequence[Sequence[float]], k: int) -> Interval:
-    """p of ``best rate ~ x^p y^q ...`` along the k-th of some variables, by least squares over cells; not-a-number
-    where it varies only with the others.
+    """Fit p of ``best rate ~ x^p y^q ...`` along one variable, by least squares over cells.
 
     Args:
-        logs: ``[cells, variables]``, to base 2. Where cells have one seed each, the error comes from how far they lie
-            from the power law.
+        cells: scores of each size. Where they have one seed each, the error comes from how far they lie from the power
+            law.
+        logs: the variables of each cell ``[cells, variables]``, to base 2.
+        k: the place of the variable.
+
+    Returns:
+        The power with its interval; not-a-number where the variable varies only with the others.
     """
-    rows = np.array([[1.0, *place] for place in logs])
-    rank = np.linalg.matrix_rank(rows)
+    rows = np.array([[1.0, *variables] for variables in logs])
+    rank = int(np.linalg.matrix_rank(rows))
     if rank == np.linalg.matrix_rank(np.delete(rows, 1 + k, 1)):
         return UNKNOWN
-    weights = np.linalg.pinv(rows)[1 + k]
-    places, freedom = np.array([cell.best() for cell in cells]), len(rows) - int(rank)
-    left = places - rows @ (np.linalg.pinv(rows) @ places)
-    scatter = float(left @ left / freedom * (weights @ weights)) if freedom else math.nan
+
+    inverse = np.linalg.pinv(rows)
+    weights = inverse[1 + k]
+    best = np.array([cell.best() for cell in cells])
+    misfit = best - rows @ (inverse @ best)
+    freedom = len(rows) - rank
+    scatter = float(misfit @ misfit / freedom * (weights @ weights)) if freedom else math.nan
     return chosen(cells, weights, (scatter, max(freedom, 1.0)))
 
 
@@ -239,4 +246,6 @@ def rate_in_words(rate: Interval) -> str:
     """``0.003 [0.002, 0.004]``, as far as it is known."""
     if math.isnan(rate.value):
         return "unknown"
-    return f"{rate.value:.2g}" if math.isnan(rate.low) else f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
+    if math.isnan(rate.low):
+        return f"{rate.value:.2g}"
+    return f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
