@@ -37,37 +37,47 @@ class RateAgainst:
     @cached_property
     def exponent(self) -> Interval:
         """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
-        known = {place: cell for place, cell in self.cells.items() if cell.has_optimum and place[1] > 0}
-        if len({value for _, value in known}) < 2:
-            return UNKNOWN
-        logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
-        return fitted_exponent(list(known.values()), logs, 0)
+        cells = list[Scores]()
+        logs = list[list[float]]()
+        values = set[float]()
+        for ((width, depth), value), cell in self.cells.items():
+            if cell.has_optimum and value > 0:
+                cells.append(cell)
+                logs.append([math.log2(value), math.log2(width), math.log2(depth)])
+                values.add(value)
+        return fitted_exponent(cells, logs, 0) if len(values) > 1 else UNKNOWN
 
     @property
     def table(self) -> list[Row]:
         """A row per quantity: best rates and losses by size and value, and the exponent."""
         rows = list[Row]()
-        for ((n, L), value), cell in self.cells.items():
-            about = {"rule": self.rule, "width": n, "depth": L, self.setting: value}
-            rows.append(about | {"quantity": "best lr"} | cell.rate().limits)
-            rows.append(about | {"quantity": "loss"} | mean(cell.scores[:, int(cell.typical.argmin())]).limits)
+        for ((width, depth), value), cell in self.cells.items():
+            place = {"rule": self.rule, "width": width, "depth": depth, self.setting: value}
+            losses = mean(cell.scores[:, int(cell.typical.argmin())])
+            rows.append(place | {"quantity": "best lr"} | cell.rate().limits)
+            rows.append(place | {"quantity": "loss"} | losses.limits)
         nowhere = {"rule": self.rule, "width": None, "depth": None, self.setting: None}
         return [*rows, nowhere | {"quantity": f"exponent of {self.setting}"} | self.exponent.limits]
 
     @property
     def sentence(self) -> str:
         """How the best rate follows the setting, and where the loss is lowest."""
-        name, values = self.setting, self.values
-        said = f"{self.rule}: the best lr follows {name}^{self.exponent}."
-        if name not in ("batch_size", "steps"):  # other steps or batches are other trainings
-            for size in self.sizes:
-                value = min(values, key=lambda value: float(self.cells[size, value].typical.min()))
-                rate = rate_in_words(self.cells[size, value].rate())
-                said += f" At {in_words(size)} the loss is lowest at {name} {value:g} and lr {rate}."
-        unknown = [f"{name} {v:g} and {in_words(at)}" for (at, v), cell in self.cells.items() if not cell.has_optimum]
+        sentences = [f"{self.rule}: the best lr follows {self.setting}^{self.exponent}."]
+        if self.setting not in ("batch_size", "steps"):  # other steps or batches are other trainings
+            sentences += [self._lowest(size) for size in self.sizes]
+        unknown = list[str]()
+        for (size, value), cell in self.cells.items():
+            if not cell.has_optimum:
+                unknown.append(f"{self.setting} {value:g} and {in_words(size)}")
         if unknown:
-            said += f" The best rate is not known at {'; '.join(unknown)}: give other rates."
-        return said
+            sentences.append(f"The best rate is not known at {'; '.join(unknown)}: give other rates.")
+        return " ".join(sentences)
+
+    def _lowest(self, size: Size) -> str:
+        """Say at which value of the setting the loss of a size is lowest."""
+        value = min(self.values, key=lambda value: float(self.cells[size, value].typical.min()))
+        rate = rate_in_words(self.cells[size, value].rate())
+        return f"At {in_words(size)} the loss is lowest at {self.setting} {value:g} and lr {rate}."
 
     def __str__(self) -> str:
         return f"{self.sentence}\n{rows_as_text(self.table)}"
