@@ -69,11 +69,11 @@ class Transfer:
         answer = self._trained(rule, width, depth)
         if not setting:
             return answer.cells[width, depth].rate()
+        name, value = next(iter(setting.items()))
         against = answer.against
-        ((name, value),) = [*setting.items()][:1]
         if len(setting) > 1 or name not in against or value not in against[name].values:
-            known = [f"{name} {', '.join(f'{v:g}' for v in own.values)}" for name, own in against.items()]
-            raise InputError(f"there are runs of {'; '.join(known) or 'no further setting: use axes='}; got {setting}.")
+            runs = [f"{name} {', '.join(f'{v:g}' for v in along.values)}" for name, along in against.items()]
+            raise InputError(f"there are runs of {'; '.join(runs) or 'no further setting: use axes='}; got {setting}.")
         return against[name].cells[(width, depth), value].rate()
 
     def loss(self, rule: str, width: int, depth: int) -> Interval:
@@ -112,38 +112,59 @@ class Transfer:
     @property
     def table(self) -> list[Row]:
         """One dict per rule and quantity (best rates, drifts, regret), followed by those of further axes."""
-        sizes = [row for answer in self.rules for row in answer.table]
-        return [*sizes, *(row for answer in self.rules for own in answer.against.values() for row in own.table)]
+        rows = list[Row]()
+        for answer in self.rules:
+            rows += answer.table
+        for against in self._against():
+            rows += against.table
+        return rows
 
     @property
     def levels(self) -> list[Row]:
         """The best rates and losses of all rules at all sizes, in words."""
-        return [
-            {"width": size[0], "depth": size[1], "rule": answer.rule}
-            | {"best lr": rate_in_words(answer.cells[size].rate()), "loss": answer.loss(size).unsigned}
-            for size in dict.fromkeys(size for answer in self.rules for size in answer.cells)
-            for answer in self.rules
-            if size in answer.cells
-        ]
+        sizes = dict[Size, None]()
+        for answer in self.rules:
+            sizes |= dict.fromkeys(answer.cells)
+        rows = list[Row]()
+        for size in sizes:
+            for answer in self.rules:
+                if size in answer.cells:
+                    place = {"width": size[0], "depth": size[1], "rule": answer.rule}
+                    rate = rate_in_words(answer.cells[size].rate())
+                    rows.append(place | {"best lr": rate, "loss": answer.loss(size).unsigned})
+        return rows
 
     @property
     def sentences(self) -> list[str]:
         """The answer of every rule along sizes and further axes, and the notes."""
-        against = [own.sentence for answer in self.rules for own in answer.against.values()]
         along = [str(answer) for answer in self.rules if len(answer.cells) > 1]  # of one size there is nothing to say
-        return [*along, *against, *self.notes]
+        return [*along, *(against.sentence for against in self._against()), *self.notes]
+
+    def _against(self) -> Iterator[RateAgainst]:
+        """The best rate of every rule against every further setting."""
+        for answer in self.rules:
+            yield from answer.against.values()
 
     @property
     def lead(self) -> Lead:
         """What to do, and what tuning small costs under each rule."""
-        costs = {f"{own.rule}: tuning small costs (nats)": f"{own.regret.loss}" for own in self.rules if own.regret}
-        (size, cell), rule = next(iter(self.rules[-1].cells.items())), self.rules[-1].rule
-        numbers = costs | {f"{rule}: best lr at {in_words(size)}": rate_in_words(cell.rate())}
-        if not self.notes or len(costs) < len(self.rules):
+        numbers = dict[str, str]()
+        for answer in self.rules:
+            if answer.regret is not None:
+                numbers[f"{answer.rule}: tuning small costs (nats)"] = f"{answer.regret.loss}"
+        all_have_regrets = len(numbers) == len(self.rules)
+        last = self.rules[-1]
+        size, cell = next(iter(last.cells.items()))
+        numbers[f"{last.rule}: best lr at {in_words(size)}"] = rate_in_words(cell.rate())
+        if not self.notes or not all_have_regrets:
             return Lead((*self.sentences, self.about)[0], "open", numbers)
-        transfers = any(answer.verdict == "TRANSFERS" for answer in self.rules)
-        tone: Tone = "good" if self.notes[-1].startswith("Use ") else "partly" if transfers else "bad"
-        return Lead(self.notes[-1], tone, numbers)
+        return Lead(self.notes[-1], self._tone(), numbers)
+
+    def _tone(self) -> Tone:
+        """The colour of the advice, which is the last note."""
+        if self.notes[-1].startswith("Use "):
+            return "good"
+        return "partly" if any(answer.verdict == "TRANSFERS" for answer in self.rules) else "bad"
 
     def __str__(self) -> str:
         return said(str(self.lead), *self.told(self.lead))
@@ -291,50 +312,62 @@ def _rule(
 
 
 def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:
-    """What the largest network loses at the smallest one's best rate, by its runs from seeds that chose neither rate;
-    None where fewer than two seeds were trained at both."""
+    """What the largest network loses at the smallest one's best rate, by its runs from seeds that chose neither rate.
+
+    None where fewer than two seeds were trained at both rates.
+    """
     from nfd.laws.regret import Regret  # loaded where there is one
 
-    small, large = cells[min(cells)], cells[max(cells)]
-    losses = dict[float, dict[str, float]]()
+    large = cells[max(cells)]
+    losses = dict[float, dict[str, float]]()  # by rate and seed
     for run in runs:
         if run.seed is not None and run.seed not in large.seeds:
             losses.setdefault(run.lr or 0.0, {})[run.seed] = run.loss or math.inf
-    pair = []
-    for cell in (small, large):
-        apart = {rate: abs(math.log2(rate) - cell.best()) for rate in losses}
-        pair.append(min(apart, key=lambda rate: apart[rate], default=0.0))
-        if apart.get(pair[-1], math.inf) > _SAME_RATE:
+    rates = list[float]()
+    for cell in (cells[min(cells)], large):
+        distances = {rate: abs(math.log2(rate) - cell.best()) for rate in losses}
+        nearest = min(distances, key=distances.__getitem__, default=0.0)
+        if distances.get(nearest, math.inf) > _SAME_RATE:
             return None
-    seeds = sorted(losses[pair[0]].keys() & losses[pair[1]].keys())
+        rates.append(nearest)
+    seeds = sorted(losses[rates[0]].keys() & losses[rates[1]].keys())
     if len(seeds) < 2:
         return None
-    at = np.array([[losses[rate][seed] for rate in pair] for seed in seeds])
-    return Regret(Scores(np.log2(pair), at, ~np.isfinite(at), large.guess), large)
+    at_both = np.array([[losses[rate][seed] for rate in rates] for seed in seeds])
+    return Regret(Scores(np.log2(rates), at_both, ~np.isfinite(at_both), large.guess), large)
 
 
 def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None) -> Scores:
-    """The scores of a size, of the seeds that were trained at every rate: those of the seed that has the most.
+    """The scores of a size, of the seeds that were trained at every rate: those of the seed that has the most."""
+    by_seed = _losses_by_seed(f"{rule} at {in_words(size)}", runs)
+    rates = [*max(by_seed.values(), key=len)]
+    seeds = tuple(sorted(seed for seed, losses in by_seed.items() if losses.keys() >= {*rates}))
+    log2_rates = np.log2(rates)
+    losses = np.array([[by_seed[seed][rate] for rate in rates] for seed in seeds])
+    return Scores(log2_rates, losses, ~np.isfinite(losses), guess or progress_from(log2_rates, losses), seeds, 0.0)
+
+
+def _losses_by_seed(place: str, runs: Sequence[LoggedRun]) -> dict[str, dict[float, float]]:
+    """The loss of every seed at every rate, ascending.
 
     Where no seed is named, the first run of each rate counts as one, the second, and so on.
     """
-    where, counts = f"{rule} at {in_words(size)}", Counter[float]()
     by_seed = dict[str, dict[float, float]]()
+    counts = Counter[float]()
     for run in sorted(runs, key=lambda run: run.lr or 0.0):
-        rate, loss = run.lr or 0.0, run.loss or 0.0
-        own = by_seed.setdefault(run.seed or f"{where} {counts[rate]}", {})
-        if rate in own:
+        rate = run.lr or 0.0
+        loss = run.loss or 0.0
+        losses = by_seed.setdefault(run.seed or f"{place} {counts[rate]}", {})
+        if rate in losses:
             raise InputError(
-                f"{where} has several runs of lr {rate:g} and seed {run.seed}: they differ in something else, maybe "
+                f"{place} has several runs of lr {rate:g} and seed {run.seed}: they differ in something else, maybe "
                 "several lengths of training. Give the rows of one setting, or name the column of seeds."
             )
         if loss <= 0:
-            raise InputError(f"losses must be above 0, as their geometric mean is taken; {where} has {loss:g}.")
-        own[rate], counts[rate] = loss, counts[rate] + 1
-    listed = [*max(by_seed.values(), key=len)]
-    seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*listed}))
-    rates, losses = np.log2(listed), np.array([[by_seed[seed][rate] for rate in listed] for seed in seeds])
-    return Scores(rates, losses, ~np.isfinite(losses), guess or progress_from(rates, losses), seeds, 0.0)
+            raise InputError(f"losses must be above 0, as their geometric mean is taken; {place} has {loss:g}.")
+        losses[rate] = loss
+        counts[rate] += 1
+    return by_seed
 
 
 # ---- Under one rule: whether the best learning rate of a small network is that of a large one
@@ -372,7 +405,8 @@ class RuleTransfer:
     def drifts(self) -> dict[Axis, Interval]:
         """Doublings of the best rate per doubling of every axis that varies, the other held."""
         inside = {size: cell for size, cell in self.cells.items() if cell.has_optimum}
-        return {axis: moved for axis in reversed(AXES) if (moved := drift(inside, axis)) is not None}
+        drifts = {axis: drift(inside, axis) for axis in reversed(AXES)}
+        return {axis: estimate for axis, estimate in drifts.items() if estimate is not None}
 
     def along(self, axis: Axis) -> dict[int, Scores]:
         """The scores along one axis, the other at its largest."""
@@ -383,37 +417,42 @@ class RuleTransfer:
     @property
     def table(self) -> list[Row]:
         """A row per quantity: best rates and losses by size, drifts, and the regret in nats and over the progress."""
-        found: list[tuple[str, tuple[int | None, int | None], Interval]] = [
-            *(("best lr", size, cell.rate()) for size, cell in self.cells.items()),
-            *(("best loss", size, self.loss(size)) for size in self.cells),
-            *((f"drift per doubling of {axis}", (None, None), moved) for axis, moved in self.drifts.items()),
-        ]
+        rows = [self._row("best lr", cell.rate(), size) for size, cell in self.cells.items()]
+        rows += [self._row("best loss", self.loss(size), size) for size in self.cells]
+        rows += [self._row(f"drift per doubling of {axis}", drift) for axis, drift in self.drifts.items()]
         if self.regret is not None:
-            found.append(("regret (nats)", (None, None), self.regret.loss))
-            found.append(("regret over progress", (None, None), self.regret.share))
-        return [
-            {"rule": self.rule, "width": n, "depth": L, "quantity": name} | estimate.limits
-            for name, (n, L), estimate in found
-        ]
+            rows.append(self._row("regret (nats)", self.regret.loss))
+            rows.append(self._row("regret over progress", self.regret.share))
+        return rows
+
+    def _row(self, quantity: str, estimate: Interval, size: tuple[int | None, int | None] = (None, None)) -> Row:
+        place = {"rule": self.rule, "width": size[0], "depth": size[1]}
+        return place | {"quantity": quantity} | estimate.limits
 
     def __str__(self) -> str:
-        moved = "The best lr moves by {} doublings per doubling of {}."
-        drifts = [moved.format(drift, axis) for axis, drift in self.drifts.items()]
-        if (regret := self.regret) is not None:
-            small, *_, large = map(in_words, self.cells)
-            cost = "" if regret.loss.resolved else "nothing measurable: "
-            cost += f"{regret.loss} nats at {large}, {regret.in_percent} of its progress"
-            if math.isnan(regret.loss.value):
-                cost = "an unknown amount"
-            drifts = [f"{self.verdict}. Tuning at {small} costs {cost}.", *drifts]
-        return f"{self.rule}: {' '.join([*drifts, *([f'{self.doubt}.'] if self.doubt else [])])}"
+        sentences = [
+            f"The best lr moves by {drift} doublings per doubling of {axis}." for axis, drift in self.drifts.items()
+        ]
+        if self.regret is not None:
+            small = in_words(next(iter(self.cells)))
+            sentences.insert(0, f"{self.verdict}. Tuning at {small} costs {self._cost(self.regret)}.")
+        if self.doubt:
+            sentences.append(f"{self.doubt}.")
+        return f"{self.rule}: {' '.join(sentences)}"
+
+    def _cost(self, regret: Regret) -> str:
+        """What tuning the smallest network costs, in words."""
+        if math.isnan(regret.loss.value):
+            return "an unknown amount"
+        large = in_words([*self.cells][-1])
+        cost = f"{regret.loss} nats at {large}, {regret.in_percent} of its progress"
+        return cost if regret.loss.resolved else f"nothing measurable: {cost}"
 
     @property
     def doubt(self) -> str:
         """Why best rates cannot be compared, or what a verdict needs whatever the regret is; else empty."""
-        words = {-1: "lower rates may be better", 1: "higher rates may be better", 0: "nothing is learnt"}
-        why = {size: words[cell.edge * cell.learns] for size, cell in self.cells.items() if not cell.has_optimum}
-        if unknown := [f"{in_words(size)} ({word})" for size, word in why.items()]:
+        unknown = [f"{in_words(size)} ({_why(cell)})" for size, cell in self.cells.items() if not cell.has_optimum]
+        if unknown:
             return f"The best rate is not known at {', '.join(unknown)}: give other rates or more steps"
         if self.regret is None:
             return ""
@@ -432,6 +471,13 @@ class RuleTransfer:
         if share.high < TOLERANCE:
             return "TRANSFERS"
         return "COSTS" if share.low > TOLERANCE else "UNCERTAIN"
+
+
+def _why(cell: Scores) -> str:
+    """Why the best rate of a size is not known."""
+    if not cell.learns:
+        return "nothing is learnt"
+    return "lower rates may be better" if cell.edge < 0 else "higher rates may be better"
 
 
 def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
