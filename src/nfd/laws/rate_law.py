@@ -37,7 +37,7 @@ from scipy.special import expit, logsumexp, ndtri
 from nfd.core.errors import InputError, check_real
 from nfd.core.estimates import Interval, student
 from nfd.core.tables import Lead, Row, rows_as_text
-from nfd.laws.bowl import Array, Shape, shared_likelihood
+from nfd.laws.bowl import Array, Shape, rise_at, shared_likelihood
 from nfd.laws.priors import file_of, read_prior
 
 REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}  # of doublings; the middle of published sweeps
@@ -46,19 +46,23 @@ _POWERS = ("parameters", "tokens", "batch", "critical_batch")
 _ONE_WIDTH = (-0.2, 0.2)  # power of parameters: 0 under rules for depth to -1/2
 _BOWL = ("curvature", "spread", "noise", "form", "asymmetry")
 _DEPARTURE = ("near", "cell", "length")
-_NUMBERS = {"terms": _TERMS, "bowl": _BOWL, "departure": _DEPARTURE, "curvature": tuple(REFERENCE)}  # of a prior
+# The numbers of a prior, by group.
+_NUMBERS = {"terms": _TERMS, "bowl": _BOWL, "departure": _DEPARTURE, "curvature": tuple(REFERENCE)}
 
-_STEP, _REACH = 0.05, 3.0  # doublings: grid of best rates, and how far beyond the rates of a cell they may lie
-_FLAT = 1.2  # doublings: a cell that tells nothing has its best rate so near to its best run
+_STEP = 0.05  # doublings, of the grid of best rates
+_REACH = 3.0  # doublings: how far beyond the rates of a cell its best rate may lie
+_FLAT = 1.2  # doublings: a cell that shows nothing has its best rate so near to its best run
 _MOST = 50  # cells that the bowl is fitted to
-_FAR, _FAR_LENGTH = 0.35, 5.0  # doublings: slow departures from the law, and the distance over which they change
-_SIZE, _SIZE_LENGTH = 0.2, 0.5  # departures that all cells of one size share
+_FAR = 0.35  # doublings: slow departures from the law,
+_FAR_LENGTH = 5.0  # and the doublings over which they change
+_SIZE = 0.2  # doublings: departures that all cells of one size share,
+_SIZE_LENGTH = 0.5  # and the doublings of parameters over which they change
 _SPOILT = 3.0  # deviations: as noise of all cells, those of a few jagged ones would widen every interval
 _ROUNDS = 12  # of terms and departures in turn
-
+_SETTLED = 0.02  # a smaller change of every term ends the rounds
 
 _DRAWS = 200  # of the terms, and as many opposite ones
-_UNSAID = 2.0  # doublings: how far a batch or a number of tokens that nobody says is from the reference
+_UNKNOWN_SIZE = 2.0  # doublings: how far a batch or a number of tokens that nobody says is from the reference
 _AGREED = 1.0  # doublings: assumed distance of a measured noise scale from the critical batch of the rate
 
 # ---- What other sweeps say ------------------------------------------------------------------------------------------
@@ -110,8 +114,8 @@ class Prior:
 def evidence() -> dict[str, dict[str, dict[str, float]]]:
     """What the rates of plans cost on public sweeps, by kind of optimizer and case: mean excess loss in percent by the
     prior of other sources (``law``), by fixed powers, and at the same rate."""
-    found: dict[str, dict[str, dict[str, float]]] = json.loads(file_of("rates").read_text("utf-8"))["evidence"]
-    return found
+    costs: dict[str, dict[str, dict[str, float]]] = json.loads(file_of("rates").read_text("utf-8"))["evidence"]
+    return costs
 
 
 _ANY = {  # without a prior: what no sweep contradicts
@@ -161,28 +165,34 @@ class Cell:
         places = self.grid()
         log, log_h = self.likelihood(bowl, places)
         log = log - 0.5 * ((places - self.best) / _FLAT)[:, None] ** 2
-        p = np.exp(log - log.max())
-        of_place, of_h = p.sum(1) / p.sum(), p.sum(0) / p.sum()
-        mean, h = float(of_place @ places), float(of_h @ log_h)
-        return mean, float(of_place @ places**2) - mean**2 + _STEP**2 / 12, h, float(of_h @ log_h**2) - h**2
+        density = np.exp(log - log.max())
+        place_chances = density.sum(1) / density.sum()
+        curvature_chances = density.sum(0) / density.sum()
+        mean = float(place_chances @ places)
+        variance = float(place_chances @ places**2) - mean**2 + _STEP**2 / 12
+        mean_log_h = float(curvature_chances @ log_h)
+        return mean, variance, mean_log_h, float(curvature_chances @ log_h**2) - mean_log_h**2
 
 
 def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
-    """The bowl that cells share: its shape ``[5]``, by its largest posterior density where any best rate is as likely,
-    and the powers ``[3]`` of its curvature, which are the prior's."""
+    """Fit the bowl that cells share: its shape ``[5]``, and the powers ``[3]`` of its curvature, which are the prior's.
+
+    The shape has the largest posterior density where any best rate is as likely.
+    """
     mean, deviation = prior.arrays("bowl", _BOWL)
     powers, _ = prior.arrays("curvature", [*REFERENCE])
     telling = [cell for cell in cells if len(cell.losses) > 3]  # three losses fit any bowl
     if len(telling) > _MOST:
-        telling = [telling[k] for k in np.random.default_rng(0).choice(len(telling), _MOST, replace=False)]
+        places = np.random.default_rng(0).choice(len(telling), _MOST, replace=False)
+        telling = [telling[place] for place in places]
 
     def cost(shape: Array) -> float:
         bowl = np.append(shape, powers)
         logs = [logsumexp(cell.likelihood(bowl, cell.grid(0.2))[0]) for cell in telling]
         return float(0.5 * np.sum(((shape - mean) / deviation) ** 2) - np.sum(logs))
 
-    found = minimize(cost, mean, method="Nelder-Mead", options={"maxiter": 200, "xatol": 0.02, "fatol": 0.05})
-    return np.append(found.x, powers)
+    fit = minimize(cost, mean, method="Nelder-Mead", options={"maxiter": 200, "xatol": 0.02, "fatol": 0.05})
+    return np.append(fit.x, powers)
 
 
 # ---- The law --------------------------------------------------------------------------------------------------------
@@ -211,10 +221,11 @@ def covariance(departure: Array, one: Array, other: Array) -> Array:
     """Covariance of departures from the law between places ``[cells, 3]``, without that of single cells."""
     near, length = np.exp(departure[[0, 2]])
     squares = (one[:, None] - other[None]) ** 2
-    apart = squares.sum(2)
-    far = _FAR**2 * np.exp(-0.5 * apart / _FAR_LENGTH**2)
-    size = _SIZE**2 * np.exp(-0.5 * squares[..., 0] / _SIZE_LENGTH**2)
-    return np.asarray(near**2 * np.exp(-0.5 * apart / length**2) + far + size)
+    distance = squares.sum(2)
+    of_near = near**2 * np.exp(-0.5 * distance / length**2)
+    of_far = _FAR**2 * np.exp(-0.5 * distance / _FAR_LENGTH**2)
+    of_size = _SIZE**2 * np.exp(-0.5 * squares[..., 0] / _SIZE_LENGTH**2)
+    return np.asarray(of_near + of_far + of_size)
 
 
 @dataclass(frozen=True)
@@ -300,25 +311,29 @@ class RateLaw:
 
     def predicted(self, places: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of log2 of the best rate of new cells at places ``[cells, 3]``."""
-        own = _FAR**2 + _SIZE**2 + np.exp(2 * self.departure[0]) + np.exp(2 * self.departure[1])
+        single = np.exp(2 * self.departure[1])
+        own_variance = _FAR**2 + _SIZE**2 + np.exp(2 * self.departure[0]) + single
         if not len(self.places):
             mean, variance = self._spread_of(lambda terms: mean_of(terms, places))
-            return mean, np.sqrt(variance + own)
+            return mean, np.sqrt(variance + own_variance)
+
         shared = covariance(self.departure, places, self.places)
         weights = cho_solve(self._factor, shared.T).T
         mean, variance = self._spread_of(
             lambda terms: mean_of(terms, places) + weights @ (self.found - mean_of(terms, self.places))
         )
-        return mean, np.sqrt(np.maximum(variance + own - (weights * shared).sum(1), 1e-6))
+        explained = (weights * shared).sum(1)
+        return mean, np.sqrt(np.maximum(variance + own_variance - explained, 1e-6))
 
     def _spread_of(self, value: Callable[[Array], Array]) -> tuple[Array, Array]:
         """A function at the terms, and its variance by points that match their covariance.
 
         By its derivatives alone a corner that lies a little below the batch would have no error.
         """
-        here, steps = value(self.terms), math.sqrt(len(self.terms)) * np.linalg.cholesky(self.spread).T
-        away = np.array([value(self.terms + step) - here for step in (*steps, *-steps)])
-        return here, np.square(away).mean(0)
+        here = value(self.terms)
+        steps = math.sqrt(len(self.terms)) * np.linalg.cholesky(self.spread).T
+        changes = np.array([value(self.terms + step) - here for step in (*steps, *-steps)])
+        return here, np.square(changes).mean(0)
 
     def at(self, parameters: float | None = None, tokens: float | None = None, batch: float | None = None) -> BestRate:
         """The rate of one new training, with a 95 % interval, and what missing the best one is expected to cost.
@@ -330,7 +345,8 @@ class RateLaw:
             ValueError: where one that varied is missing, or is not above 0.
         """
         given = {"parameters": parameters, "tokens": tokens, "batch": batch}
-        if missing := [name for name in self.varied if given[name] is None]:
+        missing = [name for name in self.varied if given[name] is None]
+        if missing:
             raise InputError(f"the law follows {', '.join(self.varied)}: say {'=, '.join(missing)}= of the training.")
         place = self._doublings({name: value for name, value in given.items() if value is not None})
         means, deviations = self.predicted(place[None])
@@ -339,19 +355,20 @@ class RateLaw:
     def missed(self, mean: float, deviation: float, place: Array) -> BestRate:
         """The rate at a normal distribution of log2 of the best one, and its cost by the bowl of a place."""
         level, *powers, scatter = self.curvature
-        h, steeper = level + float(np.dot(powers, place)), math.exp(self.bowl[4])
+        log_curvature = level + float(np.dot(powers, place))
         quantiles = ndtri((np.arange(200) + 0.5) / 200)
         best = mean + deviation * quantiles
         tried = mean - deviation * np.linspace(0, 1, 41)
-        away = tried[:, None] - best
-        risen = away**2 * np.where(away > 0, steeper, 1.0)
-        chosen = int(risen.mean(1).argmin())
-        cost = np.multiply.outer(np.exp(h + scatter * quantiles[::5]), risen[chosen]).ravel()
-        low, high = (float(v) for v in np.quantile(cost, [0.025, 0.975]))
+        rises = rise_at(tried[:, None] - best, np.ones(1), math.exp(self.bowl[4]))
+        chosen = int(rises.mean(1).argmin())
+        costs = np.multiply.outer(np.exp(log_curvature + scatter * quantiles[::5]), rises[chosen]).ravel()
+        low, high = np.quantile(costs, [0.025, 0.975]).tolist()
+
         half = -float(ndtri(0.025)) * deviation
-        value, bottom, top = (math.pow(2, v) for v in (mean, mean - half, mean + half))
+        value, bottom, top = (math.pow(2, log2_rate) for log2_rate in (mean, mean - half, mean + half))
         rate = Interval(value, value * deviation * math.log(2), bottom, top)
-        return BestRate(rate, math.pow(2, tried[chosen]), Interval(float(cost.mean()), float(cost.std()), low, high))
+        excess = Interval(float(costs.mean()), float(costs.std()), low, high)
+        return BestRate(rate, math.pow(2, tried[chosen]), excess)
 
     def factor(self, **sizes: tuple[float, float] | None) -> BestRate:
         """The best rate of a large training over that of a small one, which was tuned; as ``at``, but relative to it.
@@ -362,28 +379,30 @@ class RateLaw:
         """
         given = {name: pair for name, pair in sizes.items() if pair is not None}
         small, large = (self._doublings({name: pair[k] for name, pair in given.items()}) for k in (0, 1))
-        pair = np.stack([small, large])
+        places = np.stack([small, large])
         # Draws of the terms, as slopes at their means miss that a batch may lie on either side of the critical one.
         z = np.random.default_rng(0).standard_normal((_DRAWS, len(self.terms) + 3))
         z = np.concatenate([z, -z])
-        terms = self.terms + z[:, 3:] @ np.linalg.cholesky(self.spread).T
-        unsaid = _UNSAID * z[:, None, :3] * [name not in given for name in REFERENCE]
-        moved = [np.diff(mean_of(own, pair + there))[0] for own, there in zip(terms, unsaid, strict=True)]
-        apart = covariance(self.departure, pair, pair)
-        single = 2 * math.exp(2 * self.departure[1]) * bool(np.any(small != large))
-        variance = float(np.var(moved)) + apart[0, 0] + apart[1, 1] - 2 * apart[0, 1] + single
-        return self.missed(float(np.mean(moved)), math.sqrt(variance), large)
+        draws = self.terms + z[:, 3:] @ np.linalg.cholesky(self.spread).T
+        shifts = _UNKNOWN_SIZE * z[:, None, :3] * [name not in given for name in REFERENCE]
+        factors = [np.diff(mean_of(terms, places + shift))[0] for terms, shift in zip(draws, shifts, strict=True)]
+
+        departures = covariance(self.departure, places, places)
+        variance = float(np.var(factors)) + departures[0, 0] + departures[1, 1] - 2 * departures[0, 1]
+        if np.any(small != large):
+            variance += 2 * math.exp(2 * self.departure[1])
+        return self.missed(float(np.mean(factors)), math.sqrt(variance), large)
 
     def with_critical_batch(self, measured: Interval, tokens: float | None) -> RateLaw:
         """The law once the critical batch of a training of so many tokens was measured, in any one unit of both."""
         t = 0.0 if tokens is None else math.log2(tokens / REFERENCE["tokens"])
         slope = self._critical(t)
-        wide = measured.high / measured.low if measured.low > 0 else math.inf
-        error = math.log2(wide) / (2 * -float(ndtri(0.025)))
-        told = self.spread @ slope
-        gain = told / (slope @ told + _AGREED**2 + error**2)
-        missing = math.log2(measured.value / REFERENCE["batch"]) - slope @ self.terms
-        return replace(self, terms=self.terms + gain * missing, spread=self.spread - np.outer(gain, told))
+        ratio = measured.high / measured.low if measured.low > 0 else math.inf
+        error = math.log2(ratio) / (2 * -float(ndtri(0.025)))
+        covariances = self.spread @ slope  # of the terms with log2 of the critical batch
+        gain = covariances / (slope @ covariances + _AGREED**2 + error**2)
+        misfit = math.log2(measured.value / REFERENCE["batch"]) - slope @ self.terms
+        return replace(self, terms=self.terms + gain * misfit, spread=self.spread - np.outer(gain, covariances))
 
     @property
     def exponents(self) -> dict[str, Interval]:
@@ -392,10 +411,11 @@ class RateLaw:
         Of parameters; of tokens at batches far above the critical one, and far below it (``small-batch tokens``); of
         the batch far below it; and the power of tokens by which the critical batch grows (``critical_batch``).
         """
-        own = {name: self._term(np.eye(7)[_TERMS.index(name)]) for name in _POWERS}
+        exponents = {name: self._term(np.eye(7)[_TERMS.index(name)]) for name in _POWERS}
         slope = np.array([0, 0, 1, -self.terms[5], 0, -self.terms[3], 0])
         value = float(self.terms[2] - self.terms[3] * self.terms[5])
-        return own | {"small-batch tokens": student(value, math.sqrt(slope @ self.spread @ slope), math.inf)}
+        exponents["small-batch tokens"] = student(value, math.sqrt(slope @ self.spread @ slope), math.inf)
+        return exponents
 
     def critical_batch(self, tokens: float) -> Interval:
         """The batch, in tokens, beyond which the best rate hardly grows, in a training of so many tokens."""
@@ -406,7 +426,7 @@ class RateLaw:
     @property
     def table(self) -> list[Row]:
         """A row per exponent."""
-        return [{"exponent of": name} | own.limits for name, own in self.exponents.items()]
+        return [{"exponent of": name} | power.limits for name, power in self.exponents.items()]
 
     @property
     def sentence(self) -> str:
@@ -459,8 +479,8 @@ class RateLaw:
 
     def _critical(self, t: float) -> Array:
         """Derivatives of log2 of the critical batch by the terms, at so many doublings of tokens."""
-        own = {"critical_level": 1.0, "critical_batch": t}
-        return np.array([own.get(name, 0.0) for name in _TERMS])
+        slopes = {"critical_level": 1.0, "critical_batch": t}
+        return np.array([slopes.get(name, 0.0) for name in _TERMS])
 
     def _doublings(self, given: Mapping[str, float]) -> Array:
         """Doublings over the reference, 0 of what is not given."""
@@ -469,39 +489,50 @@ class RateLaw:
 
 
 def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
-    """The law of some cells: the largest posterior density of its terms, in turn with that of the departures.
+    """Fit the law to cells: the largest posterior density of its terms, in turn with that of the departures.
 
     A cell that lies far from what the others say of it was spoilt by a bad run, and counts as little as that.
     """
     bowl = fitted_bowl(cells, prior)
     moments = np.array([cell.moments(bowl) for cell in cells]).reshape(-1, 4)
     places = np.array([cell.place for cell in cells]).reshape(-1, 3)
-    found, noise = moments[:, 0], moments[:, 1]
-    mean, deviation = prior.arrays("terms", _TERMS)
-    departure, terms, weighed = prior.arrays("departure", _DEPARTURE)[0], mean.copy(), noise
-    if len(cells):
-        terms[0] += np.average(found - mean_of(mean, places), weights=1 / noise)
-    for _ in range(_ROUNDS if len(cells) else 0):
-        before = terms
-        terms = _fitted_terms(terms, departure, places, found, weighed, prior)
-        slopes = slopes_of(terms, places)
-        explained = (slopes * deviation**2) @ slopes.T
-        left = found - mean_of(terms, places) + slopes @ (terms - mean)
-        departure = _fitted_departure(departure, places, left, explained + np.diag(weighed), prior)
-        precision = np.linalg.inv(_covariance_of(departure, places) + explained + np.diag(noise))
-        others = (precision @ left) / np.diag(precision)  # how far a cell lies from what the others say of it
-        spoilt = others**2 * np.diag(precision) > _SPOILT**2
-        weighed = np.where(spoilt, noise + others**2, noise)
-        if np.abs(terms - before).max() < 0.02:
-            break
+    terms, departure, noise = _fitted(places, moments[:, 0], moments[:, 1], prior)
+    _, deviation = prior.arrays("terms", _TERMS)
     information = np.diag(deviation**-2)
     if len(cells):
         slopes = slopes_of(terms, places)
-        information += slopes.T @ np.linalg.solve(_covariance_of(departure, places) + np.diag(weighed), slopes)
+        information += slopes.T @ np.linalg.solve(_covariance_of(departure, places) + np.diag(noise), slopes)
     spread: Array = np.asarray(np.linalg.inv(information), np.float64)
-    varied = tuple(name for name, along in zip(REFERENCE, places.T, strict=True) if len({*along}) > 1)
+    varied = tuple(name for name, sizes in zip(REFERENCE, places.T, strict=True) if len({*sizes}) > 1)
     curvature = _curvature(moments[:, 2], moments[:, 3], places, bowl, prior)
-    return RateLaw(terms, spread, departure, bowl, curvature, places, found, weighed, prior.sources, varied)
+    return RateLaw(terms, spread, departure, bowl, curvature, places, moments[:, 0], noise, prior.sources, varied)
+
+
+def _fitted(places: Array, best: Array, variances: Array, prior: Prior) -> tuple[Array, Array, Array]:
+    """Fit terms and departures to best rates of cells, and the variances with which the cells count."""
+    mean, deviation = prior.arrays("terms", _TERMS)
+    departure, _ = prior.arrays("departure", _DEPARTURE)
+    terms = mean.copy()
+    weighed = variances
+    if not len(places):
+        return terms, departure, weighed
+
+    terms[0] += np.average(best - mean_of(mean, places), weights=1 / variances)
+    for _ in range(_ROUNDS):
+        before = terms
+        terms = _fitted_terms(terms, departure, places, best, weighed, prior)
+        slopes = slopes_of(terms, places)
+        explained = (slopes * deviation**2) @ slopes.T
+        misfit = best - mean_of(terms, places) + slopes @ (terms - mean)
+        departure = _fitted_departure(departure, places, misfit, explained + np.diag(weighed), prior)
+        precision = np.linalg.inv(_covariance_of(departure, places) + explained + np.diag(variances))
+        # How far a cell lies from what the others say of it.
+        distance = (precision @ misfit) / np.diag(precision)
+        is_spoilt = distance**2 * np.diag(precision) > _SPOILT**2
+        weighed = np.where(is_spoilt, variances + distance**2, variances)
+        if np.abs(terms - before).max() < _SETTLED:
+            break
+    return terms, departure, weighed
 
 
 def _covariance_of(departure: Array, places: Array) -> Array:
@@ -542,7 +573,8 @@ def _curvature(logs: Array, noise: Array, places: Array, bowl: Array, prior: Pri
     scatter = math.exp(bowl[1])
     rows = np.column_stack([np.ones(len(places)), places])
     weights = 1 / (noise + scatter**2)
-    middle, precision = np.array([bowl[0], *mean]), np.diag([0.25, *deviation**-2])
-    told = rows.T * weights
-    solved = np.linalg.solve(told @ rows + precision, told @ logs + precision @ middle)
-    return np.array([*solved, scatter])
+    middle = np.array([bowl[0], *mean])
+    precision = np.diag([0.25, *deviation**-2])
+    weighed = rows.T * weights
+    numbers = np.linalg.solve(weighed @ rows + precision, weighed @ logs + precision @ middle)
+    return np.array([*numbers, scatter])
