@@ -46,9 +46,13 @@ class Cost:
 
     def widest(self, depth: int, budget: int) -> int:
         """The largest width within the budget, exactly; 0 if there is none."""
-        A, B = self.per_square + self.per_matrix * depth, self.per_width + self.per_layer * depth
+        square = self.per_square + self.per_matrix * depth
+        linear = self.per_width + self.per_layer * depth
         room = max(0, budget - self.constant - self.per_block * depth)
-        n = (math.isqrt(B * B + 4 * A * room) - B) // (2 * A) if A else room // B if B else 0
+        if square:
+            n = (math.isqrt(linear * linear + 4 * square * room) - linear) // (2 * square)
+        else:
+            n = room // linear if linear else 0
         return n - n % self.multiple
 
     def deepest(self, width: int, budget: int) -> int:
@@ -59,7 +63,8 @@ class Cost:
 def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | None:
     """The cost that has these values at these sizes (width, depth), exactly; None where no such cost has them, and
     where there are too few sizes to know."""
-    n0, L0 = min(n for n, _ in counts), min(L for _, L in counts)
+    n0 = min(n for n, _ in counts)
+    L0 = min(L for _, L in counts)
     units = [1, n0, n0 * L0, n0 * n0 * L0, n0 * n0, L0]
     rows = [[1, n, n * L, n * n * L, n * n, L] for n, L in counts]
     scaled = np.array(rows, dtype=float) / units
@@ -67,7 +72,8 @@ def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | 
         return None
     values = np.linalg.lstsq(scaled, np.array([*counts.values()], dtype=float), rcond=None)[0] / units
     cost = replace(Cost(*map(round, values.tolist())), multiple=multiple)
-    return cost if all(cost.at(*size) == count for size, count in counts.items()) else None
+    is_exact = all(cost.at(*size) == count for size, count in counts.items())
+    return cost if is_exact else None
 
 
 def amount(resource: str, budget: str | float) -> int:
@@ -82,10 +88,7 @@ def amount(resource: str, budget: str | float) -> int:
     return round(value)
 
 
-# ---- The best size for a budget.
-#
-# The best size is where ``a / n + b / L`` is least within the budget. Where all is spent on matrices, ``n^2 L``, and
-# were sizes real numbers, ``a / n = 2 b / L`` there.
+# ---- the best size
 
 
 _CANDIDATES = 1000  # widths, and depths: all whole numbers up to some hundreds, beyond that 2 % apart at most
@@ -118,36 +121,41 @@ def best_size(law: Law, cost: Cost, most: int) -> BestSize:
     Raises:
         ValueError: for a budget that buys no size, and where the losses tell of neither axis whether it pays.
     """
-    (n0, L0), (n1, L1) = map(int, law.smallest[:2]), map(int, law.largest[:2])
+    n0, L0 = map(int, law.smallest[:2])
+    n1, L1 = map(int, law.largest[:2])
     a, b = law.terms["a"], law.terms["b"]
-    wide, deep = pays(a), pays(b)
-    if not wide and not deep and max(a.high, b.high) > 0:
+    grows_wide = pays(a)
+    grows_deep = pays(b)
+    if not grows_wide and not grows_deep and max(a.high, b.high) > 0:
         raise InputError(
             f"the losses do not tell which size is best: neither more width (a = {a}) nor more depth (b = {b}) lowers "
             f"them significantly. Train more seeds, or width {2 * n1} and depth {2 * L1}."
         )
-    n0, L0 = cost.multiple if law.good and wide else n0, 1 if law.good and deep else L0
+    if law.good and grows_wide:
+        n0 = cost.multiple
+    if law.good and grows_deep:
+        L0 = 1
     if cost.at(n0, L0) > most:
         raise InputError(
             f"budget must pay for width {n0} and depth {L0}, which cost {cost.at(n0, L0):,}; got {most:,}. Raise it."
         )
 
     def widest(L: int) -> int:
-        n = cost.widest(L, most) if wide else n0
+        n = cost.widest(L, most) if grows_wide else n0
         return n if law.good else min(n, n1)
 
     def deepest(n: int) -> int:
-        L = cost.deepest(n, most) if deep else L0
+        L = cost.deepest(n, most) if grows_deep else L0
         return L if law.good else min(L, L1)
+
+    def above_floor(size: tuple[int, int]) -> float:
+        return max(a.value, 0.0) / size[0] + max(b.value, 0.0) / size[1]
 
     k = cost.multiple
     widths = {k * round(n / k) for n in np.geomspace(n0, widest(L0), _CANDIDATES).tolist()}
     depths = {round(L) for L in np.geomspace(L0, deepest(n0), _CANDIDATES).tolist()}
-    pairs = [*((n, deepest(n)) for n in widths), *((widest(L), L) for L in depths)]
-    n, L = min(
-        (size for size in pairs if size[0] >= n0 and size[1] >= L0),
-        key=lambda size: max(a.value, 0.0) / size[0] + max(b.value, 0.0) / size[1],
-    )
+    sizes = [(n, deepest(n)) for n in widths] + [(widest(L), L) for L in depths]
+    n, L = min((size for size in sizes if size[0] >= n0 and size[1] >= L0), key=above_floor)
     beyond = _beyond(law, n, L)
     note = " ".join([*_about(law), *beyond])
     return BestSize(n, L, cost.at(n, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
@@ -159,7 +167,8 @@ def pays(term: Interval) -> bool:
 
 
 def _about(law: Law) -> list[str]:
-    notes = [law.note] if not law.good else []
+    """What the law says of the axes that do not pay."""
+    notes = [] if law.good else [law.note]
     for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
         term = law.terms[symbol]
         if not pays(term):
