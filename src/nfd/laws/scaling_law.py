@@ -84,12 +84,16 @@ class ScalingLaw:
         """
         named = {"width": width, "depth": depth, "tokens": tokens}
         given = {name: size for name, size in named.items() if size is not None}
-        if others := [name for name in given if name not in self.law.variables]:
-            raise InputError(f"the law is in {' and '.join(self.law.variables)}; got {', '.join(others)}. Drop it.")
-        sizes = {k: x for k, x in zip(self.law.variables, self.law.largest, strict=True) if k == "tokens"} | given
-        if missing := [name for name in self.law.variables if name not in sizes]:
-            raise InputError(f"the law is in {' and '.join(self.law.variables)}; give {' and '.join(missing)} as well.")
-        return self.law.loss(*(sizes[name] for name in self.law.variables))
+        variables = " and ".join(self.law.variables)
+        others = [name for name in given if name not in self.law.variables]
+        if others:
+            raise InputError(f"the law is in {variables}; got {', '.join(others)}. Drop it.")
+        if "tokens" in self.law.variables and "tokens" not in given:
+            given["tokens"] = self.law.largest[self.law.variables.index("tokens")]
+        missing = [name for name in self.law.variables if name not in given]
+        if missing:
+            raise InputError(f"the law is in {variables}; give {' and '.join(missing)} as well.")
+        return self.law.loss(*(given[name] for name in self.law.variables))
 
     def best(
         self,
@@ -111,15 +115,18 @@ class ScalingLaw:
         """
         from nfd.laws.best_size import amount, best_size
 
-        if (budget := flops if parameters is None else parameters) is None or None not in (flops, parameters):
+        budgets = {"parameters": parameters, "flops": flops}
+        given = {resource: budget for resource, budget in budgets.items() if budget is not None}
+        if len(given) != 1:
             raise InputError(f"best needs one budget; got parameters={parameters}, flops={flops}.")
-        resource = "flops" if parameters is None else "parameters"
-        variables, most = self.law.variables, amount(resource, budget)
+        resource, budget = next(iter(given.items()))
+        most = amount(resource, budget)
+        variables = self.law.variables
         if variables[:2] != ("width", "depth"):
             raise InputError(f"best needs a law in width and depth; this law is in {' and '.join(variables)}.")
         if resource not in self.costs:
-            known = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
-            raise InputError(f"what these networks cost in {resource} is not known: {known}. Give another budget.")
+            counted = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
+            raise InputError(f"what these networks cost in {resource} is not known: {counted}. Give another budget.")
         return best_size(self.law, self.costs[resource], most)
 
     def named(self, size: Sizes) -> str:
@@ -250,31 +257,47 @@ def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> tuple
     Args:
         variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes are of one seed.
     """
-    kept, law = losses, fit_law(variables, losses, paired=paired)
-    whole = law
-    while law.p_value < _BREAKS and (left := _without_smallest(variables, kept)):
-        kept, law = left, fit_law(variables, left, paired=paired)
-    if law.p_value < GOOD:
-        kept, law = losses, whole
-    elif kept is not losses:
-        law = replace(law, note=f"{_LEFT_OUT} {law.note}".strip())
-    trained, held = {size: own for size, own in kept.items() if all(map(math.isfinite, own))}, None
+    law, kept = _holding(variables, losses, paired)
+    trained = {size: of_seeds for size, of_seeds in kept.items() if all(map(math.isfinite, of_seeds))}
     largest = max(trained, key=math.prod)
-    own = trained.pop(largest)
+    measured = trained.pop(largest)
+    held_out = None
     with suppress(InputError):  # too few others, or a law that may not be extrapolated
-        said = fit_law(variables, trained, paired=paired).network(*largest, networks=len(own))
-        held = HeldOut(largest, len(own), said, mean(own))
-    if law.seeds < 2 and law.good and held is not None and not held.inside:
+        without = fit_law(variables, trained, paired=paired)
+        predicted = without.network(*largest, networks=len(measured))
+        held_out = HeldOut(largest, len(measured), predicted, mean(measured))
+    if law.seeds < 2 and law.good and held_out is not None and not held_out.inside:
         law = replace(law, good=False, note=f"{_FAILS} {law.note}".strip())
-    return law, held
+    return law, held_out
+
+
+def _holding(variables: tuple[str, ...], losses: Losses, paired: bool) -> tuple[Law, Losses]:
+    """The law of the sizes from which it holds, and their losses; the law of all where there are none."""
+    whole = fit_law(variables, losses, paired=paired)
+    kept = losses
+    law = whole
+    while law.p_value < _BREAKS:
+        larger = _without_smallest(variables, kept)
+        if larger is None:
+            break
+        kept = larger
+        law = fit_law(variables, kept, paired=paired)
+    if law.p_value < GOOD:
+        return whole, losses
+    if kept is not losses:
+        law = replace(law, note=f"{_LEFT_OUT} {law.note}".strip())
+    return law, kept
 
 
 def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | None:
     """The runs without the smallest size of the variable that has most sizes; None where too few are left."""
     axes = [sorted({*sizes}) for sizes in zip(*losses, strict=True)]
     k = max(range(len(axes)), key=lambda axis: len(axes[axis]))
-    left = {size: own for size, own in losses.items() if size[k] > axes[k][0]}
-    with suppress(InputError):
-        check_sizes(variables, left)
-        return left if len(axes[k]) > _FEWEST_LEFT else None
-    return None
+    if len(axes[k]) <= _FEWEST_LEFT:
+        return None
+    larger = {size: of_seeds for size, of_seeds in losses.items() if size[k] > axes[k][0]}
+    try:
+        check_sizes(variables, larger)
+    except InputError:
+        return None
+    return larger
