@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 import nfd
 from calibration.coverage import Draw, Outcome, outcome
 from nfd.core.estimates import Interval
-from nfd.rates.optimum import Regret, Scores, rounded
-from nfd.rates.transfer import drift
+from nfd.laws.best_rate import Scores, rounded
+from nfd.laws.regret import Regret
+from nfd.laws.transfer import drift
 
 Array = NDArray[np.float64]
 Random = np.random.Generator
@@ -115,7 +116,6 @@ def sizes(grid: str, seeds: int, about: str, g: torch.Generator) -> Iterator[Out
     truth = CASES[about].law(grid, random)
     fitted = nfd.fit_scaling_law(CASES[about].rows(grid, seeds, truth, random))
     far = (4 * widths[-1], 4 * depths[-1])
-    assert isinstance(fitted, nfd.ScalingLaw)
     if fitted.law.good:
         yield outcome("law of size: floor", case, fitted.floor, FLOOR)
         yield outcome("law of size: larger networks", case, fitted.at(*far), truth(*far))

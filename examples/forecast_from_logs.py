@@ -40,7 +40,7 @@ print(f"{len(past)} runs of at most {max(map(cost, past)):.1e} operations; held 
 # forecast.
 
 # %%
-law = nfd.fit_scaling_law(past, rate="best")
+law = nfd.fit_ladder(past, rate="best")
 size = {"parameters": happened["parameters"], "tokens": happened["tokens"]}
 forecast = law.at(**size)
 print(law)
@@ -53,7 +53,7 @@ print(law.refused(**size) or law.warning or "The runs carry this forecast.")
 # ## The rate
 
 # %%
-rates = nfd.fit_transfer(past)
+rates = nfd.fit_rate_law(past)
 rate = rates.at(**size, batch=512)
 print(rate)
 print("the best rate that was tried:", happened["lr"])

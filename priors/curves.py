@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from nfd.core.errors import InputError
-from nfd.forecasts.curve import CURVES, POWERS, CurvePosterior, CurvePrior, RunCurve, RunForecast
-from nfd.forecasts.posterior import Calibration
+from nfd.laws.curve import POWERS, CurvePosterior, CurvePrior, RunCurve, RunForecast
+from nfd.laws.ladder_posterior import Calibration
+from nfd.laws.priors import file_of
 
 Array = NDArray[np.float64]
 
@@ -306,7 +307,7 @@ def write_prior(curves: Sequence[Curve]) -> None:
         "curves": {source: SOURCES[source] for source in sorted({curve.source for curve in curves})},
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items())
-    CURVES.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    file_of("curves").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 def run_of(one: Forecast) -> dict[str, Any]:

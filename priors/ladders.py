@@ -1,4 +1,4 @@
-"""How well ``nfd.fit_scaling_law`` forecasts other people's larger runs, and the prior that it learns from them.
+"""How well ``nfd.fit_ladder`` forecasts other people's larger runs, and the prior that it learns from them.
 
 ``python -m priors.ladders --data FOLDER`` leaves one group of ladders out after another: prior, calibration and the
 choice of the form come from the others. ``--prior`` writes the prior of the package from all. The folder has a CSV for
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nfd.forecasts.ladder import REFUSED, UNTUNED
-from nfd.forecasts.posterior import FREEDOM, LADDERS, VARIABLES, WIDE, Calibration, Posterior, Prior, fit_additive
+from nfd.laws.ladder import REFUSED, UNTUNED
+from nfd.laws.ladder_posterior import FREEDOM, VARIABLES, WIDE, Calibration, Posterior, Prior, fit_additive
+from nfd.laws.priors import file_of
 
 Array = NDArray[np.float64]
 FACTORS = (10, 30, 100, 300)
@@ -464,7 +465,7 @@ def write_prior(ladders: Sequence[Ladder], every_fold: Sequence[Fold], forecasts
         "ladders": {ladder.name: _source(ladder.name) for ladder in ladders},
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items())
-    LADDERS.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    file_of("losses").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 def _source(name: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from nfd.scaling.rate_law import REFERENCE, Array, Cell, Prior, RateLaw, fit_rate_law
+from nfd.laws.bowl import Array
+from nfd.laws.rate_law import REFERENCE, Cell, Prior, RateLaw, law_of_cells
 
 TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch", "sharpness")
 # What papers say, before any sweep: normal distributions of the mean over sources.
@@ -109,7 +110,7 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
     apart = np.diag(APART**2)
     shapes = dict[str, list[tuple[Array, Array, Array]]]()
     for name, cells in used.items():
-        law = fit_rate_law([cell for _, cell in cells], PUBLISHED)
+        law = law_of_cells([cell for _, cell in cells], PUBLISHED)
         precision_of_law = np.linalg.inv(law.spread)
         share = 1 / groups.count(name.split("_")[0])
         informed = precision_of_law - start
@@ -299,7 +300,7 @@ def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, di
     """
     plans = dict[str, dict[str, dict[str, float]]]()
     for kind, tried in TRIED.items():
-        law = fit_rate_law([], prior_from(sources, but=tried[0].split("_")[0]))
+        law = law_of_cells([], prior_from(sources, but=tried[0].split("_")[0]))
         for case, side in PLANS[kind].items():
             costs = list[tuple[float, float, float, bool]]()
             for source in tried:
@@ -359,7 +360,7 @@ def evaluated(cells: Sequence[tuple[Place, Cell]], side: Side, prior: Prior) -> 
     """The score of one case; None where nothing is fitted or held out."""
     fitted = [cell for place, cell in cells if side(place)]
     held = [cell for place, cell in cells if side(place) is not None and not side(place)]
-    return scored(fit_rate_law(fitted, prior), fitted, held) if fitted and held else None
+    return scored(law_of_cells(fitted, prior), fitted, held) if fitted and held else None
 
 
 # Source, case, and its score.
@@ -413,7 +414,7 @@ def others(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> Iterator[Scor
 def exponents(sources: Mapping[str, Sequence[tuple[Place, Cell]]], prior: Prior) -> list[dict[str, object]]:
     """Powers by the dense sweep alone and by what all sweeps have in common, beside those that are reported."""
     laws = {
-        "steplaw": fit_rate_law([cell for _, cell in sources["steplaw"]], prior).exponents,
+        "steplaw": law_of_cells([cell for _, cell in sources["steplaw"]], prior).exponents,
         "sweeps": RateLaw.of_sweeps().exponents,
     }
     return [
@@ -441,7 +442,7 @@ def main() -> None:
     if arguments.prior:
         root = Path(__file__).parents[1]
         evidence = planned(sources)
-        written(prior_from(sources), evidence, root / "src" / "nfd" / "scaling" / "prior.json")
+        written(prior_from(sources), evidence, root / "src" / "nfd" / "laws" / "priors" / "rates.json")
         tabled(evidence, root / "docs" / "mathematics" / "recipe.md")
         return
     print("cells; error and half width in doublings; coverage; excess loss in %: law, same rate, assumed powers")

@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 
 import nfd
-from nfd.forecasts.ladder import LadderLaw
 from priors.ladders import Case, cases_of, over_ladders, read, summary
 
 
 def forecast(case: Case) -> dict[str, Any]:
-    """What ``nfd.fit_scaling_law`` says of a case's targets; errors and widths in percent, in their median."""
+    """What ``nfd.fit_ladder`` says of a case's targets; errors and widths in percent, in their median."""
     ladder = case.ladder
     runs = zip(ladder.sizes[case.fitted], ladder.losses[case.fitted], strict=True)
-    law = nfd.fit_scaling_law([{"parameters": N, "tokens": D, "loss": loss} for (N, D), loss in runs])
-    assert isinstance(law, LadderLaw)
+    law = nfd.fit_ladder([{"parameters": N, "tokens": D, "loss": loss} for (N, D), loss in runs])
     targets = ladder.sizes[ladder.target]
     losses = ladder.losses[ladder.target]
     intervals = [law.at(parameters=N, tokens=D) for N, D in targets]

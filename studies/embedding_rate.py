@@ -54,7 +54,7 @@ from torch.nn import functional
 import nfd
 from nfd.core.estimates import Interval, mean
 from nfd.core.names import RuleName
-from nfd.rates.optimum import Regret
+from nfd.laws.regret import Regret
 from studies.byte_gpt import BYTES, LENGTH, held_out, windows
 
 HEAD = 32

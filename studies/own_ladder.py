@@ -33,7 +33,7 @@ import torch
 import nfd
 from nfd.core.files import write_json
 from nfd.core.tables import Row
-from nfd.forecasts.ladder import LadderLaw
+from nfd.laws.ladder import LadderLaw
 from studies.byte_gpt import Cell
 
 RUNS = Path(__file__).with_suffix(".csv")
@@ -111,7 +111,7 @@ def forecast(measured: Sequence[Row]) -> Row:
         name: fitted(runs)
         for name, runs in (("all shapes", whole), ("depth 2", deep), ("depth 2, and what it asked for", deep + asked))
     }
-    rates = nfd.fit_transfer(whole, columns=SHAPE).law or nfd.RateLaw.of_sweeps()
+    rates = nfd.fit_rate_law(whole, columns=SHAPE)
     forecasts = list[Row]()
     for name, cell in targets().items():
         size = {"parameters": cell.parameters, "tokens": cell.tokens}
@@ -139,9 +139,7 @@ def fitted(runs: Sequence[Row]) -> LadderLaw:
     best = dict[tuple[float, ...], Row]()
     for row in sorted(runs, key=lambda row: -row["loss"]):
         best[row["parameters"], row["tokens"]] = row
-    law = nfd.fit_scaling_law([*best.values()], columns=SHAPE)
-    assert isinstance(law, LadderLaw)
-    return law
+    return nfd.fit_ladder([*best.values()], columns=SHAPE)
 
 
 def targets() -> dict[str, Cell]:

@@ -33,7 +33,13 @@ COMMANDS = (  # of the README, at small sizes; a check ends with 1 where it find
 EXTRA = "ray"  # one that fails without it and runs with it
 PREDICT = "nfd predict setup.py --base 16 1 --depth 1 --width 32 --replicates 2 --weights dense"
 IN_SDIST = ("CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "docs/conf.py", "tests/contract/test_public.py")
-IN_WHEEL = ("nfd/py.typed", "nfd/__init__.pyi", "nfd/report/page.html", "nfd/report/page.css", "nfd/scaling/prior.json")
+IN_WHEEL = (
+    "nfd/py.typed",
+    "nfd/__init__.pyi",
+    "nfd/report/page.html",
+    "nfd/report/page.css",
+    "nfd/laws/priors/rates.json",
+)
 
 
 def requirements(versions: str) -> str:

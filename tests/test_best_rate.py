@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nfd.rates.optimum import Regret, Scores, chosen, posterior
+from nfd.laws.best_rate import Scores, chosen
+from nfd.laws.bowl import posterior
+from nfd.laws.regret import Regret
 
 FORM, CLIFF, WALL, COARSE = 0.18, 0.12, 1.5, 1.6  # the constants of the module
 

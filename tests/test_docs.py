@@ -191,7 +191,8 @@ def test_the_reference_has_every_public_name_once() -> None:
 
 # ---- docstrings ----------------------------------------------------------------------------------------------
 
-VERBS = ("check", "transfer", "fit_transfer", "scaling_law", "fit_scaling_law", "predict", "plan")
+FITS = ("fit_transfer", "fit_rate_law", "fit_scaling_law", "fit_ladder")
+VERBS = ("check", "transfer", "scaling_law", "predict", "plan", *FITS)
 LONG_EXAMPLES = {"Check", "Prediction", "Task", "Sweep", "check", "predict", "scaling_law", "transfer"}
 
 

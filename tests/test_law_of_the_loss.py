@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nfd.forecasts.law import Law, fit_law
-from nfd.forecasts.scaling_law import Cost, amount, best_size
+from nfd.laws.best_size import Cost, amount, best_size
+from nfd.laws.loss_law import Law, fit_law
 
 TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}
 WIDTHS, DEPTHS = (64, 96, 128, 192, 256), (2, 4, 8, 16)
@@ -38,7 +38,7 @@ def test_a_law_without_misfit_is_found_exactly() -> None:
 
 def test_errors_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal noise everywhere and known powers: the textbook errors of least squares with priors."""
-    monkeypatch.setattr("nfd.forecasts.law._POWERS", dict.fromkeys(BOTH, (1.0, 1e-6)))
+    monkeypatch.setattr("nfd.laws.loss_law._POWERS", dict.fromkeys(BOTH, (1.0, 1e-6)))
     grid = {(n, L): [1 + 4 / n + 2 / L + s for s in (-0.01, 0.01)] for n, L in product((2, 4, 8), (2, 4, 8))}
     law = fit_law(BOTH, grid, paired=False)
     X = np.array([[1, 2 / n, 2 / L] for n, L in grid])

@@ -18,9 +18,9 @@ import torch
 import nfd
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
+from nfd.laws.transfer import TOLERANCE
 from nfd.limits.predict import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict_of
-from nfd.rates.transfer import TOLERANCE
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [*sorted((DOCS / "mathematics").glob("*.md")), DOCS / "limits-of-the-tool.md"]

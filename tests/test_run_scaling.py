@@ -121,7 +121,7 @@ def test_every_law_can_be_switched_off(name: str) -> None:
     given = {**LARGER, "schedule": nfd.RateSchedule(8)}
     optimizer = "sgd" if name in ("batch-rate", "tokens-rate") else "adamw"
     on, off = (scaling(optimizer, **given, laws=laws) for laws in (None, {name: False}))
-    more = {"powers of 0.2.0"} if name == "best-rate" else set()
+    more = {"fixed powers"} if name == "best-rate" else set()
     assert {row.law for row in on.factors} - {row.law for row in off.factors} == {name} | more
     changed = {q for q in get_args(Quantity) if on.factor(q, optimizer) != off.factor(q, optimizer)}
     assert changed or on.schedule != off.schedule
@@ -130,7 +130,7 @@ def test_every_law_can_be_switched_off(name: str) -> None:
 def test_the_table_names_law_label_and_source() -> None:
     plan = planned(**LARGER, laws={"decay-time-scale": False})[1]
     text = plan.explain()
-    assert all(word in text for word in ("best-rate", "theorem", "Malladi", "empirical law", "powers of 0.2.0"))
+    assert all(word in text for word in ("best-rate", "theorem", "Malladi", "empirical law", "fixed powers"))
     assert "decay-time-scale" not in text
     assert all(law.source for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {"assumption"}

@@ -36,16 +36,14 @@ def ladder(error: float, seed: int = 0, p: float = 2.0, sizes: list[tuple[float,
 
 @cache
 def fitted(error: float) -> nfd.LadderLaw:
-    law = nfd.fit_scaling_law(ladder(error))
-    assert isinstance(law, nfd.LadderLaw)
-    return law
+    return nfd.fit_ladder(ladder(error))
 
 
 def test_intervals_hold_new_runs_at_many_times_the_compute() -> None:
     random, held = np.random.default_rng(1), list[bool]()
     for seed in range(12):
         p, error = random.choice([1.0, 2.0, 3.0]), random.choice([0.001, 0.003, 0.01])
-        law = nfd.fit_scaling_law(ladder(error, seed, p))
+        law = nfd.fit_ladder(ladder(error, seed, p))
         for N, D in ((2e9, 8e10), (7e9, 2e11)):
             said = law.at(parameters=N, tokens=D)
             new = true_loss(N, D, p) * math.exp(error * random.normal())
@@ -74,8 +72,8 @@ def test_runs_that_are_not_tuned_alike_are_warned_of() -> None:
 
 def test_what_is_no_loss_is_named() -> None:
     with pytest.raises(ValueError, match="rises with size: is it an accuracy"):
-        nfd.fit_scaling_law([row | {"loss": 1 / row["loss"]} for row in ladder(0.002)])
-    perplexities = nfd.fit_scaling_law([row | {"loss": 20 ** row["loss"]} for row in ladder(0.002)])
+        nfd.fit_ladder([row | {"loss": 1 / row["loss"]} for row in ladder(0.002)])
+    perplexities = nfd.fit_ladder([row | {"loss": 20 ** row["loss"]} for row in ladder(0.002)])
     assert "perplexity" in (perplexities.warning or "")
     assert "perplexity" in str(perplexities)
 
@@ -91,7 +89,7 @@ def test_a_narrow_forecast_is_refused_where_runs_are_not_tuned_alike() -> None:
 def test_one_run_that_is_tuned_badly_does_not_spoil_the_forecast() -> None:
     rows = ladder(0.002)
     rows[5] = rows[5] | {"loss": 1.1 * rows[5]["loss"]}
-    law = nfd.fit_scaling_law(rows)
+    law = nfd.fit_ladder(rows)
     assert law.refused(parameters=2e9, tokens=1e11) is None
     said = law.at(parameters=2e9, tokens=1e11)
     assert said.low < true_loss(2e9, 1e11) < said.high
@@ -104,21 +102,21 @@ def test_runs_overrule_the_prior_where_they_tell_more() -> None:
     random = np.random.default_rng(1)
     sizes = [(N, D) for N in (5e7, 1e8, 2e8, 4e8, 8e8) for D in (1e9, 4e9, 1.6e10, 6.4e10)]
     rows = [{"params": N, "tokens": D, "loss": loss(N, D) * math.exp(0.001 * random.normal())} for N, D in sizes]
-    law = nfd.fit_scaling_law(rows)
+    law = nfd.fit_ladder(rows)
     assert law.at(parameters=7e9, tokens=1.4e12).value == pytest.approx(loss(7e9, 1.4e12), rel=0.01)
     assert law.refused(parameters=7e9, tokens=1.4e12) is None
 
 
 def test_few_runs_that_a_law_meets_are_no_reason_for_a_narrow_forecast() -> None:
     few = [(1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9)]
-    law = nfd.fit_scaling_law(ladder(0.003, sizes=few))
+    law = nfd.fit_ladder(ladder(0.003, sizes=few))
     assert law.residual > 0.0005
     assert law.at(**FAR).low < true_loss(7e9, 2e11) < law.at(**FAR).high
     assert "wide" in (law.refused(**FAR) or "")
 
 
 def test_runs_on_one_line_say_nothing_about_what_lies_off_it() -> None:
-    law = nfd.fit_scaling_law(ladder(0.001, sizes=[(N, 20 * N) for N in (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)]))
+    law = nfd.fit_ladder(ladder(0.001, sizes=[(N, 20 * N) for N in (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)]))
     assert law.refused(parameters=7e9, tokens=1.4e11) is None
     assert "one line" in (law.refused(parameters=7e9, tokens=1.4e12) or "")
     assert fitted(0.002).refused(parameters=7e9, tokens=1.4e12) != law.refused(parameters=7e9, tokens=1.4e12)
@@ -147,7 +145,7 @@ def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:
 
 def test_the_next_run_is_paid_for_and_narrows_the_forecast_more_than_the_smallest_again() -> None:
     short = ladder(0.003, sizes=[(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 4e9, 8e9)])
-    law, budget = nfd.fit_scaling_law(short), 6 * 8e8 * 32e9
+    law, budget = nfd.fit_ladder(short), 6 * 8e8 * 32e9
     chosen = law.next_run(budget=budget, target=FAR)
     assert 6 * chosen.size["parameters"] * chosen.size["tokens"] <= budget * 1.001
     assert chosen.cost <= budget * 1.001
@@ -155,7 +153,7 @@ def test_the_next_run_is_paid_for_and_narrows_the_forecast_more_than_the_smalles
 
     def width(size: tuple[float, float]) -> float:
         rows = [*short, {"params": size[0], "tokens": size[1], "loss": true_loss(*size)}]
-        said = nfd.fit_scaling_law(rows).at(**FAR)
+        said = nfd.fit_ladder(rows).at(**FAR)
         return (said.high - said.low) / said.value
 
     after = width((chosen.size["parameters"], chosen.size["tokens"]))
@@ -168,20 +166,20 @@ def test_the_next_run_is_paid_for_and_narrows_the_forecast_more_than_the_smalles
 def test_the_prior_is_named_can_be_another_and_can_be_turned_off(tmp_path: Path) -> None:
     law = fitted(0.01)
     assert law.prior in str(law)
-    stored = Path(nfd.__file__).parent / "forecasts" / "prior.json"
+    stored = Path(nfd.__file__).parent / "laws/priors/losses.json"
     shutil.copy(stored, tmp_path / "own.json")
     (tmp_path / "own.json").write_text(json.dumps(json.loads(stored.read_text()) | {"name": "our ladders"}))
-    own, wide = (nfd.fit_scaling_law(ladder(0.01), prior=prior) for prior in (tmp_path / "own.json", None))
+    own, wide = (nfd.fit_ladder(ladder(0.01), prior=prior) for prior in (tmp_path / "own.json", None))
     assert own.prior == "our ladders"
     assert own.at(**FAR) == law.at(**FAR)
     assert wide.prior == "wide priors"
     assert wide.at(**FAR).low < true_loss(7e9, 2e11) < wide.at(**FAR).high
     with pytest.raises(ValueError, match="prior must be"):
-        nfd.fit_scaling_law(ladder(0.01), prior=tmp_path / "none.json")
+        nfd.fit_ladder(ladder(0.01), prior=tmp_path / "none.json")
 
 
 def test_the_usual_fit_stands_beside_it_in_the_answer() -> None:
-    law = nfd.fit_scaling_law(ladder(0.0001, p=1.0))
+    law = nfd.fit_ladder(ladder(0.0001, p=1.0))
     assert abs(law.additive.E - 1.7) < 0.01
     assert law.additive.powers == pytest.approx((0.27, 0.28), abs=0.01)
     assert law.floor.low < 1.7 < law.floor.high
@@ -195,7 +193,7 @@ def test_one_variable_alone_has_its_law(name: str) -> None:
     for _ in range(8):
         sizes = 1e9 * 2.0 ** np.arange(6)
         losses = (1.7 + 300 * sizes**-0.28) * np.exp(0.003 * random.normal(size=6))
-        law = nfd.fit_scaling_law([{name: x, "loss": loss} for x, loss in zip(sizes, losses, strict=True)])
+        law = nfd.fit_ladder([{name: x, "loss": loss} for x, loss in zip(sizes, losses, strict=True)])
         said = law.at(**{name: 3e11})
         held.append(said.low < 1.7 + 300 * 3e11**-0.28 < said.high)
     assert law.variables == (name,)
@@ -206,7 +204,7 @@ def test_one_variable_alone_has_its_law(name: str) -> None:
 
 
 def test_sizes_outside_of_the_ladders_have_wide_priors() -> None:
-    law = nfd.fit_scaling_law([{"params": N, "loss": 2 + 8 * N**-0.4} for N in 2.0 ** np.arange(6, 14)])
+    law = nfd.fit_ladder([{"params": N, "loss": 2 + 8 * N**-0.4} for N in 2.0 ** np.arange(6, 14)])
     assert law.prior == "wide priors"
     assert "Wide priors were used" in str(law)
     assert law.at(parameters=2.0**16).value == pytest.approx(2 + 8 * 2**-6.4, rel=0.01)
@@ -219,9 +217,9 @@ def test_what_cannot_be_answered_says_why() -> None:
     with pytest.raises(ValueError, match="tokens must be finite"):
         law.at(parameters=7e9, tokens=math.inf)
     with pytest.raises(ValueError, match="needs more sizes"):
-        nfd.fit_scaling_law(ladder(0.01)[:3])
+        nfd.fit_ladder(ladder(0.01)[:3])
     with pytest.raises(ValueError, match="above 0"):
-        nfd.fit_scaling_law([row | {"loss": row["loss"] - 3} for row in ladder(0.01)])
+        nfd.fit_ladder([row | {"loss": row["loss"] - 3} for row in ladder(0.01)])
 
 
 def test_the_shell_answers_about_a_run_and_exits_with_1_where_it_is_refused(tmp_path: Path) -> None:
@@ -247,7 +245,7 @@ def test_the_shell_answers_about_a_run_and_exits_with_1_where_it_is_refused(tmp_
 
 
 def test_a_printed_law_shows_the_largest_runs_against_it() -> None:
-    law = nfd.fit_scaling_law([*ladder(0.002), {"params": 16e8, "tokens": 64e9, "loss": 1.1 * true_loss(16e8, 64e9)}])
+    law = nfd.fit_ladder([*ladder(0.002), {"params": 16e8, "tokens": 64e9, "loss": 1.1 * true_loss(16e8, 64e9)}])
     last = str(law).split("Sizes:" if len(law.losses) <= 12 else "sizes:")[1].strip().splitlines()
     (row,) = [line for line in last if line.split()[:2] == ["1.6B", "64B"]]
     assert float(row.split()[-1].rstrip("%")) > 3

@@ -138,9 +138,9 @@ def test_rows_that_differ_in_words_alone_are_said_to_count_as_equal() -> None:
     """As seeds, the losses of two optimizers, architectures or data sets would be averaged without a word."""
     runs = [{"params": N, "tokens": 20 * N, "loss": 2 + 100 / N**0.3} for N in (1e7, 3e7, 1e8, 3e8)]
     mixed, apart = ([run | {"Model": f"{k} layers", "host": f"node{i}"} for i, run in enumerate(runs)] for k in (6, 28))
-    (note,) = {*nfd.fit_scaling_law([*mixed, *apart]).notes} - {*nfd.fit_scaling_law(runs).notes}
+    (note,) = {*nfd.fit_ladder([*mixed, *apart]).notes} - {*nfd.fit_ladder(runs).notes}
     assert "differ in 'Model'" in note
-    assert nfd.fit_scaling_law(mixed).notes == nfd.fit_scaling_law(runs).notes
+    assert nfd.fit_ladder(mixed).notes == nfd.fit_ladder(runs).notes
 
 
 def test_histories_of_several_runs_that_no_column_tells_apart_are_refused() -> None:
@@ -153,10 +153,10 @@ def test_histories_of_several_runs_that_no_column_tells_apart_are_refused() -> N
         for step in (10, 20, 30)
     ]
     with pytest.raises(ValueError, match=r"several losses at one step.*columns=\{'run'"):
-        nfd.fit_scaling_law(rows)
-    law = nfd.fit_scaling_law(rows, columns={"run": "job"})
+        nfd.fit_ladder(rows)
+    law = nfd.fit_ladder(rows, columns={"run": "job"})
     assert {len(own) for own in law.losses.values()} == {2}
-    assert len(nfd.fit_scaling_law([row for row in rows if row["job"][0] == "1"]).losses) == len(sizes)
+    assert len(nfd.fit_ladder([row for row in rows if row["job"][0] == "1"]).losses) == len(sizes)
 
 
 # ---- tables as people have them --------------------------------------------------------------------------------------
@@ -240,20 +240,20 @@ COUNTED = {
 }
 
 
-def read_as(kind: str, path: Path, encoding: str = "utf-8") -> nfd.Transfer:
+def read_as(kind: str, path: Path, encoding: str = "utf-8") -> nfd.RateLaw:
     between, dress = TABLES[kind]
     rows = [dress(row) for row in SWEPT]
     with path.open("w", newline="", encoding=encoding) as file:
         writer = csv.DictWriter(file, list(rows[0]), delimiter=between)
         writer.writeheader()
         writer.writerows(rows)
-    return nfd.fit_transfer(path)
+    return nfd.fit_rate_law(path)
 
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_table_is_read_as_it_was_exported(kind: str, tmp_path: Path) -> None:
     read, size = read_as(kind, tmp_path / "runs.csv"), {"parameters": 7e9, "tokens": 1e11, "batch": 1e6}
-    meant = nfd.fit_transfer(SWEPT).at(**size)
+    meant = nfd.fit_rate_law(SWEPT).at(**size)
     assert read.at(**size).rate.value == pytest.approx(meant.rate.value, rel=1e-6)
     assert read.at(**size).rate.high == pytest.approx(meant.rate.high, rel=1e-6)
     assert ("embeddings" in read.about or "noemb" in read.about) == (kind in COUNTED)
@@ -263,15 +263,15 @@ def test_a_table_is_read_as_it_was_exported(kind: str, tmp_path: Path) -> None:
 
 def test_a_table_of_excel_in_utf_16_and_a_chart_of_wandb_are_read(tmp_path: Path) -> None:
     """The chart has a column for each run, whose name says its settings, beside its least and most."""
-    meant = nfd.fit_transfer(SWEPT).law
-    assert str(read_as("units in names", tmp_path / "runs.csv", "utf-16").law) == str(meant)
+    meant = nfd.fit_rate_law(SWEPT)
+    assert str(read_as("units in names", tmp_path / "runs.csv", "utf-16")) == str(meant)
     runs = {f"N={r['parameters']}_D={r['tokens']},batch=2^19,lr={r['lr']:g} - val/loss": r["loss"] for r in SWEPT}
     chart: Rows = [
         {"Step": step} | {name + end: text for name, loss in runs.items() for end in ("", "__MIN", "__MAX")
         for text in ["" if step > 300 else loss + (300 - step)]}
         for step in (100, 300, 200, 400)
     ]  # fmt: skip
-    assert str(nfd.fit_transfer(written(tmp_path / "chart.csv", chart)).law) == str(meant)
+    assert str(nfd.fit_rate_law(written(tmp_path / "chart.csv", chart))) == str(meant)
 
 
 QUESTIONS = [  # where a guess may be wrong
@@ -302,9 +302,7 @@ def test_steps_stand_for_tokens_only_where_a_batch_is_unknown_and_this_is_said()
             for N in (1e8, 2e8, 4e8)
             for steps in (1000, 4000, 16000)
         ]
-        fitted = nfd.fit_scaling_law(rows)
-        assert isinstance(fitted, nfd.LadderLaw)
-        return fitted
+        return nfd.fit_ladder(rows)
 
     def longest(law: nfd.LadderLaw) -> float:
         return max(tokens for _, tokens in law.losses)
@@ -474,9 +472,9 @@ def test_tokens_that_grow_within_a_run_are_its_history_where_steps_say_so_and_el
         for N in (1e8, 2e8, 4e8, 8e8, 1.6e9)
         for k in range(1, 11)
     ]
-    law = nfd.fit_scaling_law(rows)
+    law = nfd.fit_ladder(rows)
     assert sorted(law.losses) == [(N, 20 * N) for N in (1e8, 2e8, 4e8, 8e8, 1.6e9)]
-    unsure = nfd.fit_scaling_law([{name: value for name, value in row.items() if name != "step"} for row in rows])
+    unsure = nfd.fit_ladder([{name: value for name, value in row.items() if name != "step"} for row in rows])
     assert len(unsure.losses) == 50
     assert "give the last row of every run" in str(unsure)
     assert "give the last row of every run" not in str(law)
@@ -506,7 +504,7 @@ def test_the_shell_says_the_rate_of_a_training(tmp_path: Path) -> None:
     written(tmp_path / "rates.csv", SWEPT)
     at = ("--at", "parameters=7B", "tokens=100B", "batch=1e6")
     done = run("transfer", "--from", "rates.csv", *at, "--out", "t", folder=tmp_path)
-    best = nfd.fit_transfer(SWEPT).at(parameters=7e9, tokens=1e11, batch=1e6)
+    best = nfd.fit_rate_law(SWEPT).at(parameters=7e9, tokens=1e11, batch=1e6)
     assert f"At parameters=7B tokens=100B batch=1e6: {best}" in done.stdout
     stored = json.loads((tmp_path / "t/result.json").read_text())["at"]
     assert stored["best"]["low"] < stored["advised"] < stored["best"]["high"]

@@ -55,7 +55,7 @@ def test_intervals_of_new_trainings_and_of_exponents_hold_the_truth(cliff: float
     """About 95 of 100; rates that are four times those of the sweep cost little."""
     random, held, powers, cost = np.random.default_rng(0), list[bool](), list[bool](), list[float]()
     for _ in range(6):
-        law = nfd.fit_transfer(table(random, cliff=cliff, sharpness=sharpness))
+        law = nfd.fit_rate_law(table(random, cliff=cliff, sharpness=sharpness))
         for cell in FAR:
             found, truth = law.at(*cell), 2 ** best(*cell, sharpness)
             held.append(found.rate.low < truth < found.rate.high)
@@ -68,7 +68,7 @@ def test_intervals_of_new_trainings_and_of_exponents_hold_the_truth(cliff: float
 
 
 def test_the_advised_rate_is_below_the_best_one_where_the_high_side_is_steeper() -> None:
-    found = nfd.fit_transfer(table(np.random.default_rng(1))).at(1e9, 1e11, 1e6)
+    found = nfd.fit_rate_law(table(np.random.default_rng(1))).at(1e9, 1e11, 1e6)
     assert found.rate.low < found.advised < found.rate.value < found.rate.high
     assert 0 < found.excess.value < 0.02
     assert found.excess.low < found.excess.value < found.excess.high
@@ -79,7 +79,7 @@ def test_a_cell_whose_best_run_is_at_the_edge_widens_the_answer_and_does_not_bre
     random = np.random.default_rng(2)
     rows = table(random)
     cut = [row for row in rows if math.log2(row["lr"]) < best(row["parameters"], row["tokens"], row["batch"]) - 1]
-    whole, half = (nfd.fit_transfer(given).at(1e9, 2e10, 2.5e5).rate for given in (rows, cut))
+    whole, half = (nfd.fit_rate_law(given).at(1e9, 2e10, 2.5e5).rate for given in (rows, cut))
     truth = 2 ** best(1e9, 2e10, 2.5e5)
     assert half.low < truth < half.high
     assert half.high / half.low > whole.high / whole.low
@@ -87,18 +87,18 @@ def test_a_cell_whose_best_run_is_at_the_edge_widens_the_answer_and_does_not_bre
 
 def test_the_prior_is_named_narrows_the_answer_and_can_be_turned_off(tmp_path: Path) -> None:
     rows = [row for row in table(np.random.default_rng(3)) if row["parameters"] == 1e8 and row["tokens"] == 4e9]
-    law, plain = nfd.fit_transfer(rows), nfd.fit_transfer(rows, prior=None)
+    law, plain = nfd.fit_rate_law(rows), nfd.fit_rate_law(rows, prior=None)
     assert "2503.04715" in str(law)
     assert "without priors" in str(plain)
     bare = [{**row, "batch": None, "tokens": tokens} for row in rows[:9] for tokens in (4e9, 8e9)]
-    assert [any("no batch" in note for note in nfd.fit_transfer(own).notes) for own in (bare, rows)] == [True, False]
+    assert [any("no batch" in note for note in nfd.fit_rate_law(own).notes) for own in (bare, rows)] == [True, False]
     own, alone = (given.at(1e9, 1e11, 1e6).rate for given in (law, plain))
     assert math.log(own.high / own.low) < 0.7 * math.log(alone.high / alone.low)
     with pytest.raises(OSError, match=r"missing\.json"):
-        nfd.fit_transfer(rows, prior=tmp_path / "missing.json")
+        nfd.fit_rate_law(rows, prior=tmp_path / "missing.json")
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ValueError, match=r"other\.json"):
-        nfd.fit_transfer(rows, prior=tmp_path / "other.json")
+        nfd.fit_rate_law(rows, prior=tmp_path / "other.json")
 
 
 def test_columns_may_have_other_names_and_steps_are_tokens_over_batch() -> None:
@@ -108,27 +108,27 @@ def test_columns_may_have_other_names_and_steps_are_tokens_over_batch() -> None:
         | {"config/learning_rate": r["lr"], "val_loss": r["loss"], "weight_decay": 0.0}
         for r in rows
     ]
-    one, other = (nfd.fit_transfer(given).at(1e9, 2e10, 1e6) for given in (rows, renamed))
+    one, other = (nfd.fit_rate_law(given).at(1e9, 2e10, 1e6) for given in (rows, renamed))
     assert one.advised == pytest.approx(other.advised, rel=1e-4)
 
 
 def test_a_table_of_width_and_depth_alone_has_no_such_law_and_says_so() -> None:
     rows = [{"width": n, "lr": 2.0**k, "loss": 3 + 0.05 * (k + 9) ** 2} for n in (32, 64) for k in range(-12, -6)]
-    with pytest.raises(ValueError, match="tokens or batch"):
-        nfd.fit_transfer(rows).at(parameters=1e9)
+    with pytest.raises(ValueError, match=r"use nfd\.fit_transfer"):
+        nfd.fit_rate_law(rows)
+    counted = nfd.fit_rate_law([row | {"parameters": 12 * row["width"] ** 2} for row in rows])
+    assert counted.at(parameters=1e6).rate.low > 0
 
 
 def test_what_is_missing_or_cannot_be_is_refused_by_name() -> None:
-    law = nfd.fit_transfer(table(np.random.default_rng(5)))
-    with pytest.raises(ValueError, match="in place of rules"):
-        law.drift("logged", "width")
+    law = nfd.fit_rate_law(table(np.random.default_rng(5)))
     with pytest.raises(ValueError, match="say tokens="):
         law.at(parameters=1e9, batch=1e6)
     with pytest.raises(ValueError, match="batch must be greater than 0"):
         law.at(1e9, 1e10, -1)
     one_rate = [{"parameters": N, "tokens": 1e9, "lr": 0.01, "loss": 3.0} for N in (1e8, 1e9)]
     with pytest.raises(ValueError, match="differ in the rate alone"):
-        nfd.fit_transfer(one_rate)
+        nfd.fit_rate_law(one_rate)
 
 
 # ---- what cells say, and what they do not ------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def ended(rows: Rows, side: int) -> Rows:
 def test_one_sided_cells_reach_beyond_their_rates_and_are_told(side: int, word: str) -> None:
     rows, place = table(np.random.default_rng(8)), (3e8, 2e10, 2.5e5)
     cut = ended(rows, side)
-    whole, half = nfd.fit_transfer(rows), nfd.fit_transfer(cut)
+    whole, half = nfd.fit_rate_law(rows), nfd.fit_rate_law(cut)
     rate = half.at(*place).rate
     own = [r["lr"] for r in cut if (r["parameters"], r["tokens"], r["batch"]) == place]
     assert rate.low < min(own) if side > 0 else rate.high > max(own)
@@ -157,7 +157,7 @@ def test_the_best_rate_lies_on_the_near_side_of_a_run_that_diverged() -> None:
     losses = {-12: 3.05, -11: 3.02, -10: 3.006, -9: 3.0}
     open_end = [cell | {"lr": 2.0**k, "loss": loss} for cell in cells for k, loss in losses.items()]
     wall = [cell | {"lr": 2.0**-8, "loss": math.inf} for cell in cells]
-    without, beside = (nfd.fit_transfer(rows, prior=None) for rows in (open_end, open_end + wall))
+    without, beside = (nfd.fit_rate_law(rows, prior=None) for rows in (open_end, open_end + wall))
     free, held = (law.at(3e8, 2e10, 2.5e5).rate for law in (without, beside))
     assert free.high > 2.0**-8
     assert held.high < free.high
@@ -169,12 +169,12 @@ def test_the_best_rate_lies_on_the_near_side_of_a_run_that_diverged() -> None:
 def test_cells_that_diverged_at_every_rate_are_left_out_and_counted() -> None:
     rows = table(np.random.default_rng(9))
     lost = [{"parameters": 1e9, "tokens": 4e9, "batch": 6e4, "lr": 2.0**k, "loss": math.nan} for k in (-9, -8)]
-    law, other = nfd.fit_transfer(rows), nfd.fit_transfer(rows + lost)
+    law, other = nfd.fit_rate_law(rows), nfd.fit_rate_law(rows + lost)
     assert other.at(3e8, 2e10, 2.5e5).advised == pytest.approx(law.at(3e8, 2e10, 2.5e5).advised, rel=1e-6)
     assert "1 of 13 cells" in str(other)
     assert "left out" not in str(law)
     with pytest.raises(ValueError, match="differ in the rate alone"):
-        nfd.fit_transfer(lost)
+        nfd.fit_rate_law(lost)
 
 
 @pytest.mark.parametrize("sharpness", [1.0, pytest.param(4.0, marks=pytest.mark.slow)])
@@ -182,7 +182,7 @@ def test_the_critical_batch_is_found_where_batches_span_it_and_wide_where_they_d
     truth, widths = 5e5, list[float]()  # at 10 billion tokens
     for batches in ((6e4, 2.5e5, 1e6, 4e6), (1e3, 2e3, 4e3, 8e3), (4e6, 8e6, 1.6e7, 3.2e7)):
         random, cells = np.random.default_rng(10), [(N, D, B) for N in (1e8, 3e8) for D in (4e9, 2e10) for B in batches]
-        law = nfd.fit_transfer([row for cell in cells for row in sweep(*cell, random, sharpness=sharpness)])
+        law = nfd.fit_rate_law([row for cell in cells for row in sweep(*cell, random, sharpness=sharpness)])
         found = law.critical_batch(1e10)
         assert found.low < truth < found.high
         widths.append(math.log2(found.high / found.low))
@@ -194,7 +194,7 @@ def test_three_runs_of_a_sharp_bowl_hold_its_best_rate_between_them() -> None:
     place = {"parameters": 5.7e7, "tokens": 5.24e8, "batch": 1.05e6}
     rates = (0.002, 0.004, 0.008)
     bowl, fall = (
-        nfd.fit_transfer([place | {"lr": lr, "loss": loss} for lr, loss in zip(rates, losses, strict=True)])
+        nfd.fit_rate_law([place | {"lr": lr, "loss": loss} for lr, loss in zip(rates, losses, strict=True)])
         for losses in ((4.6493, 4.4403, 4.4602), (4.6493, 4.4602, 4.4403))
     )
     inside, beyond = (law.at(**place).rate for law in (bowl, fall))
@@ -207,7 +207,7 @@ def test_three_runs_of_a_sharp_bowl_hold_its_best_rate_between_them() -> None:
 def test_runs_of_another_decay_are_cells_of_their_own_and_said(decays: tuple[float, float]) -> None:
     """Rows of one cell in turn have one decay or another, so that a merged cell would have seven rates."""
     rows = [row | {"weight_decay": decays[k % 2]} for k, row in enumerate(table(np.random.default_rng(11)))]
-    text = str(nfd.fit_transfer(rows))
+    text = str(nfd.fit_rate_law(rows))
     apart = decays[0] != decays[1]
     assert f"from {24 if apart else 12} cells" in text
     assert ("Runs of weight decays 0, 0.1 are kept apart" in text) == apart
@@ -221,7 +221,7 @@ def test_widths_in_place_of_parameters_are_counted_and_said() -> None:
         for row in rows
         for n, L in [sizes[row["parameters"]]]
     ]
-    law, by_shape = nfd.fit_transfer(named), nfd.fit_transfer(shaped)
+    law, by_shape = nfd.fit_rate_law(named), nfd.fit_rate_law(shaped)
     assert by_shape.at(1e9, 2e10, 1e6).advised == pytest.approx(law.at(1e9, 2e10, 1e6).advised, rel=1e-6)
     assert "12 width^2 depth" in str(by_shape)
     assert "12 width^2 depth" not in str(law)
@@ -231,13 +231,13 @@ def test_which_size_the_law_uses_is_said_where_parameters_and_widths_differ() ->
     """Of one width the rate is expected to follow parameters less, as far as the package's prior says anything."""
     rows = [row for row in table(np.random.default_rng(13)) if row["batch"] == 2.5e5]
     one, two = ([row | {"width": n if row["parameters"] < 2e8 else 1024} for row in rows] for n in (1024, 512))
-    of_one, of_two = nfd.fit_transfer(one), nfd.fit_transfer(two)
+    of_one, of_two = nfd.fit_rate_law(one), nfd.fit_rate_law(two)
     assert of_one.exponents["parameters"].value > of_two.exponents["parameters"].value
     assert "All runs have width 1024" in str(of_one)
     assert "All runs have width" not in str(of_two)
-    assert "All runs have width" not in str(nfd.fit_transfer(one, prior=None))
+    assert "All runs have width" not in str(nfd.fit_rate_law(one, prior=None))
     assert "size is parameters: width and depth only keep cells apart" in str(of_two)
-    same = nfd.fit_transfer([row | {"parameters": 3e8} for row in two])
+    same = nfd.fit_rate_law([row | {"parameters": 3e8} for row in two])
     assert "parameters, which are the same in all runs" in str(same)
 
 
@@ -270,10 +270,10 @@ def width_of(run: nfd.RunScaling) -> float:
     return math.log2(high / low)
 
 
-@pytest.mark.parametrize("source", ["by default", "runs", "their law"])
+@pytest.mark.parametrize("source", ["by default", "runs"])
 def test_a_plan_follows_a_law_and_says_its_interval_and_what_missing_it_costs(source: str) -> None:
-    fitted = nfd.fit_transfer(table(np.random.default_rng(6)))
-    law = {"runs": fitted, "their law": fitted.law}.get(source)
+    fitted = nfd.fit_rate_law(table(np.random.default_rng(6)))
+    law = fitted if source == "runs" else None
     plan = nfd.plan(ResidualMLP(64, 2), **MADE, **RUN, law=law)
     assert plan.run is not None
     row = rate_of(plan.run)
@@ -291,7 +291,7 @@ def test_a_plan_follows_a_law_and_says_its_interval_and_what_missing_it_costs(so
 
 
 def test_runs_of_your_own_narrow_the_rate_and_distance_widens_it() -> None:
-    law = nfd.fit_transfer(table(np.random.default_rng(6))).law
+    law = nfd.fit_rate_law(table(np.random.default_rng(6)))
     assert width_of(planned(**RUN, law=law)) < 0.8 * width_of(planned(**RUN))
     widths = [width_of(planned(batch=(1e5, 1e5 * k), tokens=(1e9, 1e9 * k))) for k in (1, 2, 8, 64)]
     assert widths[0] < 0.01
@@ -300,10 +300,11 @@ def test_runs_of_your_own_narrow_the_rate_and_distance_widens_it() -> None:
     assert width_of(planned(tokens=RUN["tokens"])) > width_of(planned(tokens=RUN["tokens"], batch=(2.5e5, 2.5e5)))
 
 
-def test_what_0_2_0_assumed_is_evidence_with_its_measured_cost() -> None:
+def test_fixed_powers_are_evidence_with_their_measured_cost() -> None:
     (row,) = [row for row in planned(**RUN).factors if row.quantity == "rate, not used"]
     assert row.value == pytest.approx(8**0.5 * 16**-0.32)
-    stored = json.loads(Path(nfd.__file__).with_name("scaling").joinpath("prior.json").read_text())["evidence"]["adam"]
+    prior = Path(nfd.__file__).parent / "laws/priors/rates.json"
+    stored = json.loads(prior.read_text())["evidence"]["adam"]
     assert all(case in row.source and f"{cost['powers']:.2g}" in row.source for case, cost in stored.items())
     page = (Path(__file__).parents[2] / "docs/mathematics/recipe.md").read_text()
     assert all(f"| {case} | {cost['cells']} | {cost['law']:.2g} % |" in page for case, cost in stored.items())

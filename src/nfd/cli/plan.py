@@ -16,8 +16,8 @@ from nfd.core.options import option
 from nfd.core.tables import Lead, show
 
 if TYPE_CHECKING:
+    from nfd.experiments.tuned import Tuned
     from nfd.families.family import Family
-    from nfd.rates.tuned import Tuned
 
 
 @dataclass
@@ -63,8 +63,8 @@ class PlanCommand(NetworkCommand):
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.core.files import staged, write_json
-        from nfd.rates.transfer import fit_transfer
-        from nfd.rates.tuned import Tuned
+        from nfd.experiments.tuned import Tuned
+        from nfd.laws.rate_runs import fit_rate_law
 
         setup = self.read_setup()
         tuned = Tuned.read(self.tuned, self.rule) if self.tuned else None
@@ -74,7 +74,7 @@ class PlanCommand(NetworkCommand):
             return self._compare(module)
         directory = self.directory()
         if self.batch or self.tokens or self.law:
-            law = fit_transfer(self.law) if self.law else None
+            law = fit_rate_law(self.law) if self.law else None
             plan = plan.for_run(self.batch, self.tokens, law=law)
         lr = self.lr
         if lr is None and tuned is not None:

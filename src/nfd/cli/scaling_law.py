@@ -43,10 +43,12 @@ class ScalingLawCommand(LoggedCommand):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.forecasts.findings import above_floor, answers_of, answers_of_ladder, ladder_chart
-        from nfd.forecasts.ladder import LadderLaw
-        from nfd.forecasts.scaling_law import ScalingLaw as Law
-        from nfd.forecasts.scaling_law import amount, fit_scaling_law, scaling_law
+        from nfd.experiments.scaling_law import scaling_law
+        from nfd.experiments.scaling_law_findings import above_floor, answers_of, answers_of_ladder, ladder_chart
+        from nfd.laws.best_size import amount
+        from nfd.laws.ladder import LadderLaw
+        from nfd.laws.scaling_law import ScalingLaw as Law
+        from nfd.laws.scaling_law import losses_of
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
@@ -56,7 +58,7 @@ class ScalingLawCommand(LoggedCommand):
         stored = list[str]()
         if self.log:
             directory = self.directory()
-            law: Law | LadderLaw = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
+            law: Law | LadderLaw = losses_of(self.log, self.named_columns(), self.rate)
         else:
             setup, directory = self.read_setup(), self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)

@@ -145,6 +145,6 @@ def as_numbers(values: str) -> tuple[float, ...]:
 
 def as_number(value: str) -> float:
     """Read a number, such as ``7B`` or ``1e9``; digits alone are a whole number."""
-    from nfd.logs import as_number as read
+    from nfd.laws.rows import as_number as read
 
     return int(value) if value.strip().isdecimal() else read(value)

@@ -12,14 +12,15 @@ from nfd.core.options import option
 from nfd.core.tables import show
 
 if TYPE_CHECKING:
-    from nfd.rates.transfer import Transfer
+    from nfd.laws.rate_law import RateLaw
+    from nfd.laws.transfer import Transfer
 
 
 @dataclass(frozen=True)
 class _Outcome:
     """An answer, what is printed after it, what its ``result.json`` has besides, and a verdict in place of its own."""
 
-    answer: Transfer
+    answer: Transfer | RateLaw
     remarks: list[str]
     content: dict[str, Any] = field(default_factory=dict)
     verdict: str = ""
@@ -56,24 +57,28 @@ class TransferCommand(LoggedCommand):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.rates.findings import hero, result, transfer_findings
+        from nfd.experiments.transfer_findings import hero, result, transfer_findings
+        from nfd.laws.rate_law import RateLaw
         from nfd.report.page import Report, made_by
 
         directory, outcome = self._fit() if self.log else self._train()
         answer = outcome.answer
         lead = replace(answer.lead, verdict=outcome.verdict) if outcome.verdict else answer.lead
-        question = "Is the best learning rate of a small network that of a large one?"
-        if answer.law:
+        if isinstance(answer, RateLaw):
             question = "At which rate to train?"
+            findings, charts, rules = [], [], []
+        else:
+            question = "Is the best learning rate of a small network that of a large one?"
+            findings, charts, rules = transfer_findings(answer), hero(answer), result(answer.rules)
         verdicts = [outcome.verdict] if outcome.verdict else []
-        numbers = {"rules": result(answer.rules), "table": answer.table, "notes": answer.notes}
+        numbers = {"rules": rules, "table": answer.table, "notes": answer.notes}
         page = Report(
             question,
             command,
             self.settings,
-            transfer_findings(answer),
+            findings,
             lead,
-            hero(answer),
+            charts,
             [*verdicts, *answer.sentences, answer.about],
             answer.levels,
             closing=[made_by(command)],
@@ -85,23 +90,28 @@ class TransferCommand(LoggedCommand):
 
     def _fit(self) -> tuple[Path, _Outcome]:
         """Answer from a table of runs; with --at the advice for one training is the verdict."""
-        from nfd.rates.transfer import fit_transfer
+        from nfd.laws.rate_law import RateLaw
+        from nfd.laws.rate_runs import fit_rate_law
+        from nfd.laws.transfer import rates_of
 
         directory = self.directory()
         target = named("--at", "such as parameters=7B tokens=4T batch=4M", self.at, as_number)
-        answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
+        answer: Transfer | RateLaw = rates_of(self.log, self.named_columns(), self.guess)
         for name in target:
             check_choice("--at", name, ("parameters", "tokens", "batch"))
         if not target:
             return directory, _Outcome(answer, [answer.about])
-        best = answer.at(**target)
+        law = answer
+        if not isinstance(law, RateLaw):
+            law = fit_rate_law(self.log, columns=self.named_columns())
+        best = law.at(**target)
         advice = {"advised": best.advised, "best": best.rate.limits, "excess": best.excess.limits}
         verdict = f"At {' '.join(self.at)}: {best}"
         return directory, _Outcome(answer, [answer.about], {"at": target | advice}, verdict)
 
     def _train(self) -> tuple[Path, _Outcome]:
         """Answer by training the family of the file."""
-        from nfd.rates.sweep import transfer
+        from nfd.experiments.transfer import transfer
 
         setup = self.read_setup()
         directory = self.directory()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 LOG = logging.getLogger("nfd")
 # Without a handler Python would print every line of the log to stderr, where the warning already stands.
@@ -38,3 +41,21 @@ def _outer_frame() -> FrameType:
 def _module_of(frame: FrameType) -> str:
     """Return the name of the module of a frame; empty for code that was executed in a bare dict."""
     return str(frame.f_globals.get("__name__") or "")
+
+
+def moved(module: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module whose names live elsewhere now.
+
+    Args:
+        module: the module that the names were in.
+        places: the module of each name.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        text = f"{module}.{name} is called {places[name]}.{name} now; the old name goes in 0.5."
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        return getattr(importlib.import_module(places[name]), name)
+
+    return attribute

@@ -1,7 +1,17 @@
-"""The law of the loss: fitted to runs, its forecasts, and the best size for a budget."""
+"""Old names of ``nfd.laws``, which warn until 0.5."""
 
 from __future__ import annotations
 
-import lazy_loader
+from nfd.core.notices import moved
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = moved(
+    __name__,
+    {
+        "BestSplit": "nfd.laws",
+        "LadderLaw": "nfd",
+        "NextRun": "nfd.laws",
+        "BestSize": "nfd.laws",
+        "ScalingLaw": "nfd",
+        "fit_scaling_law": "nfd",
+    },
+)

@@ -1,7 +1,15 @@
-"""The best learning rate: its interval, what it does as networks grow, and what tuning on a small one costs."""
+"""Old names of ``nfd.laws``, which warn until 0.5."""
 
 from __future__ import annotations
 
-import lazy_loader
+from nfd.core.notices import moved
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = moved(
+    __name__,
+    {
+        "Scores": "nfd.laws",
+        "Transfer": "nfd",
+        "drift": "nfd.laws",
+        "fit_transfer": "nfd",
+    },
+)

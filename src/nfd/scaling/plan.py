@@ -54,11 +54,12 @@ from nfd.scaling.optimizers import (
     optimizer_of,
     warn_of_lost_ratios,
 )
-from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
-from nfd.scaling.run import HasLaw, RateSchedule, RunScaling, run_scaling
 
 if TYPE_CHECKING:
+    from nfd.laws.rate_law import RateLaw
+    from nfd.laws.schedules import RateSchedule
+    from nfd.scaling.run import RunScaling
     from nfd.scaling.self_test import SelfTest
 
 VECTORS = "vectors"  # a word of no_decay
@@ -513,7 +514,7 @@ class Plan:
         schedule: RateSchedule | None = None,
         critical_batch: float | Interval | None = None,
         laws: Mapping[str, bool] | None = None,
-        law: RateLaw | HasLaw | None = None,
+        law: RateLaw | None = None,
     ) -> Plan:
         """The same plan for a run of another batch size and length than the one that the rate was tuned with.
 
@@ -528,7 +529,7 @@ class Plan:
             critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
                 growing beyond it. ``nfd.check(noise=True)`` estimates it.
             laws: law to False, to switch it off: ``{"beta1-half-life": False}``.
-            law: of the best rate over batch and tokens: that of your runs (``nfd.fit_transfer(table)``), for any
+            law: of the best rate over batch and tokens: that of your runs (``nfd.fit_rate_law(table)``), for any
                 optimizer. By default what public sweeps of AdamW have in common (``nfd.RateLaw.of_sweeps()``), which is
                 an assumption under Muon and Lion, and is not used under SGD.
 
@@ -540,6 +541,8 @@ class Plan:
             plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x).for_run((32, 256), (1e6, 1e8))
             print(plan.run.factors[0].value)
         """
+        from nfd.scaling.run import run_scaling
+
         own = law_of(self.optimizer)
         return replace(self, run=run_scaling(own, batch, tokens, schedule, critical_batch, laws, law))
 
@@ -700,6 +703,8 @@ def _formula(power: Power, value: float, more: float, base: str = "") -> str:
 
 
 def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
+    from nfd.scaling.run import RunScaling  # noqa: F401  # where pydantic finds the type of a field
+
     try:
         plan = TypeAdapter(Plan).validate_json(text, strict=True)
         _check_numbers(plan.to_dict())

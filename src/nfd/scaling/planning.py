@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +43,12 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of, notes_on
 from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
-from nfd.scaling.rate_law import RateLaw
 from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, trace
 from nfd.scaling.rules import ROLES, SPECTRAL, Power, Rule, rule_named
-from nfd.scaling.run import HasLaw
 from nfd.scaling.samples import check_sample, mapped, on_device
+
+if TYPE_CHECKING:
+    from nfd.laws.rate_law import RateLaw
 
 _CLIP = (
     "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "
@@ -87,7 +88,7 @@ def plan(
     sample: Any = None,
     batch: Sequence[float] | None = None,
     tokens: Sequence[float] | None = None,
-    law: RateLaw | HasLaw | None = None,
+    law: RateLaw | None = None,
 ) -> Plan:
     """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every tensor.
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args
+from typing import Literal
 
 from rich.table import Column
 
-from nfd.core.checks import check_choice, check_count, check_real
+from nfd.core.checks import check_choice, check_real
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
+from nfd.laws.rate_law import RateLaw, evidence
+from nfd.laws.schedules import RateSchedule
 from nfd.scaling.optimizers import Follows, Hyperparameter, OptimizerLaw, law_of
-from nfd.scaling.rate_law import RateLaw, evidence
 
 Label = Literal["theorem", "empirical law", "assumption"]
 Quantity = Literal["rate", "rate, not used", "weight decay", "half-life of beta1, in steps",
@@ -71,7 +72,7 @@ class Factor:
     Attributes:
         law: its name, for ``laws=`` of ``Plan.for_run``.
         quantity, optimizer: the setting that it scales, and the optimizer that has this setting. ``"rate, not used"``
-            is evidence: what 0.2.0 assumed, and what that cost where it was tried. ``"setting NAME"`` is of a
+            is evidence: what fixed powers say, and what they cost where they were tried. ``"setting NAME"`` is of a
             hyperparameter whose optimizer law has its own powers.
         value: the setting of the large run as a multiple of that of the small one.
         label, formula, source: how far it can be trusted, and where it comes from.
@@ -88,13 +89,6 @@ class Factor:
     source: str
     interval: tuple[float, float] | None = None
     excess: float | None = None
-
-
-class HasLaw(Protocol):
-    """What has a law of the best rate, such as an ``nfd.Transfer``."""
-
-    @property
-    def law(self) -> RateLaw | None: ...
 
 
 @dataclass(frozen=True)
@@ -161,7 +155,7 @@ def run_scaling(
     schedule: RateSchedule | None = None,
     critical_batch: float | Interval | None = None,
     laws: Mapping[str, bool] | None = None,
-    law: RateLaw | HasLaw | None = None,
+    law: RateLaw | None = None,
 ) -> RunScaling:
     """What ``Plan.for_run`` does; what the optimizer leaves to AdamW has rows of its own."""
     batch, tokens = _pair("batch", batch), _pair("tokens", tokens)
@@ -176,14 +170,12 @@ def run_scaling(
         raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
     for name in laws:
         check_choice("a name in laws", name, NAMES)
-    fitted = law if isinstance(law, RateLaw) else getattr(law, "law", None)
-    if law is not None and not isinstance(fitted, RateLaw):
+    if not isinstance(law, RateLaw | None):
         raise InputTypeError(
-            "law must be an nfd.RateLaw, or the answer of nfd.fit_transfer to a table of parameters, tokens or batch; "
-            f"got {type(law).__name__}."
+            f"law must be an nfd.RateLaw, which nfd.fit_rate_law fits to a table of runs; got {type(law).__name__}."
         )
     b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
-    followed = RateLaw.of_sweeps() if fitted is None else fitted
+    followed = RateLaw.of_sweeps() if law is None else law
     critical, saturated = None, None
     if critical_batch is not None:
         if batch is None:
@@ -205,10 +197,10 @@ def run_scaling(
     for own in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
         kind: Kind = "sgd" if own.is_linear else "adam" if own.epsilon else "other"
         factors = [row(known, own.name) for known in used if kind in known.kinds and _has(own, known.quantity)]
-        if kind != "sgd" or fitted is not None:  # no public sweep is of SGD; yours may be
+        if kind != "sgd" or law is not None:  # no public sweep is of SGD; yours may be
             factors = [f for f in factors if f.quantity != "rate"]
             if laws.get(_BEST_RATE, True):
-                label: Label = "assumption" if kind == "other" and fitted is None else "empirical law"
+                label: Label = "assumption" if kind == "other" and law is None else "empirical law"
                 factors = [_best_rate(followed, own.name, label, batch, tokens), *factors]
                 factors += [_assumed(kind, own.name, b, d)] if kind != "sgd" else []
         elif saturated is not None:
@@ -262,14 +254,14 @@ def _best_rate(
 
 
 def _assumed(kind: str, of: str, b: float, d: float) -> Factor:
-    """What 0.2.0 assumed of the rate, as evidence: its mean excess loss on public sweeps beside that of their law."""
+    """The rate by fixed powers, as evidence: their mean excess loss on public sweeps beside that of their law."""
     tried = "; ".join(
         f"{case} {', '.join(f'{cost[name]:.2g}' for name in ('powers', 'law', 'same'))} %"
         for case, cost in evidence()[kind].items()
     )
     source = f"mean excess loss by these powers, by the law of public sweeps, and at the same rate: {tried}"
     value, formula = b**0.5 * d**-0.32, "b^0.5 d^-0.32"
-    return Factor("powers of 0.2.0", "rate, not used", of, value, "assumption", formula, source)
+    return Factor("fixed powers", "rate, not used", of, value, "assumption", formula, source)
 
 
 def _product(factors: Iterable[Factor]) -> float:
@@ -283,55 +275,3 @@ def _pair(argument: str, pair: Sequence[float] | None) -> tuple[float, float] | 
         raise InputTypeError(f"{argument} must be (small, large), two numbers in one unit; got {pair!r}.")
     small, large = (check_real(argument, number, above=0.0) for number in pair)
     return small, large
-
-
-# ---- the schedule of a run -----------------------------------------------------------------------------------------
-
-Fall = Literal["constant", "linear", "cosine"]
-
-
-@dataclass(frozen=True)
-class RateSchedule:
-    """A schedule of warm-up and decay: ``schedule(step, steps)`` is the share of the full rate at a step, from 0.
-
-    It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library takes one.
-
-    Args:
-        warmup: steps before the full rate: step t of them has the share ``(t + 1) / (warmup + 1)``.
-        fall: how the rate falls at the end: ``"constant"`` (it does not), ``"linear"`` or ``"cosine"``.
-        share: of the steps, the last ones, over which it falls, above 0 and at most 1.
-        final: the share that would be reached after the last step, from 0 to 1.
-
-    Raises:
-        ValueError: naming the argument.
-
-    Example::
-
-        schedule = nfd.RateSchedule(warmup=10, fall="cosine", share=0.5)
-        schedule(0, 100), schedule(50, 100)  # 1/11, 1
-    """
-
-    warmup: int = 0
-    fall: Fall = "constant"
-    share: float = 1.0
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_choice("fall", self.fall, get_args(Fall))
-        check_count("warmup", self.warmup, minimum=0)
-        check_real("share", self.share, above=0.0)
-        check_real("final", self.final, least=0.0)
-        if max(self.share, self.final) > 1:
-            raise InputError(f"share and final must be at most 1; got {self.share:g} and {self.final:g}.")
-
-    def __call__(self, step: int, steps: int) -> float:
-        """The share of the full rate at a step."""
-        falling = self.share * steps
-        progress = min(max((step - (steps - falling)) / falling, 0.0), 1.0)
-        left = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}[self.fall]
-        return ramp(step, self.warmup) * (1.0 if self.fall == "constant" else self.final + (1 - self.final) * left)
-
-
-def ramp(step: int, warmup: int) -> float:
-    """The share of the full rate at a step of a linear warm-up, 1 after it."""
-    return min(1.0, (step + 1) / (warmup + 1))

@@ -21,7 +21,7 @@ from nfd.core.modes import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
-from nfd.forecasts.curve import RunForecast, Schedule, forecast_run
+from nfd.laws.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
 from nfd.meters.updates import DEFINITION, Baseline, Pass, layers_of, means_the_same, meter_of, readings
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole

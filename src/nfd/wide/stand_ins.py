@@ -137,8 +137,8 @@ class DeferredAttention(nn.MultiheadAttention):
     """An attention that asks ``in_proj``, or ``q_proj``, ``k_proj`` and ``v_proj``, where these are layers.
 
     PyTorch's attention reads the weights of its projections itself. Here a layer answers each of them, and the rest is
-    ``softmax(Q K' / sqrt(d) + mask) V`` as before. Queries, keys and values that are one tensor ask the common matrix
-    once, others once each.
+    ``softmax(Q K' / sqrt(d) + mask) V``. Queries, keys and values that are one tensor ask the common matrix once,
+    others once each.
     """
 
     @property

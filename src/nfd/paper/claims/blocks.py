@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope, mean
+from nfd.laws import Scores, drift
 from nfd.paper.claims.claim import (
     EVEN,
     Claim,
@@ -28,7 +29,6 @@ from nfd.paper.claims.claim import (
 from nfd.paper.figures import figure5, figure6
 from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.panels import apart_said
-from nfd.rates import Scores, drift
 
 _UNIFORM, _EQ8 = figure5.RULES
 _TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drift within is none

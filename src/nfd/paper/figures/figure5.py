@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nfd.core import Axes, Finding, Interval, Row, interval
+from nfd.laws import Scores
 from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
@@ -30,7 +31,6 @@ from nfd.paper.figures.panels import (
     slopes_said,
     tested,
 )
-from nfd.rates import Scores
 from nfd.runs import upset_in
 
 RULES = {"depth-mup": "uniform rates", "depth-mup-inner": "rates of Eq. 8"}

@@ -7,8 +7,8 @@ For N parameters and D tokens,
 of one of them alone, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2. What this form
 misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows with the distance from the runs.
 Errors of runs are Student's t: a run that is tuned badly counts less. The numbers have a prior, learned from other
-people's ladders (``prior.json``; docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers. Half widths
-of intervals are calibrated on ladders.
+people's ladders (``priors/losses.json``; docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers.
+Half widths of intervals are calibrated on ladders.
 
 Sources: Hoffmann et al. 2022, "Training compute-optimal large language models" (p = 1); Goodman & Weare 2010, "Ensemble
 samplers with affine invariance"; Kennedy & O'Hagan 2001, "Bayesian calibration of computer models" (the discrepancy);
@@ -17,19 +17,19 @@ Lange, Little & Taylor 1989, "Robust statistical modeling using the t distributi
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares, minimize
 
 from nfd.core.errors import InputError
+from nfd.laws import priors
 
 Array = NDArray[np.float64]
 VARIABLES = ("parameters", "tokens")
@@ -93,32 +93,31 @@ _WIDE_ERROR = np.array([1.5, 1.5, 0.5, 0.5, 0.5, 1.0])
 # Without calibration they held 85 % of the targets of a published ladder; with q 2.6 94 %, with 2.8 98 %.
 _WIDE_CALIBRATION = Calibration(tau=0.005, kappa=0.02, q=2.8)
 WIDE = Prior("wide priors", _WIDE_MEAN, np.diag(_WIDE_ERROR**2), None, 3.0, _WIDE_CALIBRATION)
-LADDERS = Path(__file__).with_name("prior.json")
 
 
 def read_prior(prior: str | os.PathLike[str] | None) -> Prior:
     """The prior of the package (``"ladders"``), of another file, or a wide one for None."""
     if prior is None:
         return WIDE
-    path = LADDERS if prior == "ladders" else Path(prior)
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return Prior(
-            held["name"],
-            np.array(held["mean"]),
-            np.array(held["covariance"]),
-            (held["reference"][0], held["reference"][1]),
-            held["discrepancy"],
-            Calibration(**held["calibration"]),
-            tuple((low, high) for low, high in held["reach"]),
-            held["ladders"],
-            held["freedom"],
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"prior must be 'ladders', None or a file of JSON with the keys of {LADDERS}; {str(path)!r} "
-            f"cannot be read: {error!r}."
-        ) from None
+        return priors.read_prior("losses", prior, _parsed)
+    except OSError as error:  # fits of the loss promise a ValueError
+        raise InputError(str(error)) from None
+
+
+def _parsed(stored: Mapping[str, Any]) -> Prior:
+    """Make a prior of the content of its file."""
+    return Prior(
+        name=stored["name"],
+        mean=np.array(stored["mean"]),
+        covariance=np.array(stored["covariance"]),
+        reference=(stored["reference"][0], stored["reference"][1]),
+        discrepancy=stored["discrepancy"],
+        calibration=Calibration(**stored["calibration"]),
+        reach=tuple((low, high) for low, high in stored["reach"]),
+        ladders=stored["ladders"],
+        freedom=stored["freedom"],
+    )
 
 
 # ---- The posterior.

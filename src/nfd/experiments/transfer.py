@@ -18,8 +18,10 @@ from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, RuleName
 from nfd.families.family import Family, as_family
-from nfd.rates.optimum import LEARNT, Regret, Scores, Size, rounded
-from nfd.rates.transfer import TOLERANCE, RateAgainst, RuleTransfer, Transfer, compared
+from nfd.laws.best_rate import LEARNT, Scores, Size, rounded
+from nfd.laws.rate_against import RateAgainst
+from nfd.laws.regret import Regret, compared
+from nfd.laws.transfer import TOLERANCE, RuleTransfer, Transfer
 from nfd.runs.losses import classes_last
 from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep, upset_in

@@ -13,7 +13,7 @@ from nfd.core.files import expanded
 from nfd.core.names import RULE
 from nfd.core.tables import Row
 from nfd.core.words import listed
-from nfd.rates.optimum import in_words, rate_in_words
+from nfd.laws.best_rate import in_words, rate_in_words
 
 _RESULT = "result.json"
 

@@ -13,8 +13,9 @@ from nfd.core.estimates import Interval, mean
 from nfd.core.findings import Axes, Finding, columns
 from nfd.core.tables import Lead, Row
 from nfd.core.words import in_words
-from nfd.forecasts.ladder import BestSplit, LadderLaw
-from nfd.forecasts.scaling_law import BestSize, ScalingLaw, amount
+from nfd.laws.best_size import BestSize, amount
+from nfd.laws.ladder import BestSplit, LadderLaw
+from nfd.laws.scaling_law import ScalingLaw
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a ladder of runs says of one larger run: the answer of ``nfd.fit_scaling_law`` over parameters and tokens."""
+"""What a ladder of runs says of one larger run: the law over parameters and tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row, rows_as_text
 from nfd.core.words import in_letters, in_words
-from nfd.forecasts.law import HeldOut, Losses, Sizes, interval_of
-from nfd.forecasts.posterior import FREEDOM, VARIABLES, WIDE, Additive, Posterior, Prior, fit_additive, read_prior
+from nfd.laws.ladder_posterior import FREEDOM, VARIABLES, WIDE, Additive, Posterior, Prior, fit_additive, read_prior
+from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
+from nfd.laws.loss_runs import LossRuns, loss_runs, read_sizes, varying_sizes
 
 Array = NDArray[np.float64]
 FLOPS = 6.0  # of a training, for each parameter and token: the usual count of dense Transformers
@@ -92,7 +93,7 @@ class LadderLaw:
 
         sizes = [(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 8e9, 32e9)]
         rows = [{"params": N, "tokens": D, "loss": 1.7 + 400 / N**0.34 + 400 / D**0.28} for N, D in sizes]
-        law = nfd.fit_scaling_law(rows)
+        law = nfd.fit_ladder(rows)
         print(law.at(parameters=7e9, tokens=2e11), law.best(flops=1e22), law.refusal)
         print(law.next_run(budget=1e20, target={"parameters": 7e9, "tokens": 2e11}))
     """
@@ -331,39 +332,82 @@ class LadderLaw:
 
 
 def fit_ladder(
-    variables: tuple[str, ...],
-    losses: Losses,
-    about: str,
-    score: str,
-    notes: Sequence[str] = (),
+    rows: Any,
+    *,
+    columns: Mapping[str, str | None] | None = None,
+    rate: float | str | None = None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> LadderLaw:
-    """Fit the law to the losses of runs by size, of which those that diverged are left out.
+    """Fit the law of the loss over parameters N and tokens D to the final losses of your logged runs.
+
+    ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)``, with priors from other people's ladders and calibrated
+    intervals; where only one of them varies, ``floor + A / N^a``. Shapes may vary, too. For a law over width and depth
+    use ``nfd.fit_scaling_law``.
+
+    Example::
+
+        sizes = [(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 8e9, 32e9)]
+        rows = [{"params": N, "tokens": D, "loss": 1.7 + 400 / N**0.34 + 400 / D**0.28} for N, D in sizes]
+        law = nfd.fit_ladder(rows)
+        print(law.at(parameters=7e9, tokens=2e11))
+
+    Args:
+        rows, columns, rate: as for ``nfd.fit_scaling_law``. Tokens may be steps times the batch.
+        prior: ``"ladders"``, the package's; a file of ``python -m benchmarks.ladders --prior``; None for wide priors,
+            whose intervals are wider.
+
+    Returns:
+        A ``LadderLaw``: ``.at(...)``, ``.best(flops=...)``, ``.next_run(budget=...)``, ``.refusal`` and ``.table``.
 
     Raises:
-        ValueError: with too few sizes, for losses that are not above 0, and for a prior that cannot be read.
+        ValueError, TypeError, OSError: naming the columns, if rows cannot be read; with too few sizes, for losses that
+            are not above 0, and for a prior that cannot be read.
     """
-    kept = {size: list(own) for size, own in sorted(losses.items()) if np.isfinite(own).all()}
-    said = list(notes)
-    if lost := [size for size in sorted(losses) if size not in kept]:
-        places = "; ".join(in_words(dict(zip(variables, size, strict=True))) for size in lost)
-        said.append(f"Left out, as runs diverged there: {places}.")
-    if len(kept) < _FEWEST:
+    log = read_sizes(rows, columns)
+    varying = varying_sizes(log)
+    variables = tuple(name for name in VARIABLES if name in varying)
+    has_shapes = "parameters" not in varying and ("width" in varying or "depth" in varying)
+    if not variables or has_shapes:
         raise InputError(
-            f"a law in {' and '.join(variables)} needs more sizes: at least {_FEWEST}; got {len(kept)}. Add sizes."
+            "a ladder needs runs that differ in parameters or tokens, and parameters where their shapes differ. For a "
+            f"law over width and depth use nfd.fit_scaling_law. {log.recognised}"
         )
-    if any(loss <= 0 for own in kept.values() for loss in own):
-        raise InputError("losses must be above 0 for a law in parameters and tokens; give those of log probabilities.")
-    if np.corrcoef(np.log(_cost(np.array([*kept]))), [float(np.mean(own)) for own in kept.values()])[0, 1] > 0:
-        raise InputError(f"the {score} rises with size: is it an accuracy? The law is of a loss, in nats or bits.")
+    return ladder_of(loss_runs(log, variables, rate), prior)
+
+
+def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw:
+    """Fit the law to runs by size, of which those that diverged are left out."""
+    variables = runs.variables
+    losses = runs.losses
+    kept = {size: of_seeds for size, of_seeds in losses.items() if np.isfinite(of_seeds).all()}
+    notes = list(runs.notes)
+    diverged = [in_words(dict(zip(variables, size, strict=True))) for size in losses if size not in kept]
+    if diverged:
+        notes.append(f"Left out, as runs diverged there: {'; '.join(diverged)}.")
+    _check_losses(variables, kept, runs.score)
+
     chosen = read_prior(prior)
     middle = np.exp(np.log(np.array(list(kept))).mean(0)).tolist()
     for name, size in zip(variables, middle, strict=True):
         least, most = chosen.reach[VARIABLES.index(name)]
         if not least <= size <= most:
-            said.append(f"Wide priors were used: {name} near {size:.3g} lie outside of the ladders of {chosen.name}.")
+            notes.append(f"Wide priors were used: {name} near {size:.3g} lie outside of the ladders of {chosen.name}.")
             chosen = WIDE
-    return LadderLaw(_posterior(variables, kept, chosen), kept, about, score, tuple(said))
+    return LadderLaw(_posterior(variables, kept, chosen), kept, runs.about, runs.score, tuple(notes))
+
+
+def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
+    """Raise ValueError for too few sizes, and for numbers that are not losses."""
+    if len(losses) < _FEWEST:
+        raise InputError(
+            f"a law in {' and '.join(variables)} needs more sizes: at least {_FEWEST}; got {len(losses)}. Add sizes."
+        )
+    if min(min(of_seeds) for of_seeds in losses.values()) <= 0:
+        raise InputError("losses must be above 0 for a law in parameters and tokens; give those of log probabilities.")
+    costs = np.log(_cost(np.array([*losses])))
+    means = [float(np.mean(of_seeds)) for of_seeds in losses.values()]
+    if np.corrcoef(costs, means)[0, 1] > 0:
+        raise InputError(f"the {score} rises with size: is it an accuracy? The law is of a loss, in nats or bits.")
 
 
 def _posterior(variables: tuple[str, ...], losses: Losses, prior: Prior) -> Posterior:

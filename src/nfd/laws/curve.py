@@ -8,8 +8,8 @@ After t steps, with r(t) the rate over its peak, S(t) the sum of r over the step
 The power is that of a constant rate. Every fall of the rate after the warm-up lowers the loss by b times the fall, most
 of it within some hundred steps: by b in all where the rate falls to zero slowly. What this form misses is a Gaussian
 process over log S. A run before its fall does not show b: it has a prior, as has a, learned from other people's runs
-(``curve_prior.json``; docs/real-ladders.md). E, f and b are normal given a, so that the posterior is a sum over a grid
-of a.
+(``priors/curves.json``; docs/real-ladders.md). E, f and b are normal given a, so that the posterior is a sum over
+a grid of a.
 
 Sources: Tissue et al. 2024, "Scaling law with learning rate annealing" (arXiv 2408.11029); Luo et al. 2025, "A
 multi-power law for loss curve prediction across learning rate schedules" (2503.12811), whose G has two more numbers,
@@ -18,12 +18,10 @@ which 300 curves do not tell apart.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +30,9 @@ from numpy.typing import ArrayLike, NDArray
 from nfd.core.checks import check_count, check_real
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval
-from nfd.forecasts.posterior import Calibration
-from nfd.scaling.run import RateSchedule
+from nfd.laws.ladder_posterior import Calibration
+from nfd.laws.priors import read_prior
+from nfd.laws.schedules import RateSchedule
 
 Array = NDArray[np.float64]
 Schedule = RateSchedule | Callable[[int], float] | Sequence[float]
@@ -76,19 +75,20 @@ class CurvePrior:
         return self.coefficients[:, 0] + slope * place, self.covariance + variance * np.outer(slope, slope)
 
 
-CURVES = Path(__file__).with_name("curve_prior.json")
-
-
 def read_curve_prior() -> CurvePrior:
     """The prior of the package."""
-    held: dict[str, Any] = json.loads(CURVES.read_text(encoding="utf-8"))
+    return read_prior("curves", "curves", _parsed)
+
+
+def _parsed(stored: Mapping[str, Any]) -> CurvePrior:
+    """Make a prior of the content of its file."""
     return CurvePrior(
-        held["name"],
-        np.array(held["coefficients"]),
-        np.array(held["covariance"]),
-        (held["rates"][0], held["rates"][1]),
-        Calibration(**held["calibration"]),
-        held["curves"],
+        name=stored["name"],
+        coefficients=np.array(stored["coefficients"]),
+        covariance=np.array(stored["covariance"]),
+        rates=(stored["rates"][0], stored["rates"][1]),
+        calibration=Calibration(**stored["calibration"]),
+        curves=stored["curves"],
     )
 
 
@@ -311,7 +311,7 @@ def forecast_run(
 ) -> RunForecast:
     """Forecast the final loss of a language model's training from its losses so far and its schedule.
 
-    The law is that of ``nfd.forecasts.curve``: a power of the summed rates, less a drop for every fall of the rate. The
+    The law is that of ``nfd.laws.curve``: a power of the summed rates, less a drop for every fall of the rate. The
     drop that a run has not shown yet comes from other people's runs, so that its interval is wide. Intervals are
     calibrated on runs of others, each source of which was forecast from the others.
 

@@ -14,8 +14,9 @@ from nfd.core.findings import Axes, Finding, columns, numbers
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
 from nfd.core.words import listed
-from nfd.rates.optimum import Scores, in_words, rate_in_words
-from nfd.rates.transfer import RateAgainst, RuleTransfer, Transfer
+from nfd.laws.best_rate import Scores, in_words, rate_in_words
+from nfd.laws.rate_against import RateAgainst
+from nfd.laws.transfer import RuleTransfer, Transfer
 from nfd.scaling.rules import RULES
 
 

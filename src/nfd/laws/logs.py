@@ -8,21 +8,18 @@ not a number diverged, or is a gap of a DataFrame (``_last_steps``).
 
 from __future__ import annotations
 
-import csv
 import math
-import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from statistics import fmean
 from typing import Any, Literal
 
-from nfd.core.checks import check_choice, check_several
-from nfd.core.errors import InputError, InputTypeError
-from nfd.core.words import nearest, quoted
+from nfd.core.checks import check_choice
+from nfd.core.errors import InputError
+from nfd.core.words import nearest
+from nfd.laws.rows import Line, is_none, is_number, listed, number_of, table_of, without_unit
 
 Field = Literal[
     "width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length",
@@ -64,17 +61,14 @@ _SAME = {"params": "parameters", "param": "parameters", "validation": "val", "va
 _SAME |= {"iters": "steps", "iterations": "steps", "updates": "steps", "sequence": "seq", "length": "len"}
 _EMBEDDINGS = re.compile("_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE)
 _NATS = re.compile(r"[(\[]\s*nats?\b[^)\]]*[)\]]", re.IGNORECASE)
-_UNIT = re.compile(  # of a size, at the end of the name of its column
-    r"[(\[_ ](?:in[_ ])?((?i:thousand|million|billion|trillion)|(?<=[(\[])[kmbt]|[KMBT])s?[)\]]?\s*$"
-)
-_SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length")
 _PARTS: tuple[Field, ...] = ("steps", "sequences", "length")  # of tokens and batch, where no column has them
 _DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")  # a batch size may be that of one
 _ONE = {"1", "1.0", "", "nan", "None"}  # of devices
 _LARGEST = 2.0**27  # tokens of a batch: above those of any training, so that one factor was not what it seemed
-_SHOWN = 30  # columns in a message
 _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")  # which rows are runs that ended
+# What a law of the rate is fitted over, beside the rate and the loss.
+RATE_FIELDS: tuple[Field, ...] = ("parameters", "tokens", "batch", "decay", "width", "depth", "seed")
 _ENDED = ("", "finished", "done", "completed", "success", "diverged")  # states of runs whose last loss is their result
 
 
@@ -140,10 +134,10 @@ def read_log(
     given = {} if columns is None else columns
     for field in given:
         check_choice("columns", field, NAMES)
-    table = _table(rows)
+    table = table_of(rows)
     every = dict.fromkeys(name for line in table for name in line)
     names = [
-        name for name in every if any(not _is_none(line.get(name)) for line in table) or _key(name) in NAMES["loss"]
+        name for name in every if any(not is_none(line.get(name)) for line in table) or _key(name) in NAMES["loss"]
     ]
     chosen = {field: _chosen(field, table, names, given, needed=True) for field in needed}
     chosen |= {field: _chosen(field, table, names, given) for field in (*others, *_ABOUT_RUNS)}
@@ -179,6 +173,21 @@ def read_log(
     return Log(tuple(whole), chosen, tuple(notes), _count(chosen.get("parameters"), names), in_steps)
 
 
+def needs_rate_law(log: Log) -> bool:
+    """Whether best rates of these runs follow tokens or batch, or parameters in place of width and depth."""
+    tokens = set() if log.in_steps else {run.tokens for run in log.runs}
+    batches = {run.batch for run in log.runs}
+    if len(tokens) > 1 or len(batches) > 1:
+        return True
+    if "parameters" not in log.columns:
+        return False
+    if "width" not in log.columns and "depth" not in log.columns:
+        return True
+    parameters = {run.parameters for run in log.runs}
+    shapes = {(run.width, run.depth) for run in log.runs}
+    return len(parameters) > 1 and len(shapes) == 1
+
+
 # ---- columns -------------------------------------------------------------------------------------------------
 
 
@@ -191,16 +200,14 @@ def _chosen(
     if needed and not candidates:
         raise InputError(f"no column of the log is known to be the {field}. {_name_it(field, '...', names)}")
     if (needed or field in _SIZES) and any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):
-        several = f"{_listed(candidates)} may all be the {field}, and differ."
+        several = f"{listed(candidates)} may all be the {field}, and differ."
         raise InputError(f"{several} {_name_it(field, name, names)}")
     return name
 
 
 def _name_it(field: str, name: str, names: Sequence[str]) -> str:
     shell = shlex.quote(f"{field}={name}")
-    return (
-        f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are {_listed(names)}."
-    )
+    return f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are {listed(names)}."
 
 
 def _column(field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]) -> list[str]:
@@ -226,7 +233,7 @@ def _column(field: Field, table: Sequence[Line], names: Sequence[str], given: Ma
             return [column]
     raise InputError(
         f"columns names {wanted!r} for the {field}, but the log has no such column with values."
-        f"{nearest(wanted, names)} The columns are {_listed(names)}."
+        f"{nearest(wanted, names)} The columns are {listed(names)}."
     )
 
 
@@ -242,7 +249,7 @@ def _of_a_batch(
     ]
     if devices and "sequences" not in given and "global" not in found["sequences"].lower():
         notes.append(
-            f"{found['sequences']!r} may be the batch of one device, as there is {_listed(devices)}, and was not read. "
+            f"{found['sequences']!r} may be the batch of one device, as there is {listed(devices)}, and was not read. "
             f"Name the column of the tokens of a batch, or of its sequences: columns={{'sequences': ...}}."
         )
         return {}
@@ -255,7 +262,7 @@ def _count(name: str | None, names: Sequence[str]) -> str:
     if name is None or not (others or _EMBEDDINGS.search(name)):
         return ""
     how = f"counted without embeddings ({name!r})" if name in others else f"those of {name!r}"
-    not_read = "" if name in others or not others else f", not {_listed(others)}"
+    not_read = "" if name in others or not others else f", not {listed(others)}"
     return f"Parameters are {how}{not_read}: ask for forecasts in the same count."
 
 
@@ -266,15 +273,11 @@ def _lacks_embeddings(name: str) -> bool:
 @cache
 def _key(name: str) -> str:
     """The name of a column below its prefix, as ``NAMES`` are written."""
-    last = re.split(r"[./]", _UNIT.sub("", _NATS.sub("", name)))[-1]
+    last = re.split(r"[./]", without_unit(_NATS.sub("", name)))[-1]
     text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
     if text in ("N", "D"):  # n is a width, or a number of runs
         return text
     return "_".join(_SAME.get(word, word) for word in text.lower().split("_") if word not in _SILENT)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return quoted(names, _SHOWN)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------
@@ -296,13 +299,13 @@ def _mixed(table: Sequence[Line], runs: Sequence[LoggedRun], names: Sequence[str
         alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
     mixed = []
     for name in names:
-        values = {str(line.get(name)) for line in table if not _is_none(line.get(name))}
-        if len(values) > len(table) / 2 or any(map(_is_number, values)):
+        values = {str(line.get(name)) for line in table if not is_none(line.get(name))}
+        if len(values) > len(table) / 2 or any(map(is_number, values)):
             continue  # names and times of runs, and numbers
         if any(len({str(line.get(name)) for line in own}) > 1 for own in alike.values()):
             mixed.append(name)
     said = "they count as equal, as seeds do. Give the rows of one kind."
-    return [f"Rows alike in all that is read differ in {_listed(mixed)}: {said}"] if mixed else []
+    return [f"Rows alike in all that is read differ in {listed(mixed)}: {said}"] if mixed else []
 
 
 def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
@@ -317,7 +320,7 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
             lengths.setdefault((run.run, run.lr), set()).add(run.tokens)
         if several := [name for (name, _), own in lengths.items() if name is not None and len(own) > 1]:
             notes.append(
-                f"Rows of {_listed(several[:1])} differ in tokens, and each counts as a finished run. If they are a "
+                f"Rows of {listed(several[:1])} differ in tokens, and each counts as a finished run. If they are a "
                 "history, whose rate had not fallen yet, give the last row of every run."
             )
         return list(runs)
@@ -351,13 +354,13 @@ def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
     for field, name in chosen.items():
         value: Any = line.get(name)
         # pandas has not-a-number for none; as a loss it is divergence, or a gap
-        if _is_none(value) and (field != "loss" or value is None or str(value).strip().lower() != "nan"):
+        if is_none(value) and (field != "loss" or value is None or str(value).strip().lower() != "nan"):
             continue
         if field in ("rule", "seed", "run", "state", "decay"):
             whole = isinstance(value, float) and value.is_integer()  # pandas makes numbers real in a column with gaps
             fields[field] = str(int(value) if whole else value).strip()
             continue
-        size = _number_of(value, name, number, field in _SIZES)
+        size = number_of(value, name, number, field in _SIZES)
         if field == "loss":
             size = size if math.isfinite(size) else math.inf
         elif field != "step" and not 0 < size < math.inf:
@@ -379,172 +382,3 @@ def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
     if "steps" in fields and ("batch" in fields or not {"batch", "sequences"} & {*chosen}):
         fields["tokens"] = fields["steps"] * fields.get("batch", 1)
     return LoggedRun(**fields)
-
-
-# ---- A log as a table: one flat dict for each row, from any of its forms.
-
-
-Line = dict[str, Any]
-
-
-def _is_none(value: Any) -> bool:
-    """Whether a cell holds nothing, or not-a-number, as pandas writes it."""
-    return value is None or value != value or str(value).strip() in (*_NONE, "nan", "NaN")
-
-
-_NONE = ("", "<NA>", "NaT", "NA", "N/A", "None", "null", "-")  # as texts: nothing, also what pandas has for it
-_SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, beside the wall time
-_SETTING = re.compile(r"([A-Za-z][\w.]*)=([^,;/\s]+?)(?=$|[,;/\s]|_[A-Za-z_.]+=)")  # in the name of a run
-
-
-def _table(rows: Any) -> list[Line]:
-    """The rows as flat dicts."""
-    table = [_flat(line) for line in _lines(rows)]
-    if not table:
-        raise InputError("the log has no rows. Give one row for each run.")
-    scalars = _scalars(table) or table
-    return _pivoted(scalars) if set(_SCALARS) <= {name.lower() for name in scalars[0]} else table
-
-
-def _number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
-    """The number in a column of this name, in the row of this number, in the unit of the name."""
-    unit = _UNIT.search(name) if whole else None
-    try:
-        return as_number(value, whole and not unit) * (_SCALES[unit[1][0].lower()] if unit else 1.0)
-    except (TypeError, ValueError) as error:
-        hint = f" {error}" if isinstance(error, InputError) else ""
-        raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.{hint}") from None
-
-
-def _is_number(value: str) -> bool:
-    try:
-        as_number(value)
-    except ValueError:
-        return False
-    return True
-
-
-def as_number(value: Any, whole: bool = False) -> float:
-    """A number as people write it: 1.3B, 4e12, 2^-8, 3 x 10^-4, 3,25; of whole numbers also 1,000,000.
-
-    Raises:
-        ValueError, TypeError: for anything else, and for a whole number of which a mark may be a decimal.
-    """
-    text = value.strip() if isinstance(value, str) else ""
-    if whole and re.fullmatch(r"[1-9]\d{0,2}(\.\d{3}|,\d{3}\s*[kmbt])", text, re.IGNORECASE):
-        raise InputError("It may be read in two ways. Write it without a mark of thousands.")
-    if whole and re.fullmatch(r"[1-9]\d{0,2}((,\d{3})+|(\.\d{3})+|([ ']\d{3})+)", text):
-        return float(re.sub(r"\D", "", text))
-    if power := re.fullmatch(r"(?:([\d.]+)\s*[x*]\s*)?(\d+)\s*(?:\^|\*\*)\s*([+-]?\d+)", text):
-        return float(power[1] or 1) * float(power[2]) ** int(power[3])
-    if short := re.fullmatch(r"([+-]?\d*[.,]?\d+(?:e[+-]?\d+)?)\s*([kmbt]?)", text, re.IGNORECASE):
-        return float(short[1].replace(",", ".")) * (_SCALES[short[2].lower()] if short[2] else 1.0)
-    return float(value)
-
-
-def _lines(rows: Any) -> list[Mapping[str, Any]]:
-    if isinstance(rows, str | os.PathLike):
-        return _csv(os.fspath(rows))
-    if hasattr(rows, "to_dicts"):  # polars
-        rows = rows.to_dicts()
-    elif hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas
-        rows = rows.to_dict("records")
-    lines = check_several("rows", rows, "dicts, or a DataFrame, or the path of a CSV")
-    for line in lines:
-        if not isinstance(line, Mapping):
-            raise InputTypeError(f"rows must be dicts, one for each run; got {type(line).__name__} among them.")
-    return lines
-
-
-def _csv(path: str) -> list[Mapping[str, Any]]:
-    """The rows of a file, whose fields end with what the header has most of: tabs, semicolons or commas."""
-    try:
-        with open(path, "rb") as raw:
-            encoding = "utf-16" if raw.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # of Excel's texts
-        with open(path, newline="", encoding=encoding) as file:
-            header = re.sub('"[^"]*"', "", file.readline())
-            file.seek(0)
-            reader = csv.DictReader(file, strict=True, delimiter=max(",;\t", key=header.count))
-            lines, names = list(reader), Counter(reader.fieldnames or ())
-    except OSError as error:
-        raise OSError(f"the log must be a CSV file; there is none at {path!r}: {error.strerror}.") from None
-    except (csv.Error, ValueError) as error:
-        raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
-    if twice := [name for name, count in names.items() if name and count > 1]:
-        raise InputError(f"the log {path!r} has several columns {_listed(twice)}. Give each a name of its own.")
-    for number, line in enumerate(lines, 2):
-        if None in line or None in line.values():
-            raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")
-    return lines  # type: ignore[return-value]
-
-
-def _flat(line: Mapping[Any, Any], prefix: str = "") -> Line:
-    """Dicts within a row become columns ``config.lr``."""
-    flat = Line()
-    for name, value in line.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
-
-
-def _scalars(table: Sequence[Line]) -> list[Line]:
-    """The rows of W&B's chart, a column per run and metric such as "width=64 - loss" beside its least and most, as
-    TensorBoard's scalars; empty for other tables."""
-    axis, *names = table[0]
-    return [
-        dict(zip(_SCALARS, (run, tag, line[axis], line[name]), strict=True))
-        for name in names
-        if f"{name}__MIN" in names
-        for run, _, tag in [name.rpartition(" - ")]
-        for line in table
-        if str(line[name]).strip() not in _NONE
-    ]
-
-
-def _pivoted(table: Sequence[Line]) -> list[Line]:
-    """TensorBoard's scalars (run, tag, step, value) as a row for each run: the last value of every tag, and what the
-    name of the run says, such as ``width=64,lr=0.01``."""
-    runs, reached = dict[str, Line](), dict[tuple[str, str], float]()
-    for number, line in enumerate(table, 1):
-        values = {name.lower(): value for name, value in line.items()}
-        run, tag, step, value = (values[name] for name in _SCALARS)
-        row = runs.setdefault(str(run), {"run": run} | dict(_SETTING.findall(str(run))))
-        place, at = (str(run), str(tag)), _number_of(step, "step", number)
-        if at >= reached.get(place, -math.inf):
-            reached[place], row[str(tag)] = at, value
-    return list(runs.values())
-
-
-# ---- Of a log with several learning rates at each size, the runs of one ----------------------------------------------
-
-BEST = "best"
-
-
-def at_rate(
-    runs: Sequence[LoggedRun], variables: Sequence[str], rate: float | str | None
-) -> tuple[list[LoggedRun], list[str]]:
-    """The runs of a rate, or of the best one of each size, and a note on the choice; all of them where it is None.
-
-    Raises:
-        ValueError: for a rate that no run has.
-    """
-    if rate is None:
-        return list(runs), []
-    tried = sorted({run.lr for run in runs if run.lr is not None})
-    shown = ", ".join(f"{known:g}" for known in tried) or "not in the log"
-    if rate != BEST or not tried:
-        try:
-            wanted = float(rate)  # the shell gives a text
-        except ValueError:
-            wanted = math.nan
-        kept = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
-        if not kept:
-            raise InputError(f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {shown}.")
-        return kept, []
-    losses = dict[tuple[float, ...], dict[float | None, list[float]]]()
-    sizes = [tuple(getattr(run, name) for name in variables) for run in runs]
-    for size, run in zip(sizes, runs, strict=True):
-        losses.setdefault(size, {}).setdefault(run.lr, []).append(math.inf if run.loss is None else run.loss)
-    best = {size: min(own, key=lambda lr: fmean(own[lr])) for size, own in losses.items()}
-    ends = sum(lr in (tried[0], tried[-1]) for lr in best.values())
-    note = f"Of each size the runs at its best rate count, of {shown}; at {ends} of {len(best)} it is an end of them."
-    return [run for size, run in zip(sizes, runs, strict=True) if run.lr == best[size]], [note]

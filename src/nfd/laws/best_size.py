@@ -1,0 +1,190 @@
+"""The best width and depth for a budget: what networks cost at a size, and where the law of the loss is lowest.
+
+With a law ``floor + a / n + b / L`` the best size is where ``a / n + b / L`` is least within the budget. Where all is
+spent on matrices, ``n^2 L``, and were sizes real numbers, ``a / n = 2 b / L`` there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nfd.core.checks import check_choice, check_real
+from nfd.core.errors import InputError
+from nfd.core.estimates import Interval
+from nfd.laws.loss_law import Law
+
+# ---- What a network costs at a size, counted at several sizes.
+
+
+_PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
+_UNITS = {"parameters": r"(?:PARAM(?:ETER)?S?)?", "flops": r"(?:FLOPS?)?"}
+_EXAMPLES = {"parameters": "'2M' or 2_000_000", "flops": "'3 TFLOP' or 3e12"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``, whole numbers, of one
+    resource; widths n are multiples of ``multiple``."""
+
+    constant: int
+    per_width: int
+    per_layer: int
+    per_matrix: int
+    per_square: int = 0
+    per_block: int = 0
+    multiple: int = 1
+
+    def at(self, width: int, depth: int) -> int:
+        """The cost of a size."""
+        n, L = width, depth
+        of_block = self.per_block + self.per_layer * n + self.per_matrix * n * n
+        return self.constant + self.per_width * n + self.per_square * n * n + of_block * L
+
+    def widest(self, depth: int, budget: int) -> int:
+        """The largest width within the budget, exactly; 0 if there is none."""
+        square = self.per_square + self.per_matrix * depth
+        linear = self.per_width + self.per_layer * depth
+        room = max(0, budget - self.constant - self.per_block * depth)
+        if square:
+            n = (math.isqrt(linear * linear + 4 * square * room) - linear) // (2 * square)
+        else:
+            n = room // linear if linear else 0
+        return n - n % self.multiple
+
+    def deepest(self, width: int, budget: int) -> int:
+        """The largest depth within the budget, exactly; 0 if there is none."""
+        return max(0, (budget - self.at(width, 0)) // (self.at(width, 1) - self.at(width, 0)))
+
+
+def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | None:
+    """The cost that has these values at these sizes (width, depth), exactly; None where no such cost has them, and
+    where there are too few sizes to know."""
+    n0 = min(n for n, _ in counts)
+    L0 = min(L for _, L in counts)
+    units = [1, n0, n0 * L0, n0 * n0 * L0, n0 * n0, L0]
+    rows = [[1, n, n * L, n * n * L, n * n, L] for n, L in counts]
+    scaled = np.array(rows, dtype=float) / units
+    if np.linalg.matrix_rank(scaled) < len(units):
+        return None
+    values = np.linalg.lstsq(scaled, np.array([*counts.values()], dtype=float), rcond=None)[0] / units
+    cost = replace(Cost(*map(round, values.tolist())), multiple=multiple)
+    is_exact = all(cost.at(*size) == count for size, count in counts.items())
+    return cost if is_exact else None
+
+
+def amount(resource: str, budget: str | float) -> int:
+    """A budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"`` or a number."""
+    check_choice("resource", resource, _UNITS)
+    if not isinstance(budget, str):
+        return int(check_real("budget", budget, least=1.0))
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*", budget.upper())
+    value = float(match[1]) * 10.0 ** _PREFIXES[match[2]] if match else 0.0
+    if not 1 <= value < math.inf:
+        raise InputError(f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}.")
+    return round(value)
+
+
+# ---- the best size
+
+
+_CANDIDATES = 1000  # widths, and depths: all whole numbers up to some hundreds, beyond that 2 % apart at most
+
+
+@dataclass(frozen=True)
+class BestSize:
+    """The best size for a budget, what it costs, the loss the law predicts there, whether it lies inside of what was
+    fitted, and what else to know."""
+
+    width: int
+    depth: int
+    cost: int
+    predicted: Interval
+    inside: bool
+    note: str
+
+    def __str__(self) -> str:
+        return f"width {self.width:,} and depth {self.depth:,}: loss {self.predicted.unsigned}. {self.note}".strip()
+
+
+def best_size(law: Law, cost: Cost, most: int) -> BestSize:
+    """The width and depth of least ``a / n + b / L`` that cost no more than ``most``; widths are multiples of
+    ``cost.multiple``.
+
+    By the values of a and b, which decide where networks are large: other powers and second order are left out of the
+    choice. An axis whose term is not positive, or lost in its noise, stays at the smallest size fitted; a note says so.
+    A law that may not be extrapolated is searched only where it was fitted. Tokens are the most of the fit.
+
+    Raises:
+        ValueError: for a budget that buys no size, and where the losses tell of neither axis whether it pays.
+    """
+    n0, L0 = map(int, law.smallest[:2])
+    n1, L1 = map(int, law.largest[:2])
+    a, b = law.terms["a"], law.terms["b"]
+    grows_wide = pays(a)
+    grows_deep = pays(b)
+    if not grows_wide and not grows_deep and max(a.high, b.high) > 0:
+        raise InputError(
+            f"the losses do not tell which size is best: neither more width (a = {a}) nor more depth (b = {b}) lowers "
+            f"them significantly. Train more seeds, or width {2 * n1} and depth {2 * L1}."
+        )
+    if law.good and grows_wide:
+        n0 = cost.multiple
+    if law.good and grows_deep:
+        L0 = 1
+    if cost.at(n0, L0) > most:
+        raise InputError(
+            f"budget must pay for width {n0} and depth {L0}, which cost {cost.at(n0, L0):,}; got {most:,}. Raise it."
+        )
+
+    def widest(L: int) -> int:
+        n = cost.widest(L, most) if grows_wide else n0
+        return n if law.good else min(n, n1)
+
+    def deepest(n: int) -> int:
+        L = cost.deepest(n, most) if grows_deep else L0
+        return L if law.good else min(L, L1)
+
+    def above_floor(size: tuple[int, int]) -> float:
+        return max(a.value, 0.0) / size[0] + max(b.value, 0.0) / size[1]
+
+    k = cost.multiple
+    widths = {k * round(n / k) for n in np.geomspace(n0, widest(L0), _CANDIDATES).tolist()}
+    depths = {round(L) for L in np.geomspace(L0, deepest(n0), _CANDIDATES).tolist()}
+    sizes = [(n, deepest(n)) for n in widths] + [(widest(L), L) for L in depths]
+    n, L = min((size for size in sizes if size[0] >= n0 and size[1] >= L0), key=above_floor)
+    beyond = _beyond(law, n, L)
+    note = " ".join([*_about(law), *beyond])
+    return BestSize(n, L, cost.at(n, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
+
+
+def pays(term: Interval) -> bool:
+    """Whether growing along the axis of this term lowers the loss: by its value, beyond half a standard error."""
+    return term.value > 0.5 * term.stderr
+
+
+def _about(law: Law) -> list[str]:
+    """What the law says of the axes that do not pay."""
+    notes = [] if law.good else [law.note]
+    for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
+        term = law.terms[symbol]
+        if not pays(term):
+            says = "raises the loss" if term.high < 0 else "does not pay significantly"
+            notes.append(f"More {name} {says} ({symbol} = {term}): the smallest fitted, {start:g}, was kept.")
+        elif not term.low > 0:
+            notes.append(f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to be sure.")
+    return notes
+
+
+def _beyond(law: Law, *sizes: float) -> list[str]:
+    """Which of these sizes lie outside of what was fitted."""
+    fitted = zip(law.variables, sizes, law.smallest, law.largest, strict=False)
+    return [
+        f"{name.capitalize()} {size:.6g} lies outside of what was fitted, {least:.6g}..{most:.6g}: train it to be sure."
+        for name, size, least, most in fitted
+        if not least <= size <= most
+    ]

@@ -1,0 +1,173 @@
+"""The losses of a table of runs by their size: what ``nfd.fit_scaling_law`` and ``nfd.fit_ladder`` fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from nfd.core.errors import InputError
+from nfd.laws.logs import Field, Log, LoggedRun, read_log
+
+BEST = "best"
+_SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
+Rungs = dict[tuple[float, ...], list[LoggedRun]]  # runs by their size
+
+
+@dataclass(frozen=True)
+class LossRuns:
+    """Runs by their size, and how they were read.
+
+    Attributes:
+        variables: what a size is made of.
+        rungs: the runs of each size, ascending, in the order of their seeds.
+        about: a description of the log.
+        score: the kind of the losses.
+        notes: which runs were left out, and why.
+    """
+
+    variables: tuple[str, ...]
+    rungs: Rungs
+    about: str
+    score: str
+    notes: tuple[str, ...]
+
+    @property
+    def losses(self) -> dict[tuple[float, ...], list[float]]:
+        """The losses of every size."""
+        return {size: [run.loss for run in rung if run.loss is not None] for size, rung in self.rungs.items()}
+
+    @property
+    def share_seeds(self) -> bool:
+        """Whether all sizes were trained from the same named seeds."""
+        seeds = {tuple(run.seed for run in rung) for rung in self.rungs.values()}
+        return len(seeds) == 1 and None not in next(iter(seeds))
+
+    @property
+    def counts(self) -> dict[tuple[int, int], int]:
+        """Numbers of parameters by width and depth, as far as the log says them."""
+        counts = dict[tuple[int, int], int]()
+        for rung in self.rungs.values():
+            for run in rung:
+                if run.width and run.depth and run.parameters:
+                    counts[run.width, run.depth] = round(run.parameters)
+        return counts
+
+
+def read_sizes(rows: Any, columns: Mapping[str, str | None] | None) -> Log:
+    """Read a log for its losses and sizes."""
+    return read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
+
+
+def varying_sizes(log: Log) -> list[str]:
+    """The sizes that differ between runs; ValueError where none does."""
+    varying = list[str]()
+    for name in _SIZES:
+        values = {getattr(run, name) for run in log.runs} - {None}
+        if len(values) > 1:
+            varying.append(name)
+    if not varying:
+        raise InputError(
+            f"runs must differ in width, depth, parameters or tokens; none of them varies in {log.recognised} Name "
+            "their columns by columns=."
+        )
+    return varying
+
+
+def variables_of(log: Log) -> tuple[str, ...]:
+    """The sizes that a law of the loss is in, by what varies.
+
+    Parameters stand for width and depth where tokens vary, too, or where both grow together.
+    """
+    varying = varying_sizes(log)
+    shape: list[str] = [name for name in ("width", "depth") if name in varying]
+    grow_together = len(shape) == 2 and _grow_together(log)
+    with_tokens = "tokens" in varying and not log.in_steps
+    if "parameters" in varying and (not shape or grow_together or with_tokens):
+        shape = ["parameters"]
+    return (*shape, "tokens") if "tokens" in varying else tuple(shape)
+
+
+def _grow_together(log: Log) -> bool:
+    """Whether the terms of width and depth cannot be told apart in these runs."""
+    inverse = np.array([[1.0, 1 / run.width, 1 / run.depth] for run in log.runs if run.width and run.depth])
+    return bool(np.linalg.matrix_rank(inverse, tol=1e-6) < 3)
+
+
+def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) -> LossRuns:
+    """Take the runs of a log that count: those of a rate, or of the best one, that have every size.
+
+    Raises:
+        ValueError: for a rate that no run has, and where runs of one size differ in their rate or rule.
+    """
+    runs = [run for run in log.runs if all(getattr(run, name) is not None for name in variables)]
+    lacking = len(log.runs) - len(runs)
+    notes = list(log.notes)
+    if rate is not None:
+        runs = _at_rate(runs, variables, rate, notes)
+    if lacking:
+        notes.append(f"{lacking} rows that lack a size were left out.")
+    return LossRuns(variables, _rungs(runs, variables), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
+
+
+def _rungs(runs: Sequence[LoggedRun], variables: tuple[str, ...]) -> Rungs:
+    """Group runs by size, in the order of their seeds; ValueError where they differ in their rate or rule."""
+    rungs = Rungs()
+    for run in sorted(runs, key=lambda run: (run.seed or "", run.loss or 0.0)):
+        rungs.setdefault(_size(run, variables), []).append(run)
+    for name in ("lr", "rule"):
+        for size, rung in rungs.items():
+            values = {getattr(run, name) for run in rung}
+            if len(values) > 1:
+                raise InputError(
+                    f"the runs of {' x '.join(variables)} = {' x '.join(f'{x:g}' for x in size)} differ in {name}: "
+                    f"{', '.join(sorted(map(str, values)))}. Give the rows of one {name} at "
+                    "each size, or rate='best', in the shell --rate best, for those of the best rate."
+                )
+    return dict(sorted(rungs.items()))
+
+
+def _size(run: LoggedRun, variables: Sequence[str]) -> tuple[float, ...]:
+    return tuple(getattr(run, name) for name in variables)
+
+
+def _at_rate(
+    runs: Sequence[LoggedRun], variables: Sequence[str], rate: float | str, notes: list[str]
+) -> list[LoggedRun]:
+    """The runs of a rate, or of the best one of each size, and a note on that choice."""
+    rates = sorted({run.lr for run in runs if run.lr is not None})
+    listed = ", ".join(f"{tried:g}" for tried in rates) or "not in the log"
+    if rate == BEST and rates:
+        return _at_best_rates(runs, variables, rates, listed, notes)
+    try:
+        wanted = float(rate)  # the shell gives a text
+    except ValueError:
+        wanted = math.nan
+    kept = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
+    if not kept:
+        raise InputError(f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {listed}.")
+    return kept
+
+
+def _at_best_rates(
+    runs: Sequence[LoggedRun], variables: Sequence[str], rates: Sequence[float], listed: str, notes: list[str]
+) -> list[LoggedRun]:
+    """At each size the runs of the rate with the lowest mean loss."""
+    losses = dict[tuple[float, ...], dict[float | None, list[float]]]()
+    for run in runs:
+        loss = math.inf if run.loss is None else run.loss
+        losses.setdefault(_size(run, variables), {}).setdefault(run.lr, []).append(loss)
+
+    best = dict[tuple[float, ...], float | None]()
+    for size, by_rate in losses.items():
+        means = {lr: fmean(of_seeds) for lr, of_seeds in by_rate.items()}
+        best[size] = min(means, key=means.__getitem__)
+    ends = sum(lr in (rates[0], rates[-1]) for lr in best.values())
+    notes.append(
+        f"Of each size the runs at its best rate count, of {listed}; at {ends} of {len(best)} it is an end of them."
+    )
+    return [run for run in runs if run.lr == best[_size(run, variables)]]

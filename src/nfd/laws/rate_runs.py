@@ -1,0 +1,156 @@
+"""``nfd.fit_rate_law``: the law of the best learning rate from a table of runs that differ in it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nfd.core.errors import InputError
+from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
+from nfd.laws.rate_law import REFERENCE, Cell, Prior, RateLaw, law_of_cells
+
+
+def fit_rate_law(
+    rows: Any,
+    *,
+    columns: Mapping[str, str | None] | None = None,
+    prior: str | os.PathLike[str] | None = "sweeps",
+) -> RateLaw:
+    """Fit the law of the best learning rate over parameters, tokens and batch to your logged runs.
+
+    Runs that differ in the rate alone make a cell; losses of seeds are averaged. Cells in which the best run is at an
+    end of its rates count with what they say: on which side the best rate lies. ``notes`` name them.
+
+    Example::
+
+        rows = [
+            {"parameters": N, "tokens": 1e9, "batch": 2.5e5, "lr": 2.0**k}
+            | {"loss": 3 * (1 + 0.003 * (k + 9 + 0.5 * math.log2(N / 1e8)) ** 2)}
+            for N in (1e8, 2e8, 4e8)
+            for k in range(-13, -6)
+        ]
+        law = nfd.fit_rate_law(rows)
+        print(law.at(parameters=1e9, tokens=1e9, batch=2.5e5))
+
+    Args:
+        rows, columns: as for ``nfd.fit_transfer``. The batch is in tokens. Parameters that the table does not have are
+            counted as 12 width^2 depth; a table of width and depth alone is for ``nfd.fit_transfer``.
+        prior: of the exponents: ``"sweeps"``, what public sweeps say; None; or the path of a file.
+
+    Returns:
+        A ``RateLaw``: ``.at(...)``, ``.exponents``, ``.critical_batch(tokens)``, ``.table`` and ``.notes``. A plan
+        takes it as ``law=``.
+
+    Raises:
+        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read, or have no parameters and one
+            number of tokens and batch.
+    """
+    log = read_log(rows, columns, ("lr", "loss"), RATE_FIELDS)
+    if "parameters" not in log.columns and not needs_rate_law(log):
+        raise InputError(
+            "a law of the rate needs parameters, or runs in which tokens or batch vary. For best rates over width and "
+            f"depth use nfd.fit_transfer. {log.recognised}"
+        )
+    return law_of_log(log, prior)
+
+
+def law_of_log(log: Log, prior: str | os.PathLike[str] | None) -> RateLaw:
+    """Fit the law to the runs of a log, with notes on how it was read."""
+    settings = _settings(log)
+    cells = list[Cell]()
+    for setting, losses in settings.items():
+        cell = _cell(setting.place, losses)
+        if cell is not None:
+            cells.append(cell)
+    if not cells:
+        raise InputError("a law needs runs that differ in the rate alone; no two rows agree in all but lr and seed.")
+
+    notes = [*log.notes, *_about_cells(cells, settings), *_about_columns(log, settings)]
+    widths = {setting.width for setting in settings}
+    is_of_one_width = len(widths) == 1 and None not in widths
+    trusted = Prior.read(prior)
+    if prior == "sweeps" and _parameters_vary(settings) and is_of_one_width:
+        trusted = trusted.of_one_width
+        notes.append(f"All runs have width {widths.pop()}: the best rate is expected to follow parameters less.")
+    law = law_of_cells(cells, trusted)
+    return replace(law, about=f"A log of {log.recognised}", score=log.columns["loss"], notes=tuple(notes))
+
+
+# ---- cells
+
+
+class _Setting(NamedTuple):
+    """What the runs of a cell have in common; ``place`` is parameters, tokens and batch."""
+
+    place: tuple[float, float, float]
+    width: int | None
+    depth: int | None
+    decay: str | None
+
+
+Losses = dict[float, list[float]]  # by rate
+
+
+def _settings(log: Log) -> dict[_Setting, Losses]:
+    """Collect the losses at every rate, by what runs have in common; infinite: diverged."""
+    settings = dict[_Setting, Losses]()
+    for run in log.runs:
+        parameters = run.parameters or 12.0 * (run.width or 1) ** 2 * (run.depth or 1)
+        tokens = None if log.in_steps else run.tokens
+        place = (parameters, tokens or REFERENCE["tokens"], run.batch or REFERENCE["batch"])
+        loss = math.inf if run.loss is None else run.loss
+        if loss <= 0:
+            raise InputError(f"losses must be above 0, as rises are shares of the lowest; got {loss:g}.")
+        setting = _Setting(place, run.width, run.depth, run.decay)
+        settings.setdefault(setting, {}).setdefault(run.lr or 0.0, []).append(loss)
+    return settings
+
+
+def _cell(place: Sequence[float], runs: Mapping[float, Sequence[float]]) -> Cell | None:
+    """Average the losses of seeds; None where there is one rate, or every run diverged."""
+    rates = sorted(runs)
+    losses = np.array([float(np.mean(runs[rate])) for rate in rates])
+    if len(rates) < 2 or not np.isfinite(losses).any():
+        return None
+    return Cell(np.log2(np.array(place) / [*REFERENCE.values()]), np.log2(rates), losses)
+
+
+def _parameters_vary(settings: Collection[_Setting]) -> bool:
+    return len({setting.place[0] for setting in settings}) > 1
+
+
+# ---- notes
+
+
+def _about_cells(cells: Sequence[Cell], settings: Collection[_Setting]) -> Iterator[str]:
+    """Say which cells were left out, which show only on which side the best rate lies, and their decays."""
+    if len(cells) < len(settings):
+        yield f"{len(settings) - len(cells)} of {len(settings)} cells have one rate, or diverged at all: left out."
+    for side, end in (("lower", 0), ("higher", -1)):
+        at_end = sum(cell.best == cell.log2_rates[end] for cell in cells)
+        if at_end:
+            yield f"In {at_end} of {len(cells)} cells the best run is at an end of its rates: add {side} rates."
+    decays = {setting.decay for setting in settings}
+    if len(decays) > 1:
+        named = ", ".join(sorted("none said" if decay is None else decay for decay in decays))
+        yield f"Runs of weight decays {named} are kept apart, in cells of their own; the law has one rate for all."
+
+
+def _about_columns(log: Log, settings: Collection[_Setting]) -> Iterator[str]:
+    """Say what was assumed of a batch that the table lacks, and what stands for the size."""
+    if "batch" not in log.columns:
+        assumed = f"{REFERENCE['batch']:,.0f} tokens"
+        yield f"The table has no batch: {assumed} are assumed, and what another batch changes is not in the runs."
+    if "parameters" not in log.columns:
+        if "width" in log.columns or "depth" in log.columns:
+            yield "Parameters are counted as 12 width^2 depth."
+        return
+    shapes = {(setting.width, setting.depth) for setting in settings}
+    if len(shapes) > 1:
+        alike = "" if _parameters_vary(settings) else ", which are the same in all runs"
+        yield f"The law's size is parameters{alike}: width and depth only keep cells apart."

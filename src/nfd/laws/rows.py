@@ -1,0 +1,198 @@
+"""A table of runs as flat rows, from any of its forms: dicts, a DataFrame, a CSV, charts of W&B and TensorBoard.
+
+Also the numbers in it, as people write them: ``1.3B``, ``2^-8``, ``3,25``.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nfd.core.checks import check_several
+from nfd.core.errors import InputError, InputTypeError
+
+Line = dict[str, Any]  # one row: values by the names of their columns
+
+# Texts that stand for nothing, also those that pandas writes for it.
+_NONE = ("", "<NA>", "NaT", "NA", "N/A", "None", "null", "-")
+_SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, beside the wall time
+_SETTING = re.compile(r"([A-Za-z][\w.]*)=([^,;/\s]+?)(?=$|[,;/\s]|_[A-Za-z_.]+=)")  # in the name of a run
+# The unit of a size, at the end of the name of its column.
+_UNIT = re.compile(r"[(\[_ ](?:in[_ ])?((?i:thousand|million|billion|trillion)|(?<=[(\[])[kmbt]|[KMBT])s?[)\]]?\s*$")
+_SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_SHOWN = 30  # columns in a message
+
+
+def table_of(rows: Any) -> list[Line]:
+    """Read rows in any form as flat dicts."""
+    table = [_flat(line) for line in _lines(rows)]
+    if not table:
+        raise InputError("the log has no rows. Give one row for each run.")
+    scalars = _scalars(table) or table
+    names = {name.lower() for name in scalars[0]}
+    return _pivoted(scalars) if set(_SCALARS) <= names else table
+
+
+def listed(names: Sequence[str]) -> str:
+    """Quote the names of columns for a message; of very many the first."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+# ---- numbers as people write them
+
+
+def is_none(value: Any) -> bool:
+    """Whether a cell holds nothing, or not-a-number, as pandas writes it."""
+    is_nan = value != value
+    return value is None or is_nan or str(value).strip() in (*_NONE, "nan", "NaN")
+
+
+def is_number(value: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        as_number(value)
+    except ValueError:
+        return False
+    return True
+
+
+def without_unit(name: str) -> str:
+    """The name of a column without the unit at its end."""
+    return _UNIT.sub("", name)
+
+
+def number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
+    """Read a number in the unit that the name of its column says.
+
+    Args:
+        value: what the cell holds.
+        name: of its column.
+        number: of its row, for a message.
+        whole: whether it is a size, which has units and marks of thousands.
+    """
+    unit = _UNIT.search(name) if whole else None
+    scale = _SCALES[unit[1][0].lower()] if unit else 1.0
+    try:
+        return scale * as_number(value, whole and not unit)
+    except (TypeError, ValueError) as error:
+        hint = f" {error}" if isinstance(error, InputError) else ""
+        raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.{hint}") from None
+
+
+def as_number(value: Any, whole: bool = False) -> float:
+    """Read a number as people write it: 1.3B, 4e12, 2^-8, 3 x 10^-4, 3,25; of whole numbers also 1,000,000.
+
+    Raises:
+        ValueError, TypeError: for anything else, and for a whole number of which a mark may be a decimal.
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if whole and re.fullmatch(r"[1-9]\d{0,2}(\.\d{3}|,\d{3}\s*[kmbt])", text, re.IGNORECASE):
+        raise InputError("It may be read in two ways. Write it without a mark of thousands.")
+    if whole and re.fullmatch(r"[1-9]\d{0,2}((,\d{3})+|(\.\d{3})+|([ ']\d{3})+)", text):
+        return float(re.sub(r"\D", "", text))
+
+    power = re.fullmatch(r"(?:([\d.]+)\s*[x*]\s*)?(\d+)\s*(?:\^|\*\*)\s*([+-]?\d+)", text)
+    if power:
+        return float(power[1] or 1) * float(power[2]) ** int(power[3])
+
+    short = re.fullmatch(r"([+-]?\d*[.,]?\d+(?:e[+-]?\d+)?)\s*([kmbt]?)", text, re.IGNORECASE)
+    if short:
+        scale = _SCALES[short[2].lower()] if short[2] else 1.0
+        return float(short[1].replace(",", ".")) * scale
+    return float(value)
+
+
+# ---- forms of a table
+
+
+def _lines(rows: Any) -> list[Mapping[str, Any]]:
+    """The rows of a file, a DataFrame or a list of dicts."""
+    if isinstance(rows, str | os.PathLike):
+        return _csv(os.fspath(rows))
+    if hasattr(rows, "to_dicts"):  # polars
+        rows = rows.to_dicts()
+    elif hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas
+        rows = rows.to_dict("records")
+    lines = check_several("rows", rows, "dicts, or a DataFrame, or the path of a CSV")
+    for line in lines:
+        if not isinstance(line, Mapping):
+            raise InputTypeError(f"rows must be dicts, one for each run; got {type(line).__name__} among them.")
+    return lines
+
+
+def _csv(path: str) -> list[Mapping[str, Any]]:
+    """The rows of a file, whose fields end with what the header has most of: tabs, semicolons or commas."""
+    try:
+        with open(path, "rb") as raw:
+            is_utf_16 = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")  # Excel's texts
+        with open(path, newline="", encoding="utf-16" if is_utf_16 else "utf-8-sig") as file:
+            header = re.sub('"[^"]*"', "", file.readline())
+            file.seek(0)
+            reader = csv.DictReader(file, strict=True, delimiter=max(",;\t", key=header.count))
+            lines = list(reader)
+            counts = Counter(reader.fieldnames or ())
+    except OSError as error:
+        raise OSError(f"the log must be a CSV file; there is none at {path!r}: {error.strerror}.") from None
+    except (csv.Error, ValueError) as error:
+        raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
+
+    repeated = [name for name, count in counts.items() if name and count > 1]
+    if repeated:
+        raise InputError(f"the log {path!r} has several columns {listed(repeated)}. Give each a name of its own.")
+    for number, line in enumerate(lines, 2):
+        if None in line or None in line.values():
+            raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")
+    return lines  # type: ignore[return-value]
+
+
+def _flat(line: Mapping[Any, Any], prefix: str = "") -> Line:
+    """Dicts within a row become columns ``config.lr``."""
+    flat = Line()
+    for name, value in line.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _scalars(table: Sequence[Line]) -> list[Line]:
+    """The rows of W&B's chart as TensorBoard's scalars; empty for other tables.
+
+    Such a chart has a column for each run and metric, such as "width=64 - loss", beside its least and most.
+    """
+    axis, *names = table[0]
+    scalars = list[Line]()
+    for name in names:
+        if f"{name}__MIN" not in names:
+            continue
+        run, _, tag = name.rpartition(" - ")
+        for line in table:
+            if str(line[name]).strip() not in _NONE:
+                scalars.append({"run": run, "tag": tag, "step": line[axis], "value": line[name]})
+    return scalars
+
+
+def _pivoted(table: Sequence[Line]) -> list[Line]:
+    """TensorBoard's scalars as a row for each run: the last value of every tag, and the settings in the run's name.
+
+    Settings are as in ``width=64,lr=0.01``.
+    """
+    runs = dict[str, Line]()
+    last_steps = dict[tuple[str, str], float]()
+    for number, line in enumerate(table, 1):
+        cells = {name.lower(): value for name, value in line.items()}
+        run, tag, step, value = (cells[name] for name in _SCALARS)
+        row = runs.setdefault(str(run), {"run": run} | dict(_SETTING.findall(str(run))))
+        place = (str(run), str(tag))
+        at = number_of(step, "step", number)
+        if at >= last_steps.get(place, -math.inf):
+            last_steps[place] = at
+            row[str(tag)] = value
+    return list(runs.values())
