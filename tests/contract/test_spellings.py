@@ -127,6 +127,23 @@ CONSTANTS: dict[str, Way] = {
     "addcmul value": lambda b, h, z: torch.addcmul(h, b.down(z), torch.ones(1), value=1 / b.depth),
     "addcmul tensor": lambda b, h, z: torch.addcmul(h, b.share, b.down(z)),
     "addcdiv": lambda b, h, z: torch.addcdiv(h, b.down(z), torch.tensor(float(b.depth))),
+    "stack and sum": lambda b, h, z: torch.stack([h, b.down(z) / b.depth]).sum(0),
+    "stack of three": lambda b, h, z: torch.stack([b.down(z) / b.depth, h, torch.zeros_like(h)], -1).sum(-1),
+    "stack and mean": lambda b, h, z: 2 * torch.stack([h, b.down(z) / b.depth]).mean(0),
+    "built-in sum": lambda b, h, z: sum([h, b.down(z) / b.depth]),
+    "index_add": lambda b, h, z: h.index_add(1, torch.arange(6), b.down(z), alpha=1 / b.depth),
+    "scatter_add": lambda b, h, z: h.scatter_add(1, torch.arange(6)[:, None].expand_as(h), b.down(z) / b.depth),
+    "index_put": lambda b, h, z: h.index_put((torch.arange(3),), b.down(z) / b.depth, accumulate=True),
+    "some tokens": lambda b, h, z: torch.slice_scatter(h, h[:, 2:] + b.down(z)[:, 2:] / b.depth, 1, 2),
+    "where of streams": lambda b, h, z: torch.where(torch.arange(6)[:, None] > 1, h + b.down(z) / b.depth, h),
+    "rows of a stack": lambda b, h, z: torch.stack([x + b.down(y) / b.depth for x, y in zip(h, z, strict=True)]),
+    "mul": lambda b, h, z: h + b.down(z).mul(1 / b.depth),
+    "lerp of streams": lambda b, h, z: torch.lerp(h, h + b.down(z), 1 / b.depth),
+    "lerp of streams tensor": lambda b, h, z: torch.lerp(h, h + b.down(z), b.share),
+    "twice the stream": lambda b, h, z: 2 * h - h + b.down(z) / b.depth,
+    "there and back": lambda b, h, z: (h / b.depth + b.down(z) / b.depth**2) * b.depth,
+    "halves": lambda b, h, z: (h + h + 2 * b.down(z) / b.depth) / 2,
+    "einsum of three": lambda b, h, z: h + torch.einsum("btn,mn,->btm", z, b.down.weight, b.share),
     "addmm": lambda b, h, z: torch.addmm(h[0], z[0], b.down.weight.t(), alpha=1 / b.depth)[None],
     "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), alpha=1 / b.depth),
     "baddbmm of zeros": lambda b, h, z: (
@@ -160,6 +177,21 @@ def test_a_constant_is_seen_however_it_is_written(way: str) -> None:
 def test_residual_sums_that_are_written_as_one_product_are_seen() -> None:
     one, two = planned(adds=CONSTANTS["addmm"], sample=IDS[:1]), planned(sample=IDS[:1])
     assert not differing(one, two)
+
+
+STREAMS_THAT_FADE: dict[str, Way] = {
+    "mean": lambda b, h, z: torch.stack([h, b.down(z)]).mean(0),
+    "lerp": lambda b, h, z: torch.lerp(h, b.down(z), 0.5),
+    "root of a half": lambda b, h, z: (h + b.down(z)) * 0.5**0.5,
+    "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), beta=0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", STREAMS_THAT_FADE)
+def test_a_stream_that_constants_multiply_at_every_block_has_no_limit_of_depth(way: str) -> None:
+    with pytest.raises(ValueError, match=r"multiplied by numbers other than 1.*rule='mup'"):
+        planned(adds=STREAMS_THAT_FADE[way])
+    assert planned("mup", adds=STREAMS_THAT_FADE[way]).roles["blocks.1.down.weight"] == "hidden"
 
 
 def test_a_constant_that_is_the_same_at_every_size_changes_nothing() -> None:
@@ -745,3 +777,104 @@ def test_shared_blocks_are_named_where_none_are_found_and_refused_where_no_limit
     with pytest.raises(ValueError, match=r"'blocks.0' is applied again and again.*optimizer='adamw'"):
         planned(make=Shared, optimizer="sgd")
     assert planned("mup", make=Shared, optimizer="sgd").depth == 1
+
+
+# ---- learned numbers on the stream ---------------------------------------------------------------
+
+
+class Mixing(Language):
+    """A stream to which ``mixes(model, k, h, states)`` is done before block k; ``states``: after each block."""
+
+    def __init__(self, width: int, depth: int, mixes: Way, kept: float = 1.0, first: float = 0.0) -> None:
+        super().__init__(width, depth, adds=lambda block, h, z: h + block.down(z))
+        self.kept, self.first = nn.Parameter(torch.full((depth,), kept)), nn.Parameter(torch.full((depth,), first))
+        self.skips = nn.Parameter(torch.ones(depth // 2))
+        self.pairs = nn.Parameter(torch.tensor([[kept, first]]).repeat(depth, 1))
+        self.one, self.channels = nn.Parameter(torch.tensor(kept)), nn.Parameter(torch.full((depth, width), kept))
+        self.mixes = mixes
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = functional.rms_norm(self.embed(ids), (self.final.normalized_shape[0],))
+        states = [h]
+        for k, block in enumerate(self.blocks):
+            h = block(self.mixes(self, k, h, states))
+            states.append(h)
+        return self.reads(self.final(h), self.w)
+
+
+def back(model: Any, k: int, states: list[Tensor]) -> Tensor:
+    """The state to which block k of the second half goes back."""
+    return states[len(model.blocks) - k]
+
+
+def is_late(model: Any, k: int) -> bool:
+    return 2 * k >= len(model.blocks)
+
+
+def skip_of(model: Any, k: int) -> Tensor:
+    number: Tensor = model.skips[k - len(model.blocks) // 2]
+    return number
+
+
+NUMBERS: dict[str, tuple[Way, dict[str, str]]] = {
+    "nanochat": (lambda m, k, h, s: m.kept[k] * h + m.first[k] * s[0], {"kept": "skip", "first": "outer"}),
+    "addcmul": (lambda m, k, h, s: torch.addcmul(h * m.kept[k], m.first[k], s[0]), {"kept": "skip", "first": "outer"}),
+    "pairs": (lambda m, k, h, s: m.pairs[k, 0] * h + m.pairs[k, 1] * s[0], {"pairs": "skip"}),
+    "for each feature": (lambda m, k, h, s: m.channels[k] * h, {"channels": "skip"}),
+    "one for all": (lambda m, k, h, s: h * m.one, {"one": "skip"}),
+    "U-net": (lambda m, k, h, s: h + skip_of(m, k) * back(m, k, s) if is_late(m, k) else h, {"skips": "outer"}),
+    "U-net by addcmul": (
+        lambda m, k, h, s: torch.addcmul(h, skip_of(m, k), back(m, k, s)) if is_late(m, k) else h,
+        {"skips": "outer"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", NUMBERS)
+def test_learned_numbers_on_the_stream_move_as_one_over_the_depth(way: str) -> None:
+    """L of them, each moved by d, multiply the stream by (1 + d)^L; what they add to it has the factor of a branch."""
+    mixes, roles = NUMBERS[way]
+    given = {name: "vector" for name in ("kept", "first", "skips", "pairs", "one", "channels") if name not in roles}
+    plan = planned(make=Mixing, mixes=mixes, roles=given)
+    for name, role in roles.items():
+        assert plan.roles[name] == role
+        assert numbers(plan, name)[:2] == pytest.approx((1 if role == "skip" else 1 / 4, 1 / 4)), name
+    without = planned(adds=lambda block, h, z: h + block.down(z))
+    assert not differing(plan, without)
+    if way != "one for all":
+        by_gradients = planned(make=Mixing, mixes=mixes, roles=given, optimizer="sgd")
+        assert by_gradients.rate(next(iter(roles))) == pytest.approx(1 if way == "for each feature" else 1 / 4)
+    other = planned("mup", make=Mixing, mixes=mixes, roles=given)
+    assert all(numbers(other, name)[:2] == pytest.approx((1, 1)) for name in roles)
+
+
+def test_numbers_that_add_an_earlier_stream_begin_smaller_in_a_deeper_model() -> None:
+    given = dict.fromkeys(("skips", "pairs", "one", "channels"), "vector")
+    plan = planned(make=Mixing, mixes=NUMBERS["nanochat"][0], first=0.2, roles=given)
+    assert plan.constant("first") == pytest.approx(0.05)
+    assert plan.constant("kept") == 1
+    given = dict.fromkeys(("kept", "first", "pairs", "one", "channels"), "vector")
+    model = Mixing(64, 8, NUMBERS["U-net"][0])
+    plan = planned(make=Mixing, mixes=NUMBERS["U-net"][0], roles=given)
+    assert plan.apply_(model, seed=0).skips.tolist() == pytest.approx([0.25] * 4)
+
+
+def test_numbers_on_the_stream_that_no_rule_scales_are_refused() -> None:
+    given = dict.fromkeys(("skips", "pairs", "one", "channels"), "vector")
+    with pytest.raises(ValueError, match=r"multiplied by 'kept', which are not all 1 at first"):
+        planned(make=Mixing, mixes=NUMBERS["nanochat"][0], kept=0.9, roles=given)
+    with pytest.raises(ValueError, match=r"first: adds an earlier part.*rule='complete-p'"):
+        planned("depth-mup", make=Mixing, mixes=NUMBERS["nanochat"][0], first=0.2, roles=given)
+    given = dict.fromkeys(("skips", "kept", "first", "one", "channels"), "vector")
+    with pytest.raises(ValueError, match=r"pairs: it multiplies the stream, and what is added.*two tensors"):
+        planned(make=Mixing, mixes=NUMBERS["pairs"][0], first=0.2, roles=given)
+    given = dict.fromkeys(("skips", "kept", "first", "pairs", "channels"), "vector")
+    with pytest.raises(ValueError, match=r"'one' multiplies the stream at every block.*a number for each block"):
+        planned(make=Mixing, mixes=NUMBERS["one for all"][0], optimizer="sgd", roles=given)
+
+
+def test_a_number_that_acts_once_is_no_number_of_depth() -> None:
+    given = dict.fromkeys(("skips", "kept", "first", "pairs", "channels"), "vector")
+    once = planned(make=Mixing, mixes=lambda m, k, h, s: m.one * h if k == 1 else h, roles=given)
+    assert once.roles["one"] == "vector"
+    assert once.rate("one") == 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import permutations
@@ -16,11 +16,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from nfd.scaling.model import numberless
+
 _PRODUCT = re.compile(r"(Add|Badd)?(mm|bmm|mv)|Dot|Cdist|EuclideanDist|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE)
 _NORM = re.compile(r"(?!.*(Vector|Matrix|Weight)Norm).+Norm.*")  # of data: the size of a vector normalises nothing
 _LOOKUPS = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather")
 _LINEAR = ("IndexAdd", "ScatterAdd")  # though autograd keeps what they add
 _ENTRYWISE = ("Mul", "Div")
+_FACTORS = (("self", "tensor1"), ("other", "tensor2"))  # under which names autograd keeps those of a product of entries
 _CLIPS = ("Relu", "Threshold")  # they pass their own output on unchanged, so that an empty branch changes nothing
 
 
@@ -104,6 +107,7 @@ def operations(outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Co
         names: of the parameters, by id; other leaves are data.
         matrices: the names of those that their modules apply as matrices.
     """
+    outputs = [*outputs]
     nodes, stack = dict[Node, None](), [output.grad_fn for output in outputs]
     while stack:
         node = stack.pop()
@@ -120,7 +124,18 @@ def operations(outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Co
             given = tuple(ran[-1] if i is _PART else cast("Operation | None", i) for i in of_part)
             ran.append(_operation(part, node, given, scales, len(ran), names, matrices))
         made[node] = ran[-1]
-    return ran
+    return _reached(ran, [made[output.grad_fn] for output in outputs if output.grad_fn is not None])
+
+
+def _reached(ran: Sequence[Operation], ends: Iterable[Operation]) -> list[Operation]:
+    """The operations that have a part in these, in order; without those that others are read in place of."""
+    seen = set(ends)
+    ahead = [*seen]
+    while ahead:
+        new = {i for i in ahead.pop().operands if i not in seen}
+        seen |= new
+        ahead.extend(new)
+    return [operation for operation in ran if operation in seen]
 
 
 def _operation(
@@ -176,7 +191,36 @@ def _parts(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> list[
     if name == "Lerp" and (len(inputs) < 3 or inputs[2] is None):
         weight = _size(node, "weight")
         return [("Add", inputs[:2], None if weight is None else (abs(1 - weight), weight))]
+    if name == "IndexAdd":
+        return [(name, inputs, (1.0, _size(node, "alpha")))]
+    if name == "IndexPut" and _saved(node, "accumulate"):
+        return [("IndexPutSum", inputs, (1.0, 1.0))]
+    if name in ("Sum", "Mean") and inputs[0] is not None and inputs[0].name == "Stack":
+        return _summed_stack(name, node, inputs[0]) or [(name, inputs, None)]
     return [(name, inputs, None)]
+
+
+def _summed_stack(name: str, node: Node, stack: Operation) -> list[_Part]:
+    """The sum or mean over what was stacked, as the sums of two that it is; none where it goes over other entries."""
+    shape = _saved(node, "self_sym_sizes")
+    dims = {_dimension(d, len(shape)) for d in _saved(node, "dim") or ()}
+    if dims != {_dimension(stack.node._saved_dim, len(shape))}:
+        return []
+    first, *others = stack.inputs
+    parts: list[_Part] = []
+    summed: Any = first
+    for other in others:
+        parts.append(("Add", (summed, other), (1.0, 1.0)))
+        summed = _PART
+    if name == "Mean" or not parts:
+        parts.append(("Mul", (summed, None), (1 / len(stack.inputs) if name == "Mean" else 1.0, None)))
+    return parts
+
+
+def _dimension(dim: int, count: int) -> int:
+    """A dimension from the front. PyTorch keeps negative ones as unsigned numbers of 64 bits."""
+    signed = dim - 2**64 if dim >= 2**63 else dim
+    return signed % count if count else 0
 
 
 def _acted_on(name: str, inputs: tuple[Operation | None, ...], matrices: Collection[str]) -> frozenset[int]:
@@ -228,7 +272,7 @@ def _entrywise_scales(
     for k, other in ((0, 1), (1, 0)):
         if inputs[k] is None or not _is_constant(inputs[other]) or (name == "Div" and k == 1):
             continue
-        number = _size(node, *(("self", "tensor1") if other == 0 else ("other", "tensor2")))
+        number = _size(node, *_FACTORS[other])
         if number is None:
             kept = _saved(node, "self" if other == 0 else "other")
             scales[k] = 1.0 if is_linear and not isinstance(kept, Tensor) else None
@@ -386,19 +430,29 @@ def scaled_parameter(operation: Operation) -> Operation | None:
 # ---- Residual streams.
 #
 # A sum ``x + f(x)`` is residual where one summand, the branch, is computed from the other, or from where the other's
-# stream starts: wherever the skip stands, in a block, in its parent or in a loop. A stream is what such sums and
-# rearrangements pass on unchanged; a norm, a matrix or a factor on it ends it and starts another.
+# stream starts: wherever the skip stands, in a block, in its parent or in a loop. A stream is what such sums,
+# rearrangements and numbers pass on; a norm or a matrix on it ends it and starts another. Numbers that multiply it
+# change its level. Where all blocks stand on one level they add to one stream, as in ``(2 h + 2 y) / 2``.
+
+_SUMS = ("Add", "Sub", "IndexAdd", "ScatterAdd", "IndexPutSum")
 
 
 @dataclass(frozen=True)
 class Branch:
-    """What a residual sum adds to its stream: ``end``, computed by ``inside`` from ``start``, the operation at which
-    the stream starts; ``reading`` are those inside that are computed from the stream, and so no keys or values of
-    another. ``inside`` is in order and has the parameters. ``share`` is what the sum itself multiplies the end by, as
-    ``torch.add(x, y, alpha=share)`` does.
+    """What a residual sum adds to its stream.
 
-    The sum may stand on a side way of the stream, which another sum, ``within``, only reads, as y in
-    ``y = x + f(x)``, ``x + W y``."""
+    Attributes:
+        start: the operation at which the stream starts.
+        end: the summand, computed by ``inside`` from the stream.
+        inside: all that computes the end, in order, with the parameters.
+        reading: those inside that are computed from the stream, and so are no keys or values of another.
+        share: what the sum itself multiplies the end by, as ``torch.add(x, y, alpha=share)`` does, over what the
+            stream is multiplied by between where the branch reads it and the sum.
+        within: another sum, whose branch reads the side way of the stream on which this sum stands, as y in
+            ``y = x + f(x)``, ``x + W y``.
+        level: what the stream is multiplied by from its start to the sum.
+        scaled: the operation that last changed the level.
+    """
 
     start: Operation
     end: Operation
@@ -406,74 +460,206 @@ class Branch:
     reading: frozenset[Operation]
     share: float = 1.0
     within: Operation | None = None
+    level: float = 1.0
+    scaled: Operation | None = None
 
 
-def branches_of(operations: Sequence[Operation]) -> dict[Operation, Branch]:
-    """The branches of all residual sums, by the sum, in order; without those that start inside of other branches."""
-    starts: dict[Operation, Operation] = {}
+class Streams(NamedTuple):
+    """The branches of all residual sums, by the sum, in order, without those that start inside of other branches; and
+    the parameters that multiply a stream between its sums, again and again."""
+
+    branches: dict[Operation, Branch]
+    skips: frozenset[str]
+
+
+class _Place(NamedTuple):
+    """Where on a stream an operation stands: the start of the stream, what the stream is multiplied by since, the last
+    operation that changed that, and the operations before on the stream."""
+
+    start: Operation
+    level: float = 1.0
+    scaled: Operation | None = None
+    before: tuple[Operation, ...] = ()
+
+
+Places = dict[Operation, _Place]
+
+
+def streams_of(operations: Sequence[Operation]) -> Streams:
+    """All residual streams of one forward pass."""
+    places: Places = {}
     branches: dict[Operation, Branch] = {}
-    ways: dict[Operation, Operation] = {}  # from an operation on a stream to the one before it
     for operation in operations:
-        starts[operation] = operation
-        data = operation.data
-        if operation.name in ("Add", "Sub") and len(data) == 2:
-            for skip, end in (data, data[::-1]):
-                if operation.scale(skip) != 1:
-                    continue
-                branch = _branch(starts, starts[skip], end, operation.scale(end))
-                # a stream inside of a branch starts there; else it goes past it, and the sum is no step of a stream
-                if branch and all(branches[o].start in branch.reading for o in branch.reading if o in branches):
-                    branches[operation] = branch
-                    starts[operation] = branch.start
-                    ways[operation] = skip
-                    break
-        elif len(data) == 1 and (operation.scale(data[0]) == 1 or operation.name in _CLIPS):
-            starts[operation] = starts[data[0]]
-            ways[operation] = data[0]
+        places[operation] = _Place(operation)
+        if operation.name in _SUMS and len(operation.data) == 2:
+            _sum_up(operation, places, branches)
+        elif operation.data and all(places[i].start is places[operation.data[0]].start for i in operation.data):
+            places[operation] = _passed(operation, places)
     nested = {o for branch in branches.values() for o in branch.reading if o in branches}
-    aside = _sums_aside(branches, ways)
-    return {sum_: replace(branch, within=aside.get(sum_)) for sum_, branch in branches.items() if sum_ not in nested}
+    aside = _sums_aside(branches, places)
+    outermost = {sum_: branch for sum_, branch in branches.items() if sum_ not in nested}
+    of_model = {sum_: replace(branch, within=aside.get(sum_)) for sum_, branch in outermost.items()}
+    return Streams(of_model, _skips(branches, places))
 
 
-def _sums_aside(
-    branches: Mapping[Operation, Branch], ways: Mapping[Operation, Operation]
-) -> dict[Operation, Operation]:
+def _passed(operation: Operation, places: Places) -> _Place:
+    """The place of an operation whose data all stand on one stream: on it, or at the start of another."""
+    first = places[operation.data[0]]
+    scales = {operation.scale(i) for i in operation.data}
+    if operation.name in _CLIPS:
+        scales = {1.0}
+    if scales == {None} and len(operation.data) == 1:
+        scales = {learned_number(operation)}
+    scale = scales.pop()
+    is_one = not scales and all(math.isclose(places[i].level, first.level) for i in operation.data)
+    if not scale or not is_one:
+        return _Place(operation)
+    return _Place(first.start, first.level * scale, first.scaled if scale == 1 else operation, operation.data)
+
+
+def learned_number(operation: Operation, *, is_zero: bool = False) -> float | None:
+    """The size of the parameter that an operation multiplies data by, where all its entries have this size; else
+    None, as where all are 0, unless that is allowed."""
+    if operation.name != "Mul" or not operation.weights or not operation.data or operation.norm_size is not None:
+        return None
+    names = _FACTORS[0 if operation.inputs[0] in operation.weights else 1]
+    if is_zero:
+        values = next((v for v in (_saved(operation.node, name) for name in names) if isinstance(v, Tensor)), None)
+        if values is not None and not values.is_meta and not values.any():
+            return 0.0
+    return _size(operation.node, *names)
+
+
+def _sum_up(operation: Operation, places: Places, branches: dict[Operation, Branch]) -> None:
+    """Find the place of a sum, and the branch that it adds where it is a residual one."""
+    first, second = operation.data
+    if places[first].start is places[second].start:
+        added = _learned_skip(first, second, places)
+        if added is None:
+            _join(operation, places, branches)
+            return
+        places[added] = _Place(added)
+    for skip, end in ((first, second), (second, first)):
+        scale, share = operation.scale(skip), operation.scale(end)
+        if not scale:
+            continue
+        start, level, scaled, _ = places[skip]
+        branch = _branch(places, start, end)
+        # A stream inside of a branch starts there; else it goes past it, and the sum is no step of a stream.
+        if branch and all(branches[o].start in branch.reading for o in branch.reading if o in branches):
+            level *= scale
+            scaled = scaled if scale == 1 else operation
+            share = (share or 1.0) * branch.level / level
+            branches[operation] = replace(branch, share=share, level=level, scaled=scaled)
+            places[operation] = _Place(start, level, scaled, (skip,))
+            return
+
+
+def _learned_skip(first: Operation, second: Operation, places: Places) -> Operation | None:
+    """The one of two summands that is an earlier part of their stream times a learned number, which so is a branch."""
+    for end, other in ((second, first), (first, second)):
+        if learned_number(end) is None:
+            continue
+        (earlier,) = end.data
+        current = other.data[0] if learned_number(other) is not None else other
+        if earlier in _way_back(current, places):
+            return end
+    return None
+
+
+def _join(operation: Operation, places: Places, branches: dict[Operation, Branch]) -> None:
+    """Find the place of a sum of two parts of one stream, such as ``torch.lerp(h, h + y, t)``; what only one of them
+    has is added with its share."""
+    levels = {i: places[i].level * (operation.scale(i) or 0.0) for i in operation.data}
+    first, second = operation.data
+    level = levels[first]
+    if first is not second:
+        level += -levels[second] if operation.name == "Sub" else levels[second]
+    if level <= 0 or math.isclose(level, 0, abs_tol=1e-6):
+        return
+    ways = {i: set(_way_back(i, places)) for i in operation.data}
+    for part, other in ((first, second), (second, first)):
+        for sum_ in ways[part] - ways[other]:
+            if sum_ in branches:
+                branch = branches[sum_]
+                branches[sum_] = replace(branch, share=branch.share * levels[part] / level)
+    is_same = math.isclose(level, places[first].level)
+    scaled = places[first].scaled if is_same else operation
+    places[operation] = _Place(places[first].start, level, scaled, operation.data)
+
+
+def _way_back(operation: Operation, places: Places) -> Iterator[Operation]:
+    """An operation and those before it on its stream."""
+    seen = {operation}
+    ahead = [operation]
+    while ahead:
+        current = ahead.pop()
+        yield current
+        new = [before for before in places[current].before if before not in seen]
+        seen.update(new)
+        ahead.extend(new)
+
+
+def _skips(branches: Mapping[Operation, Branch], places: Places) -> frozenset[str]:
+    """The parameters that multiply a stream again and again, of which one at least stands between two residual sums."""
+    counts = Counter[str]()
+    names = dict[str, set[str]]()
+    between = set[str]()
+    on_streams = set[Operation]()
+    for sum_ in branches:
+        if sum_ not in on_streams:
+            on_streams.update(_way_back(sum_, places))
+    for operation in on_streams:
+        if learned_number(operation) is None:
+            continue
+        follows_sum = any(o in branches for o in _way_back(operation, places))
+        for parameter in (p for weight in operation.weights for p in parameters_of(weight)):
+            name = cast(str, parameter.tensor)
+            kind = numberless(name)
+            counts[kind] += 1
+            names.setdefault(kind, set()).add(name)
+            between |= {kind} if follows_sum else set()
+    return frozenset(name for kind in between if counts[kind] > 1 for name in names[kind])
+
+
+def _sums_aside(branches: Mapping[Operation, Branch], places: Places) -> dict[Operation, Operation]:
     """The residual sums on side ways of a stream, and the sum whose branch reads the side way."""
     aside: dict[Operation, Operation] = {}
     for sum_, branch in branches.items():
-        passed = set[Operation]()
-        current: Operation | None = sum_
-        while current is not None:
-            passed.add(current)
-            current = ways.get(current)
+        passed = set(_way_back(sum_, places))
         for operation in branch.reading:
             for read in operation.operands:
-                current = read if read in ways and read not in branch.reading else None
-                while current is not None and current not in passed:
-                    if current in branches:
+                if not places[read].before or read in branch.reading or read in passed:
+                    continue
+                for current in _way_back(read, places):
+                    if current in branches and current not in passed:
                         aside.setdefault(current, sum_)
-                    current = ways.get(current)
     return aside
 
 
-def _branch(
-    starts: Mapping[Operation, Operation], start: Operation, end: Operation, share: float | None
-) -> Branch | None:
-    """What lies between a stream and ``end``; None where that is not computed from the stream by parameters."""
-    found, stack = set[Operation](), [end]
+def _branch(places: Places, start: Operation, end: Operation) -> Branch | None:
+    """What lies between a stream and ``end``, with the level that it reads; None where that is not computed from the
+    stream by parameters."""
+    found = set[Operation]()
+    stack = [end]
     while stack:
         operation = stack.pop()
         is_earlier = operation.order < start.order and not operation.of_parameters
-        if operation not in found and not is_earlier and starts[operation] is not start:
+        if operation not in found and not is_earlier and places[operation].start is not start:
             found.add(operation)
             stack.extend(operation.operands)
-    inside, reading = sorted(found, key=lambda o: o.order), set[Operation]()
+    inside = sorted(found, key=lambda o: o.order)
+    reading = set[Operation]()
+    level = 1.0
     for operation in inside:
-        if any(i in reading or starts[i] is start for i in operation.operands):
+        read = [i for i in operation.operands if places[i].start is start]
+        if read:
+            level = places[read[-1]].level
+        if read or any(i in reading for i in operation.operands):
             reading.add(operation)
-    # without parameters it is a sum of rearranged data, such as a pair of shifted streams
+    # Without parameters it is a sum of rearranged data, such as a pair of shifted streams.
     is_branch = end in reading and any(o.tensor is not None for o in inside)
-    return Branch(start, end, tuple(inside), frozenset(reading), share or 1.0) if is_branch else None
+    return Branch(start, end, tuple(inside), frozenset(reading), level=level) if is_branch else None
 
 
 # ---- What writes a stream: the last parameters that the end of a branch is linear in, such that the branch scales with
@@ -589,7 +775,7 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
                 continue
             for leaf in parameters_of(weight):
                 name, p = cast(str, leaf.tensor), leaf.node.variable
-                fans: Fans | None = ((), tuple(range(p.dim())))
+                fans: Fans | None = ((), _dimensions_in(p, weight))
                 if is_applied or _makes_logits(operation, weight):
                     fans = _summed_over(p, operation, place)
                 elif sum_ is not None:
@@ -600,6 +786,15 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
                     (summed if fans[0] else entrywise).setdefault(name, {})[fans] = None
     known = {name: fans for name, fans in entrywise.items() if name not in unknown} | summed
     return {name: tuple(fans) for name, fans in known.items()}
+
+
+def _dimensions_in(p: Tensor, weight: Operation) -> tuple[int, ...]:
+    """The dimensions of a parameter that what is made of it has: of a row that is taken from a table, the last."""
+    count = math.prod(_shape_of(weight))
+    parts = (tuple(range(first, p.dim())) for first in range(p.dim() + 1))
+    is_part = count < p.numel()
+    trailing = (dims for dims in parts if math.prod(p.shape[k] for k in dims) == count)
+    return next(trailing, tuple(range(p.dim()))) if is_part else tuple(range(p.dim()))
 
 
 def _makes_logits(operation: Operation, operand: Operation) -> bool:
@@ -688,10 +883,8 @@ def _sum_of_weights(operation: Operation, users: Users) -> _Sum | None:
 def _dims_of(reduction: Operation, summed: Operation) -> _Sum | None:
     """The dimensions that a sum, a mean or a norm takes together."""
     shape = _shape_of(summed)
-    every = range(len(shape))
-    # PyTorch keeps negative dimensions as unsigned numbers of 64 bits.
-    dims = [d - 2**64 if d >= 2**63 else d for d in _saved(reduction.node, "dim") or every]
-    places = frozenset(every[d] for d in dims)
+    dims = _saved(reduction.node, "dim") or range(len(shape))
+    places = frozenset(_dimension(d, len(shape)) for d in dims)
     count = math.prod(shape[k] for k in places)
     return _Sum(places, shape, 1 / count if reduction.name == "Mean" else 1.0, reduction)
 
