@@ -878,3 +878,74 @@ def test_a_number_that_acts_once_is_no_number_of_depth() -> None:
     once = planned(make=Mixing, mixes=lambda m, k, h, s: m.one * h if k == 1 else h, roles=given)
     assert once.roles["one"] == "vector"
     assert once.rate("one") == 1
+
+
+# ---- products of data with data ------------------------------------------------------------------
+
+
+class Products(nn.Module):
+    """Rows of a table, of which each is compared with each, ``compare(x)``, before a network reads what comes of it."""
+
+    def __init__(self, width: int, depth: int, compare: Way) -> None:
+        super().__init__()
+        self.embed, self.compare = nn.Embedding(SYMBOLS, width), compare
+        self.first, self.last = nn.Linear(36, width), nn.Linear(width, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(self.compare(self.embed(ids)).flatten(1))))
+
+
+PRODUCTS: dict[str, tuple[Way, float]] = {
+    "over n": (lambda x: x @ x.mT / x.shape[-1], 1),
+    "over the root": (lambda x: x @ x.mT / x.shape[-1] ** 0.5, 1 / 2),
+    "unscaled": (lambda x: x @ x.mT, 1 / 4),
+    "einsum over n": (lambda x: torch.einsum("bin,bjn->bij", x, x) / x.shape[-1], 1),
+    "cosines": (lambda x: unit(x) @ unit(x).mT, 1),
+    "cosines over the root": (lambda x: unit(x) @ unit(x).mT / x.shape[-1] ** 0.5, 2),
+    "rms_norm over n": (lambda x: (lambda y: y @ y.mT)(functional.rms_norm(x, x.shape[-1:])) / x.shape[-1], 1),
+    "mean": (lambda x: torch.softmax(x, -1) @ x.mT, 1),
+}
+
+
+@pytest.mark.parametrize("way", PRODUCTS)
+def test_what_reads_products_has_the_factor_of_their_number(way: str) -> None:
+    """A sum of n products is of order n once these fit each other; a mean is of order one."""
+    compare, factor = PRODUCTS[way]
+    plan = planned("mup", make=Products, compare=compare)
+    assert numbers(plan, "first.weight")[:2] == pytest.approx((factor, factor))
+
+
+class Cosines(nn.Module):
+    """Attention of two heads that grow: ``compare(q)`` is done to queries and keys, a learned number multiplies."""
+
+    def __init__(self, width: int, compare: Way, by_logits: bool) -> None:
+        super().__init__()
+        self.norm, self.tau = nn.LayerNorm(width), nn.Parameter(torch.tensor(5.0))
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.compare, self.by_logits = compare, by_logits
+
+    def forward(self, h: Tensor) -> Tensor:
+        y = self.norm(h)
+        q, k, v = (part(y).unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k = self.compare(q), self.compare(k)
+        logits = self.tau * (q @ k.mT) if self.by_logits else self.tau * q @ k.mT
+        return h + self.o((torch.softmax(logits, -1) @ v).transpose(1, 2).flatten(2))
+
+
+def of_cosines(compare: Way, by_logits: bool) -> nfd.Plan:
+    class Model(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, 0)
+            self.blocks = nn.ModuleList(Cosines(width, compare, by_logits) for _ in range(depth))
+
+    return planned(make=Model)
+
+
+@pytest.mark.parametrize("by_logits", [True, False])
+def test_cosines_of_growing_heads_are_of_order_one(by_logits: bool) -> None:
+    plan = of_cosines(unit, by_logits)
+    assert numbers(plan, "blocks.1.tau")[:2] == pytest.approx((1, 1))
+    assert not any("heads grow" in note for note in plan.notes)
+    root = of_cosines(lambda x: x / x.shape[-1] ** 0.25, by_logits)
+    (note,) = [note for note in root.notes if "heads grow" in note]
+    assert "are 2 times as large" in note

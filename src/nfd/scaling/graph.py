@@ -1086,7 +1086,7 @@ def _before(operation: Operation, of_pass: _Pass) -> _Before:
     data = operation.data[0] if operation.data else None
     while data is not None and data.norm_size is None:
         if len(data.data) != 1:
-            return _Before(last, None)
+            return _Before(every * _products(data, of_pass) if is_last else last, None)
         before = data.data[0]
         constant = of_pass.constant(data, before)
         is_gain = data.name in _ENTRYWISE and bool(data.gains)
@@ -1100,6 +1100,45 @@ def _before(operation: Operation, of_pass: _Pass) -> _Before:
         return _Before(last, None)
     every *= cast(float, data.norm_size)
     return _Before(every, every)
+
+
+def _products(operation: Operation, of_pass: _Pass) -> float:
+    """The size of the products of data with data that an operation sums, once these fit each other: their number, times
+    the sizes that norms give them. 1 for other operations, and for means such as those of attention."""
+    kept = _KEPT.get(operation.name, ())
+    places = [place for place in kept if place is not None]
+    if len(operation.data) != 2 or operation.weights or len(places) != 2:
+        return 1.0
+    name, summed, _ = places[0]
+    values = _saved(operation.node, name)
+    if not isinstance(values, Tensor) or any(_is_mean(data) for data in operation.data):
+        return 1.0
+    size = float(values.shape[summed])
+    for data in operation.data:
+        size *= _since_norm(data, of_pass)
+    return size
+
+
+def _is_mean(operation: Operation) -> bool:
+    """Whether entries of data are weights of a mean, as a softmax makes them."""
+    while operation.is_linear and len(operation.data) == 1:
+        (operation,) = operation.data
+    return "Softmax" in operation.name
+
+
+def _since_norm(data: Operation, of_pass: _Pass) -> float:
+    """What data are multiplied by since a norm, with its size; 1 where there is none."""
+    every = 1.0
+    while data.norm_size is None:
+        if len(data.data) != 1:
+            return 1.0
+        (before,) = data.data
+        constant = of_pass.constant(data, before)
+        if constant is None and not (data.name in _ENTRYWISE and data.gains):
+            return 1.0
+        every *= 1.0 if constant is None else constant
+        data = before
+    return every * data.norm_size
 
 
 def _constant_of(weight: Operation) -> float:
@@ -1235,24 +1274,42 @@ def logits_of(ran: Sequence[Operation]) -> dict[str, Logits]:
         for maker, is_query in ((keys, False), (queries, True)):
             logits = Logits(seen[0], is_query, maker.inside, queries.factor * keys.factor, seen[1])
             found |= dict.fromkeys(maker.matrices, logits)
+            found |= {name: logits._replace(is_query=False, inside=inside) for name, inside in maker.gains.items()}
     return found
 
 
 class _Maker(NamedTuple):
-    """The matrix of queries or keys, the constants behind it, and those that are a factor of it: one of fused queries,
-    keys and values has those alone that all three have."""
+    """What makes queries or keys.
+
+    Attributes:
+        matrices: the names of their matrix and bias.
+        factor: the constants after it, with the size that a norm gives.
+        inside: the constants that are a factor of the matrix, which those behind a norm are not. One of fused queries,
+            keys and values has those alone that all three have.
+        gains: the gains behind a norm, and all that the model multiplies since the norm, which is their factor.
+    """
 
     matrices: list[str]
     factor: float
     inside: float
+    gains: Mapping[str, float]
 
 
 def _made_by(operation: Operation, users: Users) -> _Maker:
     """What makes queries or keys, before heads, rotations and norms of them."""
     factor = 1.0
     inside = 1.0
+    since_norm: list[str] = []
+    gains: dict[str, float] = {}
     while not operation.applies_weights and operation.data:
         before = operation.data[0]
+        if operation.norm_size is not None:
+            factor *= operation.norm_size
+            inside = 1.0
+            gains |= dict.fromkeys(since_norm, factor)
+            since_norm = []
+        elif operation.name in _ENTRYWISE:
+            since_norm += [cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)]
         if len(operation.operands) == 1:
             scale = operation.scale(before) or 1.0
             factor *= scale
@@ -1261,7 +1318,7 @@ def _made_by(operation: Operation, users: Users) -> _Maker:
             inside = 1.0
         operation = before
     matrices = [cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)]
-    return _Maker(matrices, factor, inside)
+    return _Maker(matrices, factor, inside, gains)
 
 
 def _fused(attention: Operation) -> tuple[int, float] | None:
@@ -1284,7 +1341,8 @@ def _before_softmax(product: Operation, users: Mapping[Operation, Sequence[Opera
         (user,) = users[operation]
         if "Softmax" in user.name:
             return size, scale
-        constant = user.scale(operation)
+        is_temperature = user.name == "Mul" and bool(user.gains) and len(user.data) == 1
+        constant = 1.0 if is_temperature else user.scale(operation)
         if constant is None:
             return None
         scale *= constant
