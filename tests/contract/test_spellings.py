@@ -949,3 +949,65 @@ def test_cosines_of_growing_heads_are_of_order_one(by_logits: bool) -> None:
     root = of_cosines(lambda x: x / x.shape[-1] ** 0.25, by_logits)
     (note,) = [note for note in root.notes if "heads grow" in note]
     assert "are 2 times as large" in note
+
+
+# ---- low-rank products of parameters -------------------------------------------------------------
+
+
+class LowRank(nn.Module):
+    """A block of two thin matrices, A [n, r] and B [r, n]: ``adds(block, h, x)`` for normalised x."""
+
+    def __init__(self, width: int, depth: int, rank: int, adds: Way) -> None:
+        super().__init__()
+        self.norm, self.rank, self.depth, self.adds = nn.LayerNorm(width), rank, depth, adds
+        self.A = nn.Parameter(torch.randn(width, rank) / width**0.5)
+        self.B = nn.Parameter(torch.randn(rank, width) / rank**0.5)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.adds(self, h, self.norm(h))
+
+
+def of_rank(rank: Callable[[int], int], adds: Way, rule: str) -> nfd.Plan:
+    class Model(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, 0)
+            self.blocks = nn.ModuleList(LowRank(width, depth, rank(width), adds) for _ in range(depth))
+
+    return planned(rule, make=Model)
+
+
+def in_turn(block: Any, h: Tensor, x: Tensor) -> Tensor:
+    """The two matrices one after the other, as two layers are."""
+    y: Tensor = x @ block.A @ block.B
+    return h + y / block.rank / block.depth
+
+
+LOW_RANK: dict[str, Way] = {
+    "product": lambda b, h, x: h + x @ (b.A @ b.B) / b.rank / b.depth,
+    "linear": lambda b, h, x: h + functional.linear(x, (b.A @ b.B).t()) / b.rank / b.depth,
+    "linear turned": lambda b, h, x: h + functional.linear(x, b.B.t() @ b.A.t()) / b.rank / b.depth,
+    "over r first": lambda b, h, x: h + x @ (b.A @ b.B / b.rank) / b.depth,
+    "einsum": lambda b, h, x: h + x @ torch.einsum("nr,rm->nm", b.A, b.B) / b.rank / b.depth,
+    "einsum of three": lambda b, h, x: h + torch.einsum("btn,nr,rm->btm", x, b.A, b.B) / b.rank / b.depth,
+    "bmm": lambda b, h, x: h + torch.bmm(x, torch.bmm(b.A[None], b.B[None]).expand(len(x), -1, -1)) / b.rank / b.depth,
+}
+
+
+@pytest.mark.parametrize("rule", ["mup", "complete-p"])
+@pytest.mark.parametrize("rank", [lambda width: 4, lambda width: width // 4, lambda width: width])
+@pytest.mark.parametrize("way", LOW_RANK)
+def test_a_product_of_two_parameters_is_planned_as_two_layers(way: str, rank: Callable[[int], int], rule: str) -> None:
+    plan, layers = of_rank(rank, LOW_RANK[way], rule), of_rank(rank, in_turn, rule)
+    assert not differing(plan, layers)
+
+
+def test_the_factor_that_acts_first_reads_and_the_last_one_writes() -> None:
+    def turned(block: Any, h: Tensor, x: Tensor) -> Tensor:
+        y: Tensor = functional.linear(x, block.A @ block.B)
+        return h + y
+
+    plan = of_rank(lambda width: width // 4, turned, "complete-p")
+    assert plan.roles["blocks.1.B"] == "inner"
+    assert plan.roles["blocks.1.A"] == "outer"
+    assert numbers(plan, "blocks.1.A")[:2] == pytest.approx((1 / 8, 1 / 16))
+    assert numbers(plan, "blocks.1.B")[:2] == pytest.approx((1 / 2, 1 / 4))

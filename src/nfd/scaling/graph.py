@@ -705,7 +705,13 @@ def _writers(end: Operation, operations: Sequence[Operation], uses: Counter[Oper
             reached.append(operation)
             linear_uses.update(_passed_on(operation))
     written: dict[Operation, frozenset[Operation]] = {}
+    first = applied_first(operations)
     for operation in reached[::-1]:
+        if operation in first:
+            (last,) = (i for k, i in enumerate(operation.inputs) if k != first[operation] and i in operation.weights)
+            leaf = scaled_parameter(last)
+            written[operation] = _NOTHING if leaf is None else frozenset({leaf})
+            continue
         written[operation] = _written_by(operation, [written.get(i, _NOTHING) for i in _passed_on(operation)])
     return written.get(end, _NOTHING)
 
@@ -759,6 +765,7 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
     """Of every parameter that products of matrices sum over, or that acts entry by entry alone: as it is used, in
     order, several where uses differ."""
     users = users_of(operations)
+    first = applied_first(operations)
     summed: dict[str, dict[Fans, None]] = {}
     entrywise: dict[str, dict[Fans, None]] = {}
     unknown = set[str]()
@@ -777,7 +784,7 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
                 name, p = cast(str, leaf.tensor), leaf.node.variable
                 fans: Fans | None = ((), _dimensions_in(p, weight))
                 if is_applied or _makes_logits(operation, weight):
-                    fans = _summed_over(p, operation, place)
+                    fans = _summed_over(p, operation, place, is_turned=first.get(operation) == place)
                 elif sum_ is not None:
                     fans = _summed_entries(p, weight, sum_) or fans
                 if fans is None:
@@ -802,8 +809,9 @@ def _makes_logits(operation: Operation, operand: Operation) -> bool:
     return "Attention" in operation.name and operand in operation.inputs[:2]
 
 
-def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
-    """Of a factor of a product, the strides of the parameter's dimensions in it tell."""
+def _summed_over(p: Tensor, product: Operation, place: int, *, is_turned: bool = False) -> Fans | None:
+    """Find the fans of a factor of a product by the strides of the parameter's dimensions in it; ``is_turned``: whether
+    what it counts is summed over later, and it acts on what else sums."""
     kept = _LOGITS if "Attention" in product.name else _KEPT.get(product.name, ())
     of_place = kept[place] if place < len(kept) else None
     factor = None if of_place is None else _saved(product.node, of_place[0])
@@ -816,6 +824,8 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
         return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= strides[k] < end)
 
     _, summed, counted = of_place
+    if is_turned:
+        summed, counted = -1 if counted is None else counted, summed
     ins = through(summed)
     outs = () if counted is None else through(counted)
     if set(ins) & set(outs):
@@ -826,6 +836,36 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
             return (), tuple(range(p.dim()))  # of heads: each sums over its part, which keeps its size
         return ins, outs
     return (ins, outs) if ins and outs else None
+
+
+def applied_first(operations: Iterable[Operation]) -> dict[Operation, int]:
+    """The place of the factor that acts first in every product of parameters alone, such as 0 in ``h @ (A @ B)``: it
+    sums over the dimension of the product that data are summed over, and the other one over what they share."""
+    first: dict[Operation, set[int]] = {}
+    for operation in operations:
+        kept = _KEPT.get(operation.name, ())
+        for place, operand in enumerate(operation.inputs[: len(kept)]):
+            product = None if operand is None or not operation.data else _composed(operand)
+            of_place = kept[place]
+            values = None if of_place is None else _saved(operation.node, of_place[0])
+            if product is None or of_place is None or not isinstance(values, Tensor):
+                continue
+            shape = (*_shape_of(product), 1)[-2:] if "v" in product.name else _shape_of(product)[-2:]
+            summed = values.shape[of_place[1]], values.stride(of_place[1])
+            # Results lie in memory row by row.
+            sums_columns = summed[0] == shape[1] and (summed[0] != shape[0] or summed[1] == 1)
+            places = [k for k, of_factor in enumerate(_KEPT[product.name]) if of_factor is not None]
+            first.setdefault(product, set()).add(places[1 if sums_columns else 0])
+    return {product: places.pop() for product, places in first.items() if len(places) == 1}
+
+
+def _composed(operand: Operation) -> Operation | None:
+    """The product of parameters alone that an operand is, but for rearrangements and constants; else None."""
+    while not operand.is_product:
+        if len(operand.operands) != 1 or operand.scale(operand.operands[0]) is None:
+            return None
+        (operand,) = operand.operands
+    return operand if not operand.data and len(operand.weights) == 2 and operand.name in _KEPT else None
 
 
 class _Sum(NamedTuple):
@@ -970,12 +1010,14 @@ class _Pass:
             them counts.
         scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
         sums: of products of entries, and of differences: the sums over weights that follow.
+        first: of products of parameters, the place of the factor that acts first.
     """
 
     users: Users
     ends: Mapping[Operation, float]
     scaled: Collection[Operation]
     sums: Mapping[Operation, _Sum]
+    first: Mapping[Operation, int]
 
     def constant(self, operation: Operation, operand: Operation) -> float | None:
         """What an operation multiplies an operand by; None where it does something else with it."""
@@ -997,7 +1039,7 @@ def factors_of(
     """
     users = users_of(ran)
     sums = {o: _sum_of_weights(o, users) for o in ran}
-    of_pass = _Pass(users, ends, scaled, {o: sum_ for o, sum_ in sums.items() if sum_ is not None})
+    of_pass = _Pass(users, ends, scaled, {o: sum_ for o, sum_ in sums.items() if sum_ is not None}, applied_first(ran))
     factors = {}
     turned = _first_of_both_ways(ran)
     for parameter in (o for o in ran if o.tensor is not None):
@@ -1049,6 +1091,8 @@ def _around(factor: float, operation: Operation, weight: Operation, of_pass: _Pa
     """
     if operation.is_product and weight not in operation.weights:
         return [factor]  # it is acted on: the constants are those of the matrix
+    if operation in of_pass.first and operation.inputs[of_pass.first[operation]] is weight:
+        return [factor]  # the constants are those of the factor that acts last
     if _makes_logits(operation, weight):
         fused = _fused(operation)
         is_whole = fused is not None and all(
@@ -1156,6 +1200,7 @@ def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
     goes; and whether weights follow, whose constants are those that stand right before them."""
     settled = of_pass.sums[operation].share if operation in of_pass.sums else 1.0
     pending = 1.0  # what stands there alone, which a product that follows would have
+    is_composed = operation in of_pass.first
     while operation not in of_pass.ends:
         chosen = _chosen_from(operation, of_pass)
         if chosen is not None:
@@ -1166,6 +1211,9 @@ def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
             break
         (user,) = of_pass.users[operation]
         constant = of_pass.constant(user, operation)
+        if is_composed and user.is_product:  # which applies the product of parameters
+            rest, is_taken = _behind(user, of_pass)
+            return [settled * pending * after for after in rest], is_taken
         if user.is_product or "Attention" in user.name:
             return ([settled], True) if user.weights else ([settled * pending], False)
         if constant is None:
