@@ -491,10 +491,11 @@ def streams_of(operations: Sequence[Operation]) -> Streams:
     branches: dict[Operation, Branch] = {}
     for operation in operations:
         places[operation] = _Place(operation)
-        if operation.name in _SUMS and len(operation.data) == 2:
+        data = operation.data
+        if operation.name in _SUMS and len(data) == 2:
             _sum_up(operation, places, branches)
-        elif operation.data and all(places[i].start is places[operation.data[0]].start for i in operation.data):
-            places[operation] = _passed(operation, places)
+        elif data and all(places[i].start is places[data[0]].start for i in data[1:]):
+            places[operation] = _passed(operation, data, places)
     nested = {o for branch in branches.values() for o in branch.reading if o in branches}
     aside = _sums_aside(branches, places)
     outermost = {sum_: branch for sum_, branch in branches.items() if sum_ not in nested}
@@ -502,25 +503,24 @@ def streams_of(operations: Sequence[Operation]) -> Streams:
     return Streams(of_model, _skips(branches, places))
 
 
-def _passed(operation: Operation, places: Places) -> _Place:
+def _passed(operation: Operation, data: tuple[Operation, ...], places: Places) -> _Place:
     """The place of an operation whose data all stand on one stream: on it, or at the start of another."""
-    first = places[operation.data[0]]
-    scales = {operation.scale(i) for i in operation.data}
-    if operation.name in _CLIPS:
-        scales = {1.0}
-    if scales == {None} and len(operation.data) == 1:
-        scales = {learned_number(operation)}
-    scale = scales.pop()
-    is_one = not scales and all(math.isclose(places[i].level, first.level) for i in operation.data)
-    if not scale or not is_one:
+    start, level, scaled, _ = places[data[0]]
+    scale = 1.0 if operation.name in _CLIPS else operation.scale(data[0])
+    if scale is None and len(data) == 1:
+        scale = learned_number(operation)
+    for other in data[1:]:
+        if operation.scale(other) != scale or not math.isclose(places[other].level, level):
+            return _Place(operation)
+    if not scale:
         return _Place(operation)
-    return _Place(first.start, first.level * scale, first.scaled if scale == 1 else operation, operation.data)
+    return _Place(start, level * scale, scaled if scale == 1 else operation, data)
 
 
 def learned_number(operation: Operation, *, is_zero: bool = False) -> float | None:
     """The size of the parameter that an operation multiplies data by, where all its entries have this size; else
     None, as where all are 0, unless that is allowed."""
-    if operation.name != "Mul" or not operation.weights or not operation.data or operation.norm_size is not None:
+    if operation.name != "Mul" or operation.norm_size is not None or not operation.weights or not operation.data:
         return None
     names = _FACTORS[0 if operation.inputs[0] in operation.weights else 1]
     if is_zero:
@@ -610,7 +610,9 @@ def _skips(branches: Mapping[Operation, Branch], places: Places) -> frozenset[st
         if sum_ not in on_streams:
             on_streams.update(_way_back(sum_, places))
     for operation in on_streams:
-        if learned_number(operation) is None:
+        # A stream is passed on by numbers that are known, or learned.
+        is_known = operation.name != "Mul" or operation.scale(operation.data[0]) is not None
+        if is_known or learned_number(operation) is None:
             continue
         follows_sum = any(o in branches for o in _way_back(operation, places))
         for parameter in (p for weight in operation.weights for p in parameters_of(weight)):
@@ -797,11 +799,15 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
 
 def _dimensions_in(p: Tensor, weight: Operation) -> tuple[int, ...]:
     """The dimensions of a parameter that what is made of it has: of a row that is taken from a table, the last."""
+    every = tuple(range(p.dim()))
+    if weight.tensor is not None:
+        return every
     count = math.prod(_shape_of(weight))
-    parts = (tuple(range(first, p.dim())) for first in range(p.dim() + 1))
-    is_part = count < p.numel()
+    if count >= p.numel():
+        return every
+    parts = (every[first:] for first in range(p.dim() + 1))
     trailing = (dims for dims in parts if math.prod(p.shape[k] for k in dims) == count)
-    return next(trailing, tuple(range(p.dim()))) if is_part else tuple(range(p.dim()))
+    return next(trailing, every)
 
 
 def _makes_logits(operation: Operation, operand: Operation) -> bool:
@@ -842,8 +848,11 @@ def applied_first(operations: Iterable[Operation]) -> dict[Operation, int]:
     """The place of the factor that acts first in every product of parameters alone, such as 0 in ``h @ (A @ B)``: it
     sums over the dimension of the product that data are summed over, and the other one over what they share."""
     first: dict[Operation, set[int]] = {}
-    for operation in operations:
-        kept = _KEPT.get(operation.name, ())
+    products = [o for o in operations if o.name in _KEPT]
+    if not any(_composed(o) for o in products):
+        return {}
+    for operation in products:
+        kept = _KEPT[operation.name]
         for place, operand in enumerate(operation.inputs[: len(kept)]):
             product = None if operand is None or not operation.data else _composed(operand)
             of_place = kept[place]
