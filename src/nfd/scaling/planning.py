@@ -22,7 +22,7 @@ from nfd.scaling.base import (
     grown_fans,
     start_of,
 )
-from nfd.scaling.graph import Factors, Logits, Own
+from nfd.scaling.constants import Factors, Logits, Own
 from nfd.scaling.model import (
     Blocks,
     Where,

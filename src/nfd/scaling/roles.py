@@ -13,21 +13,9 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.graph import (
-    Branch,
-    Factors,
-    Fans,
-    Logits,
-    factors_of,
-    fans_of,
-    learned_number,
-    logits_of,
-    norm_before,
-    operations,
-    parameters_of,
-    streams_of,
-    writers_of,
-)
+from nfd.scaling.constants import Factors, Logits, factors_of, logits_of
+from nfd.scaling.fans import Fans, fans_of
+from nfd.scaling.graph import operations, parameters_of
 from nfd.scaling.model import (
     Blocks,
     Scaled,
@@ -47,6 +35,7 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.rules import ROLES, Role, rule_named
 from nfd.scaling.samples import followed_outputs, on_device
+from nfd.scaling.streams import Branch, learned_number, norm_before, streams_of, writers_of
 
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
 Decision = tuple[Role | None, str]  # a role and why; where nothing decides, what is missing
