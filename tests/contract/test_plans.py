@@ -659,13 +659,13 @@ def test_a_base_that_is_deeper_than_wide_is_said_to_look_swapped() -> None:
 class Mixing(nn.Module):
     """A stream that learned numbers multiply before every block, as in nanochat; pre-norm blocks, or post-norm ones."""
 
-    def __init__(self, width: int, depth: int, mixes: bool = True, post: bool = False) -> None:
+    def __init__(self, width: int, depth: int, mixes: bool = True, post: bool = False, kept: float = 1.0) -> None:
         super().__init__()
         self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
         self.after = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth if post else 0))
         if mixes:
-            self.kept, self.first = nn.Parameter(torch.ones(depth)), nn.Parameter(torch.zeros(depth))
+            self.kept, self.first = nn.Parameter(torch.full((depth,), kept)), nn.Parameter(torch.zeros(depth))
         self.mixes, self.post = mixes, post
 
     def forward(self, x: Tensor) -> Tensor:
@@ -677,10 +677,11 @@ class Mixing(nn.Module):
 
 
 def test_learned_numbers_on_the_stream_are_named_and_not_called_a_norm() -> None:
-    with pytest.raises(ValueError, match=r"multiplied by 'kept', 'first'.*rule='mup'") as told:
-        planned(Mixing)
+    with pytest.raises(ValueError, match=r"multiplied by 'kept', which are not all 1 at first.*rule='mup'") as told:
+        planned(partial(Mixing, kept=1.1))
     assert "norm" not in str(told.value)
-    assert planned(Mixing, rule="mup")[1].roles["blocks.1.up.weight"] == "hidden"
+    assert planned(Mixing)[1].rate("kept") == 1 / planned(Mixing)[1].depth
+    assert planned(Mixing, rule="mup")[1].rate("kept") == 1
     assert planned(partial(Mixing, mixes=False))[1].roles["blocks.1.down.weight"] == "outer"
     with pytest.raises(ValueError, match=r"normalises after adding.*norm_first=True"):
         planned(partial(Mixing, mixes=False, post=True))

@@ -127,6 +127,23 @@ CONSTANTS: dict[str, Way] = {
     "addcmul value": lambda b, h, z: torch.addcmul(h, b.down(z), torch.ones(1), value=1 / b.depth),
     "addcmul tensor": lambda b, h, z: torch.addcmul(h, b.share, b.down(z)),
     "addcdiv": lambda b, h, z: torch.addcdiv(h, b.down(z), torch.tensor(float(b.depth))),
+    "stack and sum": lambda b, h, z: torch.stack([h, b.down(z) / b.depth]).sum(0),
+    "stack of three": lambda b, h, z: torch.stack([b.down(z) / b.depth, h, torch.zeros_like(h)], -1).sum(-1),
+    "stack and mean": lambda b, h, z: 2 * torch.stack([h, b.down(z) / b.depth]).mean(0),
+    "built-in sum": lambda b, h, z: sum([h, b.down(z) / b.depth]),
+    "index_add": lambda b, h, z: h.index_add(1, torch.arange(6), b.down(z), alpha=1 / b.depth),
+    "scatter_add": lambda b, h, z: h.scatter_add(1, torch.arange(6)[:, None].expand_as(h), b.down(z) / b.depth),
+    "index_put": lambda b, h, z: h.index_put((torch.arange(3),), b.down(z) / b.depth, accumulate=True),
+    "some tokens": lambda b, h, z: torch.slice_scatter(h, h[:, 2:] + b.down(z)[:, 2:] / b.depth, 1, 2),
+    "where of streams": lambda b, h, z: torch.where(torch.arange(6)[:, None] > 1, h + b.down(z) / b.depth, h),
+    "rows of a stack": lambda b, h, z: torch.stack([x + b.down(y) / b.depth for x, y in zip(h, z, strict=True)]),
+    "mul": lambda b, h, z: h + b.down(z).mul(1 / b.depth),
+    "lerp of streams": lambda b, h, z: torch.lerp(h, h + b.down(z), 1 / b.depth),
+    "lerp of streams tensor": lambda b, h, z: torch.lerp(h, h + b.down(z), b.share),
+    "twice the stream": lambda b, h, z: 2 * h - h + b.down(z) / b.depth,
+    "there and back": lambda b, h, z: (h / b.depth + b.down(z) / b.depth**2) * b.depth,
+    "halves": lambda b, h, z: (h + h + 2 * b.down(z) / b.depth) / 2,
+    "einsum of three": lambda b, h, z: h + torch.einsum("btn,mn,->btm", z, b.down.weight, b.share),
     "addmm": lambda b, h, z: torch.addmm(h[0], z[0], b.down.weight.t(), alpha=1 / b.depth)[None],
     "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), alpha=1 / b.depth),
     "baddbmm of zeros": lambda b, h, z: (
@@ -160,6 +177,21 @@ def test_a_constant_is_seen_however_it_is_written(way: str) -> None:
 def test_residual_sums_that_are_written_as_one_product_are_seen() -> None:
     one, two = planned(adds=CONSTANTS["addmm"], sample=IDS[:1]), planned(sample=IDS[:1])
     assert not differing(one, two)
+
+
+STREAMS_THAT_FADE: dict[str, Way] = {
+    "mean": lambda b, h, z: torch.stack([h, b.down(z)]).mean(0),
+    "lerp": lambda b, h, z: torch.lerp(h, b.down(z), 0.5),
+    "root of a half": lambda b, h, z: (h + b.down(z)) * 0.5**0.5,
+    "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), beta=0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", STREAMS_THAT_FADE)
+def test_a_stream_that_constants_multiply_at_every_block_has_no_limit_of_depth(way: str) -> None:
+    with pytest.raises(ValueError, match=r"multiplied by numbers other than 1.*rule='mup'"):
+        planned(adds=STREAMS_THAT_FADE[way])
+    assert planned("mup", adds=STREAMS_THAT_FADE[way]).roles["blocks.1.down.weight"] == "hidden"
 
 
 def test_a_constant_that_is_the_same_at_every_size_changes_nothing() -> None:
@@ -745,3 +777,237 @@ def test_shared_blocks_are_named_where_none_are_found_and_refused_where_no_limit
     with pytest.raises(ValueError, match=r"'blocks.0' is applied again and again.*optimizer='adamw'"):
         planned(make=Shared, optimizer="sgd")
     assert planned("mup", make=Shared, optimizer="sgd").depth == 1
+
+
+# ---- learned numbers on the stream ---------------------------------------------------------------
+
+
+class Mixing(Language):
+    """A stream to which ``mixes(model, k, h, states)`` is done before block k; ``states``: after each block."""
+
+    def __init__(self, width: int, depth: int, mixes: Way, kept: float = 1.0, first: float = 0.0) -> None:
+        super().__init__(width, depth, adds=lambda block, h, z: h + block.down(z))
+        self.kept, self.first = nn.Parameter(torch.full((depth,), kept)), nn.Parameter(torch.full((depth,), first))
+        self.skips = nn.Parameter(torch.ones(depth // 2))
+        self.pairs = nn.Parameter(torch.tensor([[kept, first]]).repeat(depth, 1))
+        self.one, self.channels = nn.Parameter(torch.tensor(kept)), nn.Parameter(torch.full((depth, width), kept))
+        self.mixes = mixes
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = functional.rms_norm(self.embed(ids), (self.final.normalized_shape[0],))
+        states = [h]
+        for k, block in enumerate(self.blocks):
+            h = block(self.mixes(self, k, h, states))
+            states.append(h)
+        return self.reads(self.final(h), self.w)
+
+
+def back(model: Any, k: int, states: list[Tensor]) -> Tensor:
+    """The state to which block k of the second half goes back."""
+    return states[len(model.blocks) - k]
+
+
+def is_late(model: Any, k: int) -> bool:
+    return 2 * k >= len(model.blocks)
+
+
+def skip_of(model: Any, k: int) -> Tensor:
+    number: Tensor = model.skips[k - len(model.blocks) // 2]
+    return number
+
+
+NUMBERS: dict[str, tuple[Way, dict[str, str]]] = {
+    "nanochat": (lambda m, k, h, s: m.kept[k] * h + m.first[k] * s[0], {"kept": "skip", "first": "outer"}),
+    "addcmul": (lambda m, k, h, s: torch.addcmul(h * m.kept[k], m.first[k], s[0]), {"kept": "skip", "first": "outer"}),
+    "pairs": (lambda m, k, h, s: m.pairs[k, 0] * h + m.pairs[k, 1] * s[0], {"pairs": "skip"}),
+    "for each feature": (lambda m, k, h, s: m.channels[k] * h, {"channels": "skip"}),
+    "one for all": (lambda m, k, h, s: h * m.one, {"one": "skip"}),
+    "U-net": (lambda m, k, h, s: h + skip_of(m, k) * back(m, k, s) if is_late(m, k) else h, {"skips": "outer"}),
+    "U-net by addcmul": (
+        lambda m, k, h, s: torch.addcmul(h, skip_of(m, k), back(m, k, s)) if is_late(m, k) else h,
+        {"skips": "outer"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", NUMBERS)
+def test_learned_numbers_on_the_stream_move_as_one_over_the_depth(way: str) -> None:
+    """L of them, each moved by d, multiply the stream by (1 + d)^L; what they add to it has the factor of a branch."""
+    mixes, roles = NUMBERS[way]
+    given = {name: "vector" for name in ("kept", "first", "skips", "pairs", "one", "channels") if name not in roles}
+    plan = planned(make=Mixing, mixes=mixes, roles=given)
+    for name, role in roles.items():
+        assert plan.roles[name] == role
+        assert numbers(plan, name)[:2] == pytest.approx((1 if role == "skip" else 1 / 4, 1 / 4)), name
+    without = planned(adds=lambda block, h, z: h + block.down(z))
+    assert not differing(plan, without)
+    if way != "one for all":
+        by_gradients = planned(make=Mixing, mixes=mixes, roles=given, optimizer="sgd")
+        assert by_gradients.rate(next(iter(roles))) == pytest.approx(1 if way == "for each feature" else 1 / 4)
+    other = planned("mup", make=Mixing, mixes=mixes, roles=given)
+    assert all(numbers(other, name)[:2] == pytest.approx((1, 1)) for name in roles)
+
+
+def test_numbers_that_add_an_earlier_stream_begin_smaller_in_a_deeper_model() -> None:
+    given = dict.fromkeys(("skips", "pairs", "one", "channels"), "vector")
+    plan = planned(make=Mixing, mixes=NUMBERS["nanochat"][0], first=0.2, roles=given)
+    assert plan.constant("first") == pytest.approx(0.05)
+    assert plan.constant("kept") == 1
+    given = dict.fromkeys(("kept", "first", "pairs", "one", "channels"), "vector")
+    model = Mixing(64, 8, NUMBERS["U-net"][0])
+    plan = planned(make=Mixing, mixes=NUMBERS["U-net"][0], roles=given)
+    assert plan.apply_(model, seed=0).skips.tolist() == pytest.approx([0.25] * 4)
+
+
+def test_numbers_on_the_stream_that_no_rule_scales_are_refused() -> None:
+    given = dict.fromkeys(("skips", "pairs", "one", "channels"), "vector")
+    with pytest.raises(ValueError, match=r"multiplied by 'kept', which are not all 1 at first"):
+        planned(make=Mixing, mixes=NUMBERS["nanochat"][0], kept=0.9, roles=given)
+    with pytest.raises(ValueError, match=r"first: adds an earlier part.*rule='complete-p'"):
+        planned("depth-mup", make=Mixing, mixes=NUMBERS["nanochat"][0], first=0.2, roles=given)
+    given = dict.fromkeys(("skips", "kept", "first", "one", "channels"), "vector")
+    with pytest.raises(ValueError, match=r"pairs: it multiplies the stream, and what is added.*two tensors"):
+        planned(make=Mixing, mixes=NUMBERS["pairs"][0], first=0.2, roles=given)
+    given = dict.fromkeys(("skips", "kept", "first", "pairs", "channels"), "vector")
+    with pytest.raises(ValueError, match=r"'one' multiplies the stream at every block.*a number for each block"):
+        planned(make=Mixing, mixes=NUMBERS["one for all"][0], optimizer="sgd", roles=given)
+
+
+def test_a_number_that_acts_once_is_no_number_of_depth() -> None:
+    given = dict.fromkeys(("skips", "kept", "first", "pairs", "channels"), "vector")
+    once = planned(make=Mixing, mixes=lambda m, k, h, s: m.one * h if k == 1 else h, roles=given)
+    assert once.roles["one"] == "vector"
+    assert once.rate("one") == 1
+
+
+# ---- products of data with data ------------------------------------------------------------------
+
+
+class Products(nn.Module):
+    """Rows of a table, of which each is compared with each, ``compare(x)``, before a network reads what comes of it."""
+
+    def __init__(self, width: int, depth: int, compare: Way) -> None:
+        super().__init__()
+        self.embed, self.compare = nn.Embedding(SYMBOLS, width), compare
+        self.first, self.last = nn.Linear(36, width), nn.Linear(width, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(self.compare(self.embed(ids)).flatten(1))))
+
+
+PRODUCTS: dict[str, tuple[Way, float]] = {
+    "over n": (lambda x: x @ x.mT / x.shape[-1], 1),
+    "over the root": (lambda x: x @ x.mT / x.shape[-1] ** 0.5, 1 / 2),
+    "unscaled": (lambda x: x @ x.mT, 1 / 4),
+    "einsum over n": (lambda x: torch.einsum("bin,bjn->bij", x, x) / x.shape[-1], 1),
+    "cosines": (lambda x: unit(x) @ unit(x).mT, 1),
+    "cosines over the root": (lambda x: unit(x) @ unit(x).mT / x.shape[-1] ** 0.5, 2),
+    "rms_norm over n": (lambda x: (lambda y: y @ y.mT)(functional.rms_norm(x, x.shape[-1:])) / x.shape[-1], 1),
+    "mean": (lambda x: torch.softmax(x, -1) @ x.mT, 1),
+}
+
+
+@pytest.mark.parametrize("way", PRODUCTS)
+def test_what_reads_products_has_the_factor_of_their_number(way: str) -> None:
+    """A sum of n products is of order n once these fit each other; a mean is of order one."""
+    compare, factor = PRODUCTS[way]
+    plan = planned("mup", make=Products, compare=compare)
+    assert numbers(plan, "first.weight")[:2] == pytest.approx((factor, factor))
+
+
+class Cosines(nn.Module):
+    """Attention of two heads that grow: ``compare(q)`` is done to queries and keys, a learned number multiplies."""
+
+    def __init__(self, width: int, compare: Way, by_logits: bool) -> None:
+        super().__init__()
+        self.norm, self.tau = nn.LayerNorm(width), nn.Parameter(torch.tensor(5.0))
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.compare, self.by_logits = compare, by_logits
+
+    def forward(self, h: Tensor) -> Tensor:
+        y = self.norm(h)
+        q, k, v = (part(y).unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k = self.compare(q), self.compare(k)
+        logits = self.tau * (q @ k.mT) if self.by_logits else self.tau * q @ k.mT
+        return h + self.o((torch.softmax(logits, -1) @ v).transpose(1, 2).flatten(2))
+
+
+def of_cosines(compare: Way, by_logits: bool) -> nfd.Plan:
+    class Model(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, 0)
+            self.blocks = nn.ModuleList(Cosines(width, compare, by_logits) for _ in range(depth))
+
+    return planned(make=Model)
+
+
+@pytest.mark.parametrize("by_logits", [True, False])
+def test_cosines_of_growing_heads_are_of_order_one(by_logits: bool) -> None:
+    plan = of_cosines(unit, by_logits)
+    assert numbers(plan, "blocks.1.tau")[:2] == pytest.approx((1, 1))
+    assert not any("heads grow" in note for note in plan.notes)
+    root = of_cosines(lambda x: x / x.shape[-1] ** 0.25, by_logits)
+    (note,) = [note for note in root.notes if "heads grow" in note]
+    assert "are 2 times as large" in note
+
+
+# ---- low-rank products of parameters -------------------------------------------------------------
+
+
+class LowRank(nn.Module):
+    """A block of two thin matrices, A [n, r] and B [r, n]: ``adds(block, h, x)`` for normalised x."""
+
+    def __init__(self, width: int, depth: int, rank: int, adds: Way) -> None:
+        super().__init__()
+        self.norm, self.rank, self.depth, self.adds = nn.LayerNorm(width), rank, depth, adds
+        self.A = nn.Parameter(torch.randn(width, rank) / width**0.5)
+        self.B = nn.Parameter(torch.randn(rank, width) / rank**0.5)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.adds(self, h, self.norm(h))
+
+
+def of_rank(rank: Callable[[int], int], adds: Way, rule: str) -> nfd.Plan:
+    class Model(Language):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, 0)
+            self.blocks = nn.ModuleList(LowRank(width, depth, rank(width), adds) for _ in range(depth))
+
+    return planned(rule, make=Model)
+
+
+def in_turn(block: Any, h: Tensor, x: Tensor) -> Tensor:
+    """The two matrices one after the other, as two layers are."""
+    y: Tensor = x @ block.A @ block.B
+    return h + y / block.rank / block.depth
+
+
+LOW_RANK: dict[str, Way] = {
+    "product": lambda b, h, x: h + x @ (b.A @ b.B) / b.rank / b.depth,
+    "linear": lambda b, h, x: h + functional.linear(x, (b.A @ b.B).t()) / b.rank / b.depth,
+    "linear turned": lambda b, h, x: h + functional.linear(x, b.B.t() @ b.A.t()) / b.rank / b.depth,
+    "over r first": lambda b, h, x: h + x @ (b.A @ b.B / b.rank) / b.depth,
+    "einsum": lambda b, h, x: h + x @ torch.einsum("nr,rm->nm", b.A, b.B) / b.rank / b.depth,
+    "einsum of three": lambda b, h, x: h + torch.einsum("btn,nr,rm->btm", x, b.A, b.B) / b.rank / b.depth,
+    "bmm": lambda b, h, x: h + torch.bmm(x, torch.bmm(b.A[None], b.B[None]).expand(len(x), -1, -1)) / b.rank / b.depth,
+}
+
+
+@pytest.mark.parametrize("rule", ["mup", "complete-p"])
+@pytest.mark.parametrize("rank", [lambda width: 4, lambda width: width // 4, lambda width: width])
+@pytest.mark.parametrize("way", LOW_RANK)
+def test_a_product_of_two_parameters_is_planned_as_two_layers(way: str, rank: Callable[[int], int], rule: str) -> None:
+    plan, layers = of_rank(rank, LOW_RANK[way], rule), of_rank(rank, in_turn, rule)
+    assert not differing(plan, layers)
+
+
+def test_the_factor_that_acts_first_reads_and_the_last_one_writes() -> None:
+    def turned(block: Any, h: Tensor, x: Tensor) -> Tensor:
+        y: Tensor = functional.linear(x, block.A @ block.B)
+        return h + y
+
+    plan = of_rank(lambda width: width // 4, turned, "complete-p")
+    assert plan.roles["blocks.1.B"] == "inner"
+    assert plan.roles["blocks.1.A"] == "outer"
+    assert numbers(plan, "blocks.1.A")[:2] == pytest.approx((1 / 8, 1 / 16))
+    assert numbers(plan, "blocks.1.B")[:2] == pytest.approx((1 / 2, 1 / 4))

@@ -207,7 +207,9 @@ class Base:
         name = self.counterpart(t, blocks).name
         own = self._own(name, t.ins)
         if own.constant is not None and self.tensors[name].parameter.numel() == 1 < t.parameter.numel():
-            return own if t.is_bias_of_pytorch else replace(own, constant=None, kept=True)  # one number shows no law
+            # One number shows no law, but where many are the same.
+            is_constant = not t.parameter.is_meta and start_of(t.drawn()).constant == own.constant
+            return own if t.is_bias_of_pytorch or is_constant else replace(own, constant=None, kept=True)
         if own.constant is not None or own.kept:
             return own
         same = self.places[place_of(name, self.blocks)]

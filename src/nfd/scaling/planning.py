@@ -25,7 +25,7 @@ from nfd.scaling.base import (
     grown_fans,
     start_of,
 )
-from nfd.scaling.graph import Factors, Logits, Own
+from nfd.scaling.constants import Factors, Logits, Own
 from nfd.scaling.model import (
     Blocks,
     Where,
@@ -117,7 +117,7 @@ def plan(
             What is not known is measured: one like it steps matrices of its own (``nfd.testing.check_law``).
         blocks: pattern of the residual blocks, such as ``"transformer.h.*"``; None finds them.
         roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
-            ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``.
+            ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"skip"``, ``"readout"``.
         sample: an input to trace the model with: a tensor, a tuple of arguments or a dict.
         batch, tokens, law: where the run has another batch or length than the small one: as in ``Plan.for_run``, which
             takes more.
@@ -264,6 +264,8 @@ def _plan_of_any(
         return replace(started, entries=entries)
     if constructor is not None:
         tuned = tuned.beside(constructor.at(seed=1))
+    if rule.scales_depth:
+        _check_numbers(started, structure)
     depths, notes = depths_of(structure.blocks, tuned.blocks), list[str]()
     if rule.scales_depth and (uses := _uses_over_base(structure, base, blocks, sample)):
         _check_shared(started, uses)
@@ -346,6 +348,21 @@ def _check_shared(started: Plan, uses: Mapping[str, float]) -> None:
         )
 
 
+def _check_numbers(started: Plan, structure: Anatomy) -> None:
+    """Raise ValueError where one learned number acts on the stream at every block, and the optimizer's updates follow
+    its gradient, which is a sum over all of them."""
+    if law_of(started.optimizer).degree == 0:
+        return
+    for name, shown in structure.traced.tensors.items():
+        t = structure.tensors[name]
+        is_number = structure.roles[name][0] == "skip" or (shown.uses > 1 and structure.roles[name][0] == "outer")
+        if is_number and t.parameter.numel() == 1 and block_of(name, structure.blocks) is None:
+            raise InputError(
+                f"{name!r} multiplies the stream at every block, and its gradient adds up over these, which rates of "
+                f"{started.optimizer!r} do not make up for. Use optimizer='adamw', or a number for each block."
+            )
+
+
 def entries_of(
     structure: Anatomy, scaling: Scaling, base: Base | None, depths: Mapping[str, float]
 ) -> dict[str, Entry]:
@@ -363,7 +380,11 @@ def entries_of(
         fans = (1.0, 1.0) if base is None else grown_fans(t, base.counterpart(t, blocks), role)
         grown = Ratios(*fans, depths.get(block_of(name, blocks) or "", depths[""]))
         matrix = None if in_any_block(name, blocks) in one_sided else layout_of(t)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begun.start(t, blocks), matrix=matrix)
+        start = begun.start(t, blocks)
+        if role == "skip" and start.constant is None:
+            # Pairs of numbers, such as 1 for the stream and 0 for what is added to it, are not drawn.
+            start = replace(start, kept=True)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, start, matrix=matrix)
     return entries
 
 

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
-from nfd.core.words import quoted
-from nfd.scaling.graph import (
-    Branch,
-    Factors,
-    Fans,
-    Logits,
-    Operation,
-    branches_of,
-    factors_of,
-    fans_of,
-    logits_of,
-    norm_before,
-    operations,
-    parameters_of,
-    writers_of,
-)
+from nfd.scaling.constants import Factors, Logits, factors_of, logits_of
+from nfd.scaling.fans import Fans, fans_of
+from nfd.scaling.graph import operations, parameters_of
 from nfd.scaling.model import (
     Blocks,
     Scaled,
@@ -46,6 +34,7 @@ from nfd.scaling.model import (
 )
 from nfd.scaling.rules import ROLES, Role, rule_named
 from nfd.scaling.samples import followed_outputs, on_device
+from nfd.scaling.streams import Branch, learned_number, norm_before, streams_of, writers_of
 
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
 Decision = tuple[Role | None, str]  # a role and why; where nothing decides, what is missing
@@ -55,13 +44,21 @@ Decision = tuple[Role | None, str]  # a role and why; where nothing decides, wha
 _ATTENTION = re.compile("Attention|(?<!Log)Softmax")
 
 
+class Stream(NamedTuple):
+    """A stream: when it starts, the level on which a branch is added, and what interrupts it, in words."""
+
+    order: int
+    level: float
+    interrupted_by: str
+
+
 @dataclass(frozen=True)
 class Shown:
     """What a tensor that had a part in the outputs did.
 
     Attributes:
         act: its role in a branch, and why; None outside of branches.
-        stream: on which stream its branch stands, by when and by what the stream starts, in words.
+        stream: on which stream its branch stands.
         fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them; in the
             order of uses that differ.
         norm: of an embedding that is the head as well, gain and bias of the norm that feeds the head alone.
@@ -71,7 +68,7 @@ class Shown:
     """
 
     act: Decision | None
-    stream: tuple[int, str] | None
+    stream: Stream | None
     fans: tuple[Fans, ...]
     norm: frozenset[str]
     factors: Factors
@@ -155,31 +152,34 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     ran = operations(outputs, {id(t.parameter): name for name, t in own.items()}, matrices)
     by_node = {o.node: o for o in ran}
     returned = {output.grad_fn for output in outputs}
-    by_sum = branches_of(ran)
+    streams_of_pass = streams_of(ran)
+    by_sum = streams_of_pass.branches
     branches = [(branch, writers_of(branch), _module_of(branch, ends)) for branch in by_sum.values()]
     # What reads the stream comes first: keys and values, inside of a branch too, may be read from another stream.
     reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _, _ in branches]
     inside = [{o for o in b.inside if o.tensor is not None} for b, _, _ in branches]
-    acts, streams, unscaled = dict[str, Decision](), dict[str, tuple[int, str]](), set[str]()
+    acts, streams, unscaled = dict[str, Decision](), dict[str, Stream](), set[str]()
     within = dict[str, frozenset[str]]()
     uses = Counter(cast(str, p.tensor) for parameters in inside for p in parameters)
     for (branch, writers, module), parameters in zip(branches * 2, reading + inside, strict=True):
         if not writers and module is not None:  # its output can be multiplied
             unscaled.add(module)
+        is_number = branch.reading == {branch.end} and learned_number(branch.end, is_zero=True) is not None
         for operation in parameters:
             name = cast(str, operation.tensor)
             if name in acts and acts[name][0] is not None:
                 continue
-            streams[name] = branch.start.order, _what_starts(branch.start)
+            streams[name] = Stream(branch.start.order, float(f"{branch.level:.4g}"), _what_interrupts(branch))
             if branch.within in by_sum:
                 enclosing = writers_of(by_sum[branch.within])
                 within[name] = frozenset(cast(str, p.tensor) for p in enclosing)
             if not writers and module is None:
                 acts[name] = None, f"no tensor scales its branch, which ends in {branch.end.name}"
             elif operation in writers:
-                acts[name] = "outer", "writes the residual stream"
+                acts[name] = _ADDS if is_number else ("outer", "writes the residual stream")
             else:
                 acts[name] = "inner", "vector in a block" if own[name].is_vector else "acts inside of a branch"
+    acts |= {name: _skip(name, by_sum.values()) for name in streams_of_pass.skips}
     ends_of_pass = {by_node[node] for node in returned if node in by_node}
     factors = factors_of(
         ran,
@@ -203,15 +203,35 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of({name: name for name in own})
 
 
-def _what_starts(start: Operation) -> str:
-    """What happens to a stream where another one starts, and which way out there is, to be said of two blocks."""
+_ADDS: Decision = "outer", "adds an earlier part of the stream"
+_BOTH: Decision = None, "it multiplies the stream, and what is added to it by numbers other than 0; make it two tensors"
+
+
+def _skip(name: str, branches: Iterable[Branch]) -> Decision:
+    """What is decided of a parameter that multiplies the stream, and may have a part in branches too."""
+    for branch in branches:
+        numbers = (o for o in branch.inside if learned_number(o) is not None)
+        if any(p.tensor == name for o in numbers for weight in o.weights for p in parameters_of(weight)):
+            return _BOTH
+    return "skip", "multiplies the residual stream"
+
+
+def _what_interrupts(branch: Branch) -> str:
+    """What happens to a stream where another one, or another level, starts, and which way out there is, to be said of
+    two blocks."""
+    start = branch.start if branch.scaled is None else branch.scaled
     factors = [o for o in (start, *start.operands) if o.name in ("Mul", "Div") and o.data]
-    parameters = [p for o in factors for weight in o.weights for p in parameters_of(weight)]
+    parameters = [p for o in factors for weight in o.weights if weight.of_parameters for p in parameters_of(weight)]
     if parameters:
         names = quoted([*dict.fromkeys(numberless(cast(str, p.tensor)) for p in parameters)])
         return (
-            f"is multiplied by {names}, and how fast such numbers may move at another depth no rule says. Use "
-            "rule='mup', which keeps depth out, or build the model without them"
+            f"is multiplied by {names}, which are not all 1 at first, so that its size has no limit of depth. Let them "
+            "be 1 at first, use rule='mup', which keeps depth out, or build the model without them"
+        )
+    if branch.scaled is not None:
+        return (
+            "is multiplied by numbers other than 1, so that its size has no limit of depth. Multiply the branches "
+            "alone, or use rule='mup', which keeps depth out"
         )
     way = "Use rule='mup', or build the model with norms inside of its branches (norm_first=True)"
     if start.is_norm or start.norm_size is not None:
@@ -285,15 +305,18 @@ def anatomy(
         same = set(map(numberless, traced.unscaled))
         traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in same))
     for name, shown in traced.tensors.items():
-        # A vector that its module tells nothing of may be a readout: ``h @ w``.
-        if shown.fans and (own[name].ins is None or (own[name].is_vector and shown.fans[-1][0])):
+        # A vector that its module tells nothing of may be a readout, ``h @ w``, or numbers, ``lam[i] * h``.
+        is_other_vector = own[name].is_vector and bool(shown.fans) and (shown.fans[-1][0] or not shown.fans[-1][1])
+        if shown.fans and (own[name].ins is None or is_other_vector):
             ins, outs = shown.fans[-1]
             own[name] = replace(own[name], ins=ins, outs=outs)
     interrupted = _interrupted(traced, names)
     if chosen.scales_depth:
         _check_stream(rule, names, interrupted, traced)
     said = _by_user(own, roles)
-    decisions = _in_blocks(own, traced, names, interrupted) | said
+    decisions = _on_streams(own, traced, names) | _in_blocks(own, traced, names, interrupted) | said
+    if chosen.scales_depth and chosen.exponent != 1:
+        decisions = _without_sums(decisions, own) | said
     decisions |= {n: _outside(t, scaling.get(n, ())) for n, t in own.items() if n not in decisions}
     for name, t in own.items():
         if len(t.names) > 1 and t.readers and not t.is_vector and name not in said:
@@ -350,12 +373,20 @@ def _as_input(t: TensorInfo, grows: tuple[bool, ...]) -> TensorInfo:
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
     """Containers whose blocks do not all stand on the same streams, and what starts the last of them."""
-    starts: dict[str, dict[str, set[tuple[int, str]]]] = {}
+    streams: dict[str, dict[str, dict[tuple[int, float], str]]] = {}
     for name, shown in traced.tensors.items():
         if shown.stream is not None and (block := block_of(name, blocks)) is not None:
-            starts.setdefault(container_of(block), {}).setdefault(block, set()).add(shown.stream)
-    every = {holder: set[tuple[int, str]]().union(*own.values()) for holder, own in starts.items()}
-    return {h: max(found)[1] for h, found in every.items() if len(found) > max(map(len, starts[h].values()))}
+            of_block = streams.setdefault(container_of(block), {}).setdefault(block, {})
+            of_block[shown.stream.order, shown.stream.level] = shown.stream.interrupted_by
+    interrupted = {}
+    for holder, of_blocks in streams.items():
+        every: dict[tuple[int, float], str] = {}
+        for of_block in of_blocks.values():
+            every |= of_block
+        if len(every) > max(map(len, of_blocks.values())):
+            last = max(every, key=lambda place: (place[0], abs(math.log(place[1]))))
+            interrupted[holder] = every[last]
+    return interrupted
 
 
 def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], traced: Trace) -> None:
@@ -422,6 +453,26 @@ def _in_blocks(
         elif block in residual or container_of(block) not in containers:
             decisions[name] = None, "its block does not pass its input on: no skip, or a matrix on it"
     return decisions
+
+
+def _on_streams(own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks) -> dict[str, Decision]:
+    """Find tensors outside of blocks that act between these, such as ``lam[i]``, which multiplies the stream."""
+    decisions: dict[str, Decision] = {}
+    for name, shown in traced.tensors.items():
+        if shown.act is None or block_of(name, blocks) is not None:
+            continue
+        adds_again = shown.act == _ADDS and shown.uses > 1
+        if adds_again or shown.act[0] == "skip" or shown.act == _BOTH:
+            decisions[name] = shown.act
+    return decisions
+
+
+def _without_sums(decisions: Mapping[str, Decision], own: Mapping[str, TensorInfo]) -> dict[str, Decision]:
+    """Leave open numbers by which every block adds an earlier part of the stream, under rules whose branches add up as
+    the root of the depth: these add up as the depth, unless they are 0 at first."""
+    why = "adds an earlier part of the stream, of one direction at every block: take rule='complete-p', or begin at 0"
+    is_sum = {name: decision == _ADDS and bool(own[name].parameter.any()) for name, decision in decisions.items()}
+    return {name: (None, why) if is_sum[name] else decision for name, decision in decisions.items()}
 
 
 def _outside(t: TensorInfo, grows: tuple[bool, ...]) -> Decision:

@@ -11,11 +11,14 @@ input      1               out                      1                        1/o
 hidden     in^-1/2         out/in                   1/in                     1/out
 outer      in^-1/2 l^-a    out/in l^-1              1/in l^-1                1/out
 inner      in^-1/2         out/in l^(2a-1)          1/in l^(a-1)             1/out l^-a
+skip       1               out l^-1                 l^-1                     1/out
 readout    in^-1           1/in                     1/in                     1
 =========  ==============  =======================  =======================  ===============
 
 A matrix in a block whose outputs do not grow, such as a router or keys of a fixed number of heads, has ``in^-1`` for
 ``in^-1/2``: its outputs would else move as in^1/2 once training aligns the stream with its start.
+``skip`` is a learned number, or one for each feature, that multiplies the stream at every block, and is 1 at first: if
+each moves by d, the stream is multiplied by ``(1 + d)^L``.
 ``input`` stands for embeddings, tied embeddings, and biases and gains outside blocks too. Under ``depth-mup-inner``
 (Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the rate of updates with entries of order one,
 its epsilon the size of the gradient's entries; every other rate follows from these two by the optimizer's law
@@ -48,9 +51,9 @@ MAX_RATE = 1e37  # of one tensor, that float32 holds
 ADAM_EPSILON = 1e-8  # of the base
 MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
-Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "readout"]
+Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "skip", "readout"]
 ROLES: tuple[Role, ...] = get_args(Role)
-INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector")
+INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector", "skip")  # of fan-in 1
 SPECTRAL: tuple[Role, ...] = ("hidden", "outer", "inner")  # whose matrices Muon takes; the rest goes to Adam
 
 
@@ -123,7 +126,9 @@ class Rule:
 
     def rate(self, role: Role, law: Updates) -> Power:
         """Of the learning rate: that of updates with entries of order one, over those of this optimizer's updates."""
-        depth = {"outer": -1.0, "inner": 0.0 if self.boosts_inner else self._a - 1}.get(role, 0.0)  # 0: Eq. 8
+        depth = {"outer": -1.0, "skip": -1.0, "inner": 0.0 if self.boosts_inner else self._a - 1}.get(
+            role, 0.0
+        )  # 0: Eq. 8
         of_entries = Power(fan_in=0.0 if role in INPUT_LIKE else -1.0, depth=depth)
         return self._kept(of_entries * (self.epsilon(role) ** law.degree * law.unit) ** -1)
 
