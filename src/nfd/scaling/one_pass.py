@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -50,13 +50,26 @@ from nfd.scaling.samples import as_written, blaming_the_sample, call_with, evalu
 FACTOR = 4  # between the sizes: wrong powers are half ones or more, and then a factor of 2
 _ROUNDING = {torch.float64: 1e-9}  # of the largest update: a gradient that is zero but for rounding
 _OF_OTHERS = 1e-5
-_STEP = 0.02  # RMS of the entries of an update of the smallest model
 ELEMENTWISE = ("mul", "div", "__mul__", "__rmul__", "mul_", "addcmul")  # a constant may stand behind, as in a gain
 PRODUCTS = (
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "addmm", "baddbmm", "mv",
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 )  # fmt: skip
-LOOKUPS = ("embedding", "add", "__add__", "__radd__", "__iadd__", "add_", "cat", "__getitem__", "index_select")
+LOOKUPS = (
+    "embedding",
+    "embedding_bag",
+    "add",
+    "__add__",
+    "__radd__",
+    "__iadd__",
+    "add_",
+    "cat",
+    "__getitem__",
+    "index_select",
+)
+# Outputs of a matrix: with more, their size is sure to a sixth. Of so many draws it is sure to an eighth with only one.
+_FEW_OUTPUTS = 16
+_DRAWS = 32
 _OUTWEIGHS = 3.0  # times what all branches add together
 _LARGEST = 4.0
 _NEXT_TO_NONE = 1e-3
@@ -85,11 +98,16 @@ class Meetings(TorchFunctionMode):
 
     Args:
         names: of parameters, by where their storage lies, which views share.
+        redrawn: parameters with so few outputs that chance decides how large these are. A head with one output, that
+            many draws give 1, gives anything from 0.1 to 2.5, which is a power of 1 between two sizes. What they give
+            is the mean over other draws of them.
     """
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], redrawn: Collection[str], seed: int) -> None:
         super().__init__()
         self.names = names
+        self.redrawn = redrawn
+        self.draws = torch.Generator().manual_seed(seed)
         self.met = defaultdict[str, list[Meeting]](list)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,18 +117,34 @@ class Meetings(TorchFunctionMode):
             return result
         operands = _tensors_among((*args, *(kwargs or {}).values()))
         names = {name for operand in operands if (name := self._name_of(operand)) is not None}
-        if len(operands) > 1:  # an operation on the parameter alone meets no data
-            for name in names:
-                self._note(name, getattr(func, "__name__", ""), operands, first)
+        # An operation on the parameter alone meets no data.
+        if names and len(operands) > 1:
+            operation = getattr(func, "__name__", "")
+            is_redrawn = operation in PRODUCTS and not names.isdisjoint(self.redrawn)
+            square = self._expected_square(func, args, kwargs or {}) if is_redrawn else mean_square(first)
+            data = [x for x in operands if x.is_floating_point() and self._name_of(x) is None]
+            entering = mean_square(data[0]) if data else 1.0
+            self._note(names, Meeting(operation, tuple(first.shape), square, entering), first)
         return result
 
-    def _note(self, name: str, operation: str, operands: list[Tensor], result: Tensor) -> None:
-        data = [x for x in operands if x.is_floating_point() and self._name_of(x) is None]
-        entering = mean_square(data[0]) if data else 1.0
-        meeting = Meeting(operation, tuple(result.shape), mean_square(result), entering)
-        self.met[name].append(meeting)
+    def _note(self, names: Iterable[str], meeting: Meeting, result: Tensor) -> None:
+        for name in names:
+            self.met[name].append(meeting)
         if result.requires_grad:
             result.register_hook(meeting.add)  # type: ignore[no-untyped-call]
+
+    def _expected_square(self, func: Any, args: Any, kwargs: Any) -> float:
+        """The mean square of a product over draws of the parameters in it that are redrawn."""
+
+        def redraw(value: Any) -> Any:
+            if not isinstance(value, Tensor) or self._name_of(value) not in self.redrawn:
+                return value
+            numbers = torch.randn(value.shape, generator=self.draws, dtype=torch.float64)
+            return (numbers * math.sqrt(mean_square(value))).to(value)
+
+        with torch.no_grad():
+            draws = [func(*mapped(args, redraw), **mapped(kwargs, redraw)) for _ in range(_DRAWS)]
+        return sum(mean_square(draw) for draw in draws) / len(draws)
 
     def _name_of(self, value: Tensor) -> str | None:
         try:
@@ -180,7 +214,6 @@ class Bench:
         self.sample = sample
         self.dtype: torch.dtype | None = torch.float64
         self.plans = dict[Place, Plan]()
-        self.steps = dict[tuple[int, int, str], float]()
 
     def built(self, place: Place, seed: int) -> tuple[nn.Module, Plan]:
         """A model with the initial weights of its plan."""
@@ -194,29 +227,23 @@ class Bench:
         plan.apply_(model, seed=seed)
         return model, plan
 
-    def measure(self, place: Place, seed: int, updates: int = 0, factors: Factors | None = None) -> list[Pass]:
-        """One pass with the initial weights, and one after each update of all tensors at their planned rates."""
+    def measure(self, place: Place, seed: int, factors: Factors | None = None) -> Pass:
+        """One pass with the initial weights of the plan."""
         if self.dtype is not None:
             try:
-                return self._measure(place, seed, updates, factors or {})
+                return self._measure(place, seed, factors or {})
             except UsageError as error:
                 # Some models make 32-bit numbers inside, or have kernels for nothing else.
                 if not isinstance(error.__cause__, RuntimeError | NotImplementedError):
                     raise
                 self.dtype = None
-                self.steps.clear()
-        return self._measure(place, seed, updates, factors or {})
+        return self._measure(place, seed, factors or {})
 
-    def _measure(self, place: Place, seed: int, updates: int, factors: Factors) -> list[Pass]:
+    def _measure(self, place: Place, seed: int, factors: Factors) -> Pass:
         is_as_planned = not self.unit
-        if is_as_planned and (place, seed, updates, factors) == (SMALLEST, 0, 0, {}):
-            return [self.as_planned]
-        network = _Network(self, place, seed, factors)
-        passes = [network.look()]
-        for k in range(updates):
-            network.step((seed, k), is_smallest=place[1] == 1)
-            passes.append(network.look())
-        return passes
+        if is_as_planned and (place, seed, factors) == (SMALLEST, 0, {}):
+            return self.as_planned
+        return _Network(self, place, seed, factors).look()
 
     def cast(self, model: nn.Module) -> tuple[nn.Module, Any]:
         """The model and the sample, in the precision and at the place of the measurement."""
@@ -327,11 +354,22 @@ class _Network:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             stack.enter_context(as_written())
             stack.enter_context(blaming_the_sample(self.bench.sample))
-            log = stack.enter_context(Meetings(names))
+            log = stack.enter_context(Meetings(names, self._with_few_outputs(), self.seed))
             f = outputs_of(call_with(self.model, self.sample))
             log.names = {}
             self._backward(f)
         return self._read(f.detach(), log, ends)
+
+    def _with_few_outputs(self) -> set[str]:
+        """The matrices that are drawn at random and have few outputs."""
+        few = set[str]()
+        for name, t in self.infos.items():
+            start = self.plan.entries[name].start
+            fan_in = t.fan_in()
+            is_drawn = start.constant is None and not start.kept
+            if is_drawn and fan_in and t.parameter.numel() <= _FEW_OUTPUTS * fan_in:
+                few.add(name)
+        return few
 
     def _backward(self, f: Tensor) -> None:
         if not f.requires_grad:
@@ -340,24 +378,6 @@ class _Network:
         signs = torch.randint(0, 2, f.shape, generator=random).to(f) * 2 - 1
         self.model.zero_grad()
         (f * signs).mean().backward()  # type: ignore[no-untyped-call]
-
-    def step(self, key: tuple[int, int], *, is_smallest: bool) -> None:
-        """Update every tensor by the signs of its gradient, as Adam does first, at the plan's rates for Adam.
-
-        It aligns what is random at the start, whatever the optimizer. Entries have a fixed RMS in the smallest model.
-        """
-        aligning = replace(self.plan, optimizer="adam")
-        with torch.no_grad():
-            for name, t in self.infos.items():
-                gradient = t.parameter.grad
-                if not t.parameter.requires_grad or gradient is None:
-                    continue
-                change = aligning.rate(name) * gradient.sign()
-                place = (*key, self.kinds[name])
-                size = math.sqrt(mean_square(change))
-                if is_smallest and size and place not in self.bench.steps:
-                    self.bench.steps[place] = _STEP / size
-                t.parameter.sub_(self.bench.steps.get(place, 0.0) * change)
 
     def _read(self, f: Tensor, log: Meetings, ends: Mapping[str, tuple[Tensor, Tensor]]) -> Pass:
         seen = Pass(output=tuple(f.shape))
@@ -444,6 +464,3 @@ def _keep_ends(
     passed_on = float((h * after).sum() / h.square().sum())
     if abs(passed_on - 1) < _STREAM:
         ends[block] = h, after
-
-
-Measure = Callable[[Place, int, int], list[Pass]]

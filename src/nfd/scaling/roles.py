@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -162,7 +162,7 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     inside = [{o for o in b.inside if o.tensor is not None} for b, _, _ in branches]
     acts, streams, unscaled = dict[str, Decision](), dict[str, tuple[int, str]](), set[str]()
     within = dict[str, frozenset[str]]()
-    uses = Counter(cast(str, p.tensor) for parameters in inside for p in parameters)
+    uses = _uses([branch for branch, _, _ in branches])
     for (branch, writers, module), parameters in zip(branches * 2, reading + inside, strict=True):
         if not writers and module is not None:  # its output can be multiplied
             unscaled.add(module)
@@ -201,6 +201,24 @@ def trace(model: nn.Module, sample: Any) -> Trace:
         )
     attends = any(_ATTENTION.search(o.name) for o in ran)
     return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of({name: name for name in own})
+
+
+def _uses(branches: Iterable[Branch]) -> Counter[str]:
+    """In how many branches each parameter acts.
+
+    What a branch reads from another stream, as a decoder reads its encoder, has acted before, in branches of its own.
+    """
+    uses = Counter[str]()
+    before = set[Operation]()
+    for branch in branches:
+        new = [operation for operation in branch.inside if operation not in before]
+        before.update(new)
+        acting = set[Operation]()
+        for operation in new:
+            for weight in operation.weights:
+                acting |= parameters_of(weight)
+        uses.update(cast(str, parameter.tensor) for parameter in acting)
+    return uses
 
 
 def _what_starts(start: Operation) -> str:
