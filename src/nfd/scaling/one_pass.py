@@ -1,8 +1,8 @@
 """What one forward and backward pass shows of a planned model: updates, initial activations, streams and outputs.
 
-The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed signs ``c``: its gradient in the outputs is the same at
-every size, and neither labels nor training are needed. With ``y`` the result of the first operation in which a tensor
-meets data, ``g`` its gradient, and a *kind* the tensors of one name in all blocks:
+The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed ``signs`` ``c``: its gradient in the outputs is the same
+at every size, and neither labels nor training are needed. With ``y`` the result of the first operation in which a
+tensor meets data, ``g`` its gradient, and a *kind* the tensors of one name in all blocks:
 
 ========  ==========================================================================================================
 update    ``R``, the sum over a kind of ``rate |g|*``: how much its update at rate 1 lowers the loss, to first order.
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -67,9 +67,9 @@ LOOKUPS = (
     "__getitem__",
     "index_select",
 )
-# Outputs of a matrix: with more, their size is sure to a sixth. Of so many draws it is sure to an eighth with only one.
-_FEW_OUTPUTS = 16
-_DRAWS = 32
+# Of random outputs: their size is then sure to an eighth. With more than a quarter of them one draw is sure enough.
+_OUTPUTS = 32
+_FEW_OUTPUTS = 8
 _OUTWEIGHS = 3.0  # times what all branches add together
 _LARGEST = 4.0
 _NEXT_TO_NONE = 1e-3
@@ -103,11 +103,11 @@ class Meetings(TorchFunctionMode):
             is the mean over other draws of them.
     """
 
-    def __init__(self, names: Mapping[int, str], redrawn: Collection[str], seed: int) -> None:
+    def __init__(self, names: Mapping[int, str], redrawn: Mapping[str, int], seed: int) -> None:
         super().__init__()
         self.names = names
         self.redrawn = redrawn
-        self.draws = torch.Generator().manual_seed(seed)
+        self.random = torch.Generator().manual_seed(seed)
         self.met = defaultdict[str, list[Meeting]](list)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -120,8 +120,8 @@ class Meetings(TorchFunctionMode):
         # An operation on the parameter alone meets no data.
         if names and len(operands) > 1:
             operation = getattr(func, "__name__", "")
-            is_redrawn = operation in PRODUCTS and not names.isdisjoint(self.redrawn)
-            square = self._expected_square(func, args, kwargs or {}) if is_redrawn else mean_square(first)
+            draws = max(self.redrawn.get(name, 0) for name in names) if operation in PRODUCTS else 0
+            square = self._expected_square(draws, func, args, kwargs or {}) if draws else mean_square(first)
             data = [x for x in operands if x.is_floating_point() and self._name_of(x) is None]
             entering = mean_square(data[0]) if data else 1.0
             self._note(names, Meeting(operation, tuple(first.shape), square, entering), first)
@@ -133,18 +133,18 @@ class Meetings(TorchFunctionMode):
         if result.requires_grad:
             result.register_hook(meeting.add)  # type: ignore[no-untyped-call]
 
-    def _expected_square(self, func: Any, args: Any, kwargs: Any) -> float:
+    def _expected_square(self, draws: int, func: Any, args: Any, kwargs: Any) -> float:
         """The mean square of a product over draws of the parameters in it that are redrawn."""
 
         def redraw(value: Any) -> Any:
             if not isinstance(value, Tensor) or self._name_of(value) not in self.redrawn:
                 return value
-            numbers = torch.randn(value.shape, generator=self.draws, dtype=torch.float64)
+            numbers = torch.randn(value.shape, generator=self.random, dtype=torch.float64)
             return (numbers * math.sqrt(mean_square(value))).to(value)
 
         with torch.no_grad():
-            draws = [func(*mapped(args, redraw), **mapped(kwargs, redraw)) for _ in range(_DRAWS)]
-        return sum(mean_square(draw) for draw in draws) / len(draws)
+            results = [func(*mapped(args, redraw), **mapped(kwargs, redraw)) for _ in range(draws)]
+        return sum(mean_square(result) for result in results) / draws
 
     def _name_of(self, value: Tensor) -> str | None:
         try:
@@ -185,6 +185,22 @@ def reach(gradient: Tensor, law: OptimizerLaw) -> float:
     if law.unit == WHOLE_MATRIX and gradient.dim() == 2:
         return float(torch.linalg.svdvals(gradient).sum()) * law.shape_norm(*gradient.shape)
     return float(gradient.abs().pow(1 + law.degree).sum())
+
+
+def signs(shape: torch.Size) -> Tensor:
+    """The signs of outputs in the loss, of a given shape: those of each output, turned round in a quarter of the rows.
+
+    With as many turned round as not, all that outputs have in common for all inputs cancels, and what is left may be a
+    sum of random terms: a Transformer that is read through a class token was off by width^-0.9 and depth^-1.2. With
+    none turned round, networks that normalise over rows would have no gradient.
+    """
+    random = torch.Generator().manual_seed(0)
+    outputs = shape[-1] if len(shape) > 1 else 1
+    rows = shape.numel() // max(outputs, 1)
+    of_rows = torch.ones(rows)
+    of_rows[torch.randperm(rows, generator=random)[: rows // 4]] = -1.0
+    of_outputs = torch.randint(0, 2, (outputs,), generator=random) * 2.0 - 1.0
+    return (of_rows[:, None] * of_outputs).reshape(shape)
 
 
 def rms(squares: Iterable[float]) -> float:
@@ -354,30 +370,28 @@ class _Network:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             stack.enter_context(as_written())
             stack.enter_context(blaming_the_sample(self.bench.sample))
-            log = stack.enter_context(Meetings(names, self._with_few_outputs(), self.seed))
+            log = stack.enter_context(Meetings(names, self._redrawn(), self.seed))
             f = outputs_of(call_with(self.model, self.sample))
             log.names = {}
             self._backward(f)
         return self._read(f.detach(), log, ends)
 
-    def _with_few_outputs(self) -> set[str]:
-        """The matrices that are drawn at random and have few outputs."""
-        few = set[str]()
+    def _redrawn(self) -> dict[str, int]:
+        """How many draws to take of each matrix that is drawn at random and has few outputs."""
+        draws = dict[str, int]()
         for name, t in self.infos.items():
             start = self.plan.entries[name].start
             fan_in = t.fan_in()
             is_drawn = start.constant is None and not start.kept
             if is_drawn and fan_in and t.parameter.numel() <= _FEW_OUTPUTS * fan_in:
-                few.add(name)
-        return few
+                draws[name] = _OUTPUTS * fan_in // t.parameter.numel()
+        return draws
 
     def _backward(self, f: Tensor) -> None:
         if not f.requires_grad:
             raise InputError("the outputs of the model depend on no parameter that trains: there is nothing to test.")
-        random = torch.Generator().manual_seed(0)
-        signs = torch.randint(0, 2, f.shape, generator=random).to(f) * 2 - 1
         self.model.zero_grad()
-        (f * signs).mean().backward()  # type: ignore[no-untyped-call]
+        (f * signs(f.shape).to(f)).mean().backward()  # type: ignore[no-untyped-call]
 
     def _read(self, f: Tensor, log: Meetings, ends: Mapping[str, tuple[Tensor, Tensor]]) -> Pass:
         seen = Pass(output=tuple(f.shape))

@@ -23,7 +23,7 @@ long, and at small sizes the terms did not align in every sound model: 4 more of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -85,23 +85,27 @@ class Power:
 
 @dataclass(frozen=True)
 class Judged:
-    """A power that was measured, and what was promised; ``kind`` is empty for the network."""
+    """A power that was measured, and what was promised; ``kind`` is empty for the network.
+
+    ``off`` and ``is_open``: whether it is off, and whether more seeds could change that.
+    """
 
     kind: str
     quantity: Quantity
     power: Power
     promised: float
     off: bool
+    is_open: bool
+
+    @classmethod
+    def by_power(cls, kind: str, quantity: Quantity, power: Power, promised: float) -> Judged:
+        """What the power says by itself."""
+        return cls(kind, quantity, power, promised, power.exceeds(promised), power.is_open(promised))
 
     @property
     def deviation(self) -> float:
         """By which power it is too large."""
         return self.power.value - self.promised
-
-    @property
-    def is_open(self) -> bool:
-        """Whether more seeds could change the answer."""
-        return self.power.is_open(self.promised)
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Judge:
         if any(one.off for one in every if one.quantity != "output"):
             return every
         # Outputs are few, and so are noisy. What makes them grow shows in something else, too.
-        return [Judged(one.kind, one.quantity, one.power, one.promised, off=False) for one in every]
+        return [replace(one, off=False) for one in every]
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -147,7 +151,8 @@ class Judge:
         if quantity == "output" or self.axis == "width":
             # Sums that training aligns start as small.
             promised = min(power.value, 0.0)
-        return Judged("", quantity, power, promised, power.exceeds(promised))
+        judged = Judged.by_power("", quantity, power, promised)
+        return replace(judged, is_open=judged.is_open and quantity != "output")
 
     # ---- the effect of updates
 
@@ -160,10 +165,12 @@ class Judge:
         power = Power.of(self.pairs, quantity, kind, limit)
         if power is None:
             return None
-        off = power.exceeds(0.0)
-        if off and quantity == "update":
-            off = self._off_in_all(power, kind) and not self._is_of_random_sums(power, kind, fit)
-        return Judged(kind, "update", power, 0.0, off)
+        judged = Judged.by_power(kind, "update", power, 0.0)
+        if quantity != "update":
+            return judged
+        if self._is_of_random_sums(power, kind, fit):
+            return replace(judged, off=False, is_open=False)
+        return replace(judged, off=judged.off and self._off_in_all(power, kind))
 
     def _quantity(self, kind: str) -> str:
         """In what the effect of an update is to be the same at all sizes."""
@@ -180,8 +187,7 @@ class Judge:
         is_judged = self._small.operations.get(kind) in _KNOWN
         if power is None or not is_judged or self._entry(kind).start.kept or (start is not None and start.off):
             return None
-        promised = self._promised_fit(kind)
-        return Judged(kind, "update", power, promised, power.exceeds(promised))
+        return Judged.by_power(kind, "update", power, self._promised_fit(kind))
 
     def _limit_of_fit(self, kind: str) -> float:
         return _FIT_OF_SGD if self.plan.law_for(self.names[kind]).is_linear else LIMIT
@@ -265,11 +271,11 @@ class Judge:
             if not self._makes_output(kind):
                 if self._entry(kind).own_factor != 1:
                     return None
-                return Judged(kind, "start", power, promised, power.exceeds(promised))
-        moved = response.value - promised
-        is_one_way = (power.value - promised) * moved > 0
-        off = is_one_way and power.exceeds(promised) and response.exceeds(promised)
-        return Judged(kind, "start", power, promised, off)
+                return Judged.by_power(kind, "start", power, promised)
+        judged = Judged.by_power(kind, "start", power, promised)
+        is_one_way = judged.deviation * (response.value - promised) > 0
+        is_open = judged.is_open and is_one_way and (response.exceeds(promised) or response.is_open(promised))
+        return replace(judged, off=judged.off and is_one_way and response.exceeds(promised), is_open=is_open)
 
     # ---- what a kind is
 
