@@ -41,9 +41,9 @@ from nfd.core.errors import InputError, UsageError
 from nfd.core.random import generator
 from nfd.scaling.base import instance
 from nfd.scaling.carried import Axis, Carrier
-from nfd.scaling.model import block_of, in_any_block, tensors
+from nfd.scaling.model import TensorInfo, block_of, in_any_block, tensors
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Entry, Plan
 from nfd.scaling.rules import INPUT_LIKE, rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, call_with, evaluating, mapped, on_device, outputs_of
 
@@ -293,30 +293,42 @@ class Bench:
         Random biases hide how what their matrices give falls, and become small.
         """
         model, plan = self.built(SMALLEST, 0)
-        seen = self.as_planned
-        added = seen.values.get(("added", ""), 0.0) * math.sqrt(len(plan.blocks))
-        wanted = min(max(1.0, _OUTWEIGHS * added), _LARGEST)
-        is_deep = bool(plan.blocks) and rule_named(plan.rule).scales_depth
+        wanted = self._wanted_stream(plan)
         units = dict[str, Unit]()
         for name, t in tensors(model).items():
-            entry = plan.entries[name]
             kind = in_any_block(name, plan.blocks)
-            # A class token may be a vector; other vectors are biases and gains.
-            is_start = not entry.is_vector or seen.operations.get(kind) == "cat"
-            reads = entry.role in INPUT_LIKE and is_start
-            size = math.sqrt(mean_square(t.parameter.double()))
-            if size == 0 and t.parameter.requires_grad:
-                is_factor = not entry.is_vector or seen.operations.get(kind) in ELEMENTWISE
-                if is_factor:
-                    units[kind] = Unit(fill=1.0 if reads or entry.is_vector else (entry.fan_in or t.shape[-1]) ** -0.5)
-            elif entry.is_vector and seen.operations.get(kind) in PRODUCTS and not entry.start.kept:
-                units[kind] = Unit(factor=_NEXT_TO_NONE, of_rate=1.0)
-            elif reads and is_deep:
-                if entry.role == "input" and t.ins:
-                    size = seen.values.get(("start", kind), size)
-                if size < wanted:
-                    units[kind] = Unit(factor=wanted / size, of_rate=wanted / size)
+            unit = self._unit_of(kind, t, plan.entries[name], wanted)
+            if unit is not None:
+                units[kind] = unit
         return units
+
+    def _wanted_stream(self, plan: Plan) -> float:
+        """The RMS that a stream is to begin with; 0 where there is none that grows in depth."""
+        if not plan.blocks or not rule_named(plan.rule).scales_depth:
+            return 0.0
+        added = self.as_planned.values.get(("added", ""), 0.0) * math.sqrt(len(plan.blocks))
+        return min(max(1.0, _OUTWEIGHS * added), _LARGEST)
+
+    def _unit_of(self, kind: str, t: TensorInfo, entry: Entry, wanted: float) -> Unit | None:
+        """What is multiplied or filled of one tensor; None for nothing."""
+        seen = self.as_planned
+        operation = seen.operations.get(kind)
+        # A class token may be a vector; other vectors are biases and gains.
+        reads = entry.role in INPUT_LIKE and (not entry.is_vector or operation == "cat")
+        size = math.sqrt(mean_square(t.parameter.double()))
+        if size == 0 and t.parameter.requires_grad:
+            is_factor = not entry.is_vector or operation in ELEMENTWISE
+            fill = 1.0 if reads or entry.is_vector else (entry.fan_in or t.shape[-1]) ** -0.5
+            return Unit(fill=fill) if is_factor else None
+        if entry.is_vector and operation in PRODUCTS and not entry.start.kept:
+            return Unit(factor=_NEXT_TO_NONE, of_rate=1.0)
+        if not reads:
+            return None
+        if entry.role == "input" and t.ins:
+            size = seen.values.get(("start", kind), size)
+        # What begins at zero and does not train stays zero.
+        is_small = 0 < size < wanted
+        return Unit(factor=wanted / size, of_rate=wanted / size) if is_small else None
 
 
 @dataclass(frozen=True)

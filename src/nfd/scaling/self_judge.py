@@ -77,6 +77,10 @@ class Power:
         """Whether it is off by more than the limit and chance."""
         return abs(self.value - promised) > max(self.limit, _ERRORS * self.error)
 
+    def is_far_from(self, promised: float, usual: float) -> bool:
+        """Whether it is beyond the limit by more than chance, that is at least the usual error of others."""
+        return abs(self.value - promised) - self.limit > _ERRORS * max(self.error, usual)
+
     def is_open(self, promised: float) -> bool:
         """Whether more seeds could change the answer."""
         distance = abs(self.value - promised)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 from nfd.core.errors import InputError, check_count, check_flag
@@ -318,13 +319,16 @@ class _Test:
     def along(self, axis: Axis) -> list[Judged]:
         """What is read along one axis, with more seeds where the first do not settle it."""
         judged = self._judged(axis, self.seeds)
-        kinds_off = {one.kind for one in judged if one.off}
+        off = [one for one in judged if one.off]
         # Two seeds may agree by luck on one kind, such as a head with one output, but hardly on several.
-        is_lone = 0 < len(kinds_off) < _SEVERAL_KINDS
-        is_open = not kinds_off and any(one.is_open for one in judged)
-        if is_lone or is_open:
-            return self._judged(axis, self.seeds + _MORE_SEEDS)
-        return judged
+        are_several = len({one.kind for one in off}) >= _SEVERAL_KINDS
+        errors = [one.power.error for one in judged if one.quantity == "update"]
+        usual = median(errors) if errors else 0.0
+        is_sure = are_several or (bool(off) and all(one.power.is_far_from(one.promised, usual) for one in off))
+        is_open = any(one.is_open for one in judged)
+        if is_sure or not (off or is_open):
+            return judged
+        return self._judged(axis, self.seeds + _MORE_SEEDS)
 
     def _judged(self, axis: Axis, seeds: int) -> list[Judged]:
         larger: Place = (axis, FACTOR)
