@@ -134,6 +134,77 @@ def test_a_readout_with_the_role_of_a_vector_is_found_in_any_spelling(is_layer: 
     assert not test("vector").ok
 
 
+class Attention(nn.Module):
+    """Two heads that grow, whose logits are divided by a power of their size; read through a class token."""
+
+    def __init__(self, width: int, depth: int, power: float = 1.0) -> None:
+        super().__init__()
+        self.power = power
+        self.embed = nn.Embedding(11, width)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {"norm": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width), "out": nn.Linear(width, width)}
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = torch.cat([self.token.expand(len(ids), -1, -1), self.embed(ids)], 1)
+        for block in self.blocks:
+            q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in block["qkv"](block["norm"](h)).chunk(3, -1))
+            weights = (q @ k.mT / q.shape[-1] ** self.power).softmax(-1)
+            h = h + block["out"]((weights @ v).transpose(1, 2).flatten(2))
+        out: Tensor = self.head(self.norm(h)[:, 0])
+        return out
+
+
+class ByRoot(Attention):
+    """The same over the root."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth, 0.5)
+
+
+@pytest.mark.parametrize("make_model", [Attention, ByRoot])
+def test_sums_that_training_aligns_are_no_fault_and_logits_that_it_makes_grow_are(make_model: type[Attention]) -> None:
+    plan = nfd.plan(make_model(64, 6), BASE, make_model=make_model, sample=IDS)
+    test = plan.self_test(make_model, IDS)
+    by_root = make_model is ByRoot
+    assert {row.quantity for row in test.off} == ({"logits"} if by_root else set()), test
+    assert ("divide them by the size of a head" in str(test)) == by_root
+
+
+class Weakened(ResidualMLP):
+    """Branches, or outputs, that are divided by the root of the width."""
+
+    is_output = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        root = math.sqrt(h.shape[-1] / BASE[0])
+        for block in self.blocks:
+            h = h + block(h) / (1 if self.is_output else root)
+        out: Tensor = self.head(self.norm(h)) / (root if self.is_output else 1)
+        return out
+
+
+class WeakOutputs(Weakened):
+    """Outputs that are."""
+
+    is_output = True
+
+
+@pytest.mark.parametrize("make_model", [Weakened, WeakOutputs])
+def test_a_factor_that_is_as_small_as_a_random_sum_is_found(make_model: type[Weakened]) -> None:
+    test = planned().self_test(make_model, X)
+    assert {row.quantity for row in test.off} == {"update"}, test
+    assert {row.axis for row in test.off} == {"width"}
+    assert all(row.power == pytest.approx(-0.5, abs=0.2) for row in test.off)
+
+
 def test_a_repair_is_proposed_and_not_applied() -> None:
     plan = with_start(planned(rule="mup", depth=2), "head.weight", 4)
     before = plan.to_dict()

@@ -769,6 +769,31 @@ def test_blocks_that_are_applied_again_are_as_deep_as_blocks_of_their_own(optimi
     assert not any("again and again" in note for note in plain.notes)
 
 
+class TwoStreams(Language):
+    """Blocks of an encoder, whose stream every block of the decoder reads."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, 0)
+        self.encoder = nn.ModuleList(Block(width, 1, usual, None) for _ in range(depth))
+        self.decoder = nn.ModuleList(Block(width, 1, usual, None) for _ in range(depth))
+        self.reading = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        memory, h = self.embed(ids), self.embed(ids.flip(1))
+        for block in self.encoder:
+            memory = block(memory)
+        for block, read in zip(self.decoder, self.reading, strict=True):
+            h = block(h + read(torch.tanh(memory * h)))
+        return self.reads(self.final(h), self.w)
+
+
+def test_blocks_that_many_blocks_of_another_stream_read_count_once() -> None:
+    plan = planned(make=TwoStreams)
+    assert plan.rate("encoder.0.down.weight") == pytest.approx(1 / 16)
+    assert plan.rate("decoder.0.down.weight") == pytest.approx(1 / 16)
+    assert not any("again and again" in note for note in plan.notes)
+
+
 def test_shared_blocks_are_named_where_none_are_found_and_refused_where_no_limit_is() -> None:
     with pytest.raises(ValueError, match=r"'block.norm.weight' acts in 8 branches.*blocks='block'"):
         planned(make=Shared, kinds=1)

@@ -166,7 +166,7 @@ def whole(tensor: Tensor) -> Tensor:
 def give_back(model: nn.Module) -> None:
     """Modules that FSDP2 shards forget what they gathered for a pass, which the next pass would take otherwise."""
     for module in model.modules():
-        if "FSDPModule" in _kinds(type(module)):
+        if hasattr(module, "reshard") and "FSDPModule" in _kinds(type(module)):
             cast(Any, module).reshard()
 
 
@@ -189,7 +189,8 @@ def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] 
 
 def is_conv1d(owner: nn.Module) -> bool:
     """Whether a module is Hugging Face's linear layer, or a subclass of it, whose weight is [in, out]."""
-    return "Conv1D" in _kinds(type(owner)) and hasattr(owner, "nf")
+    # Asked of every tensor many times; to look at the names of all bases first took a sixth of a self-test.
+    return hasattr(owner, "nf") and "Conv1D" in _kinds(type(owner))
 
 
 def _kinds(kind: type) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """What one forward and backward pass shows of a planned model: updates, initial activations, streams and outputs.
 
-The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed signs ``c``: its gradient in the outputs is the same at
-every size, and neither labels nor training are needed. With ``y`` the result of the first operation in which a tensor
-meets data, ``g`` its gradient, and a *kind* the tensors of one name in all blocks:
+The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed ``signs`` ``c``: its gradient in the outputs is the same
+at every size, and neither labels nor training are needed. With ``y`` the result of the first operation in which a
+tensor meets data, ``g`` its gradient, and a *kind* the tensors of one name in all blocks:
 
 ========  ==========================================================================================================
 update    ``R``, the sum over a kind of ``rate |g|*``: how much its update at rate 1 lowers the loss, to first order.
@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -41,22 +41,35 @@ from nfd.core.errors import InputError, UsageError
 from nfd.core.random import generator
 from nfd.scaling.base import instance
 from nfd.scaling.carried import Axis, Carrier
-from nfd.scaling.model import block_of, in_any_block, tensors
+from nfd.scaling.model import TensorInfo, block_of, in_any_block, tensors
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Entry, Plan
 from nfd.scaling.rules import INPUT_LIKE, rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, call_with, evaluating, mapped, on_device, outputs_of
 
 FACTOR = 4  # between the sizes: wrong powers are half ones or more, and then a factor of 2
 _ROUNDING = {torch.float64: 1e-9}  # of the largest update: a gradient that is zero but for rounding
 _OF_OTHERS = 1e-5
-_STEP = 0.02  # RMS of the entries of an update of the smallest model
 ELEMENTWISE = ("mul", "div", "__mul__", "__rmul__", "mul_", "addcmul")  # a constant may stand behind, as in a gain
 PRODUCTS = (
     "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "addmm", "baddbmm", "mv",
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 )  # fmt: skip
-LOOKUPS = ("embedding", "add", "__add__", "__radd__", "__iadd__", "add_", "cat", "__getitem__", "index_select")
+LOOKUPS = (
+    "embedding",
+    "embedding_bag",
+    "add",
+    "__add__",
+    "__radd__",
+    "__iadd__",
+    "add_",
+    "cat",
+    "__getitem__",
+    "index_select",
+)
+# Of random outputs: their size is then sure to an eighth. With more than a quarter of them one draw is sure enough.
+_OUTPUTS = 32
+_FEW_OUTPUTS = 8
 _OUTWEIGHS = 3.0  # times what all branches add together
 _LARGEST = 4.0
 _NEXT_TO_NONE = 1e-3
@@ -85,11 +98,16 @@ class Meetings(TorchFunctionMode):
 
     Args:
         names: of parameters, by where their storage lies, which views share.
+        redrawn: parameters with so few outputs that chance decides how large these are. A head with one output, that
+            many draws give 1, gives anything from 0.1 to 2.5, which is a power of 1 between two sizes. What they give
+            is the mean over other draws of them.
     """
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], redrawn: Mapping[str, int], seed: int) -> None:
         super().__init__()
         self.names = names
+        self.redrawn = redrawn
+        self.random = torch.Generator().manual_seed(seed)
         self.met = defaultdict[str, list[Meeting]](list)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,18 +117,34 @@ class Meetings(TorchFunctionMode):
             return result
         operands = _tensors_among((*args, *(kwargs or {}).values()))
         names = {name for operand in operands if (name := self._name_of(operand)) is not None}
-        if len(operands) > 1:  # an operation on the parameter alone meets no data
-            for name in names:
-                self._note(name, getattr(func, "__name__", ""), operands, first)
+        # An operation on the parameter alone meets no data.
+        if names and len(operands) > 1:
+            operation = getattr(func, "__name__", "")
+            draws = max(self.redrawn.get(name, 0) for name in names) if operation in PRODUCTS else 0
+            square = self._expected_square(draws, func, args, kwargs or {}) if draws else mean_square(first)
+            data = [x for x in operands if x.is_floating_point() and self._name_of(x) is None]
+            entering = mean_square(data[0]) if data else 1.0
+            self._note(names, Meeting(operation, tuple(first.shape), square, entering), first)
         return result
 
-    def _note(self, name: str, operation: str, operands: list[Tensor], result: Tensor) -> None:
-        data = [x for x in operands if x.is_floating_point() and self._name_of(x) is None]
-        entering = mean_square(data[0]) if data else 1.0
-        meeting = Meeting(operation, tuple(result.shape), mean_square(result), entering)
-        self.met[name].append(meeting)
+    def _note(self, names: Iterable[str], meeting: Meeting, result: Tensor) -> None:
+        for name in names:
+            self.met[name].append(meeting)
         if result.requires_grad:
             result.register_hook(meeting.add)  # type: ignore[no-untyped-call]
+
+    def _expected_square(self, draws: int, func: Any, args: Any, kwargs: Any) -> float:
+        """The mean square of a product over draws of the parameters in it that are redrawn."""
+
+        def redraw(value: Any) -> Any:
+            if not isinstance(value, Tensor) or self._name_of(value) not in self.redrawn:
+                return value
+            numbers = torch.randn(value.shape, generator=self.random, dtype=torch.float64)
+            return (numbers * math.sqrt(mean_square(value))).to(value)
+
+        with torch.no_grad():
+            results = [func(*mapped(args, redraw), **mapped(kwargs, redraw)) for _ in range(draws)]
+        return sum(mean_square(result) for result in results) / draws
 
     def _name_of(self, value: Tensor) -> str | None:
         try:
@@ -153,6 +187,22 @@ def reach(gradient: Tensor, law: OptimizerLaw) -> float:
     return float(gradient.abs().pow(1 + law.degree).sum())
 
 
+def signs(shape: torch.Size) -> Tensor:
+    """The signs of outputs in the loss, of a given shape: those of each output, turned round in a quarter of the rows.
+
+    With as many turned round as not, all that outputs have in common for all inputs cancels, and what is left may be a
+    sum of random terms: a Transformer that is read through a class token was off by width^-0.9 and depth^-1.2. With
+    none turned round, networks that normalise over rows would have no gradient.
+    """
+    random = torch.Generator().manual_seed(0)
+    outputs = shape[-1] if len(shape) > 1 else 1
+    rows = shape.numel() // max(outputs, 1)
+    of_rows = torch.ones(rows)
+    of_rows[torch.randperm(rows, generator=random)[: rows // 4]] = -1.0
+    of_outputs = torch.randint(0, 2, (outputs,), generator=random) * 2.0 - 1.0
+    return (of_rows[:, None] * of_outputs).reshape(shape)
+
+
 def rms(squares: Iterable[float]) -> float:
     """The root of the mean of squares."""
     values = list(squares)
@@ -180,7 +230,6 @@ class Bench:
         self.sample = sample
         self.dtype: torch.dtype | None = torch.float64
         self.plans = dict[Place, Plan]()
-        self.steps = dict[tuple[int, int, str], float]()
 
     def built(self, place: Place, seed: int) -> tuple[nn.Module, Plan]:
         """A model with the initial weights of its plan."""
@@ -194,29 +243,23 @@ class Bench:
         plan.apply_(model, seed=seed)
         return model, plan
 
-    def measure(self, place: Place, seed: int, updates: int = 0, factors: Factors | None = None) -> list[Pass]:
-        """One pass with the initial weights, and one after each update of all tensors at their planned rates."""
+    def measure(self, place: Place, seed: int, factors: Factors | None = None) -> Pass:
+        """One pass with the initial weights of the plan."""
         if self.dtype is not None:
             try:
-                return self._measure(place, seed, updates, factors or {})
+                return self._measure(place, seed, factors or {})
             except UsageError as error:
                 # Some models make 32-bit numbers inside, or have kernels for nothing else.
                 if not isinstance(error.__cause__, RuntimeError | NotImplementedError):
                     raise
                 self.dtype = None
-                self.steps.clear()
-        return self._measure(place, seed, updates, factors or {})
+        return self._measure(place, seed, factors or {})
 
-    def _measure(self, place: Place, seed: int, updates: int, factors: Factors) -> list[Pass]:
+    def _measure(self, place: Place, seed: int, factors: Factors) -> Pass:
         is_as_planned = not self.unit
-        if is_as_planned and (place, seed, updates, factors) == (SMALLEST, 0, 0, {}):
-            return [self.as_planned]
-        network = _Network(self, place, seed, factors)
-        passes = [network.look()]
-        for k in range(updates):
-            network.step((seed, k), is_smallest=place[1] == 1)
-            passes.append(network.look())
-        return passes
+        if is_as_planned and (place, seed, factors) == (SMALLEST, 0, {}):
+            return self.as_planned
+        return _Network(self, place, seed, factors).look()
 
     def cast(self, model: nn.Module) -> tuple[nn.Module, Any]:
         """The model and the sample, in the precision and at the place of the measurement."""
@@ -250,30 +293,42 @@ class Bench:
         Random biases hide how what their matrices give falls, and become small.
         """
         model, plan = self.built(SMALLEST, 0)
-        seen = self.as_planned
-        added = seen.values.get(("added", ""), 0.0) * math.sqrt(len(plan.blocks))
-        wanted = min(max(1.0, _OUTWEIGHS * added), _LARGEST)
-        is_deep = bool(plan.blocks) and rule_named(plan.rule).scales_depth
+        wanted = self._wanted_stream(plan)
         units = dict[str, Unit]()
         for name, t in tensors(model).items():
-            entry = plan.entries[name]
             kind = in_any_block(name, plan.blocks)
-            # A class token may be a vector; other vectors are biases and gains.
-            is_start = not entry.is_vector or seen.operations.get(kind) == "cat"
-            reads = entry.role in INPUT_LIKE and is_start
-            size = math.sqrt(mean_square(t.parameter.double()))
-            if size == 0 and t.parameter.requires_grad:
-                is_factor = not entry.is_vector or seen.operations.get(kind) in ELEMENTWISE
-                if is_factor:
-                    units[kind] = Unit(fill=1.0 if reads or entry.is_vector else (entry.fan_in or t.shape[-1]) ** -0.5)
-            elif entry.is_vector and seen.operations.get(kind) in PRODUCTS and not entry.start.kept:
-                units[kind] = Unit(factor=_NEXT_TO_NONE, of_rate=1.0)
-            elif reads and is_deep:
-                if entry.role == "input" and t.ins:
-                    size = seen.values.get(("start", kind), size)
-                if size < wanted:
-                    units[kind] = Unit(factor=wanted / size, of_rate=wanted / size)
+            unit = self._unit_of(kind, t, plan.entries[name], wanted)
+            if unit is not None:
+                units[kind] = unit
         return units
+
+    def _wanted_stream(self, plan: Plan) -> float:
+        """The RMS that a stream is to begin with; 0 where there is none that grows in depth."""
+        if not plan.blocks or not rule_named(plan.rule).scales_depth:
+            return 0.0
+        added = self.as_planned.values.get(("added", ""), 0.0) * math.sqrt(len(plan.blocks))
+        return min(max(1.0, _OUTWEIGHS * added), _LARGEST)
+
+    def _unit_of(self, kind: str, t: TensorInfo, entry: Entry, wanted: float) -> Unit | None:
+        """What is multiplied or filled of one tensor; None for nothing."""
+        seen = self.as_planned
+        operation = seen.operations.get(kind)
+        # A class token may be a vector; other vectors are biases and gains.
+        reads = entry.role in INPUT_LIKE and (not entry.is_vector or operation == "cat")
+        size = math.sqrt(mean_square(t.parameter.double()))
+        if size == 0 and t.parameter.requires_grad:
+            is_factor = not entry.is_vector or operation in ELEMENTWISE
+            fill = 1.0 if reads or entry.is_vector else (entry.fan_in or t.shape[-1]) ** -0.5
+            return Unit(fill=fill) if is_factor else None
+        if entry.is_vector and operation in PRODUCTS and not entry.start.kept:
+            return Unit(factor=_NEXT_TO_NONE, of_rate=1.0)
+        if not reads:
+            return None
+        if entry.role == "input" and t.ins:
+            size = seen.values.get(("start", kind), size)
+        # What begins at zero and does not train stays zero.
+        is_small = 0 < size < wanted
+        return Unit(factor=wanted / size, of_rate=wanted / size) if is_small else None
 
 
 @dataclass(frozen=True)
@@ -327,37 +382,28 @@ class _Network:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             stack.enter_context(as_written())
             stack.enter_context(blaming_the_sample(self.bench.sample))
-            log = stack.enter_context(Meetings(names))
+            log = stack.enter_context(Meetings(names, self._redrawn(), self.seed))
             f = outputs_of(call_with(self.model, self.sample))
             log.names = {}
             self._backward(f)
         return self._read(f.detach(), log, ends)
 
+    def _redrawn(self) -> dict[str, int]:
+        """How many draws to take of each matrix that is drawn at random and has few outputs."""
+        draws = dict[str, int]()
+        for name, t in self.infos.items():
+            start = self.plan.entries[name].start
+            fan_in = t.fan_in()
+            is_drawn = start.constant is None and not start.kept
+            if is_drawn and fan_in and t.parameter.numel() <= _FEW_OUTPUTS * fan_in:
+                draws[name] = _OUTPUTS * fan_in // t.parameter.numel()
+        return draws
+
     def _backward(self, f: Tensor) -> None:
         if not f.requires_grad:
             raise InputError("the outputs of the model depend on no parameter that trains: there is nothing to test.")
-        random = torch.Generator().manual_seed(0)
-        signs = torch.randint(0, 2, f.shape, generator=random).to(f) * 2 - 1
         self.model.zero_grad()
-        (f * signs).mean().backward()  # type: ignore[no-untyped-call]
-
-    def step(self, key: tuple[int, int], *, is_smallest: bool) -> None:
-        """Update every tensor by the signs of its gradient, as Adam does first, at the plan's rates for Adam.
-
-        It aligns what is random at the start, whatever the optimizer. Entries have a fixed RMS in the smallest model.
-        """
-        aligning = replace(self.plan, optimizer="adam")
-        with torch.no_grad():
-            for name, t in self.infos.items():
-                gradient = t.parameter.grad
-                if not t.parameter.requires_grad or gradient is None:
-                    continue
-                change = aligning.rate(name) * gradient.sign()
-                place = (*key, self.kinds[name])
-                size = math.sqrt(mean_square(change))
-                if is_smallest and size and place not in self.bench.steps:
-                    self.bench.steps[place] = _STEP / size
-                t.parameter.sub_(self.bench.steps.get(place, 0.0) * change)
+        (f * signs(f.shape).to(f)).mean().backward()  # type: ignore[no-untyped-call]
 
     def _read(self, f: Tensor, log: Meetings, ends: Mapping[str, tuple[Tensor, Tensor]]) -> Pass:
         seen = Pass(output=tuple(f.shape))
@@ -444,6 +490,3 @@ def _keep_ends(
     passed_on = float((h * after).sum() / h.square().sum())
     if abs(passed_on - 1) < _STREAM:
         ends[block] = h, after
-
-
-Measure = Callable[[Place, int, int], list[Pass]]

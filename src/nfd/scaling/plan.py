@@ -575,8 +575,8 @@ class Plan:
         the stream and the outputs follow width and depth. Under the rule most of them do not change. It takes as long
         as several plans (docs/howto/plan.md), and ``print`` says what is off, where, by which power, and what to do.
 
-        It does not see weight decay, Adam's epsilon, 16 bits, or what only long training shows, such as logits of
-        attention that grow.
+        It does not see weight decay, Adam's epsilon, 16 bits, or what only long training shows. Of that it says only
+        which logits of attention grow, where the plan has read it.
 
         Example::
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
+from nfd.core.words import quoted
 from nfd.scaling.constants import Factors, Logits, factors_of, logits_of
 from nfd.scaling.fans import Fans, fans_of
-from nfd.scaling.graph import operations, parameters_of
+from nfd.scaling.graph import Operation, operations, parameters_of
 from nfd.scaling.model import (
     Blocks,
     Scaled,
@@ -160,7 +161,7 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     inside = [{o for o in b.inside if o.tensor is not None} for b, _, _ in branches]
     acts, streams, unscaled = dict[str, Decision](), dict[str, Stream](), set[str]()
     within = dict[str, frozenset[str]]()
-    uses = Counter(cast(str, p.tensor) for parameters in inside for p in parameters)
+    uses = _uses([branch for branch, _, _ in branches])
     for (branch, writers, module), parameters in zip(branches * 2, reading + inside, strict=True):
         if not writers and module is not None:  # its output can be multiplied
             unscaled.add(module)
@@ -214,6 +215,24 @@ def _skip(name: str, branches: Iterable[Branch]) -> Decision:
         if any(p.tensor == name for o in numbers for weight in o.weights for p in parameters_of(weight)):
             return _BOTH
     return "skip", "multiplies the residual stream"
+
+
+def _uses(branches: Iterable[Branch]) -> Counter[str]:
+    """In how many branches each parameter acts.
+
+    What a branch reads from another stream, as a decoder reads its encoder, has acted before, in branches of its own.
+    """
+    uses = Counter[str]()
+    before = set[Operation]()
+    for branch in branches:
+        new = [operation for operation in branch.inside if operation not in before]
+        before.update(new)
+        acting = set[Operation]()
+        for operation in new:
+            for weight in operation.weights:
+                acting |= parameters_of(weight)
+        uses.update(cast(str, parameter.tensor) for parameter in acting)
+    return uses
 
 
 def _what_interrupts(branch: Branch) -> str:

@@ -14,7 +14,8 @@ from nfd.scaling.carried import Axis
 from nfd.scaling.one_pass import FACTOR, SMALLEST, Bench
 from nfd.scaling.plan import Ratios
 from nfd.scaling.rules import ROLES, Power, Role, rule_named
-from nfd.scaling.self_test import LIMIT, Judge, Proposal, Reading
+from nfd.scaling.self_judge import LIMIT, Judge, Judged
+from nfd.scaling.self_test import Proposal, Reading
 
 _POWERS = (-1.0, -0.5, 0.5, 1.0)
 _ROUNDS = 3
@@ -24,10 +25,11 @@ _DETAIL = 0.05  # of a reading: between changes that free as many, the one that 
 
 def proposals(bench: Bench, off: Sequence[Reading], seeds: int) -> list[Proposal]:
     """Factors that mend what is off, along each axis by itself."""
-    found = list[Proposal]()
-    for axis in dict.fromkeys(reading.axis for reading in off):
-        found += _Search(bench, axis, range(seeds)).proposals()
-    return found
+    proposed = list[Proposal]()
+    # No initial weights and no rate mend logits that grow once trained.
+    for axis in dict.fromkeys(reading.axis for reading in off if reading.quantity != "logits"):
+        proposed += _Search(bench, axis, range(seeds)).proposals()
+    return proposed
 
 
 class _Search:
@@ -35,14 +37,14 @@ class _Search:
 
     def __init__(self, bench: Bench, axis: Axis, seeds: range) -> None:
         self.bench, self.axis, self.seeds = bench, axis, seeds
-        self.small = [bench.measure(SMALLEST, seed)[0] for seed in seeds]
+        self.small = [bench.measure(SMALLEST, seed) for seed in seeds]
 
     def proposals(self) -> list[Proposal]:
         """Starts that free most of what is off, then the rates that are left."""
         starts = dict[str, float]()
         current = self._readings(starts)
         for _ in range(_ROUNDS):
-            tried = dict[tuple[str, float], list[Reading]]()
+            tried = dict[tuple[str, float], list[Judged]]()
             for kind in self._suspects(current):
                 for power in _POWERS:
                     tried[kind, power] = self._readings({**starts, kind: starts.get(kind, 0.0) + power})
@@ -80,17 +82,17 @@ class _Search:
         fitting = [role for role in ROLES if role != entry.role and exponents(role) == wanted]
         return fitting[0] if fitting else ""
 
-    def _readings(self, starts: Mapping[str, float]) -> list[Reading]:
+    def _readings(self, starts: Mapping[str, float]) -> list[Judged]:
         """What is read with initial weights multiplied; rates follow, so that these stay what they were."""
         factors = {kind: FACTOR**power for kind, power in starts.items()}
         pairs = [
-            (small, self.bench.measure((self.axis, FACTOR), seed, 0, factors)[0])
+            (small, self.bench.measure((self.axis, FACTOR), seed, factors))
             for seed, small in zip(self.seeds, self.small, strict=True)
         ]
         plan = self.bench.plans[self.axis, FACTOR]
-        return [reading for reading, _, _ in Judge(plan, self.axis, pairs).readings()]
+        return Judge(plan, self.axis, pairs).judged()
 
-    def _suspects(self, readings: Sequence[Reading]) -> list[str]:
+    def _suspects(self, readings: Sequence[Judged]) -> list[str]:
         """Kinds with a start to multiply: those whose own start is off, if there are any, else all matrices."""
         plan = self.bench.plans[self.axis, FACTOR]
         kinds = Judge(plan, self.axis, []).names
@@ -99,18 +101,18 @@ class _Search:
         matrices = [kind for kind, name in kinds.items() if not plan.entries[name].is_vector]
         return starts or ([kind for kind in matrices if kind in off] + [kind for kind in matrices if kind not in off])
 
-    def _rates(self, readings: Sequence[Reading]) -> dict[str, float]:
+    def _rates(self, readings: Sequence[Judged]) -> dict[str, float]:
         """What is left of updates, as powers of rates."""
         return {
-            reading.kind: -round(2 * reading.power) / 2
+            reading.kind: -round(2 * reading.deviation) / 2
             for reading in readings
-            if reading.quantity == "update" and reading.off and abs(reading.power) > LIMIT
+            if reading.quantity == "update" and reading.off and abs(reading.deviation) > LIMIT
         }
 
 
-def _cost(readings: Sequence[Reading]) -> float:
+def _cost(readings: Sequence[Judged]) -> float:
     """How many readings are off, and by how much."""
-    return sum(reading.off for reading in readings) + _DETAIL * sum(abs(reading.power) for reading in readings)
+    return sum(reading.off for reading in readings) + _DETAIL * sum(abs(reading.deviation) for reading in readings)
 
 
 def _of_width(power: Power, ratios: Ratios) -> float:

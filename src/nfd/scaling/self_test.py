@@ -1,17 +1,9 @@
 """A plan tests itself: it is carried to three small sizes, and what its networks do is held against its rule.
 
-Of every kind of tensors, those of one name in all blocks, and of the network, the powers of width and depth in the
-quantities of ``nfd.scaling.one_pass`` are to be
-
-========  ==========================================================================================================
-update    0. Of what is the same at every size, such as a router, ``move`` is to be 0
-start     0 where the result grows with width, -1/2 where it does not: sums that training aligns start as small
-added     -1 of depth under ``complete-p``, -1/2 under ``depth-mup``; 0 of width
-stream    0
-output    at most 0, beside something else that is off
-========  ==========================================================================================================
-
-This is blind to how a model is written: no name of a module and no graph decides what is measured.
+Of every kind of tensors, those of one name in all blocks, and of the network, ``nfd.scaling.one_pass`` measures a few
+quantities in the smallest model, in one that is wider and in one that is deeper. ``nfd.scaling.self_judge`` says which
+powers of width and depth are promised. This is blind to how a model is written: no name of a module and no graph
+decides what is measured.
 """
 
 from __future__ import annotations
@@ -19,10 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal
-
-import torch
+from statistics import median
+from typing import Any
 
 from nfd.core.checks import check_count, check_flag
 from nfd.core.errors import InputError
@@ -33,25 +23,15 @@ from nfd.core.words import quoted
 from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.carried import Axis, Carrier
 from nfd.scaling.model import in_any_block
-from nfd.scaling.one_pass import ELEMENTWISE, FACTOR, LOOKUPS, PRODUCTS, SMALLEST, Bench, Pass
+from nfd.scaling.one_pass import FACTOR, SMALLEST, Bench, Pass, Place
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import told_by
 from nfd.scaling.rules import rule_named
+from nfd.scaling.self_judge import LIMIT, Judge, Judged, Quantity
 
-Quantity = Literal["update", "start", "added", "stream", "output"]
-
-LIMIT = 0.33  # on powers; wrong ones are 1/2 or more
-FIT_OF_SGD = 0.45
-LIMIT_OF_SGD = 0.6  # on the effect of its updates, which has the square of a gradient, and of the chance in it
-_ALIGNED = 0.4  # by no more than this random sums are still off after updates
-_ERRORS = 3.0  # standard errors, of two to four seeds
-_UPDATES, _LOOKS = 6, 3  # updates that align what is random, and over how many of the last powers are averaged
-_RANDOM = -0.5  # the power of a sum of random terms, which aligns once trained
 _SEEDS = 2
-_SEVERAL_KINDS = 3
 _MORE_SEEDS = 2  # where two do not settle it
-_NORMS = ("layer_norm", "rms_norm", "group_norm", "batch_norm")
-_KNOWN = (*PRODUCTS, *_NORMS, *ELEMENTWISE, *LOOKUPS)
+_SEVERAL_KINDS = 3
 
 
 @dataclass(frozen=True)
@@ -60,7 +40,7 @@ class Reading:
 
     Attributes:
         kind: name of the tensors, with ``*`` for their block; empty for the network.
-        quantity: ``"update"``, ``"start"``, ``"added"``, ``"stream"`` or ``"output"``.
+        quantity: ``"update"``, ``"start"``, ``"added"``, ``"stream"``, ``"output"`` or ``"logits"``.
         axis: ``"width"`` or ``"depth"``.
         power: by which power of the axis it is too large, or if negative too small.
         error: the standard error of ``power``, over seeds.
@@ -93,6 +73,7 @@ _NAMES: dict[Quantity, str] = {
     "added": "what blocks add to the stream",
     "stream": "residual stream",
     "output": "outputs",
+    "logits": "logits of attention",
 }
 
 
@@ -235,188 +216,8 @@ _STREAM = {
     "added": "Initial weights of what writes the stream, or a factor on the branches, do not follow the rule.",
     "stream": "What writes the stream, or reads the inputs, does not follow the rule.",
     "output": "The head, or what is behind it, grows: its role, or a factor on the outputs.",
+    "logits": "They grow once queries fit keys: divide them by the size of a head in place of its root.",
 }
-
-
-# ---- judging
-
-
-Pairs = list[tuple[Pass, Pass]]  # of every seed, in the small and in the large network
-
-
-@dataclass(frozen=True)
-class _Power:
-    value: float
-    error: float
-
-    limit: float = LIMIT
-
-    def exceeds(self, promised: float) -> bool:
-        """Whether it is off by more than the limit and chance."""
-        return abs(self.value - promised) > max(self.limit, _ERRORS * self.error)
-
-    def is_open(self, promised: float) -> bool:
-        """Whether more seeds could change the answer."""
-        distance = abs(self.value - promised)
-        return distance > self.limit / 2 and _ERRORS * self.error > abs(distance - self.limit)
-
-
-def _power(pairs: Pairs, quantity: str, kind: str, limit: float = LIMIT) -> _Power | None:
-    """The power of size in a quantity; None where it is zero or not seen."""
-    logs = list[float]()
-    for small, large in pairs:
-        a, b = (seen.values.get((quantity, kind), 0.0) for seen in (small, large))
-        if a <= 0 or b <= 0 or not math.isfinite(a * b):
-            return None
-        logs.append(math.log(b / a) / math.log(FACTOR))
-    powers = torch.tensor(logs, dtype=torch.float64)
-    return _Power(float(powers.mean()), float(powers.std()) / math.sqrt(len(logs)), limit)
-
-
-@dataclass(frozen=True)
-class Judge:
-    """Judges the networks along one axis, with initial weights (``first``) and after each of a few updates."""
-
-    plan: Plan
-    axis: Axis
-    first: Pairs
-    last: Sequence[Pairs] | None = None
-
-    def readings(self) -> list[tuple[Reading, _Power, float]]:
-        """Of every kind and quantity, with the power as it was measured and the one that is promised."""
-        small, _ = self.first[0]
-        found = list[tuple[Reading, _Power, float]]()
-        for quantity, kind in small.values:
-            judged = self._judged(quantity, kind)
-            if judged is not None:
-                power, promised, off = judged
-                reading = Reading(kind, quantity, self.axis, power.value - promised, power.error, off)  # type: ignore[arg-type]
-                found.append((reading, power, promised))
-        if any(reading.off for reading, _, _ in found if reading.quantity != "output"):
-            return found
-        # Outputs are few, and so are noisy. What makes them grow shows in something else, too.
-        return [(replace(reading, off=False), power, promised) for reading, power, promised in found]
-
-    def _judged(self, quantity: str, kind: str) -> tuple[_Power, float, bool] | None:
-        if quantity == "update":
-            return self._update(kind)
-        if quantity == "start":
-            return self._start(kind)
-        if quantity in ("added", "stream", "output"):
-            return self._network(quantity)
-        return None
-
-    def _network(self, quantity: str) -> tuple[_Power, float, bool] | None:
-        power = _power(self.first, quantity, "")
-        if power is None:
-            return None
-        exponent = rule_named(self.plan.rule).exponent or 0.0
-        promised = -exponent if quantity == "added" and self.axis == "depth" else 0.0
-        if quantity == "output" or self.axis == "width":
-            promised = min(power.value, 0.0)  # sums that training aligns start as small
-        return power, promised, power.exceeds(promised)
-
-    def _grows(self, kind: str) -> bool:
-        """Whether the first result of a kind has more entries in the larger network, as far as that is seen."""
-        small, large = self.first[0]
-        if self.axis == "depth" or kind not in small.results or kind not in large.results:
-            return True
-        return small.results[kind] != large.results[kind]
-
-    def _is_same(self, kind: str) -> bool:
-        """Whether a tensor has one shape at all widths, and its first result has not: a gain of all heads, a scalar."""
-        small, large = self.first[0]
-        is_seen = kind in small.shapes and kind in large.shapes
-        return self.axis == "width" and is_seen and small.shapes[kind] == large.shapes[kind] and self._grows(kind)
-
-    def _update(self, kind: str) -> tuple[_Power, float, bool] | None:
-        is_same = self._is_same(kind)
-        fit = self._fit(kind, "coherent fit" if is_same else "fit")
-        if fit is not None and fit[2]:
-            return fit
-        limit = LIMIT_OF_SGD if self.plan.law_for(self.names[kind]).is_linear else LIMIT
-        quantity = "update"
-        if is_same:
-            quantity = "coherent"
-        elif not self._grows(kind) and self._output != self.first[0][0].results.get(kind, ())[1:]:
-            quantity = "move" if _power(self.first, "move", kind) else "update"
-        power = _power(self.first, quantity, kind, limit)
-        if power is None:
-            return None
-        off = power.exceeds(0.0)
-        if off and quantity == "update":
-            off = not self.is_explained(power, kind) and self._off_in_all(power, kind)
-        return power, 0.0, off
-
-    @property
-    def _output(self) -> tuple[int, ...]:
-        return self.first[0][0].output[1:]
-
-    def _fit(self, kind: str, quantity: str) -> tuple[_Power, float, bool] | None:
-        """Whether the rate of a tensor fits its initial weights, whatever stands before or behind it."""
-        start = self._start(kind)
-        law = self.plan.law_for(self.names[kind])
-        power = _power(self.first, quantity, kind, FIT_OF_SGD if law.is_linear else LIMIT)
-        entry = self.plan.entries[self.names[kind]]
-        is_judged = self.first[0][0].operations.get(kind) in _KNOWN
-        if power is None or not is_judged or entry.start.kept or (start is not None and start[2]):
-            return None
-        promised = 0.0
-        if self.axis == "depth":
-            rule = rule_named(self.plan.rule)
-            promised = rule.rate(entry.role, law).depth - (1 + law.degree) * rule.std(entry.role).depth
-        elif not self._grows(kind) and not self._is_fixed(kind) and not entry.is_vector:
-            promised = -_RANDOM * (1 + law.degree)
-        return power, promised, power.exceeds(promised)
-
-    def _is_fixed(self, kind: str) -> bool:
-        """Whether a tensor has one shape at all widths."""
-        small, large = self.first[0]
-        return small.shapes.get(kind) == large.shapes.get(kind)
-
-    def is_explained(self, power: _Power, kind: str) -> bool:
-        """Whether it is the fall of a sum of random terms, which is not there once training aligns them."""
-        if not self.could_be_random(power, kind):
-            return False
-        later = [found.value for pairs in self.last or () if (found := _power(pairs, "update", kind))]
-        return bool(later) and sum(later) / len(later) > -_ALIGNED * power.limit / LIMIT
-
-    def could_be_random(self, power: _Power, kind: str) -> bool:
-        """Whether a power is that of a sum of random terms, or of two."""
-        if not kind:
-            return False
-        lowest = 2 * _RANDOM * (1 + self.plan.law_for(self.names[kind]).degree)
-        return lowest < power.value < 0
-
-    @cached_property
-    def names(self) -> dict[str, str]:
-        """A tensor of every kind."""
-        return {in_any_block(name, self.plan.blocks): name for name in self.plan.entries}
-
-    def _off_in_all(self, power: _Power, kind: str) -> bool:
-        """Whether a kind that stands in some blocks only is off for its share of the blocks, too."""
-        rest = _power(self.first, "update in all", kind) if self.axis == "depth" else None
-        return rest is None or (rest.value * power.value > 0 and rest.exceeds(0.0))
-
-    def _start(self, kind: str) -> tuple[_Power, float, bool] | None:
-        small, _ = self.first[0]
-        power, response = (_power(self.first, quantity, kind) for quantity in ("gain", "response"))
-        operation = small.operations.get(kind)
-        if self.axis == "depth" or power is None or response is None or operation in ELEMENTWISE:
-            return None
-        entry = self.plan.entries[self.names[kind]]
-        promised = 0.0
-        is_output = small.results[kind][1:] == self._output
-        if not self._grows(kind):
-            is_drawn = entry.start.constant is None and not entry.start.kept
-            if self._is_fixed(kind) or not is_drawn or operation not in PRODUCTS:
-                return None
-            if not is_output:
-                return (power, _RANDOM, power.exceeds(_RANDOM)) if entry.own_factor == 1 else None
-            promised = _RANDOM
-        moved = response.value - promised
-        off = power.exceeds(promised) and response.exceeds(promised) and (power.value - promised) * moved > 0
-        return power, promised, off
 
 
 # ---- asking
@@ -439,14 +240,30 @@ def self_test(
     grown = _grown(plan, carrier)
     with global_streams():
         bench = Bench(carrier, sample)
-        test = _Test(bench, plan.rule, seeds)
-        rows = [row for axis in grown for row in test.along(axis)]
+        test = _Test(bench, seeds)
+        rows = [_reading(axis, one) for axis in grown for one in test.along(axis)]
+        rows += _logits(plan)
         result = SelfTest(tuple(rows), plan.rule, carrier.size, tuple(grown), notes=tuple(_notes(plan, grown)))
         if repair and not result.ok:
             from nfd.scaling.self_repair import proposals
 
             result = replace(result, proposals=tuple(proposals(bench, result.off, seeds)))
     return result
+
+
+def _reading(axis: Axis, judged: Judged) -> Reading:
+    return Reading(judged.kind, judged.quantity, axis, judged.deviation, judged.power.error, judged.off)
+
+
+def _logits(plan: Plan) -> list[Reading]:
+    """What the plan knows of logits of attention, which grow only once queries fit keys, and so in no first pass."""
+    readings = dict[str, Reading]()
+    for name, larger in plan.logits.items():
+        kind = in_any_block(name, plan.blocks)
+        if plan.width != 1 and larger > 0:
+            power = math.log(larger) / math.log(plan.width)
+            readings[kind] = Reading(kind, "logits", "width", power, 0.0, abs(power) > LIMIT)
+    return [*readings.values()]
 
 
 def _carrier(plan: Plan, make_model: MakeModel, base: tuple[int, int] | None) -> Carrier:
@@ -498,40 +315,29 @@ class _Test:
     """Measures the networks that are needed, each once."""
 
     bench: Bench
-    rule: str
     seeds: int
-    passes: dict[tuple[Any, int, int], list[Pass]] = field(default_factory=dict)
+    passes: dict[tuple[Place, int], Pass] = field(default_factory=dict)
 
-    def along(self, axis: Axis) -> list[Reading]:
-        """The readings along one axis, with more seeds and after updates where the first look does not settle them."""
-        seeds = range(self.seeds)
-        judge = self._judge(axis, seeds, 0)
-        judged = judge.readings()
-        off = [(reading, power) for reading, power, _ in judged if reading.off]
-        surely = {reading.kind for reading, power in off if not judge.could_be_random(power, reading.kind)}
+    def along(self, axis: Axis) -> list[Judged]:
+        """What is read along one axis, with more seeds where the first do not settle it."""
+        judged = self._judged(axis, self.seeds)
+        off = [one for one in judged if one.off]
         # Two seeds may agree by luck on one kind, such as a head with one output, but hardly on several.
-        is_open = not surely and any(power.is_open(promised) for _, power, promised in judged)
-        if is_open or (off and len(surely) < _SEVERAL_KINDS):
-            seeds = range(self.seeds + _MORE_SEEDS)
-            judge = self._judge(axis, seeds, 0)
-            judged = judge.readings()
-        off = [(reading, power) for reading, power, _ in judged if reading.off]
-        if off and all(
-            reading.quantity == "update" and judge.could_be_random(power, reading.kind) for reading, power in off
-        ):
-            aligned = self._judge(axis, range(self.seeds), _UPDATES)
-            judged = replace(judge, last=aligned.last).readings()
-        return [reading for reading, _, _ in judged]
+        are_several = len({one.kind for one in off}) >= _SEVERAL_KINDS
+        errors = [one.power.error for one in judged if one.quantity == "update"]
+        usual = median(errors) if errors else 0.0
+        is_sure = are_several or (bool(off) and all(one.power.is_far_from(one.promised, usual) for one in off))
+        is_open = any(one.is_open for one in judged)
+        if is_sure or not (off or is_open):
+            return judged
+        return self._judged(axis, self.seeds + _MORE_SEEDS)
 
-    def _judge(self, axis: Axis, seeds: range, updates: int) -> Judge:
-        pairs = [
-            (self._measured(SMALLEST, seed, updates), self._measured((axis, FACTOR), seed, updates)) for seed in seeds
-        ]
-        looks = [[(small[k], large[k]) for small, large in pairs] for k in range(updates + 1)]
-        return Judge(self.bench.plans[axis, FACTOR], axis, looks[0], looks[-_LOOKS:] if updates else None)
+    def _judged(self, axis: Axis, seeds: int) -> list[Judged]:
+        larger: Place = (axis, FACTOR)
+        pairs = [(self._measured(SMALLEST, seed), self._measured(larger, seed)) for seed in range(seeds)]
+        return Judge(self.bench.plans[larger], axis, pairs).judged()
 
-    def _measured(self, place: Any, seed: int, updates: int) -> list[Pass]:
-        key = (place, seed, updates)
-        if key not in self.passes:
-            self.passes[key] = self.bench.measure(place, seed, updates)
-        return self.passes[key]
+    def _measured(self, place: Place, seed: int) -> Pass:
+        if (place, seed) not in self.passes:
+            self.passes[place, seed] = self.bench.measure(place, seed)
+        return self.passes[place, seed]
