@@ -12,7 +12,7 @@ import sys
 MODULES = {
     "import nfd; nfd.ResNet(4, 2, 8, 1)": 25,
     "import nfd, torch; nfd.plan(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), (4, 1), make_model="
-    "lambda n, d: torch.nn.Sequential(torch.nn.Linear(4, n), torch.nn.Linear(n, 2)), rule='mup')": 20,
+    "lambda n, d: torch.nn.Sequential(torch.nn.Linear(4, n), torch.nn.Linear(n, 2)), rule='mup')": 23,
     "import nfd; nfd.fit_scaling_law": 14,
     "import nfd; nfd.fit_transfer": 15,
     "import nfd; nfd.check": 45,
