@@ -1,8 +1,10 @@
-"""``python -m benchmarks.check [OLD] NEW``: has anything become slower? Ratios are compared, never seconds.
+"""``python -m benchmarks.check [OLD] NEW``: has anything become slower? Ratios are compared, never
+seconds.
 
-A ratio is worse when the interval of its change, made of the scatter of the repeats within both runs, lies as a whole
-below 1 by more than what is too small to matter. The intervals hold together: the chance that any of them finds
-something where nothing changed is 5 %. Exit code 1 and a line for each ratio that is worse.
+A ratio is worse when the interval of its change, made of the scatter of the repeats within both
+runs, lies as a whole below 1 by more than what is too small to matter. The intervals hold together:
+the chance that any of them finds something where nothing changed is 5 %. Exit code 1 and a line for
+each ratio that is worse.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def changes(old: Result, new: Result) -> list[Change]:
     now = new.ratios()
     both = [key for key in was if key in now]
     level = _FALSE_ALARMS / max(1, len(both))
-    return [Change(*key, was[key], now[key], improvement(was[key], now[key], level)) for key in both]
+    return [
+        Change(*key, was[key], now[key], improvement(was[key], now[key], level)) for key in both
+    ]
 
 
 def worse(compared: Sequence[Change], least: float = LEAST) -> list[Change]:
@@ -60,11 +64,16 @@ def worse(compared: Sequence[Change], least: float = LEAST) -> list[Change]:
 
 
 def accept(path: Path, baseline: Path = BASELINE) -> None:
-    """Make a result the baseline; one of some parts alone replaces these, where they were measured on that machine."""
+    """Make a result the baseline; one of some parts alone replaces these, where they were measured
+    on that machine.
+    """
     result = Result.read(path)
     if baseline.exists() and (before := Result.read(baseline)).parts.keys() - result.parts.keys():
         if apart := _apart(before, result):
-            raise ValueError(f"{path} holds some parts alone, of another machine: {apart}. Measure all parts there.")
+            raise ValueError(
+                f"{path} holds some parts alone, of another machine: {apart}. Measure all parts "
+                "there."
+            )
         parts = {**before.parts, **result.parts}
         seconds = {**before.seconds, **result.seconds}
         result = replace(before, parts=parts, seconds=seconds)
@@ -81,8 +90,15 @@ def report(old: Result, new: Result, least: float) -> int:
     for change in bad:
         print(change)
     single = sum(math.isnan(change.change.high) for change in compared)
-    lacking = [] if new.quick else sorted({part for part, *_ in old.ratios().keys() - new.ratios().keys()})
-    print(f"{len(compared)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
+    lacking = (
+        []
+        if new.quick
+        else sorted({part for part, *_ in old.ratios().keys() - new.ratios().keys()})
+    )
+    print(
+        f"{len(compared)} ratios compared, {len(bad)} worse; {single} of a single repeat say "
+        "nothing."
+    )
     if lacking:
         print(f"Not measured now, but before, in part or as a whole: {', '.join(lacking)}.")
     if apart := _apart(old, new):
@@ -93,7 +109,8 @@ def report(old: Result, new: Result, least: float) -> int:
 def _apart(old: Result, new: Result) -> str:
     """In what two machines, or two runs on one, differ; empty if in nothing that matters."""
     facts = {
-        name: (old.machine.get(name), new.machine.get(name)) for name in ("processor", "cores", "threads", "torch")
+        name: (old.machine.get(name), new.machine.get(name))
+        for name in ("processor", "cores", "threads", "torch")
     }
     facts["quick"] = (old.quick, new.quick)
     return "; ".join(f"{name} {was}, now {now}" for name, (was, now) in facts.items() if was != now)
@@ -102,9 +119,15 @@ def _apart(old: Result, new: Result) -> str:
 def main() -> int:
     """Compare, or accept."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT", help="OLD and NEW, or NEW alone")
-    parser.add_argument("--accept", action="store_true", help="make RESULT the baseline instead of comparing")
-    parser.add_argument("--least", type=float, default=LEAST, help="the smallest loss that counts, in times")
+    parser.add_argument(
+        "results", nargs="+", type=Path, metavar="RESULT", help="OLD and NEW, or NEW alone"
+    )
+    parser.add_argument(
+        "--accept", action="store_true", help="make RESULT the baseline instead of comparing"
+    )
+    parser.add_argument(
+        "--least", type=float, default=LEAST, help="the smallest loss that counts, in times"
+    )
     arguments = parser.parse_args()
     if len(arguments.results) > (1 if arguments.accept else 2):
         parser.error("too many results: OLD and NEW, or NEW alone")

@@ -1,10 +1,12 @@
-"""What a question costs on one core: CPU time and memory of every verb, by the size of the largest network.
+"""What a question costs on one core: CPU time and memory of every verb, by the size of the largest
+network.
 
-Each question is asked of the GPT of examples/wide_gpt.py, in batches of 256 bytes, in a process of its own: check over
-four networks, 3 seeds and 5 steps; transfer over two networks, 3 rates, 3 seeds and 5 steps, then its 12 new starts of
-the largest; scaling_law over 9 networks, 2 seeds and 5 steps; plan; and a look of a watch, over a step of training.
-``times`` is the time of a question over that of the arithmetic, 6 x parameters x tokens x networks at the rate at which
-this core trains that largest network.
+Each question is asked of the GPT of examples/wide_gpt.py, in batches of 256 bytes, in a process of
+its own: check over four networks, 3 seeds and 5 steps; transfer over two networks, 3 rates, 3 seeds
+and 5 steps, then its 12 new starts of the largest; scaling_law over 9 networks, 2 seeds and 5
+steps; plan; and a look of a watch, over a step of training. ``times`` is the time of a question
+over that of the arithmetic, 6 x parameters x tokens x networks at the rate at which this core
+trains that largest network.
 
 Run: ``python -m benchmarks.cost`` prints the rows of docs/howto/cost.md.
 """
@@ -29,7 +31,9 @@ RATES = [2e-3, 4e-3, 8e-3]
 
 
 def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
-    """CPU seconds, peak memory in GiB, and the products of parameters and tokens of all trainings."""
+    """CPU seconds, peak memory in GiB, and the products of parameters and tokens of all
+    trainings.
+    """
     torch.set_num_threads(1)
     batches = list(wide_gpt.batches(STEPS))
     widths = [width // 2, width]
@@ -40,18 +44,34 @@ def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
         if verb == "check":
             nfd.check(wide_gpt.GPT, batches, widths, depths, lr=4e-3, sweep=sweep)
         elif verb == "transfer":
-            nfd.transfer(wide_gpt.GPT, batches, widths, [depth], RATES, rules=["complete-p"], sweep=sweep)
+            nfd.transfer(
+                wide_gpt.GPT, batches, widths, [depth], RATES, rules=["complete-p"], sweep=sweep
+            )
         elif verb == "scaling_law":
             law = [64, width // 2, width] if width > 128 else [64, 128, 192]
-            nfd.scaling_law(wide_gpt.GPT, batches, law, [1, depth // 2, depth], lr=4e-3, seeds=2, sweep=sweep)
+            nfd.scaling_law(
+                wide_gpt.GPT, batches, law, [1, depth // 2, depth], lr=4e-3, seeds=2, sweep=sweep
+            )
         elif verb == "plan":
-            nfd.plan(wide_gpt.GPT(width, depth), (64, 2), make_model=wide_gpt.GPT, sample=batches[0][0])
-        trained = [(record.config["width"], record.config["depth"]) for record in sweep.store.records()]
+            nfd.plan(
+                wide_gpt.GPT(width, depth), (64, 2), make_model=wide_gpt.GPT, sample=batches[0][0]
+            )
+        trained = [
+            (record.config["width"], record.config["depth"]) for record in sweep.store.records()
+        ]
     seconds = time.process_time() - begun
     with torch.device("meta"):
-        counts = {size: sum(p.numel() for p in wide_gpt.GPT(*size).parameters()) for size in {*trained, (width, depth)}}
+        counts = {
+            size: sum(p.numel() for p in wide_gpt.GPT(*size).parameters())
+            for size in {*trained, (width, depth)}
+        }
     work = sum(counts[size] for size in trained) * TOKENS * STEPS
-    row = {"parameters": counts[width, depth], "seconds": seconds, "gib": peak_memory() / 2**30, "work": work}
+    row = {
+        "parameters": counts[width, depth],
+        "seconds": seconds,
+        "gib": peak_memory() / 2**30,
+        "work": work,
+    }
     return row | {"networks": len(trained)}
 
 
@@ -64,7 +84,9 @@ def step(width: int, depth: int) -> dict[str, float]:
 
     def one() -> None:
         optimizer.zero_grad()
-        torch.autograd.backward(torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()))
+        torch.autograd.backward(
+            torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        )
         optimizer.step()
 
     return {"step": cpu_seconds(10, one)}
@@ -77,7 +99,10 @@ def main() -> None:
         for verb in ("plan", "check", "transfer", "scaling_law"):
             row = apart(f"benchmarks.cost:asked({verb!r}, {width}, {depth})", OMP_NUM_THREADS="1")
             rate = 6 * row["parameters"] * TOKENS / of_step["step"]
-            row |= of_step | {"gflops": rate / 1e9, "times": row["seconds"] * rate / (6 * row["work"] or float("nan"))}
+            row |= of_step | {
+                "gflops": rate / 1e9,
+                "times": row["seconds"] * rate / (6 * row["work"] or float("nan")),
+            }
             print(verb, width, depth, json.dumps(row), flush=True)
 
 

@@ -1,7 +1,8 @@
 """The opponent: a plain dense residual network in PyTorch, written as well as a CPU allows.
 
-Eq. 1 with cross-entropy and plain SGD: fused ``addmm`` forward and backward, rank-b updates in place, no autograd,
-no gradient matrices. It computes what ``nfd.ResNet(weights="dense")`` computes (tests/test_benchmarks.py).
+Eq. 1 with cross-entropy and plain SGD: fused ``addmm`` forward and backward, rank-b updates in
+place, no autograd, no gradient matrices. It computes what ``nfd.ResNet(weights="dense")`` computes
+(tests/test_benchmarks.py).
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class DenseBaseline:
         g = weighted @ self.V / n
         lr = self.eta_c * n
         self.V.addmm_(weighted.T, h, alpha=-lr / n)
-        for W, h, p in zip(reversed(self.W), reversed(streams[:-1]), reversed(features), strict=True):
+        for W, h, p in zip(
+            reversed(self.W), reversed(streams[:-1]), reversed(features), strict=True
+        ):
             pulled = g @ W
             W.addmm_(g.T, p, alpha=-lr * branch)
             g = torch.addcmul(g, pulled, (h > 0).to(g.dtype), value=branch)

@@ -1,7 +1,9 @@
-"""A deferred network of width 262,144 on any device: seconds per sample of each phase against what bounds them.
+"""A deferred network of width 262,144 on any device: seconds per sample of each phase against what
+bounds them.
 
-Usage: ``python -m benchmarks.gpu [--device cuda] [--width N]``. The bound is what must be read and written, at the
-bandwidth measured on the same device: six passes over the factors per query, and the weights of input and readout.
+Usage: ``python -m benchmarks.gpu [--device cuda] [--width N]``. The bound is what must be read and
+written, at the bandwidth measured on the same device: six passes over the factors per query, and
+the weights of input and readout.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _FLOAT = 4
 
 
 def large(device: str, width: int = WIDTH) -> list[Row]:
-    """A row per phase, measured in a process of its own, whose peak memory is that of the network."""
+    """A row per phase, measured in a process of its own, whose peak memory is that of the
+    network.
+    """
     rows: list[Row] = apart(f"benchmarks.gpu:phases({device!r}, {width})")
     return rows
 
@@ -69,7 +73,9 @@ def phases(device: str, width: int) -> list[Row]:
     ]
 
 
-def _trained(width: int, x: torch.Tensor, y: torch.Tensor, device: str, wait: Callable[[], None]) -> dict[str, float]:
+def _trained(
+    width: int, x: torch.Tensor, y: torch.Tensor, device: str, wait: Callable[[], None]
+) -> dict[str, float]:
     """Seconds of each phase, over all steps."""
     net = nfd.ResNet(_D, _C, width, DEPTH, weights="deferred", device=device)
     net.reserve(y.numel())

@@ -1,4 +1,6 @@
-"""Networks that are built and trained for a time, and a matrix of which much is known, for several parts."""
+"""Networks that are built and trained for a time, and a matrix of which much is known, for several
+parts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 ETA_C = 0.1
 
 
-def unstored_run(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred") -> float:
+def unstored_run(
+    width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred"
+) -> float:
     """Seconds to build and train a network without stored weights."""
     x, y = digits().batches(batch, steps, 0)
     start = time.perf_counter()
@@ -54,7 +58,12 @@ def large_run(
 def revealed(width: int, rank: int, batch: int) -> LazyGaussian:
     """A matrix of which this many directions are known on each side."""
     matrix = LazyGaussian(
-        width, width, shared=True, source=Increment(0), dtype=torch.float32, device=torch.device("cpu")
+        width,
+        width,
+        shared=True,
+        source=Increment(0),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
     )
     matrix.reserve(rank + batch)
     while min(matrix.ranks) < rank:

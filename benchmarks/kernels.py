@@ -1,4 +1,6 @@
-"""Kernels of infinite depth: cold Gram matrices, and the same by recursion over 256 layers as others compute it."""
+"""Kernels of infinite depth: cold Gram matrices, and the same by recursion over 256 layers as
+others compute it.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,17 @@ ENVIRONMENT = Path(__file__).parents[1] / "out" / "neural-tangents"
 def gram_run(
     name: str, kind: str, count: int, low: float = 0.3, high: float = 1.3, horizon: float = 1.0
 ) -> list[float]:
-    """Seconds, bytes beyond the inputs and stated error of a Gram matrix in R^64 of inputs of different norms."""
+    """Seconds, bytes beyond the inputs and stated error of a Gram matrix in R^64 of inputs of
+    different norms.
+    """
     x = _inputs(count, low, high)
     nfd.kernel(x[:8], activation=name, kind=kind, horizon=0.9)
     before = peak_memory()
     errors = list[float]()
     took = seconds(
-        lambda: errors.append(nfd.kernel(x, activation=name, kind=kind, horizon=horizon, return_error=True)[1])
+        lambda: errors.append(
+            nfd.kernel(x, activation=name, kind=kind, horizon=horizon, return_error=True)[1]
+        )
     )
     return [took, peak_memory() - before, errors[0]]
 
@@ -54,7 +60,9 @@ def _inputs(count: int, low: float = 0.3, high: float = 1.3) -> Tensor:
 
 
 def grams(turn: Round) -> list[Row]:
-    """Gram matrices in fresh processes, their tables included; the bound is writing them and the products of inputs."""
+    """Gram matrices in fresh processes, their tables included; the bound is writing them and the
+    products of inputs.
+    """
     count = 1000 if turn.quick else 4000
     if turn.quick:
         return [_gram("relu", "nngp", count), _gram("tanh", "ntk", count)]
@@ -77,7 +85,9 @@ def _gram(name: str, kind: str, count: int) -> Row:
 
 
 def long_horizons(turn: Round) -> list[Row]:
-    """The first use of a kernel at T = 16 with norms from 0.3 to 1.5: what its table costs, once per horizon."""
+    """The first use of a kernel at T = 16 with norms from 0.3 to 1.5: what its table costs, once
+    per horizon.
+    """
     if turn.quick:
         return []
     took, _, error = apart("benchmarks.kernels:gram_run('erf', 'nngp', 64, 0.3, 1.5, 16.0)")
@@ -85,7 +95,9 @@ def long_horizons(turn: Round) -> list[Row]:
 
 
 def recursion(x: Tensor, depth: int, kind: str) -> Tensor:
-    """The ReLU kernel of Eq. 1 at infinite width in plain PyTorch: the arc-cosine recursion on whole Gram matrices."""
+    """The ReLU kernel of Eq. 1 at infinite width in plain PyTorch: the arc-cosine recursion on
+    whole Gram matrices.
+    """
     C = x @ x.T / x.shape[1]
     D = C.clone()
     for _ in range(depth):
@@ -129,21 +141,25 @@ def _timed_kernel(x: Tensor, kind: str, depth: float = math.inf) -> tuple[float,
 def against_neural_tangents(turn: Round) -> list[Row]:
     """Infinite depth here against L = 256 there, float64; also both at L = 256, which must agree.
 
-    They are compiled once and then timed in a row, as we are: compiling takes longer than all that is measured. Inputs
-    are of digits, where there are enough, or Gaussian of different norms.
+    They are compiled once and then timed in a row, as we are: compiling takes longer than all that
+    is measured. Inputs are of digits, where there are enough, or Gaussian of different norms.
     """
     if turn.quick:
         raise UnavailableError("compiling it takes longer than a quick run should")
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
-        raise UnavailableError("neural-tangents has no environment; make bench-neural-tangents makes it")
+        raise UnavailableError(
+            "neural-tangents has no environment; make bench-neural-tangents makes it"
+        )
     rows = list[Row]()
     for count, repeats in OTHERS.items():
         images = digits().inputs[:count].double()
         x = images if len(images) == count else _inputs(count)
         with tempfile.TemporaryDirectory() as folder:
             np.save(Path(folder) / "inputs.npy", x.numpy())
-            rows += [_against_neural_tangents(python, Path(folder), x, kind, repeats) for kind in KINDS]
+            rows += [
+                _against_neural_tangents(python, Path(folder), x, kind, repeats) for kind in KINDS
+            ]
     return rows
 
 
@@ -159,19 +175,37 @@ def _against_neural_tangents(python: Path, folder: Path, x: Tensor, kind: str, r
         f"neural-tangents, L = {DEPTH}, s": median(took),
         "nfd, infinite depth, s": median(ours for ours, _, _ in timed),
         f"nfd, L = {DEPTH}, s": at_depth,
-        "neural-tangents / ours": Ratio(tuple(one / other for one, (other, _, _) in zip(took, timed, strict=True))),
-        "its error to infinite depth": float(((torch.from_numpy(theirs) - limit).abs() / scale).max()),
+        "neural-tangents / ours": Ratio(
+            tuple(one / other for one, (other, _, _) in zip(took, timed, strict=True))
+        ),
+        "its error to infinite depth": float(
+            ((torch.from_numpy(theirs) - limit).abs() / scale).max()
+        ),
         "our stated error": float(bound),
-        f"difference at L = {DEPTH}": float(((torch.from_numpy(theirs) - finite).abs() / scale).max()),
+        f"difference at L = {DEPTH}": float(
+            ((torch.from_numpy(theirs) - finite).abs() / scale).max()
+        ),
     }
 
 
-def _theirs(python: Path, folder: Path, kind: str, repeats: int) -> tuple[NDArray[np.float64], list[float]]:
+def _theirs(
+    python: Path, folder: Path, kind: str, repeats: int
+) -> tuple[NDArray[np.float64], list[float]]:
     out = folder / f"{kind}.npz"
-    call = [str(python), tangents.__file__, str(folder / "inputs.npy"), str(DEPTH), kind, str(repeats), str(out)]
+    call = [
+        str(python),
+        tangents.__file__,
+        str(folder / "inputs.npy"),
+        str(DEPTH),
+        kind,
+        str(repeats),
+        str(out),
+    ]
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(call, capture_output=True, text=True, env=clean, check=False)
     if done.returncode:
-        raise UnavailableError(f"neural-tangents failed ({done.stderr.strip().splitlines()[-1].split(':')[0]})")
+        raise UnavailableError(
+            f"neural-tangents failed ({done.stderr.strip().splitlines()[-1].split(':')[0]})"
+        )
     stored = np.load(out)
     return stored["gram"], stored["seconds"].tolist()

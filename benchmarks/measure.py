@@ -1,4 +1,6 @@
-"""What every part measures with: the shortest of some timings, the limits of the machine, a process of its own."""
+"""What every part measures with: the shortest of some timings, the limits of the machine, a process
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,18 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Round:
-    """One pass over the parts: its number, which seeds what may differ, and whether only small sizes are wanted."""
+    """One pass over the parts: its number, which seeds what may differ, and whether only small
+    sizes are wanted.
+    """
 
     number: int
     quick: bool
 
 
 def best(f: Callable[[], object], repeat: int = 3) -> float:
-    """The shortest of some timings, in seconds: the one least disturbed by other users of the machine."""
+    """The shortest of some timings, in seconds: the one least disturbed by other users of the
+    machine.
+    """
     return min(seconds(f) for _ in range(repeat))
 
 
@@ -57,13 +63,17 @@ def seconds(f: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """What this machine can do at this moment: bytes read per second, and operations of matrix products per second."""
+    """What this machine can do at this moment: bytes read per second, and operations of matrix
+    products per second.
+    """
 
     read: float
     products: dict[torch.dtype, float]
 
     def bound(self, traffic: float, operations: float, dtype: torch.dtype = torch.float32) -> float:
-        """Seconds that work takes at least, in bytes from memory and operations of matrix products."""
+        """Seconds that work takes at least, in bytes from memory and operations of matrix
+        products.
+        """
         return max(traffic / self.read, operations / self.products[dtype])
 
 
@@ -76,7 +86,9 @@ def limits() -> Limits:
 
 @lru_cache
 def _operands() -> tuple[Tensor, dict[torch.dtype, Tensor]]:
-    return torch.randn(_READ), {dtype: torch.randn(n, n, dtype=dtype) for dtype, n in _SIDES.items()}
+    return torch.randn(_READ), {
+        dtype: torch.randn(n, n, dtype=dtype) for dtype, n in _SIDES.items()
+    }
 
 
 def machine() -> Row:
@@ -105,20 +117,29 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    facts = dict(line.split("\t: ", 1) for line in (text.replace("\t\t:", "\t:") for text in lines) if "\t: " in line)
+    facts = dict(
+        line.split("\t: ", 1)
+        for line in (text.replace("\t\t:", "\t:") for text in lines)
+        if "\t: " in line
+    )
     name = facts.get("model name", platform.machine())
     return f"{name} (family {facts.get('cpu family')}, model {facts.get('model')})"
 
 
 def apart(call: str, **environment: str) -> Any:
-    """The value of ``module:function(arguments)``, plain data, in a fresh process: for peaks of memory and cold starts.
+    """The value of ``module:function(arguments)``, plain data, in a fresh process: for peaks of
+    memory and cold starts.
 
     What it prints on the way is not seen.
     """
     module, _, expression = call.partition(":")
-    code = f"import json, {module}; found = {module}.{expression}; print(); print(json.dumps(found))"
+    code = (
+        f"import json, {module}; found = {module}.{expression}; print(); print(json.dumps(found))"
+    )
     env = os.environ | environment
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"{call} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,6 @@
-"""Networks with deferred weights: against dense ones, against the bound of their queries, and as they grow."""
+"""Networks with deferred weights: against dense ones, against the bound of their queries, and as
+they grow.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ def query_bound(now: Limits, width: int, rank: int, batch: int) -> tuple[float, 
 
 
 def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) -> float:
-    """Seconds that all queries of a training run take at least: a forward and a backward one per layer and step."""
-    return 2 * depth * sum(max(query_bound(now, width, step * batch, batch)) for step in range(steps))
+    """Seconds that all queries of a training run take at least: a forward and a backward one per
+    layer and step.
+    """
+    return (
+        2 * depth * sum(max(query_bound(now, width, step * batch, batch)) for step in range(steps))
+    )
 
 
 def against_dense(turn: Round, weights: NetworkWeights = "deferred") -> list[Row]:
@@ -56,7 +62,10 @@ def _against_dense(width: int, depth: int, steps: int, batch: int, weights: Netw
 
 def queries(turn: Round) -> list[Row]:
     """One whole query of some ranks, nothing recorded."""
-    return [_query(width, rank, batch) for width, rank, batch in ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))]
+    return [
+        _query(width, rank, batch)
+        for width, rank, batch in ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))
+    ]
 
 
 def _query(width: int, rank: int, batch: int) -> Row:
@@ -104,8 +113,8 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
 def reference_problem(turn: Round) -> list[Row]:
     """Problem A of the tests by wide networks, against dense ones of an eighth of their width.
 
-    Eight times as many of those are needed for the same standard error, since variances fall as one over the width;
-    their bias, eight times as large, is not counted.
+    Eight times as many of those are needed for the same standard error, since variances fall as one
+    over the width; their bias, eight times as large, is not counted.
     """
     from sklearn.datasets import load_digits
 
@@ -116,8 +125,16 @@ def reference_problem(turn: Round) -> list[Row]:
     now = limits()
     family = nfd.resnets(64, 1, activation="tanh")
     task = nfd.Task(list(zip(x[:, None], y[:, None], strict=True)), loss="mse")
-    prediction = nfd.predict(family, task, 0.3, depth=16, width=width, replicates=replicates, weights="deferred",
-                        outputs=True)  # fmt: skip
+    prediction = nfd.predict(
+        family,
+        task,
+        0.3,
+        depth=16,
+        width=width,
+        replicates=replicates,
+        weights="deferred",
+        outputs=True,
+    )
     assert prediction.outputs_stderr is not None
     dense = seconds(lambda: _plain_tanh(x, y, small))
     return [
@@ -128,13 +145,19 @@ def reference_problem(turn: Round) -> list[Row]:
             "seconds": prediction.seconds,
             "largest standard error": float(prediction.outputs_stderr.max()),
             f"one dense network of width {small:,}, s": dense,
-            "dense networks for that error / ours": Ratio.of(dense * replicates * width / small / prediction.seconds),
-            SHARE: Ratio.of(replicates * training_bound(now, width, 16, 12, 1) / prediction.seconds),
+            "dense networks for that error / ours": Ratio.of(
+                dense * replicates * width / small / prediction.seconds
+            ),
+            SHARE: Ratio.of(
+                replicates * training_bound(now, width, 16, 12, 1) / prediction.seconds
+            ),
         }
     ]
 
 
-def _plain_tanh(x: torch.Tensor, y: torch.Tensor, n: int, depth: int = 16, eta_c: float = 0.3) -> None:
+def _plain_tanh(
+    x: torch.Tensor, y: torch.Tensor, n: int, depth: int = 16, eta_c: float = 0.3
+) -> None:
     """Problem A in plain PyTorch: autograd and ``torch.optim.SGD``."""
     net = nfd.ResNet(x.shape[1], 1, n, depth, activation="tanh")
     optimizer = torch.optim.SGD(net.param_groups(eta_c))
@@ -148,9 +171,19 @@ def growth(turn: Round) -> list[Row]:
     """Time at a larger size over that at a smaller one."""
     few = turn.quick
     return [
-        _growth("width", (16384, 65536), lambda n: unstored_run(n, 2, 5 if few else 10, 8), 5 if few else 10),
+        _growth(
+            "width",
+            (16384, 65536),
+            lambda n: unstored_run(n, 2, 5 if few else 10, 8),
+            5 if few else 10,
+        ),
         _growth("depth", (8, 32), lambda L: unstored_run(4096, L, 5, 8), 5),
-        _growth("samples", (400, 800) if few else (800, 1600), lambda N: unstored_run(8192, 1, N // 16, 16), 0),
+        _growth(
+            "samples",
+            (400, 800) if few else (800, 1600),
+            lambda N: unstored_run(8192, 1, N // 16, 16),
+            0,
+        ),
     ]
 
 

@@ -17,7 +17,9 @@ from nfd.data import digits
 
 
 def against_deferred(turn: Round) -> list[Row]:
-    """Time of ``solve_nfd`` and of deferred networks with independent feedback, for one standard error."""
+    """Time of ``solve_nfd`` and of deferred networks with independent feedback, for one standard
+    error.
+    """
     x, y = _problem(12 if turn.quick else 24)
     count = 4 if turn.quick else 8
     errors = dict[str, float]()
@@ -31,9 +33,25 @@ def against_deferred(turn: Round) -> list[Row]:
     family = nfd.resnets(64, 1, feedback="independent")
     task = nfd.Task(list(zip(x[:, None].float(), y[:, None].float(), strict=True)), loss="mse")
     shared: dict[str, Any] = {"replicates": count, "seed": turn.number}
-    solved("particles", lambda: nfd.solve_nfd(x, y, activation="relu", eta_c=0.1, grid=16, particles=4096, **shared))
-    solved("deferred", lambda: nfd.predict(family, task, 0.1, depth=16, width=4096, replicates=count,
-                                           weights="deferred", outputs=True))  # fmt: skip
+    solved(
+        "particles",
+        lambda: nfd.solve_nfd(
+            x, y, activation="relu", eta_c=0.1, grid=16, particles=4096, **shared
+        ),
+    )
+    solved(
+        "deferred",
+        lambda: nfd.predict(
+            family,
+            task,
+            0.1,
+            depth=16,
+            width=4096,
+            replicates=count,
+            weights="deferred",
+            outputs=True,
+        ),
+    )
     return [
         {
             "activation": "relu",
@@ -51,7 +69,9 @@ def against_deferred(turn: Round) -> list[Row]:
 
 
 def many_samples(turn: Round) -> list[Row]:
-    """As many samples as particles are made for, against the memory that their histories must pass through."""
+    """As many samples as particles are made for, against the memory that their histories must pass
+    through.
+    """
     samples = 100 if turn.quick else 400
     grid = 8
     particles = 1024
@@ -59,7 +79,9 @@ def many_samples(turn: Round) -> list[Row]:
     x, y = _problem(samples)
     now = limits()
     took = seconds(
-        lambda: nfd.solve_nfd(x, y, grid=grid, activation="relu", particles=particles, replicates=replicates)
+        lambda: nfd.solve_nfd(
+            x, y, grid=grid, activation="relu", particles=particles, replicates=replicates
+        )
     )
     # Read per step and grid point: products, noise and drift, forward and backward.
     histories = 6
@@ -78,4 +100,6 @@ def many_samples(turn: Round) -> list[Row]:
 
 def _problem(count: int) -> tuple[Tensor, Tensor]:
     data = digits()
-    return data.inputs[:count].double(), torch.where(data.labels[:count] % 2 == 0, 1.0, -1.0).double()
+    return data.inputs[:count].double(), torch.where(
+        data.labels[:count] % 2 == 0, 1.0, -1.0
+    ).double()

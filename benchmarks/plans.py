@@ -12,7 +12,9 @@ from nfd.data import digits
 
 
 class _Block(nn.Module):
-    """A block of a Transformer that no family is known by, so that its roles are found by measurement."""
+    """A block of a Transformer that no family is known by, so that its roles are found by
+    measurement.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,7 +39,9 @@ def transformer(width: int, depth: int) -> nn.Module:
 
 
 def planning(turn: Round) -> list[Row]:
-    """A plan of a Transformer by a trace, against one forward and backward pass of the model itself."""
+    """A plan of a Transformer by a trace, against one forward and backward pass of the model
+    itself.
+    """
     depth = 16 if turn.quick else 77
     model = transformer(64, depth)
     sample = torch.randn(2, 8, 16)
@@ -46,7 +50,11 @@ def planning(turn: Round) -> list[Row]:
         model(sample).square().mean().backward()
 
     once()
-    took = seconds(lambda: nfd.plan(model, rule="complete-p", make_model=transformer, base=(32, 2), sample=sample))
+    took = seconds(
+        lambda: nfd.plan(
+            model, rule="complete-p", make_model=transformer, base=(32, 2), sample=sample
+        )
+    )
     step = seconds(once)
     tensors = len(list(model.parameters()))
     return [
@@ -61,8 +69,12 @@ def planning(turn: Round) -> list[Row]:
 
 
 def checking(turn: Round) -> list[Row]:
-    """A check of the paper's two-layer network against training the same networks and nothing else."""
-    depths, steps, batch, seeds = ((4, 8), 5, 32, 2) if turn.quick else ((4, 8, 16, 32, 64), 20, 128, 2)
+    """A check of the paper's two-layer network against training the same networks and nothing
+    else.
+    """
+    depths, steps, batch, seeds = (
+        ((4, 8), 5, 32, 2) if turn.quick else ((4, 8, 16, 32, 64), 20, 128, 2)
+    )
     x, y = digits().batches(batch, steps, 0)
     batches = list(zip(x, y, strict=True))
 

@@ -1,7 +1,9 @@
-"""``Ratio``: a comparison with its repeats, the one kind of number that two machines, or two days, can share.
+"""``Ratio``: a comparison with its repeats, the one kind of number that two machines, or two days,
+can share.
 
-Each repeat is one pair of measurements taken one after the other, A/B, so that both meet the same neighbours. The
-pairs of a ratio lie minutes apart, one per round over all parts, and what their logarithms scatter is its error.
+Each repeat is one pair of measurements taken one after the other, A/B, so that both meet the same
+neighbours. The pairs of a ratio lie minutes apart, one per round over all parts, and what their
+logarithms scatter is its error.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Ratio:
 
     Attributes:
         ratios: one per round, positive.
-        less_is_better: where a smaller one is the better one, as for times over times of the smaller size.
+        less_is_better: where a smaller one is the better one, as for times over times of the
+            smaller size.
 
     Raises:
         ValueError: for no repeat, or one that is not positive.
@@ -35,7 +38,9 @@ class Ratio:
 
     def __post_init__(self) -> None:
         if not self.ratios or not all(0 < each < math.inf for each in self.ratios):
-            raise ValueError(f"a ratio needs repeats that are positive; got {self.ratios}. Time longer work.")
+            raise ValueError(
+                f"a ratio needs repeats that are positive; got {self.ratios}. Time longer work."
+            )
 
     @classmethod
     def of(cls, ratio: float, *, less_is_better: bool = False) -> Self:
@@ -55,7 +60,9 @@ class Ratio:
 
     @property
     def interval(self) -> Interval:
-        """Value and 95 % limits, Student's t on the logarithms; limits are not-a-number for a single repeat."""
+        """Value and 95 % limits, Student's t on the logarithms; limits are not-a-number for a
+        single repeat.
+        """
         return student(float(self.logs.mean()), self.stderr, self.freedom).exp()
 
     @property
@@ -72,7 +79,11 @@ class Ratio:
         """As JSON holds it: the repeats, and what follows from them for those who read the file."""
         interval = self.interval
         return dict(
-            zip(_NAMES, (self.ratios, self.less_is_better, interval.value, interval.low, interval.high), strict=True)
+            zip(
+                _NAMES,
+                (self.ratios, self.less_is_better, interval.value, interval.low, interval.high),
+                strict=True,
+            )
         )
 
     @classmethod
@@ -87,9 +98,11 @@ def is_plain(value: Any) -> bool:
 
 
 def improvement(old: Ratio, new: Ratio, level: float) -> Interval:
-    """How many times better ``new`` is than ``old``, with limits that ``level`` of such intervals leave on each side.
+    """How many times better ``new`` is than ``old``, with limits that ``level`` of such intervals
+    leave on each side.
 
-    Welch's interval of the difference of the mean logarithms; not-a-number where either has a single repeat.
+    Welch's interval of the difference of the mean logarithms; not-a-number where either has a
+    single repeat.
     """
     sign = -1.0 if new.less_is_better else 1.0
     change = sign * float(new.logs.mean() - old.logs.mean())

@@ -22,7 +22,8 @@ class Result:
 
     Attributes:
         machine: what ran, where and when. quick: whether only small sizes were measured.
-        parts: rows by the name of the part. seconds: what each part took. missing: why parts were not measured.
+        parts: rows by the name of the part. seconds: what each part took. missing: why parts were
+            not measured.
     """
 
     machine: Row
@@ -41,14 +42,20 @@ class Result:
         """A stored result; ValueError for a file that is none."""
         try:
             content = json.loads(path.read_text())
-            parts = {part: [_read(row) for row in rows] for part, rows in content.pop("parts").items()}
+            parts = {
+                part: [_read(row) for row in rows] for part, rows in content.pop("parts").items()
+            }
             return cls(parts=parts, **content)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path} is no result of the benchmarks ({error}). make bench writes one.") from None
+            raise ValueError(
+                f"{path} is no result of the benchmarks ({error}). make bench writes one."
+            ) from None
 
     def keep(self, folder: Path) -> Path:
         """Write it under its date, in a name that no earlier result has."""
-        stem = str(self.machine["date"]).partition("+")[0].replace(":", "-") + ("-quick" if self.quick else "")
+        stem = str(self.machine["date"]).partition("+")[0].replace(":", "-") + (
+            "-quick" if self.quick else ""
+        )
         path = prepare_directory(folder) / f"{stem}.json"
         again = 1
         while path.exists():
@@ -75,12 +82,17 @@ def identity(row: Row) -> Identity:
 
 
 def merged(rounds: Iterable[Sequence[Row]]) -> list[Row]:
-    """The rows of all rounds, one per identity: repeats of ratios joined, medians of everything else measured."""
+    """The rows of all rounds, one per identity: repeats of ratios joined, medians of everything
+    else measured.
+    """
     by_identity: dict[Identity, list[Row]] = {}
     for rows in rounds:
         for row in rows:
             by_identity.setdefault(identity(row), []).append(row)
-    return [{name: _together([row[name] for row in rows]) for name in rows[0]} for rows in by_identity.values()]
+    return [
+        {name: _together([row[name] for row in rows]) for name in rows[0]}
+        for rows in by_identity.values()
+    ]
 
 
 def _together(values: Sequence[Any]) -> Any:
@@ -90,7 +102,9 @@ def _together(values: Sequence[Any]) -> Any:
 
 
 def _plain(row: Row) -> Row:
-    return {name: value.plain() if isinstance(value, Ratio) else value for name, value in row.items()}
+    return {
+        name: value.plain() if isinstance(value, Ratio) else value for name, value in row.items()
+    }
 
 
 def _read(row: Row) -> Row:

@@ -1,7 +1,8 @@
 """``make bench``: every number of the performance page, as JSON and as tables.
 
-All parts are measured once, then all again: the repeats of a ratio lie minutes apart, so that their scatter is that
-of the machine and not that of a moment. Each run is kept in ``out/bench``, and none is overwritten.
+All parts are measured once, then all again: the repeats of a ratio lie minutes apart, so that their
+scatter is that of the machine and not that of a moment. Each run is kept in ``out/bench``, and none
+is overwritten.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Part:
 
 def wide(turn: Round) -> list[Row]:
     """One wide network, on a GPU where there is one."""
-    return gpu.large("cuda" if torch.cuda.is_available() else "cpu", gpu.WIDTH // 16 if turn.quick else gpu.WIDTH)
+    return gpu.large(
+        "cuda" if torch.cuda.is_available() else "cpu", gpu.WIDTH // 16 if turn.quick else gpu.WIDTH
+    )
 
 
 PARTS = (
@@ -60,14 +63,21 @@ PARTS = (
 )
 
 
-def measured(parts: Sequence[Part], quick: bool, report: Callable[[str], None] = lambda text: None) -> Result:
-    """Every part in each of its rounds; a part that lacks what it needs is missing, with the reason."""
+def measured(
+    parts: Sequence[Part], quick: bool, report: Callable[[str], None] = lambda text: None
+) -> Result:
+    """Every part in each of its rounds; a part that lacks what it needs is missing, with the
+    reason.
+    """
     rounds_of: dict[str, list[list[Row]]] = {part.name: [] for part in parts}
     took = dict.fromkeys(rounds_of, 0.0)
     missing: dict[str, str] = {}
     for number in range(max(part.rounds for part in parts)):
         for part in parts:
-            if number >= (min(part.rounds, _QUICK_ROUNDS) if quick else part.rounds) or part.name in missing:
+            if (
+                number >= (min(part.rounds, _QUICK_ROUNDS) if quick else part.rounds)
+                or part.name in missing
+            ):
                 continue
             report(f"round {number + 1}: {part.name}")
             start = time.perf_counter()
@@ -84,8 +94,12 @@ def main() -> None:
     """Measure, print, keep."""
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, three rounds: under three minutes")
-    parser.add_argument("--only", nargs="+", metavar="PART", choices=names, default=names, help=", ".join(names))
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, three rounds: under three minutes"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="PART", choices=names, default=names, help=", ".join(names)
+    )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of all results")
     arguments = parser.parse_args()
     # Of short runs about their own noise.

@@ -22,7 +22,9 @@ def large(turn: Round) -> list[Row]:
 
 
 def _large(width: int, depth: int, steps: int, batch: int) -> Row:
-    took, peak = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'structured')")
+    took, peak = apart(
+        f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'structured')"
+    )
     row: Row = {
         "width": width,
         "depth": depth,
@@ -33,14 +35,21 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
     # Deferred weights are measured at this size among the large networks, once.
     if width > 2**16:
         return row
-    deferred, _ = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'deferred')")
+    deferred, _ = apart(
+        f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'deferred')"
+    )
     return row | {"deferred / structured": Ratio.of(deferred / took)}
 
 
 def growth(turn: Round) -> list[Row]:
-    """Time at twice the samples over that at the first: linear while the transforms outweigh the directions."""
+    """Time at twice the samples over that at the first: linear while the transforms outweigh the
+    directions.
+    """
     width, steps = (16384, 5) if turn.quick else (65536, 6)
-    small, large = (min(unstored_run(width, 2, k, 8, "structured") for _ in range(2)) for k in (steps, 2 * steps))
+    small, large = (
+        min(unstored_run(width, 2, k, 8, "structured") for _ in range(2))
+        for k in (steps, 2 * steps)
+    )
     return [
         {
             "width": width,
@@ -54,8 +63,13 @@ def growth(turn: Round) -> list[Row]:
 
 
 def calls(turn: Round) -> list[Row]:
-    """Calls into PyTorch of one step of one layer: forward pass, backward pass and plain SGD, as Python sees them."""
-    row: Row = {"calls of a structured layer": _calls(nfd.StructuredLinear), "deferred": _calls(nfd.DeferredLinear)}
+    """Calls into PyTorch of one step of one layer: forward pass, backward pass and plain SGD, as
+    Python sees them.
+    """
+    row: Row = {
+        "calls of a structured layer": _calls(nfd.StructuredLinear),
+        "deferred": _calls(nfd.DeferredLinear),
+    }
     return [row]
 
 
@@ -81,7 +95,9 @@ def _calls(layer_of: Callable[..., Any], width: int = 4096, batch: int = 8) -> i
 
 
 def _is_torchs(called: Any) -> bool:
-    """Whether a function in C is PyTorch's: of its modules, of a tensor or of a class of its own."""
+    """Whether a function in C is PyTorch's: of its modules, of a tensor or of a class of its
+    own.
+    """
     owner = getattr(called, "__self__", None)
     module = str(getattr(called, "__module__", "") or getattr(type(owner), "__module__", ""))
     return isinstance(owner, torch.Tensor) or module.startswith("torch") or "torch" in repr(owner)

@@ -49,7 +49,9 @@ def main(width: int, depth: int) -> float:
 
     def step() -> None:
         optimizer.zero_grad()
-        torch.autograd.backward(torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()))
+        torch.autograd.backward(
+            torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        )
         optimizer.step()
 
     alone = cpu_seconds(STEPS, step)
@@ -58,12 +60,17 @@ def main(width: int, depth: int) -> float:
     with warnings.catch_warnings(action="ignore"):
         look = cpu_seconds(LOOKS, watch.step)
     share = look / (EVERY * alone)
-    print(f"GPT {width} x {depth}: a look takes {look / alone:.2f} steps, {share:.2%} of the time at every={EVERY}")
+    print(
+        f"GPT {width} x {depth}: a look takes {look / alone:.2f} steps, {share:.2%} of the time at "
+        f"every={EVERY}"
+    )
     return share
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--depth", type=int, default=4)
     main(**vars(parser.parse_args()))

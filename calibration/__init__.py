@@ -1,7 +1,9 @@
-"""How often what nfd says is wrong: its intervals, the verdicts of a check, and the alerts of a watch.
+"""How often what nfd says is wrong: its intervals, the verdicts of a check, and the alerts of a
+watch.
 
-``coverage`` counts how often 95 % intervals contain a truth that is given; ``coverage_cases`` and ``coverage_laws``
-draw the numbers that it repeats. ``verdicts`` counts false alarms and misses of ``nfd.check``, on sound networks and on
-networks that were broken on purpose. ``alarms`` does so for ``nfd.Watch``, and keeps every network in ``alarms.jsonl``.
-The first two fill their pages, ``docs/coverage.md`` and ``docs/verdicts.md``.
+``coverage`` counts how often 95 % intervals contain a truth that is given; ``coverage_cases`` and
+``coverage_laws`` draw the numbers that it repeats. ``verdicts`` counts false alarms and misses of
+``nfd.check``, on sound networks and on networks that were broken on purpose. ``alarms`` does so for
+``nfd.Watch``, and keeps every network in ``alarms.jsonl``. The first two fill their pages,
+``docs/coverage.md`` and ``docs/verdicts.md``.
 """

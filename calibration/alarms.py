@@ -1,8 +1,10 @@
-"""How often a watch raises an alert on a sound training, and whether it names a fault: measured by repetition.
+"""How often a watch raises an alert on a sound training, and whether it names a fault: measured by
+repetition.
 
-Every draw has batches of its own and trains a ladder of small networks. Under the bands that it gives, large networks
-are trained: in the first draws one for each fault and a sound one, which should raise no alert, in later ones several
-sound ones. Each is a line of a JSON file as soon as it is trained; a measurement that is stopped goes on where it was.
+Every draw has batches of its own and trains a ladder of small networks. Under the bands that it
+gives, large networks are trained: in the first draws one for each fault and a sound one, which
+should raise no alert, in later ones several sound ones. Each is a line of a JSON file as soon as it
+is trained; a measurement that is stopped goes on where it was.
 
     python -m calibration.alarms RESULTS [DRAWS FAULTY [SETTING]]
 
@@ -58,7 +60,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What trains the networks of a draw: a rule, an optimizer, and the rate at the base; and which draw is first."""
+    """What trains the networks of a draw: a rule, an optimizer, and the rate at the base; and which
+    draw is first.
+    """
 
     rule: RuleName
     optimizer: str
@@ -169,17 +173,27 @@ def ladder(draw: int, setting: Setting) -> Ladder:
     ]
     with nfd.Sweep(progress=False) as sweep:
         records = sweep.run(trials)
-        networks = [{"width": r.config["width"], "depth": r.config["depth"], **r.observed[0]} for r in records]
+        networks = [
+            {"width": r.config["width"], "depth": r.config["depth"], **r.observed[0]}
+            for r in records
+        ]
     names = {"rule": setting.rule, "optimizer": setting.optimizer}
-    # What a check of these networks says is not asked again: it finds faults under ``standard`` in every draw.
+    # What a check of these networks says is not asked again: it finds faults under ``standard`` in
+    # every draw.
     is_sound = setting.rule != "standard"
     return Ladder.of({**names, "ok": is_sound, "base": family.base, "networks": networks})
 
 
 def watched(
-    draw: int, setting: Setting, bands: Bands, seed: int, fault: Callable[[Any, list[Row]], None] | None = None
+    draw: int,
+    setting: Setting,
+    bands: Bands,
+    seed: int,
+    fault: Callable[[Any, list[Row]], None] | None = None,
 ) -> Row:
-    """A network of 128 x 8 under a watch: its alerts, and by meter how many numbers lay in their own 95 % intervals."""
+    """A network of 128 x 8 under a watch: its alerts, and by meter how many numbers lay in their
+    own 95 % intervals.
+    """
     pairs = batches(draw)
     alarm = Alarm(bands)
     torch.manual_seed(seed)
@@ -188,7 +202,9 @@ def watched(
     base = {"make_model": make_model, "base": (WIDTHS[0], DEPTHS[0])}
     plan = nfd.plan(model, rule=setting.rule, optimizer=setting.optimizer, sample=sample, **base)  # type: ignore[arg-type]
     plan.apply_(model, seed=seed)
-    groups = plan.param_groups(model, lr=setting.rate, weight_decay=setting.decay, adamw_lr=setting.rest_rate)
+    groups = plan.param_groups(
+        model, lr=setting.rate, weight_decay=setting.decay, adamw_lr=setting.rest_rate
+    )
     if fault is not None:
         fault(model, groups)
     of_matrices = [group for group in groups if group.get("use_muon")]
@@ -220,7 +236,11 @@ def measured(path: Path, setting: Setting, draws: int, faulty: int) -> list[Row]
     rows = [row for row in map(json.loads, lines) if row["setting"] == str(setting)]
     done = {(row["draw"], row["case"]) for row in rows}
     for draw in range(setting.first, setting.first + draws):
-        cases = [_SOUND, *FAULTS] if draw < setting.first + faulty else [f"{_SOUND} {k}" for k in range(SOUND)]
+        cases = (
+            [_SOUND, *FAULTS]
+            if draw < setting.first + faulty
+            else [f"{_SOUND} {k}" for k in range(SOUND)]
+        )
         missing = [case for case in cases if (draw, case) not in done]
         if not missing:
             continue
@@ -249,23 +269,41 @@ def named(case: str, row: Row) -> bool:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """A row for each statement: sound networks that raise an alert, faults that are named, and coverage by meter."""
+    """A row for each statement: sound networks that raise an alert, faults that are named, and
+    coverage by meter.
+    """
     sound = [row for row in rows if row["case"].startswith(_SOUND)]
-    table = [{"what": "sound, alert raised", **counted(sum(bool(row["alerts"]) for row in sound), len(sound))}]
+    table = [
+        {
+            "what": "sound, alert raised",
+            **counted(sum(bool(row["alerts"]) for row in sound), len(sound)),
+        }
+    ]
     for case in FAULTS:
         with_fault = [row for row in rows if row["case"] == case]
         table.append(
-            {"what": f"{case}, named", **counted(sum(named(case, row) for row in with_fault), len(with_fault))}
+            {
+                "what": f"{case}, named",
+                **counted(sum(named(case, row) for row in with_fault), len(with_fault)),
+            }
         )
     for meter in sorted({meter for row in sound for meter in row["total"]}):
         inside = sum(row["inside"].get(meter, 0) for row in sound)
         total = sum(row["total"].get(meter, 0) for row in sound)
-        table.append({"what": f"{meter} in its own 95 % interval", "networks": len(sound), "share": inside / total})
+        table.append(
+            {
+                "what": f"{meter} in its own 95 % interval",
+                "networks": len(sound),
+                "share": inside / total,
+            }
+        )
     return table
 
 
 def page_row(setting: Setting, rows: list[Row]) -> str:
-    """Its row of the table in docs/howto/watch.md: sound networks that raise an alert, and faults that are named."""
+    """Its row of the table in docs/howto/watch.md: sound networks that raise an alert, and faults
+    that are named.
+    """
     sound, *faults = [row for row in summary(rows) if "low" in row]
     named_faults = sum(count_of(row) for row in faults)
     networks = sum(row["networks"] for row in faults)

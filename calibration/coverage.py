@@ -1,7 +1,9 @@
-"""``make coverage``: how often 95 % intervals contain the truth, by repetition, as docs/coverage.csv and a page.
+"""``make coverage``: how often 95 % intervals contain the truth, by repetition, as
+docs/coverage.csv and a page.
 
-Every kind of interval is made by the function that the library makes it with, from numbers or networks whose truth is
-known: the draws of ``calibration.coverage_cases`` and ``calibration.coverage_laws``. Two processes share the draws.
+Every kind of interval is made by the function that the library makes it with, from numbers or
+networks whose truth is known: the draws of ``calibration.coverage_cases`` and
+``calibration.coverage_laws``. Two processes share the draws.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ TABLE = DOCS / "coverage.csv"
 
 
 class Outcome(NamedTuple):
-    """One interval of one repetition: its kind, the case, its limits, and the truth that it should hold."""
+    """One interval of one repetition: its kind, the case, its limits, and the truth that it should
+    hold.
+    """
 
     kind: str
     case: str
@@ -56,7 +60,8 @@ def outcome(kind: str, case: str, interval: Interval, truth: float) -> Outcome:
 def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:
     """A row per kind and case of a draw: the share of known intervals that contain the truth.
 
-    ``measured`` and its standard error, ``error``; ``count`` leaves out intervals that are not known.
+    ``measured`` and its standard error, ``error``; ``count`` leaves out intervals that are not
+    known.
     """
     torch.set_num_threads(1)
     # Of short runs about their own noise.
@@ -76,34 +81,62 @@ def row(kind: str, case: str, covered: int, count: int) -> Row:
     today = datetime.now(UTC).date().isoformat()
     measured = round(interval.value, 4)
     error = round(interval.stderr, 4)
-    return {"kind": kind, "case": case, "measured": measured, "error": error, "count": count, "date": today}
+    return {
+        "kind": kind,
+        "case": case,
+        "measured": measured,
+        "error": error,
+        "count": count,
+        "date": today,
+    }
 
 
 def verdict(one: Row) -> str:
-    """Whether a row reaches ``WANTED``; where it is below by less than the noise of counting (Wilson), nobody knows."""
+    """Whether a row reaches ``WANTED``; where it is below by less than the noise of counting
+    (Wilson), nobody knows.
+    """
     if not one["count"]:
         return "not measured"
     if one["measured"] >= WANTED:
         return "reaches it"
-    return "undecided" if share(one["measured"] * one["count"], one["count"]).high >= WANTED else "falls short"
+    return (
+        "undecided"
+        if share(one["measured"] * one["count"], one["count"]).high >= WANTED
+        else "falls short"
+    )
 
 
 def draws() -> dict[str, Sequence[Draw]]:
-    """All draws by the name of their part; the slowest first, so that no process is left with one at the end."""
+    """All draws by the name of their part; the slowest first, so that no process is left with one
+    at the end.
+    """
     laws, cases = (import_module(f"calibration.coverage_{name}") for name in ("laws", "cases"))
-    return {"predict": cases.PREDICTIONS, "laws": laws.LAWS, "rates": laws.DRAWS, "noise": cases.SCALES,
-            "slopes": cases.SLOPES, "means": cases.MEANS}  # fmt: skip
+    return {
+        "predict": cases.PREDICTIONS,
+        "laws": laws.LAWS,
+        "rates": laws.DRAWS,
+        "noise": cases.SCALES,
+        "slopes": cases.SLOPES,
+        "means": cases.MEANS,
+    }
 
 
-# ---- the page -----------------------------------------------------------------------------------------------------
+# ---- the page
 
 
 def read() -> list[Row]:
     """The stored table."""
     with TABLE.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
-    return [one | {"measured": float(one["measured"]), "error": float(one["error"]), "count": int(one["count"])}
-            for one in rows]  # fmt: skip
+    return [
+        one
+        | {
+            "measured": float(one["measured"]),
+            "error": float(one["error"]),
+            "count": int(one["count"]),
+        }
+        for one in rows
+    ]
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
@@ -127,9 +160,18 @@ def main() -> None:
     parts = draws()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=1000, help="of every case")
-    parser.add_argument("--only", nargs="+", metavar="PART", choices=parts, default=list(parts), help=", ".join(parts))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="PART",
+        choices=parts,
+        default=list(parts),
+        help=", ".join(parts),
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", action="store_true", help="write docs/coverage.csv and fill docs/coverage.md")
+    parser.add_argument(
+        "--keep", action="store_true", help="write docs/coverage.csv and fill docs/coverage.md"
+    )
     given = parser.parse_args()
     start = time.perf_counter()
     chosen = [draw for part in given.only for draw in parts[part]]

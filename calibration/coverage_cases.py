@@ -1,4 +1,6 @@
-"""Draws of coverage: means and their differences, slopes of a check, noise scales of gradients, predictions."""
+"""Draws of coverage: means and their differences, slopes of a check, noise scales of gradients,
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ def normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-# ---- means, differences, ratios, shares -------------------------------------------------------------------------
+# ---- means, differences, ratios, shares
 
 
 def means(replicates: int, skew: float, g: torch.Generator) -> Iterator[Outcome]:
-    """A mean; of logarithms that are normal with standard deviation ``skew``, or of normal numbers."""
+    """A mean; of logarithms that are normal with standard deviation ``skew``, or of normal
+    numbers.
+    """
     samples = (skew * normal(g, replicates)).exp() if skew else 1 + normal(g, replicates)
     shape = f"log-normal, {skew:g}" if skew else "normal"
     truth = math.exp(skew * skew / 2) if skew else 1.0
@@ -34,11 +38,15 @@ def means(replicates: int, skew: float, g: torch.Generator) -> Iterator[Outcome]
 
 
 def differences(first: int, second: int, g: torch.Generator) -> Iterator[Outcome]:
-    """Means of two groups apart, the first with three times the scatter; by Welch, and from the intervals of both."""
+    """Means of two groups apart, the first with three times the scatter; by Welch, and from the
+    intervals of both.
+    """
     a = 3 * normal(g, first)
     b = 1 + normal(g, second)
     case = f"{first} and {second} replicates, one scatters three times as much"
-    yield outcome("difference of two groups", case, interval(lambda x, y: y.mean(0) - x.mean(0), a, b), 1.0)
+    yield outcome(
+        "difference of two groups", case, interval(lambda x, y: y.mean(0) - x.mean(0), a, b), 1.0
+    )
     yield outcome("difference of two intervals", case, mean(b).minus(mean(a)), 1.0)
 
 
@@ -67,11 +75,15 @@ MEANS: tuple[Draw, ...] = (
 )
 
 
-# ---- slopes of a check --------------------------------------------------------------------------------------------
+# ---- slopes of a check
 
 
-def slopes(sizes: int, seeds: int, groups: int, power: float, g: torch.Generator) -> Iterator[Outcome]:
-    """Logarithms that fall as the root of the size and scatter as a power of it, in several groups of other sizes."""
+def slopes(
+    sizes: int, seeds: int, groups: int, power: float, g: torch.Generator
+) -> Iterator[Outcome]:
+    """Logarithms that fall as the root of the size and scatter as a power of it, in several groups
+    of other sizes.
+    """
     log_n = torch.tensor([64.0 * 2**k for k in range(sizes)], dtype=torch.float64).log()
     x = log_n.repeat(groups).repeat_interleave(seeds)
     group = torch.arange(groups).repeat_interleave(sizes * seeds)
@@ -88,7 +100,7 @@ SLOPES: tuple[Draw, ...] = (
 )
 
 
-# ---- noise scales -------------------------------------------------------------------------------------------------
+# ---- noise scales
 
 _GROUP = 8
 _SAMPLES = 4
@@ -97,17 +109,23 @@ _BOUNDED = 1e300
 
 
 def students(g: torch.Generator, freedom: float, *shape: int) -> Tensor:
-    """Numbers of Student's t with variance 1; normal ones for infinitely many degrees of freedom."""
+    """Numbers of Student's t with variance 1; normal ones for infinitely many degrees of
+    freedom.
+    """
     if math.isinf(freedom):
         return normal(g, *shape)
     halves = torch._standard_gamma(torch.full(shape, freedom / 2, dtype=torch.float64), generator=g)
     return normal(g, *shape) * ((freedom - 2) / (2 * halves)).sqrt()
 
 
-def scales(freedom: float, size: int, groups: int, truth: float, g: torch.Generator) -> Iterator[Outcome]:
-    """The noise scale of gradients of ``size`` numbers, each 1 with independent noise of variance ``truth``.
+def scales(
+    freedom: float, size: int, groups: int, truth: float, g: torch.Generator
+) -> Iterator[Outcome]:
+    """The noise scale of gradients of ``size`` numbers, each 1 with independent noise of variance
+    ``truth``.
 
-    An interval without an upper limit counts by its lower one: it says that the data do not decide how large it is.
+    An interval without an upper limit counts by its lower one: it says that the data do not decide
+    how large it is.
     """
     noise = GradientNoise(_SAMPLES, _GROUP)
     draws = students(g, freedom, groups * _GROUP, _SAMPLES, size).mean(1)
@@ -116,23 +134,33 @@ def scales(freedom: float, size: int, groups: int, truth: float, g: torch.Genera
     estimate = noise.estimate()
     law = "normal" if math.isinf(freedom) else f"t({freedom:g})"
     case = f"{law}, {size} dimension{'s' * (size > 1)}, scale {truth:g}, {groups} groups"
-    yield Outcome("noise scale of gradients", case, estimate.low, min(estimate.high, _BOUNDED), truth)
+    yield Outcome(
+        "noise scale of gradients", case, estimate.low, min(estimate.high, _BOUNDED), truth
+    )
 
 
 _NOISES = (
-    (math.inf, 60, 4.0), (math.inf, 60, 64.0), (math.inf, 1, 16.0), (math.inf, 1, 64.0),
-    (2.5, 60, 4.0), (2.5, 60, 16.0), (2.5, 1000, 4.0), (2.5, 1, 16.0),
-)  # fmt: skip
+    (math.inf, 60, 4.0),
+    (math.inf, 60, 64.0),
+    (math.inf, 1, 16.0),
+    (math.inf, 1, 64.0),
+    (2.5, 60, 4.0),
+    (2.5, 60, 16.0),
+    (2.5, 1000, 4.0),
+    (2.5, 1, 16.0),
+)
 SCALES: tuple[Draw, ...] = tuple(
-    partial(scales, freedom, size, groups, truth) for freedom, size, truth in _NOISES for groups in (2, 3, 6, 20)
+    partial(scales, freedom, size, groups, truth)
+    for freedom, size, truth in _NOISES
+    for groups in (2, 3, 6, 20)
 )
 
 
-# ---- predictions --------------------------------------------------------------------------------------------------
+# ---- predictions
 
-# Ten steps of 16 digits at a rate of 1, depth 2: width n adds about 3.1 / n to the evaluation loss, up to two standard
-# errors of the ensembles below. The truth is that of 640 networks of width 512 and 1,600 of width 128, the bias of
-# order 1 / n subtracted.
+# Ten steps of 16 digits at a rate of 1, depth 2: width n adds about 3.1 / n to the evaluation loss,
+# up to two standard errors of the ensembles below. The truth is that of 640 networks of width 512
+# and 1,600 of width 128, the bias of order 1 / n subtracted.
 # Known to 0.0014 and 0.0021.
 _EVALUATION_LOSS = 1.3179
 _LAST_LOSS = 1.5498
@@ -143,25 +171,40 @@ _REPLICATES = 4
 
 
 def predictions(width: int, g: torch.Generator) -> Iterator[Outcome]:
-    """``nfd.predict`` of the infinitely wide network from a few of a width, from a seed of their own."""
+    """``nfd.predict`` of the infinitely wide network from a few of a width, from a seed of their
+    own.
+    """
     more: dict[str, Any] = {"weights": "dense", "replicates": _REPLICATES, "seed": g.initial_seed()}
     predicted = nfd.predict(nfd.resnets(64, 10), _task(), 1.0, depth=2, width=width, **more)
     case = f"width {width}, {_REPLICATES} replicates"
     assert predicted.eval_interval is not None
-    yield outcome("nfd.predict", f"{case}, evaluation loss", predicted.eval_interval, _EVALUATION_LOSS)
+    yield outcome(
+        "nfd.predict", f"{case}, evaluation loss", predicted.eval_interval, _EVALUATION_LOSS
+    )
     low = float(predicted.loss_low[-1])
     high = float(predicted.loss_high[-1])
     yield Outcome("nfd.predict", f"{case}, loss before the last step", low, high, _LAST_LOSS)
 
 
 def untrained(g: torch.Generator) -> Iterator[Outcome]:
-    """The loss before training by default settings: outputs of the limit are zero, and cross-entropy log C."""
+    """The loss before training by default settings: outputs of the limit are zero, and
+    cross-entropy log C.
+    """
     inputs = torch.randn(8, 16, generator=g)
     labels = torch.randint(10, (8,), generator=g)
     family = nfd.resnets(16, 10, activation="gelu", horizon=2.0)
     predicted = nfd.predict(family, [(inputs, labels)], depth=4, seed=g.initial_seed())
-    case = f"width {predicted.width}, {predicted.replicates} replicates, gelu, T = 2, loss before training"
-    yield Outcome("nfd.predict", case, float(predicted.loss_low[0]), float(predicted.loss_high[0]), math.log(10))
+    case = (
+        f"width {predicted.width}, {predicted.replicates} replicates, gelu, T = 2, loss before "
+        "training"
+    )
+    yield Outcome(
+        "nfd.predict",
+        case,
+        float(predicted.loss_low[0]),
+        float(predicted.loss_high[0]),
+        math.log(10),
+    )
 
 
 @lru_cache
@@ -172,4 +215,7 @@ def _task() -> nfd.Task:
     return nfd.Task(list(zip(x, y, strict=True)), eval_batches=[tests])
 
 
-PREDICTIONS: tuple[Draw, ...] = (*(partial(predictions, width) for width in (32, 64, 128, 512)), untrained)
+PREDICTIONS: tuple[Draw, ...] = (
+    *(partial(predictions, width) for width in (32, 64, 128, 512)),
+    untrained,
+)

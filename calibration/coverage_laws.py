@@ -1,11 +1,13 @@
-"""How often the intervals of sweeps contain the truth: the law of size, best rates, their drift, and regret.
+"""How often the intervals of sweeps contain the truth: the law of size, best rates, their drift,
+and regret.
 
 Losses are drawn from laws that are known; the fits and the intervals are the library's.
 
-Losses against size have the floor, the terms and the scatter of networks on digits (docs/sweeps.md), on grids and with
-numbers of seeds as people have them. Losses against the rate fall steeply to
-the left of the best one, as those of ``nfd transfer`` on digits do; seeds differ in their best rate, in their level, in
-noise that grows towards the edge of stability, and in where that edge lies. A network beyond it diverges.
+Losses against size have the floor, the terms and the scatter of networks on digits
+(docs/sweeps.md), on grids and with numbers of seeds as people have them. Losses against the rate
+fall steeply to the left of the best one, as those of ``nfd transfer`` on digits do; seeds differ in
+their best rate, in their level, in noise that grows towards the edge of stability, and in where
+that edge lies. A network beyond it diverges.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def stream(g: torch.Generator) -> Random:
     return np.random.default_rng(g.initial_seed())
 
 
-# ---- the law of size -----------------------------------------------------------------------------------------
+# ---- the law of size
 
 # The law of networks on digits.
 FLOOR = 0.735
@@ -51,10 +53,12 @@ class Sizes:
     """What the losses of a grid are drawn from.
 
     Attributes:
-        scatter: of a network of width 64. slope: the power of the width that its variance falls with.
-        common, of_width: shares of that variance that all sizes of a seed, and those of one width, have in common.
-        powers: of width and depth. bend: terms of second order are up to this share of those of first order at the
-            smallest size, of either sign.
+        scatter: of a network of width 64. slope: the power of the width that its variance falls
+            with.
+        common, of_width: shares of that variance that all sizes of a seed, and those of one width,
+            have in common.
+        powers: of width and depth. bend: terms of second order are up to this share of those of
+            first order at the smallest size, of either sign.
     """
 
     scatter: float = 0.0875
@@ -74,11 +78,15 @@ class Sizes:
         def loss(n: float, L: float) -> float:
             wide = n0 / n
             deep = L0 / L
-            return float(FLOOR + first @ [wide**p, deep**q] + bends @ [wide**2, deep**2, wide * deep])
+            return float(
+                FLOOR + first @ [wide**p, deep**q] + bends @ [wide**2, deep**2, wide * deep]
+            )
 
         return loss
 
-    def rows(self, grid: str, seeds: int, law: Callable[[float, float], float], random: Random) -> list[dict[str, Any]]:
+    def rows(
+        self, grid: str, seeds: int, law: Callable[[float, float], float], random: Random
+    ) -> list[dict[str, Any]]:
         """A table of runs, whose sizes share their seeds where they share noise."""
         widths, depths = GRIDS[grid]
         rows = list[dict[str, Any]]()
@@ -91,7 +99,12 @@ class Sizes:
                 noise = common + of_width + math.sqrt(own_share) * random.normal(size=seeds)
                 losses = law(n, L) + self.scatter * (64 / n) ** (self.slope / 2) * noise
                 rows += [
-                    {"width": n, "depth": L, "loss": loss, "seed": seed if shared else 10**6 * n + 10**3 * L + seed}
+                    {
+                        "width": n,
+                        "depth": L,
+                        "loss": loss,
+                        "seed": seed if shared else 10**6 * n + 10**3 * L + seed,
+                    }
                     for seed, loss in enumerate(losses)
                 ]
         return rows
@@ -101,15 +114,21 @@ CASES = {
     "seeds of its own at each size": Sizes(),
     "shared seeds, correlation 0.7": Sizes(common=0.7),
     "shared seeds, correlation 0.36, at equal width 0.72": Sizes(common=0.36, of_width=0.36),
-    "the same, equal noise at all sizes": Sizes(scatter=0.06, slope=0.0, common=0.36, of_width=0.36),
+    "the same, equal noise at all sizes": Sizes(
+        scatter=0.06, slope=0.0, common=0.36, of_width=0.36
+    ),
     "shared seeds, width power 1.5": Sizes(common=0.36, powers=(1.5, 1.0), bend=0.0),
-    "little noise, width power 0.75": Sizes(scatter=0.025, common=0.36, powers=(0.75, 1.0), bend=0.0),
+    "little noise, width power 0.75": Sizes(
+        scatter=0.025, common=0.36, powers=(0.75, 1.0), bend=0.0
+    ),
     "little noise, powers 1.5 and 0.75": Sizes(scatter=0.025, powers=(1.5, 0.75), bend=0.0),
 }
 
 
 def sizes(grid: str, seeds: int, about: str, g: torch.Generator) -> Iterator[Outcome]:
-    """The floor, and the mean loss of a network four times as wide and deep; a law that is refused gives none."""
+    """The floor, and the mean loss of a network four times as wide and deep; a law that is refused
+    gives none.
+    """
     random = stream(g)
     widths, depths = GRIDS[grid]
     case = f"{grid}, {seeds} seeds, {about}"
@@ -126,7 +145,7 @@ LAWS: tuple[Draw, ...] = tuple(
 )
 
 
-# ---- best rates ----------------------------------------------------------------------------------------------
+# ---- best rates
 
 GUESS = math.log(10)
 BEST_LOSS = 0.5
@@ -141,8 +160,9 @@ _GRID = 23
 class Curve:
     """Loss against log2 of the rate, from the lowest point of a single network without noise.
 
-    ``left (4 sqrt(1 + u^2 / 2) - 4)`` to the left (a parabola near 0, then a line), ``right u^2`` to the right, and
-    divergence beyond ``cliff``, which varies by ``blur`` over seeds. ``straight`` makes the left a parabola too.
+    ``left (4 sqrt(1 + u^2 / 2) - 4)`` to the left (a parabola near 0, then a line), ``right u^2``
+    to the right, and divergence beyond ``cliff``, which varies by ``blur`` over seeds. ``straight``
+    makes the left a parabola too.
     """
 
     left: float
@@ -152,7 +172,9 @@ class Curve:
     straight: bool = True
 
     def losses(self, rate: Array, random: Random, seeds: Seeds) -> Array:
-        """Losses ``[S, E]`` at log2 rates that broadcast against that, infinite where a network diverges."""
+        """Losses ``[S, E]`` at log2 rates that broadcast against that, infinite where a network
+        diverges.
+        """
         u = rate - seeds.shift
         left = 4 * (np.sqrt(1 + u * u / 2) - 1) if self.straight else u * u
         calm = BEST_LOSS + np.where(u < 0, self.left * left, self.right * u * u)
@@ -216,9 +238,15 @@ def best_rate(curve: Curve) -> float:
     return float(fine[np.polyval(np.polyfit(rate[near], y[near], 3), fine).argmin()])
 
 
-def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: float = STEP) -> Scores:
-    """Scores on a grid that begins anywhere around the best rate and is extended as ``nfd transfer`` extends it."""
-    rate: Array = np.asarray(best + step * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64)
+def sweep(
+    curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: float = STEP
+) -> Scores:
+    """Scores on a grid that begins anywhere around the best rate and is extended as ``nfd
+    transfer`` extends it.
+    """
+    rate: Array = np.asarray(
+        best + step * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64
+    )
     drawn = curve.losses(np.asarray(rate[None] - best, np.float64), random, seeds)
     first = _GRID // 2 - RATES // 2 + int(random.integers(-1, 2))
     last = first + RATES
@@ -231,12 +259,18 @@ def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: f
 
 
 def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
-    """The best rate of a curve by so many seeds; for some, its drift over sizes and what a small one's rate costs."""
+    """The best rate of a curve by so many seeds; for some, its drift over sizes and what a small
+    one's rate costs.
+    """
     random = stream(g)
     curve = CURVES[name]
     seeds = Seeds.drawn(random, count)
     case = f"{name}, {count} seeds"
-    grids = {"": STEP} | ({f", rates by factors of {k}": step for k, step in FACTORS.items()} if name in COARSE else {})
+    grids = {"": STEP} | (
+        {f", rates by factors of {k}": step for k, step in FACTORS.items()}
+        if name in COARSE
+        else {}
+    )
     for words, step in grids.items():
         scores = sweep(curve, seeds, random, step=step)
         if scores.has_optimum:
@@ -248,11 +282,15 @@ def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
     assert drifted is not None
     yield outcome("drift of the best rate", case, drifted, -0.5)
     for apart in APART:
-        measured, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
+        measured, truth = regret(
+            curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random)
+        )
         yield outcome("regret", f"{case}, best rates {2**apart:.1f} times apart", measured, truth)
 
 
-DRAWS: tuple[Draw, ...] = tuple(partial(rates, name, count) for name in CURVES for count in SEEDS_OF_RATES)
+DRAWS: tuple[Draw, ...] = tuple(
+    partial(rates, name, count) for name in CURVES for count in SEEDS_OF_RATES
+)
 
 _FINE = np.linspace(-4.0, 4.0, 321)
 
@@ -260,7 +298,11 @@ _FINE = np.linspace(-4.0, 4.0, 321)
 @cache
 def _means(curve: Curve) -> Array:
     """The mean score of all networks at fine rates."""
-    return np.asarray(np.concatenate([population(curve, part).mean(0) for part in np.split(_FINE, [80, 160, 240])]))
+    return np.asarray(
+        np.concatenate(
+            [population(curve, part).mean(0) for part in np.split(_FINE, [80, 160, 240])]
+        )
+    )
 
 
 def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[Interval, float]:

@@ -1,13 +1,15 @@
-"""How often the verdict of a check is wrong: alarms on sound networks, misses on networks broken by construction.
+"""How often the verdict of a check is wrong: alarms on sound networks, misses on networks broken by
+construction.
 
-Every case is a kind of network, its rule, and the axis along which it is checked. Ladders of its networks are trained
-once, over a factor of 16 or more and with eight seeds, and read after several steps. Checks of fewer sizes, seeds and
-steps are judged from these networks, as ``nfd.check`` judges its own. Every other case was held out when the thresholds
-were chosen.
+Every case is a kind of network, its rule, and the axis along which it is checked. Ladders of its
+networks are trained once, over a factor of 16 or more and with eight seeds, and read after several
+steps. Checks of fewer sizes, seeds and steps are judged from these networks, as ``nfd.check``
+judges its own. Every other case was held out when the thresholds were chosen.
 
     python -m calibration.verdicts BANK
 
-Cases that the file BANK lacks are trained, 25 minutes of one core for all; docs/verdicts.json and .md take ten more.
+Cases that the file BANK lacks are trained, 25 minutes of one core for all; docs/verdicts.json and
+.md take ten more.
 """
 
 from __future__ import annotations
@@ -68,7 +70,10 @@ class Block(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         if self.attends:
-            q, k, v = (t.unflatten(-1, (-1, _HEAD)).transpose(1, 2) for t in self.qkv(self.n1(h)).chunk(3, -1))
+            q, k, v = (
+                t.unflatten(-1, (-1, _HEAD)).transpose(1, 2)
+                for t in self.qkv(self.n1(h)).chunk(3, -1)
+            )
             read = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             h = h + self.mix(read.transpose(1, 2).flatten(2))
         out: Tensor = h + self.down(torch.relu(self.up(self.n2(h))))
@@ -78,13 +83,17 @@ class Block(nn.Module):
 def mlp(width: int, depth: int) -> nn.Module:
     """Digits to classes through residual blocks."""
     blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
-    return nn.Sequential(nn.Linear(64, width), blocks, nn.LayerNorm(width), nn.Linear(width, _CLASSES))
+    return nn.Sequential(
+        nn.Linear(64, width), blocks, nn.LayerNorm(width), nn.Linear(width, _CLASSES)
+    )
 
 
 def gpt(width: int, depth: int) -> nn.Module:
     """Bytes to the next ones."""
     blocks = nn.Sequential(*[Block(width, attends=True) for _ in range(depth)])
-    return nn.Sequential(nn.Embedding(_BYTES, width), blocks, nn.LayerNorm(width), nn.Linear(width, _BYTES))
+    return nn.Sequential(
+        nn.Embedding(_BYTES, width), blocks, nn.LayerNorm(width), nn.Linear(width, _BYTES)
+    )
 
 
 def plain(width: int, depth: int) -> nn.Module:
@@ -109,7 +118,7 @@ MODELS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
-# ---- what is broken beside the rule ---------------------------------------------------------------------------------
+# ---- what is broken beside the rule
 
 
 def up(p: Tensor) -> bool:
@@ -149,12 +158,16 @@ def forgetful(fault: str, optimizer: str, groups: Groups) -> torch.optim.Optimiz
 def lazy(groups: Groups) -> torch.optim.Optimizer:
     """AdamW with every rate over the root of the width, so that features stop moving."""
     width = min(p.shape[1] for group in groups for p in group["params"] if head(p))
-    return torch.optim.AdamW([group | {"lr": group["lr"] * (_HEAD / width) ** 0.5} for group in groups])
+    return torch.optim.AdamW(
+        [group | {"lr": group["lr"] * (_HEAD / width) ** 0.5} for group in groups]
+    )
 
 
 @dataclass(frozen=True)
 class Case:
-    """Networks that are trained at one rate by a rule, and checked along an axis; sound, or with a fault."""
+    """Networks that are trained at one rate by a rule, and checked along an axis; sound, or with a
+    fault.
+    """
 
     model: str
     rule: RuleName
@@ -164,7 +177,10 @@ class Case:
     fault: str = ""
 
     def __str__(self) -> str:
-        return f"{self.model} {self.rule} {self.optimizer} {self.lr:g} {self.axis} {self.fault or 'sound'}"
+        return (
+            f"{self.model} {self.rule} {self.optimizer} {self.lr:g} {self.axis} "
+            f"{self.fault or 'sound'}"
+        )
 
     @property
     def of_paper(self) -> bool:
@@ -182,10 +198,17 @@ class Case:
             most = 256 if self.model in ("gpt", "noise") else 512
         return [first * 2**k for k in range((most // first).bit_length())]
 
-    def train(self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT) -> list[Row]:
+    def train(
+        self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT
+    ) -> list[Row]:
         """Its networks with their meters after every step of ``at``."""
         runs = self.check(seeds, sizes, at).runs
-        return [{"unread": run["unread"]} | look for run in runs for look in run["rows"] if not look["matrix"]]
+        return [
+            {"unread": run["unread"]} | look
+            for run in runs
+            for look in run["rows"]
+            if not look["matrix"]
+        ]
 
     def check(self, seeds: int, sizes: Sequence[int], at: Sequence[int]) -> nfd.Check:
         """The check of its networks."""
@@ -195,11 +218,24 @@ class Case:
         elif self.fault == "lazy":
             make_optimizer = lazy
         checked_sizes = list(sizes) or self.sizes
-        widths, depths = (checked_sizes, [_DEPTH]) if self.axis == "width" else ([_WIDTH], checked_sizes)
-        data = {"gpt": text, "noise": noise}.get(self.model) or partial(images, 64 if self.of_paper else 32)
-        task = nfd.Task(data(), make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None)
+        widths, depths = (
+            (checked_sizes, [_DEPTH]) if self.axis == "width" else ([_WIDTH], checked_sizes)
+        )
+        data = {"gpt": text, "noise": noise}.get(self.model) or partial(
+            images, 64 if self.of_paper else 32
+        )
+        task = nfd.Task(
+            data(),
+            make_optimizer=make_optimizer,
+            adamw_lr=3e-3 if self.optimizer == "muon" else None,
+        )
         family = nfd.Family(MODELS[self.model], (1, 1) if self.of_paper else (widths[0], depths[0]))
-        settings: dict[str, Any] = {"rule": self.rule, "optimizer": self.optimizer, "seeds": seeds, "at": at}
+        settings: dict[str, Any] = {
+            "rule": self.rule,
+            "optimizer": self.optimizer,
+            "seeds": seeds,
+            "at": at,
+        }
         return nfd.check(family, task, widths, depths, self.lr, **settings)
 
 
@@ -218,7 +254,9 @@ _LENGTH = 16
 @cache
 def noise() -> Batches:
     """Random tokens."""
-    ids = torch.randint(0, _BYTES, (AT[-1], _WINDOWS, _LENGTH + 1), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        0, _BYTES, (AT[-1], _WINDOWS, _LENGTH + 1), generator=torch.Generator().manual_seed(0)
+    )
     return [(w[:, :-1], w[:, 1:]) for w in ids]
 
 
@@ -227,7 +265,9 @@ def text() -> Batches:
     """Windows of Python's own source, and the bytes after them."""
     source = b"".join(path.read_bytes() for path in sorted(Path(json.__file__).parent.glob("*.py")))
     ids = torch.tensor([byte % _BYTES for byte in source])
-    starts = torch.randint(0, len(ids) - _LENGTH - 1, (AT[-1], _WINDOWS), generator=torch.Generator().manual_seed(0))
+    starts = torch.randint(
+        0, len(ids) - _LENGTH - 1, (AT[-1], _WINDOWS), generator=torch.Generator().manual_seed(0)
+    )
     windows = ids[starts[:, :, None] + torch.arange(_LENGTH + 1)]
     return [(w[:, :-1], w[:, 1:]) for w in windows]
 
@@ -298,7 +338,7 @@ CASES = (
 )
 
 
-# ---- judging -------------------------------------------------------------------------------------------------------
+# ---- judging
 
 Judge = Callable[[Row], bool]
 Bank = Mapping[Case, Sequence[Row]]
@@ -341,9 +381,15 @@ class Tables:
         return self._judged[key]
 
     def wrong(
-        self, cases: Iterable[Case], factor: int = 8, seeds: int = 3, steps: Sequence[int] = AT, judge: Judge = is_fault
+        self,
+        cases: Iterable[Case],
+        factor: int = 8,
+        seeds: int = 3,
+        steps: Sequence[int] = AT,
+        judge: Judge = is_fault,
     ) -> Interval:
-        """The share of checks that are wrong: that find a fault in a sound network, or none in a broken one.
+        """The share of checks that are wrong: that find a fault in a sound network, or none in a
+        broken one.
 
         Each case and group of seeds counts once, as windows and steps share its networks.
         """
@@ -406,13 +452,18 @@ def by_situation(tables: Tables) -> list[Row]:
         for seeds in FEWER:
             row: Row = {"sizes span": f"a factor of {factor}", "seeds": seeds}
             for what, cases in (("alarms", sound), ("misses", broken)):
-                row |= {f"{what}, {step} steps": percent(tables.wrong(cases, factor, seeds, [step])) for step in AT}
+                row |= {
+                    f"{what}, {step} steps": percent(tables.wrong(cases, factor, seeds, [step]))
+                    for step in AT
+                }
             table.append(row)
     return table
 
 
 def by_threshold(tables: Tables) -> list[Row]:
-    """A row per pair of thresholds: both errors at a factor of 8 and three seeds, on both halves of the cases."""
+    """A row per pair of thresholds: both errors at a factor of 8 and three seeds, on both halves of
+    the cases.
+    """
     halves = {"chosen on": CASES[::2], "held out": CASES[1::2]}
     judges: dict[str, Judge] = {"this rule": is_fault, "without LIMIT": without_limits}
     for clear in (0.25, 1 / 3):
@@ -429,7 +480,9 @@ def by_threshold(tables: Tables) -> list[Row]:
 
 
 def by_kind(tables: Tables) -> list[Row]:
-    """A row per kind of model: how often its checks are wrong after every step, at a factor of 8 and three seeds."""
+    """A row per kind of model: how often its checks are wrong after every step, at a factor of 8
+    and three seeds.
+    """
     kinds: dict[str, Callable[[Case], bool]] = {
         "sound, in width": lambda case: not case.fault and case.axis == "width",
         "sound, in depth": lambda case: not case.fault and case.axis == "depth",
@@ -442,7 +495,9 @@ def by_kind(tables: Tables) -> list[Row]:
     table = []
     for kind, belongs in kinds.items():
         of_kind = [case for case in tables.networks if belongs(case)]
-        looks = {f"wrong, {step} steps": percent(tables.wrong(of_kind, steps=[step])) for step in AT}
+        looks = {
+            f"wrong, {step} steps": percent(tables.wrong(of_kind, steps=[step])) for step in AT
+        }
         table.append({"kind": kind, "cases": len(of_kind)} | looks)
     return table
 
@@ -453,8 +508,20 @@ def by_case(tables: Tables) -> list[Row]:
     for case in tables.networks:
         wrong = tables.wrong([case]).value
         if wrong > 0.05:
-            setting = {"model": case.model, "rule": case.rule, "optimizer": case.optimizer, "rate": case.lr}
-            table.append(setting | {"axis": case.axis, "fault": case.fault or "sound", "wrong": f"{100 * wrong:.0f} %"})
+            setting = {
+                "model": case.model,
+                "rule": case.rule,
+                "optimizer": case.optimizer,
+                "rate": case.lr,
+            }
+            table.append(
+                setting
+                | {
+                    "axis": case.axis,
+                    "fault": case.fault or "sound",
+                    "wrong": f"{100 * wrong:.0f} %",
+                }
+            )
     return table
 
 
@@ -469,7 +536,9 @@ def by_suspects(cases: Iterable[Case] = CASES) -> list[Row]:
         row: Row = {"networks": kind}
         for step in AT:
             checks = [case.check(3, case.sizes[:4], (step,)) for case in of_kind]
-            row[f"{step} steps"] = f"{sum(bool(check.suspects) for check in checks)} of {len(of_kind)}"
+            row[f"{step} steps"] = (
+                f"{sum(bool(check.suspects) for check in checks)} of {len(of_kind)}"
+            )
         table.append(row)
     return table
 
@@ -477,14 +546,26 @@ def by_suspects(cases: Iterable[Case] = CASES) -> list[Row]:
 def write(tables: Mapping[str, Sequence[Row]]) -> None:
     """Keep the tables, and fill the page with some of them."""
     write_json(NUMBERS, tables)
-    shown = next(row for row in tables["situations"] if row["sizes span"] == "a factor of 8" and row["seeds"] == 3)
-    cases = ["`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}".format(**row) for row in tables["cases"]]
+    shown = next(
+        row
+        for row in tables["situations"]
+        if row["sizes span"] == "a factor of 8" and row["seeds"] == 3
+    )
+    cases = [
+        "`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}".format(**row)
+        for row in tables["cases"]
+    ]
     texts = {
-        "answer": "After 10 steps, over a factor of 8 in size and with three seeds, a check raises a false alarm in "
-        "{alarms, 10 steps} % of the sound models, and misses {misses, 10 steps} % of the faults.".format(**shown),
+        "answer": "After 10 steps, over a factor of 8 in size and with three seeds, a check raises "
+        "a false alarm in {alarms, 10 steps} % of the sound models, and misses {misses, 10 steps} "
+        "% of the faults.".format(**shown),
         "cases": f"Wrong in more than 5 % of the checks: {'; '.join(cases)}.",
     }
-    fill_page(PAGE, {name: fill(text, 120) for name, text in texts.items()} | {"kinds": markdown(tables["kinds"])})
+    fill_page(
+        PAGE,
+        {name: fill(text, 120) for name, text in texts.items()}
+        | {"kinds": markdown(tables["kinds"])},
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The documentation site: ``make docs``. Nothing is fetched, neither while it is built nor by its readers."""
+"""The documentation site: ``make docs``. Nothing is fetched, neither while it is built nor by its
+readers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ author = "The nfd authors"
 project_copyright = author
 version = release = nfd.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "commands", "claims"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "mathml",
+    "commands",
+    "claims",
+]
 exclude_patterns = ["_extensions"]
 smartquotes = False  # they would turn -- of options into dashes
 
@@ -46,8 +55,12 @@ html_show_sphinx = False
 html_use_index = False
 
 
-def linked(_app: Sphinx, what: str, _name: str, _of: object, _options: Any, lines: list[str]) -> None:
-    """Make links of the pages that a docstring names; a colon in the first line of a property begins no description."""
+def linked(
+    _app: Sphinx, what: str, _name: str, _of: object, _options: Any, lines: list[str]
+) -> None:
+    """Make links of the pages that a docstring names; a colon in the first line of a property
+    begins no description.
+    """
     lines[:] = [re.sub(r"docs/([\w/-]+)\.md", r":doc:`/\1`", line) for line in lines]
     for split in [line for line in lines if what == "property" and line.startswith(":type: ")]:
         lines.remove(split)

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Check a Transformer
 #
-# Does a pre-norm Transformer keep learning, and stay stable, as it gets wider and deeper? `nfd.check` trains small
-# copies for a few steps under two scalings and answers with exponents; `nfd.plan` gives the large one its
-# initialisation and rates. The Transformer reads scikit-learn's digits row by row.
+# Does a pre-norm Transformer keep learning, and stay stable, as it gets wider and deeper?
+# `nfd.check` trains small copies for a few steps under two scalings and answers with exponents;
+# `nfd.plan` gives the large one its initialisation and rates. The Transformer reads scikit-learn's
+# digits row by row.
 
 # %% tags=["parameters"]
 WIDTHS = [32, 64, 128]
@@ -27,10 +28,18 @@ class RowTransformer(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(
-            width, width // 16, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            width,
+            width // 16,
+            4 * width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
         self.embed = nn.Linear(8, width)
-        self.encoder = nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(
+            layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,15 +48,18 @@ class RowTransformer(nn.Module):
 
 
 # %% [markdown]
-# A check needs a constructor of width and depth, and one batch per step. Under `standard`, every matrix keeps PyTorch's
-# initialisation and one rate; `complete-p` scales initialisation, rates and residual branches with width and depth.
+# A check needs a constructor of width and depth, and one batch per step. Under `standard`, every
+# matrix keeps PyTorch's initialisation and one rate; `complete-p` scales initialisation, rates and
+# residual branches with width and depth.
 
 # %%
 x, y = digits().batches(32, STEPS, seed=0)
 batches = list(zip(x.unflatten(2, (8, 8)), y, strict=True))
 
 found = {
-    rule: nfd.check(RowTransformer, batches, WIDTHS, DEPTHS, lr=3e-3, rule=rule, optimizer="adamw", seeds=SEEDS)
+    rule: nfd.check(
+        RowTransformer, batches, WIDTHS, DEPTHS, lr=3e-3, rule=rule, optimizer="adamw", seeds=SEEDS
+    )
     for rule in ("standard", "complete-p")
 }
 for check in found.values():
@@ -60,7 +72,9 @@ for check in found.values():
 torch.manual_seed(0)
 model = RowTransformer(*LARGE)
 sample = batches[0][0]
-plan = nfd.plan(model, (WIDTHS[0], DEPTHS[0]), rule="complete-p", make_model=RowTransformer, sample=sample)
+plan = nfd.plan(
+    model, (WIDTHS[0], DEPTHS[0]), rule="complete-p", make_model=RowTransformer, sample=sample
+)
 print(plan)
 plan.apply_(model, seed=0)
 optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)

@@ -1,16 +1,20 @@
 # %% [markdown]
 # # The paper's theorem, by hand
 #
-# Theorem 1 and Corollary 1 against the standard network, in PyTorch alone: what one small step changes in the output.
+# Theorem 1 and Corollary 1 against the standard network, in PyTorch alone: what one small step
+# changes in the output.
 #
-# `h_0 = U x / sqrt(d), h_l = h_(l-1) + sqrt(T / (L n)) W_l relu(h_(l-1)), f = v.h_L / n`, all weights N(0, 1), |x|^2
-# = d. The standard network sends gradients back through its own `W_l`, the decoupled one through independent copies
-# of them. By Theorem 1 both change f alike in the limit. Measured and derived, the standard one moves `1 + (T/4) / (1
-# + T/(2L))` times as far (docs/two-limits.md). This takes a minute.
+# `h_0 = U x / sqrt(d), h_l = h_(l-1) + sqrt(T / (L n)) W_l relu(h_(l-1)), f = v.h_L / n`, all
+# weights N(0, 1), |x|^2 = d. The standard network sends gradients back through its own `W_l`, the
+# decoupled one through independent copies of them. By Theorem 1 both change f alike in the limit.
+# Measured and derived, the standard one moves `1 + (T/4) / (1 + T/(2L))` times as far
+# (docs/two-limits.md). This takes a minute.
 
 # %% tags=["parameters"]
-WIDTH, SEEDS = 256, 16
-HORIZONS, DEPTHS = (0.5, 1.0, 2.0), (4, 16, 64)
+WIDTH = 256
+SEEDS = 16
+HORIZONS = (0.5, 1.0, 2.0)
+DEPTHS = (4, 16, 64)
 
 # %%
 import torch
@@ -19,7 +23,9 @@ import torch
 def change(n, L, T, own_weights, seed, step=1e-3):
     """What a step changes in the output of one network."""
     draw = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.float64}
-    U, v = torch.randn(n, **draw), torch.randn(n, **draw)  # U x / sqrt(d) is N(0, 1) a coordinate
+    # U x / sqrt(d) is N(0, 1) a coordinate
+    U = torch.randn(n, **draw)
+    v = torch.randn(n, **draw)
     W, copies = (torch.randn(L, n, n, **draw) for _ in range(2))
     scale = (T / (L * n)) ** 0.5
 
@@ -30,13 +36,16 @@ def change(n, L, T, own_weights, seed, step=1e-3):
         return h
 
     h = forward()
-    before, g = v @ h[-1] / n, [v]  # g_l is n times the derivative of f in h_l
+    # g_l is n times the derivative of f in h_l
+    before = v @ h[-1] / n
+    g = [v]
     for matrix, stream in zip((W if own_weights else copies).flip(0), h[-2::-1], strict=True):
         g.append(g[-1] + scale * (stream > 0) * (matrix.T @ g[-1]))
     g.reverse()
     for k in range(L):
         W[k] -= step * scale * torch.outer(g[k + 1], h[k].relu())
-    U, v = U - step * g[0], v - step * h[-1]
+    U = U - step * g[0]
+    v = v - step * h[-1]
     return float(v @ forward()[-1] / n - before)
 
 
@@ -44,7 +53,13 @@ def change(n, L, T, own_weights, seed, step=1e-3):
 print("  T   L   standard / decoupled   formula")
 for T in HORIZONS:
     for L in DEPTHS:
-        own, other = (torch.tensor([change(WIDTH, L, T, is_own, s) for s in range(SEEDS)]) for is_own in (True, False))
+        own, other = (
+            torch.tensor([change(WIDTH, L, T, is_own, s) for s in range(SEEDS)])
+            for is_own in (True, False)
+        )
         ratio = own.mean() / other.mean()
         error = (own - ratio * other).std() / SEEDS**0.5 / other.mean().abs()
-        print(f"{T:3} {L:3}     {ratio:.3f} +- {error:.3f}          {1 + (T / 4) / (1 + T / (2 * L)):.3f}")
+        print(
+            f"{T:3} {L:3}     {ratio:.3f} +- {error:.3f}          "
+            f"{1 + (T / 4) / (1 + T / (2 * L)):.3f}"
+        )

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # What will the large run reach?
 #
-# You have a table of small runs: parameters, tokens, rate, loss. Two laws forecast one larger run from it: its loss,
-# and the rate to train it at. The table here is the project's own ladder of small GPTs on bytes
-# (`studies/own_ladder.csv`). The largest run is held back, so the forecast can be compared with what happened.
+# You have a table of small runs: parameters, tokens, rate, loss. Two laws forecast one larger run
+# from it: its loss, and the rate to train it at. The table here is the project's own ladder of
+# small GPTs on bytes (`studies/own_ladder.csv`). The largest run is held back, so the forecast can
+# be compared with what happened.
 
 # %% tags=["parameters"]
 TABLE = "studies/own_ladder.csv"
@@ -19,7 +20,10 @@ import nfd
 alt.renderers.enable("png")
 
 with open(TABLE) as file:
-    rows = [{key: float(value) for key, value in row.items() if key != "part"} for row in csv.DictReader(file)]
+    rows = [
+        {key: float(value) for key, value in row.items() if key != "part"}
+        for row in csv.DictReader(file)
+    ]
 runs = [row for row in rows if row["depth"] == DEPTH and row["batch"] == 512]
 
 
@@ -31,13 +35,16 @@ def cost(row):
 most = max(map(cost, runs))
 past, held_back = ([row for row in runs if (cost(row) == most) == last] for last in (False, True))
 happened = min(held_back, key=lambda row: row["loss"])
-print(f"{len(past)} runs of at most {max(map(cost, past)):.1e} operations; held back: {most:.1e} operations")
+print(
+    f"{len(past)} runs of at most {max(map(cost, past)):.1e} operations; held back: {most:.1e} "
+    "operations"
+)
 
 # %% [markdown]
 # ## The loss
 #
-# Of each size the run at its best rate is used. The law says how far its runs lie off it, and whether to trust a
-# forecast.
+# Of each size the run at its best rate is used. The law says how far its runs lie off it, and
+# whether to trust a forecast.
 
 # %%
 law = nfd.fit_ladder(past, rate="best")
@@ -45,7 +52,8 @@ size = {"parameters": happened["parameters"], "tokens": happened["tokens"]}
 forecast = law.at(**size)
 print(law)
 print(
-    f"forecast {forecast}, happened {happened['loss']:.3f}, {100 * (forecast.value / happened['loss'] - 1):+.1f} % off"
+    f"forecast {forecast}, happened {happened['loss']:.3f}, "
+    f"{100 * (forecast.value / happened['loss'] - 1):+.1f} % off"
 )
 print(law.refused(**size) or law.warning or "The runs carry this forecast.")
 
@@ -59,13 +67,22 @@ print(rate)
 print("the best rate that was tried:", happened["lr"])
 
 # %% [markdown]
-# The forecast beside the runs: a dot is a run at its best rate, the bar the 95 % interval of the forecast.
+# The forecast beside the runs: a dot is a run at its best rate, the bar the 95 % interval of the
+# forecast.
 
 # %%
 best = dict[tuple[float, float], dict[str, float]]()
 for row in sorted(past, key=lambda row: -row["loss"]):
-    best[row["parameters"], row["tokens"]] = row | {"operations": cost(row), "tokens": f"{row['tokens']:,.0f} tokens"}
-x = alt.X("operations:Q", scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e"), title="6 x parameters x tokens")
+    best[row["parameters"], row["tokens"]] = row | {
+        "operations": cost(row),
+        "tokens": f"{row['tokens']:,.0f} tokens",
+    }
+x = alt.X(
+    "operations:Q",
+    scale=alt.Scale(type="log"),
+    axis=alt.Axis(format=".0e"),
+    title="6 x parameters x tokens",
+)
 y = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="loss (nats per byte)")
 told = {"operations": most, "low": forecast.low, "high": forecast.high, "loss": happened["loss"]}
 target = alt.Chart(alt.InlineData([told])).encode(x=x)

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # A million-wide network on a laptop
 #
-# Trains residual networks of growing width with deferred weights, the widest 1,048,576 wide, and draws their loss.
-# The widest needs about 7 GiB and a minute or two on two cores; its dense weights would need 17.6 TB.
+# Trains residual networks of growing width with deferred weights, the widest 1,048,576 wide, and
+# draws their loss. The widest needs about 7 GiB and a minute or two on two cores; its dense weights
+# would need 17.6 TB.
 
 # %% tags=["parameters"]
 WIDTHS = [256, 4096, 1048576]
@@ -22,11 +23,13 @@ from nfd.data import digits
 
 alt.renderers.enable("png")
 
-DEPTH, BATCH, LR = 4, 8, 0.5
+DEPTH = 4
+BATCH = 8
+LR = 0.5
 
 # %% [markdown]
-# The loop is an ordinary one. `reserve` says how many samples are to come, so that the factors that stand for the
-# weights are allocated once.
+# The loop is an ordinary one. `reserve` says how many samples are to come, so that the factors that
+# stand for the weights are allocated once.
 
 
 # %%
@@ -35,7 +38,8 @@ def losses_of(width):
     x, y = digits().batches(BATCH, STEPS, seed=0)
     net = nfd.ResNet(64, 10, width, DEPTH, weights="deferred")
     net.reserve(STEPS * BATCH)
-    optimizer, losses = nfd.SGD(net.param_groups(LR)), []
+    optimizer = nfd.SGD(net.param_groups(LR))
+    losses = []
     for inputs, targets in zip(x, y):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(net(inputs), targets)
@@ -49,13 +53,20 @@ rows = []
 for width in WIDTHS:
     start = time.perf_counter()
     losses = losses_of(width)
-    seconds, dense = time.perf_counter() - start, 4 * DEPTH * width**2 / 1e9
-    print(f"width {width:>9,}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {seconds:.1f} s, dense {dense:,.1f} GB")
-    rows += [{"width": f"width {width:,}", "step": k, "loss": loss} for k, loss in enumerate(losses)]
+    seconds = time.perf_counter() - start
+    dense = 4 * DEPTH * width**2 / 1e9
+    print(
+        f"width {width:>9,}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {seconds:.1f} s, dense "
+        f"{dense:,.1f} GB"
+    )
+    rows += [
+        {"width": f"width {width:,}", "step": k, "loss": loss} for k, loss in enumerate(losses)
+    ]
 
 # %% [markdown]
-# The loss as a chart and as a table. Networks of different width have different random weights, so their curves differ
-# by the noise of one draw, which falls as one over the square root of the width.
+# The loss as a chart and as a table. Networks of different width have different random weights, so
+# their curves differ by the noise of one draw, which falls as one over the square root of the
+# width.
 
 # %%
 out = Path(OUT)
@@ -65,7 +76,9 @@ with open(out / "million.csv", "w", newline="") as file:
     table.writeheader()
     table.writerows(rows)
 colour = alt.Color("width:N", sort=None, title=None)
-base = alt.Chart(alt.InlineData(rows)).encode(color=colour, strokeDash=alt.StrokeDash("width:N", sort=None))
+base = alt.Chart(alt.InlineData(rows)).encode(
+    color=colour, strokeDash=alt.StrokeDash("width:N", sort=None)
+)
 loss = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss before the step (nats)")
 chart = (
     base.mark_line()

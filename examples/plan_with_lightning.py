@@ -1,12 +1,16 @@
 # %% [markdown]
 # # A plan in Lightning
 #
-# The optimizer of `configure_optimizers` is made from the plan. What the plan gains is measured: a large network
-# trains twice at the rate of a small one, with the plan and with PyTorch's defaults. Needs `pip install lightning`.
+# The optimizer of `configure_optimizers` is made from the plan. What the plan gains is measured: a
+# large network trains twice at the rate of a small one, with the plan and with PyTorch's defaults.
+# Needs `pip install lightning`.
 
 # %% tags=["parameters"]
-BASE, WIDTH, DEPTH = (32, 2), 256, 16
-LR, STEPS = 1e-2, 40
+BASE = (32, 2)
+WIDTH = 256
+DEPTH = 16
+LR = 1e-2
+STEPS = 40
 
 # %%
 import lightning
@@ -23,7 +27,9 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, h):
         return h + self.down(nn.functional.gelu(self.up(self.norm(h))))
@@ -36,7 +42,8 @@ def make_model(width, depth):
 
 
 # %% [markdown]
-# The plan touches two places: the initial weights, and the optimizer. A schedule scales every group alike.
+# The plan touches two places: the initial weights, and the optimizer. A schedule scales every group
+# alike.
 
 
 # %%
@@ -45,7 +52,8 @@ class Planned(lightning.LightningModule):
 
     def __init__(self, width, depth, planned):
         super().__init__()
-        self.net, self.plan = make_model(width, depth), None
+        self.net = make_model(width, depth)
+        self.plan = None
         if planned:
             self.plan = nfd.plan(self.net, BASE, make_model=make_model, sample=torch.zeros(2, 64))
             self.plan.apply_(self.net, seed=0)
@@ -68,10 +76,17 @@ def trained(width, depth, planned):
     model = Planned(width, depth, planned)
     callbacks = [nfd.integrations.LightningCallback(model.plan)] if planned else []
     trainer = lightning.Trainer(
-        max_steps=STEPS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=callbacks,
-    )  # fmt: skip
-    trainer.fit(model, DataLoader(TensorDataset(data.inputs, data.labels), batch_size=64, shuffle=True))
+        max_steps=STEPS,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=callbacks,
+    )
+    trainer.fit(
+        model, DataLoader(TensorDataset(data.inputs, data.labels), batch_size=64, shuffle=True)
+    )
     with torch.no_grad():
         return float(nn.functional.cross_entropy(model.net(data.test_inputs), data.test_labels))
 
@@ -79,4 +94,7 @@ def trained(width, depth, planned):
 # %%
 print(f"small, lr {LR}: {trained(*BASE, planned=False):.3f}")
 for planned in (False, True):
-    print(f"large, lr {LR}, {'the plan' if planned else 'defaults'}: loss: {trained(WIDTH, DEPTH, planned):.3f}")
+    print(
+        f"large, lr {LR}, {'the plan' if planned else 'defaults'}: loss: "
+        f"{trained(WIDTH, DEPTH, planned):.3f}"
+    )

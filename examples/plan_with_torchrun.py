@@ -1,9 +1,11 @@
-"""One plan under DDP and FSDP2: large single models are torchrun's business, and a plan rides along.
+"""One plan under DDP and FSDP2: large single models are torchrun's business, and a plan rides
+along.
 
 torchrun --nproc-per-node 2 examples/plan_with_torchrun.py --shard fsdp2
 torchrun --nproc-per-node 2 examples/plan_with_torchrun.py --shard fsdp2 --defaults
 
-Both end their 40 steps at lr = 0.01: with the plan at a loss of 0.19, with PyTorch's defaults at 1.86 (one run each).
+Both end their 40 steps at lr = 0.01: with the plan at a loss of 0.19, with PyTorch's defaults at
+1.86 (one run each).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, h: Tensor) -> Tensor:
         return h + self.down(torch.relu(self.up(self.norm(h))))
@@ -47,23 +51,29 @@ def sharded(model: nn.Sequential) -> nn.Module:
 
 
 def main(shard: str, width: int, depth: int, steps: int, lr: float, *, defaults: bool) -> float:
-    """Train on this process's part of every batch; returns the last loss, averaged over processes."""
+    """Train on this process's part of every batch; returns the last loss, averaged over
+    processes.
+    """
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world = dist.get_world_size()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = digits()
     inputs, targets = data.batches(size=32, steps=steps, seed=0)
     torch.manual_seed(0)
-    with torch.device(device if defaults else "meta"):  # of a plan shapes alone: no process holds the whole model
+    # of a plan shapes alone: no process holds the whole model
+    with torch.device(device if defaults else "meta"):
         model = make_model(width, depth)
     wrapped: nn.Module
     if defaults:
         wrapped = sharded(model) if shard == "fsdp2" else DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=lr, weight_decay=0.1)
     else:
-        plan = nfd.plan(model, rule="complete-p", make_model=make_model, base=(32, 2), sample=torch.zeros(2, 64))
+        plan = nfd.plan(
+            model, rule="complete-p", make_model=make_model, base=(32, 2), sample=torch.zeros(2, 64)
+        )
         if shard == "fsdp2":
             wrapped = plan.apply_(sharded(model), seed=0)  # every process draws its part
         else:
@@ -93,4 +103,6 @@ if __name__ == "__main__":
     parser.add_argument("--defaults", action="store_true", help="train without the plan")
     main(**vars(parser.parse_args()))
     sys.stdout.flush()
-    os._exit(0)  # PyTorch 2.13 now and then aborts in its own teardown after FSDP2 on gloo, one process in twenty
+    # PyTorch 2.13 now and then aborts in its own teardown after FSDP2 on gloo, one process in
+    # twenty
+    os._exit(0)

@@ -1,13 +1,16 @@
 # %% [markdown]
 # # A plan in Hugging Face's Trainer
 #
-# Tune a small GPT-2, train a larger one at the same rate. What the plan gains is measured: the larger model trains
-# twice at the rate of the small one, with the plan and with PyTorch's defaults. Needs `pip install transformers
-# accelerate`.
+# Tune a small GPT-2, train a larger one at the same rate. What the plan gains is measured: the
+# larger model trains twice at the rate of the small one, with the plan and with PyTorch's defaults.
+# Needs `pip install transformers accelerate`.
 
 # %% tags=["parameters"]
-BASE, WIDTH, DEPTH = (32, 2), 256, 8
-LR, STEPS = 2e-2, 40
+BASE = (32, 2)
+WIDTH = 256
+DEPTH = 8
+LR = 2e-2
+STEPS = 40
 
 # %%
 import tempfile
@@ -21,7 +24,13 @@ import nfd
 def gpt2(width, depth):
     """A GPT-2 over bytes, heads of 16."""
     config = transformers.GPT2Config(
-        n_embd=width, n_layer=depth, n_head=width // 16, n_positions=32, vocab_size=256, bos_token_id=0, eos_token_id=0
+        n_embd=width,
+        n_layer=depth,
+        n_head=width // 16,
+        n_positions=32,
+        vocab_size=256,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return transformers.GPT2LMHeadModel(config)
 
@@ -31,8 +40,9 @@ windows = torch.tensor(list(text.encode()))[: len(text.encode()) // 32 * 32].vie
 data = [{"input_ids": w, "labels": w} for w in windows]
 
 # %% [markdown]
-# The plan touches three lines: the initial weights, the optimizer, and a callback that refuses an optimizer without
-# the plan's groups. Clipping over all tensors is off, as it would act differently at another size.
+# The plan touches three lines: the initial weights, the optimizer, and a callback that refuses an
+# optimizer without the plan's groups. Clipping over all tensors is off, as it would act differently
+# at another size.
 
 
 # %%
@@ -40,17 +50,26 @@ def trained(size, lr, planned):
     """The mean training loss of the second half of the steps."""
     transformers.set_seed(0)
     model = gpt2(*size)
-    optimizer, callbacks = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)
+    callbacks = []
     if planned:
         plan = nfd.plan(model, BASE, rule="complete-p", make_model=gpt2)
-        plan.apply_(model, seed=0)  # the head is the embedding: its 1/m cannot be folded, and is inserted
+        # the head is the embedding: its 1/m cannot be folded, and is inserted
+        plan.apply_(model, seed=0)
         optimizer = plan.make_optimizer(model, lr=lr, weight_decay=0.1)
         callbacks = [nfd.integrations.TrainerCallback(plan)]
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
-            folder, max_steps=STEPS, per_device_train_batch_size=8, max_grad_norm=0.0, report_to=[], use_cpu=True,
-            save_strategy="no", disable_tqdm=True, logging_steps=1,
-        )  # fmt: skip
+            folder,
+            max_steps=STEPS,
+            per_device_train_batch_size=8,
+            max_grad_norm=0.0,
+            report_to=[],
+            use_cpu=True,
+            save_strategy="no",
+            disable_tqdm=True,
+            logging_steps=1,
+        )
         trainer = transformers.Trainer(
             model, arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=callbacks
         )

@@ -1,15 +1,16 @@
 # %% [markdown]
 # # Reproduce the paper
 #
-# One statement by exact kernels, the same by real networks, and one figure from nothing. The paper says that at
-# infinite depth it makes no difference whether the backward pass uses the network's own weights (*standard*) or an
-# independent copy (*decoupled*).
+# One statement by exact kernels, the same by real networks, and one figure from nothing. The paper
+# says that at infinite depth it makes no difference whether the backward pass uses the network's
+# own weights (*standard*) or an independent copy (*decoupled*).
 
 # %% tags=["parameters"]
 DEPTHS = [4, 16]
 NETWORKS = 24
 WIDTH = 256
-FIGURE, SIZE = "1", "smoke"
+FIGURE = "1"
+SIZE = "smoke"
 OUT = "out/reproduce"
 
 # %%
@@ -26,21 +27,26 @@ from nfd.data import digits
 # %% [markdown]
 # ## The first step, exactly
 #
-# A first small step of gradient descent changes the output in proportion to a kernel: the NTK for the standard
-# network, twice the NNGP for the decoupled one. For ReLU, T = 1 and an input of unit norm per coordinate both are
-# known.
+# A first small step of gradient descent changes the output in proportion to a kernel: the NTK for
+# the standard network, twice the NNGP for the decoupled one. For ReLU, T = 1 and an input of unit
+# norm per coordinate both are known.
 
 # %%
 x = digits().inputs[:1].double()
 x = x / x.norm() * math.sqrt(x.shape[1])
-standard, decoupled = (float(nfd.kernel(x, kind=kind)[0, 0]) for kind in ("ntk", "independent-feedback"))
-print(f"infinite depth: {standard:.6f} and {decoupled:.6f}, ratio {standard / decoupled:.4f}; the paper says 1")
+standard, decoupled = (
+    float(nfd.kernel(x, kind=kind)[0, 0]) for kind in ("ntk", "independent-feedback")
+)
+print(
+    f"infinite depth: {standard:.6f} and {decoupled:.6f}, ratio {standard / decoupled:.4f}; the "
+    "paper says 1"
+)
 
 # %% [markdown]
 # ## The first step, measured
 #
-# Real networks of finite depth: the ratio of both changes, plus or minus two standard errors, beside `1 + (T/4) / (1
-# + T/(2L))`, which tends to 1.25.
+# Real networks of finite depth: the ratio of both changes, plus or minus two standard errors,
+# beside `1 + (T/4) / (1 + T/(2L))`, which tends to 1.25.
 
 
 # %%
@@ -67,9 +73,9 @@ for depth in DEPTHS:
 # %% [markdown]
 # ## A figure
 #
-# `nfd paper figure` trains what a figure needs, keeps it, and draws every panel. At size `smoke` it shows only that
-# everything works; `cpu` takes minutes and is what the documentation shows; `paper` has the captions' sizes and wants
-# a GPU.
+# `nfd paper figure` trains what a figure needs, keeps it, and draws every panel. At size `smoke` it
+# shows only that everything works; `cpu` takes minutes and is what the documentation shows; `paper`
+# has the captions' sizes and wants a GPU.
 
 # %%
 command = ["nfd", "paper", "figure", FIGURE, "--size", SIZE, "--out", OUT, "--workers", "1"]

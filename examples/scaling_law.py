@@ -1,13 +1,16 @@
 # %% [markdown]
 # # How big should it be?
 #
-# `nfd.scaling_law` trains small networks of several widths and depths, fits `floor + a / width + b / depth`, and says
-# what a larger network would gain, and how to split a number of parameters between width and depth. The networks read
-# scikit-learn's digits. This takes about a minute.
+# `nfd.scaling_law` trains small networks of several widths and depths, fits
+# `floor + a / width + b / depth`, and says what a larger network would gain, and how to split a
+# number of parameters between width and depth. The networks read scikit-learn's digits. This takes
+# about a minute.
 
 # %% tags=["parameters"]
-WIDTHS, DEPTHS = [16, 32, 64, 128], [2, 4, 8]
-STEPS, SEEDS = 30, 4
+WIDTHS = [16, 32, 64, 128]
+DEPTHS = [2, 4, 8]
+STEPS = 30
+SEEDS = 4
 
 # %%
 import altair as alt
@@ -24,7 +27,9 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, h):
         return h + self.down(nn.functional.gelu(self.up(self.norm(h))))
@@ -37,7 +42,8 @@ def make_model(width, depth):
 
 
 # %% [markdown]
-# The rate is that of the smallest network, tuned before; under `complete-p`, the default, it serves all sizes.
+# The rate is that of the smallest network, tuned before; under `complete-p`, the default, it serves
+# all sizes.
 
 # %%
 data = digits()
@@ -55,8 +61,8 @@ print("width 256, depth 8:", law.at(256, 8))
 print(law.best(parameters="200k"))
 
 # %% [markdown]
-# What the law says over widths, with its 95 % interval, for each depth; the dashed line is the infinitely large
-# network.
+# What the law says over widths, with its 95 % interval, for each depth; the dashed line is the
+# infinitely large network.
 
 # %%
 rows = [
@@ -69,7 +75,15 @@ x = alt.X("width:Q", scale=alt.Scale(type="log", nice=False))
 base = alt.Chart(alt.InlineData(rows)).encode(
     x=x, color=alt.Color("depth:N", sort=None), strokeDash=alt.StrokeDash("depth:N", sort=None)
 )
-lines = base.mark_line(point=True).encode(y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="test loss (nats)"))
+lines = base.mark_line(point=True).encode(
+    y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="test loss (nats)")
+)
 bars = base.mark_rule().encode(y="low:Q", y2="high:Q", strokeDash=alt.value([1, 0]))
-floor = alt.Chart(alt.InlineData([{"loss": law.law.floor.value}])).mark_rule(strokeDash=[6, 4]).encode(y="loss:Q")
-(lines + bars + floor).properties(width=480, height=260, title="What width and depth gain, by the fitted law")
+floor = (
+    alt.Chart(alt.InlineData([{"loss": law.law.floor.value}]))
+    .mark_rule(strokeDash=[6, 4])
+    .encode(y="loss:Q")
+)
+(lines + bars + floor).properties(
+    width=480, height=260, title="What width and depth gain, by the fitted law"
+)

@@ -1,4 +1,6 @@
-"""What the README and ``make demo`` ask: a small Transformer that reads a digit as eight tokens of eight pixels."""
+"""What the README and ``make demo`` ask: a small Transformer that reads a digit as eight tokens of
+eight pixels.
+"""
 
 from torch import nn
 
@@ -8,9 +10,13 @@ from nfd.data import digits
 class Transformer(nn.Module):
     def __init__(self, width, depth):
         super().__init__()
-        block = nn.TransformerEncoderLayer(width, width // 16, 4 * width, 0.0, batch_first=True, norm_first=True)
+        block = nn.TransformerEncoderLayer(
+            width, width // 16, 4 * width, 0.0, batch_first=True, norm_first=True
+        )
         self.embed = nn.Linear(8, width)
-        self.encoder = nn.TransformerEncoder(block, depth, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(
+            block, depth, nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.head = nn.Linear(width, 10)
 
     def forward(self, x):

@@ -1,15 +1,17 @@
 # %% [markdown]
 # # Which learning rate does the large model need?
 #
-# A GPT that reads bytes is tuned at width 64. Does its best rate fit width 256, with PyTorch's defaults and with the
-# rule `complete-p`? `nfd.transfer` trains both sizes at several rates and measures, on new seeds, what the small
-# one's best rate costs the large one. This takes some minutes; every network is kept in `OUT`, so that the same cell
-# continues after a stop.
+# A GPT that reads bytes is tuned at width 64. Does its best rate fit width 256, with PyTorch's
+# defaults and with the rule `complete-p`? `nfd.transfer` trains both sizes at several rates and
+# measures, on new seeds, what the small one's best rate costs the large one. This takes some
+# minutes; every network is kept in `OUT`, so that the same cell continues after a stop.
 
 # %% tags=["parameters"]
-WIDTHS, DEPTH = [64, 256], 2
+WIDTHS = [64, 256]
+DEPTH = 2
 RATES = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
-STEPS, SEEDS = 60, 3
+STEPS = 60
+SEEDS = 3
 OUT = "out/transfer-gpt"
 
 # %%
@@ -30,14 +32,18 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
         self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.out = nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, h):
         x = self.norm1(h)
-        q, k, v = (m(x).unflatten(-1, (-1, 64)).transpose(1, 2) for m in (self.query, self.key, self.value))
+        q, k, v = (
+            m(x).unflatten(-1, (-1, 64)).transpose(1, 2) for m in (self.query, self.key, self.value)
+        )
         attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         h = h + self.out(attended.transpose(1, 2).flatten(2))
         return h + self.down(nn.functional.gelu(self.up(self.norm2(h))))
@@ -48,16 +54,20 @@ class GPT(nn.Module):
 
     def __init__(self, width, depth):
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(256, width), nn.Embedding(32, width)
+        self.tokens = nn.Embedding(256, width)
+        self.positions = nn.Embedding(32, width)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 256, bias=False)
 
     def forward(self, ids):
         return self.head(self.norm(self.blocks(self.tokens(ids) + self.positions.weight)))
 
 
 def text(steps, *names, seed):
-    """Batches of 8 windows of 32 bytes from modules of Python's own library, and the bytes that follow."""
+    """Batches of 8 windows of 32 bytes from modules of Python's own library, and the bytes that
+    follow.
+    """
     folder = Path(sysconfig.get_paths()["stdlib"])
     data = torch.tensor(list(b"".join((folder / name).read_bytes() for name in names)))
     draw = torch.Generator().manual_seed(seed)
@@ -70,12 +80,21 @@ def text(steps, *names, seed):
 train = list(text(STEPS, "typing.py", "inspect.py", seed=0))
 task = nfd.Task(train, eval_batches=list(text(8, "argparse.py", seed=1)))
 with nfd.Sweep(OUT) as sweep:
-    answer = nfd.transfer(GPT, task, WIDTHS, [DEPTH], RATES, rules=("standard", "complete-p"), seeds=SEEDS, sweep=sweep)
+    answer = nfd.transfer(
+        GPT,
+        task,
+        WIDTHS,
+        [DEPTH],
+        RATES,
+        rules=("standard", "complete-p"),
+        seeds=SEEDS,
+        sweep=sweep,
+    )
 print(answer)
 
 # %% [markdown]
-# Losses against the rate: a dot is a seed, a line the mean. The arrow is what the large network loses at the small
-# one's best rate.
+# Losses against the rate: a dot is a seed, a line the mean. The arrow is what the large network
+# loses at the small one's best rate.
 
 
 # %%
@@ -88,15 +107,30 @@ def panel(rule):
         for rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T)
         for loss in losses
     ]
-    x = alt.X("learning rate:Q", scale=alt.Scale(type="log", nice=False), title="learning rate of the small network")
+    x = alt.X(
+        "learning rate:Q",
+        scale=alt.Scale(type="log", nice=False),
+        title="learning rate of the small network",
+    )
     y = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="loss on unseen text (nats per byte)")
-    base = alt.Chart(alt.InlineData(dots)).encode(x=x, color=alt.Color("width:N", title=None), strokeDash="width:N")
-    lost = [{"learning rate": answer.best(rule, WIDTHS[0], DEPTH).value, "loss": float(own.regret.own.mean())}]
+    base = alt.Chart(alt.InlineData(dots)).encode(
+        x=x, color=alt.Color("width:N", title=None), strokeDash="width:N"
+    )
+    lost = [
+        {
+            "learning rate": answer.best(rule, WIDTHS[0], DEPTH).value,
+            "loss": float(own.regret.own.mean()),
+        }
+    ]
     lost[0]["at"] = lost[0]["loss"] + own.regret.loss.value
     mark = alt.Chart(alt.InlineData(lost)).mark_rule(strokeWidth=6, opacity=0.5, color="#D55E00")
     arrow = mark.encode(x=x, y=y, y2="at:Q")
     said = f"{rule}: the small network's rate costs {own.regret.loss.value:+.2f} nats"
-    layers = arrow + base.mark_point(size=18).encode(y=y) + base.mark_line().encode(y=alt.Y("mean(loss):Q"))
+    layers = (
+        arrow
+        + base.mark_point(size=18).encode(y=y)
+        + base.mark_line().encode(y=alt.Y("mean(loss):Q"))
+    )
     return layers.properties(width=300, height=260, title=said)
 
 
@@ -106,6 +140,6 @@ chart.save(f"{OUT}/transfer.svg")
 chart
 
 # %% [markdown]
-# Under the defaults the best rate falls as the network grows, so the small network's rate costs the large one much.
-# Under the rule both sizes have the same best rate. At its *own* best rate the default network can be as good: what a
-# rule saves is the search for that rate at full size.
+# Under the defaults the best rate falls as the network grows, so the small network's rate costs the
+# large one much. Under the rule both sizes have the same best rate. At its *own* best rate the
+# default network can be as good: what a rule saves is the search for that rate at full size.

@@ -1,12 +1,15 @@
 # %% [markdown]
 # # Is the run on course?
 #
-# `nfd.Watch` compares a large training with small ones, tensor by tensor, while it runs. Here the same network trains
-# twice: as planned, and with one rate for all tensors, the usual mistake. The watch names it at the first step.
+# `nfd.Watch` compares a large training with small ones, tensor by tensor, while it runs. Here the
+# same network trains twice: as planned, and with one rate for all tensors, the usual mistake. The
+# watch names it at the first step.
 
 # %% tags=["parameters"]
-WIDTH, DEPTH = 128, 8
-STEPS, EVERY = 6, 2
+WIDTH = 128
+DEPTH = 8
+STEPS = 6
+EVERY = 2
 
 # %%
 import torch
@@ -21,7 +24,9 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
 
     def forward(self, h):
         return h + self.down(nn.functional.gelu(self.up(self.norm(h))))
@@ -36,7 +41,8 @@ def make_model(width, depth):
 batches = list(zip(*digits().batches(32, STEPS, seed=0)))
 
 # %% [markdown]
-# Small networks say what to expect: `at` are the steps at which they are looked at, those of the watch.
+# Small networks say what to expect: `at` are the steps at which they are looked at, those of the
+# watch.
 
 # %%
 looks = sorted({1, *range(EVERY, STEPS + 1, EVERY)})
@@ -50,7 +56,11 @@ def train(planned):
     model = make_model(WIDTH, DEPTH)
     plan = nfd.plan(model, (32, 2), make_model=make_model, sample=batches[0][0])
     plan.apply_(model, seed=0)
-    optimizer = plan.make_optimizer(model, lr=4e-3) if planned else torch.optim.AdamW(model.parameters(), lr=4e-3)
+    optimizer = (
+        plan.make_optimizer(model, lr=4e-3)
+        if planned
+        else torch.optim.AdamW(model.parameters(), lr=4e-3)
+    )
     watch = nfd.Watch(model, plan, batches[0][0], every=EVERY, expected=small)
     for inputs, targets in batches:
         optimizer.zero_grad()

@@ -1,4 +1,6 @@
-"""Fill the tables of docs/benchmarks.md from a result, or the baseline: ``python -m makers.benchmarks_page RESULT``."""
+"""Fill the tables of docs/benchmarks.md from a result, or the baseline: ``python -m
+makers.benchmarks_page RESULT``.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +17,41 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def tables_of(result: Result) -> dict[str, str]:
-    """Sentences on the machine and on what costs what, and a table for every part that has a place on the page."""
+    """Sentences on the machine and on what costs what, and a table for every part that has a place
+    on the page.
+    """
     about = {name: cell(name, value) for name, value in result.machine.items()}
     machine = (
-        f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, {about['cores']} cores, "
-        f"{about['memory, GiB']} GiB, {about['threads']} threads; nfd {about['nfd']}, PyTorch {about['torch']}, Python "
-        f"{about['python']}. It read {about['read, GB/s']} GB/s from memory and multiplied large matrices at "
-        f"{about['float32 products, GFLOP/s']} GFLOP/s in float32 and {about['float64 products, GFLOP/s']} in float64."
+        f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, "
+        f"{about['cores']} cores, {about['memory, GiB']} GiB, {about['threads']} threads; nfd "
+        f"{about['nfd']}, PyTorch {about['torch']}, Python {about['python']}. It read "
+        f"{about['read, GB/s']} GB/s from memory and multiplied large matrices at "
+        f"{about['float32 products, GFLOP/s']} GFLOP/s in float32 and "
+        f"{about['float64 products, GFLOP/s']} in float64."
     )
     powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
-    reached = [cell(name, row[name]) for row in result.parts["query"] for name in row if "share" in name]
-    ratios = [v for part in ("plan", "check") for v in result.parts[part][0].values() if isinstance(v, Ratio)]
+    reached = [
+        cell(name, row[name]) for row in result.parts["query"] for name in row if "share" in name
+    ]
+    ratios = [
+        v
+        for part in ("plan", "check")
+        for v in result.parts[part][0].values()
+        if isinstance(v, Ratio)
+    ]
     plan, check = (cell("", ratio) for ratio in ratios)
     costs = (
-        f"Time grows as the power {', '.join(powers)}. A query of the factors reaches {', '.join(reached)} of what "
-        f"memory and arithmetic allow. A plan by tracing takes {plan} forward and backward passes of its Transformer. "
-        f"Training alone takes {check} of the time of a check."
+        f"Time grows as the power {', '.join(powers)}. A query of the factors reaches "
+        f"{', '.join(reached)} of what memory and arithmetic allow. A plan by tracing takes {plan} "
+        f"forward and backward passes of its Transformer. Training alone takes {check} of the time "
+        "of a check."
     )
     text = PAGE.read_text(encoding="utf-8")
-    tables = {part: markdown(rows) for part, rows in result.parts.items() if f"<!-- made: {part} -->" in text}
+    tables = {
+        part: markdown(rows)
+        for part, rows in result.parts.items()
+        if f"<!-- made: {part} -->" in text
+    }
     return {"machine": fill(machine, 120), "costs": fill(costs, 120)} | tables
 
 

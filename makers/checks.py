@@ -1,7 +1,8 @@
 """Checks of real networks, as a page: what scales, what does not, and what each rule does about it.
 
 Run: python -m makers.checks [--size full] [--out docs]
-Writes checks.md. ``--size full`` takes a few minutes on two cores; ``small`` shows the same in seconds.
+Writes checks.md. ``--size full`` takes a few minutes on two cores; ``small`` shows the same in
+seconds.
 """
 
 from __future__ import annotations
@@ -71,9 +72,17 @@ def gpt2(width: int, depth: int) -> nn.Module:
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     config = transformers.GPT2Config(
-        n_embd=width, n_layer=depth, n_head=width // 16, n_positions=64, vocab_size=256, bos_token_id=0,
-        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
+        n_embd=width,
+        n_layer=depth,
+        n_head=width // 16,
+        n_positions=64,
+        vocab_size=256,
+        bos_token_id=0,
+        eos_token_id=0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -94,15 +103,21 @@ class Plain(nn.Module):
 def plain(width: int, depth: int) -> nn.Module:
     """Digits to logits through residual blocks."""
     return nn.Sequential(
-        nn.Linear(64, width), nn.Sequential(*[Plain(width) for _ in range(depth)]), nn.Linear(width, 10)
+        nn.Linear(64, width),
+        nn.Sequential(*[Plain(width) for _ in range(depth)]),
+        nn.Linear(width, 10),
     )
 
 
 def source_text(steps: int, batch: int, length: int) -> Batches:
     """Bytes of the standard library's source, and the bytes after them."""
-    text = b"".join(path.read_bytes() for path in sorted(Path(inspect.getfile(json)).parent.glob("*.py")))
+    text = b"".join(
+        path.read_bytes() for path in sorted(Path(inspect.getfile(json)).parent.glob("*.py"))
+    )
     ids = torch.tensor(list(text))
-    starts = torch.randint(0, len(ids) - length - 1, (steps, batch), generator=torch.Generator().manual_seed(0))
+    starts = torch.randint(
+        0, len(ids) - length - 1, (steps, batch), generator=torch.Generator().manual_seed(0)
+    )
     windows = ids[starts[:, :, None] + torch.arange(length + 1)]
     return [(w[:, :-1], w[:, 1:]) for w in windows]
 
@@ -112,7 +127,8 @@ def cells(check: nfd.Check, axis: str) -> list[str]:
     rows = {row["meter"]: row for row in check.table if row["axis"] == axis}
     words = {"STABLE": "", "UNCERTAIN": "?"}
     return [
-        f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}] {words.get(row['verdict'], row['verdict'])}".rstrip()
+        f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}] "
+        f"{words.get(row['verdict'], row['verdict'])}".rstrip()
         for row in (rows[meter] for meter in METERS)
     ]
 
@@ -120,13 +136,19 @@ def cells(check: nfd.Check, axis: str) -> list[str]:
 def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
     """A table in Markdown: a row for each of these checks."""
     head = ["network, rule, optimizer", *(f"`{meter}`" for meter in METERS)]
-    rows = [head, ["---"] * len(head), *([title, *cells(check, axis)] for title, check in checks.items())]
+    rows = [
+        head,
+        ["---"] * len(head),
+        *([title, *cells(check, axis)] for title, check in checks.items()),
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def shown(line: str) -> str:
     """A line that the page shows whole."""
-    return line.rstrip() if line.startswith(" ") else textwrap.fill(line, 96, subsequent_indent="  ")
+    return (
+        line.rstrip() if line.startswith(" ") else textwrap.fill(line, 96, subsequent_indent="  ")
+    )
 
 
 def main() -> None:
@@ -167,7 +189,11 @@ def main() -> None:
     for title, run in runs.items():
         checks[title] = run()
         print(f"{title}\n{checks[title]}\n", flush=True)
-    wide = {title: check for title, check in checks.items() if len({row["width"] for row in check.rows}) > 1}
+    wide = {
+        title: check
+        for title, check in checks.items()
+        if len({row["width"] for row in check.rows}) > 1
+    }
     lines = [shown(line) for line in str(next(iter(checks.values()))).splitlines() if line.strip()]
     fine = next(i for i, line in enumerate(lines) if line.endswith((" STABLE", " UNCERTAIN")))
     first = "\n".join([*lines[: fine + 1], " ..."])

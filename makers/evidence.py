@@ -1,6 +1,7 @@
 """Charts of pages, drawn from stored numbers: ``python -m makers.evidence``.
 
-They are written to ``docs/images``. Bars are 95 % intervals; what differs in colour differs in shape and has its name.
+They are written to ``docs/images``. Bars are 95 % intervals; what differs in colour differs in
+shape and has its name.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ FONT = 11
 
 
 def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
-    """A line per row: its name on the left, its value as a dot on the bar of its interval, and what ``beside`` adds."""
+    """A line per row: its name on the left, its value as a dot on the bar of its interval, and what
+    ``beside`` adds.
+    """
     y = alt.Y("name:N", sort=[row["name"] for row in rows], axis=None)
     base = chart(rows).encode(y=y)
     layers = [
-        base.mark_text(align="left", dx=-NAMES, fontSize=FONT).encode(x=alt.value(0), text="name:N"),
+        base.mark_text(align="left", dx=-NAMES, fontSize=FONT).encode(
+            x=alt.value(0), text="name:N"
+        ),
         base.transform_filter("isValid(datum.low)")
         .mark_rule(color=INK, strokeWidth=1.5)
         .encode(x=x_of(x, "low"), x2="high:Q"),
@@ -76,12 +81,20 @@ def covered(rows: Sequence[Row]) -> Any:
         ends = {name: 100 * getattr(interval, name) for name in ("value", "low", "high")}
         bars.append({"name": row["kind"]} | ends)
     scale = alt.Scale(domain=[79, 100.5], nice=False)
-    x = alt.X("value:Q", scale=scale, axis=alt.Axis(values=[80, 85, 90, 95, 100], title="% that contain the truth"))
+    x = alt.X(
+        "value:Q",
+        scale=scale,
+        axis=alt.Axis(values=[80, 85, 90, 95, 100], title="% that contain the truth"),
+    )
     y = alt.Y("name:N", sort=[row["name"] for row in bars], axis=None)
     ticks = chart([{"name": row["kind"], "value": 100 * row["measured"]} for row in counted])
     behind = alt.layer(
-        chart([{"value": 100 * coverage.NOMINAL}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x),
-        chart([{"value": 100 * coverage.WANTED}]).mark_rule(color=COLOURS[1], strokeDash=[3, 2]).encode(x=x),
+        chart([{"value": 100 * coverage.NOMINAL}])
+        .mark_rule(color=COLOURS[1], strokeWidth=1.5)
+        .encode(x=x),
+        chart([{"value": 100 * coverage.WANTED}])
+        .mark_rule(color=COLOURS[1], strokeDash=[3, 2])
+        .encode(x=x),
         ticks.mark_tick(color=COLOURS[0], thickness=1.5, height=9, opacity=0.8).encode(x=x, y=y),
     )
     good = sum(row["measured"] >= coverage.WANTED for row in counted)
@@ -114,7 +127,9 @@ def faster(result: Result) -> Any:
             ratio: Ratio = row[column]
             interval = ratio.interval
             # A ratio of one round has no interval.
-            ends = {"low": interval.low, "high": interval.high} if math.isfinite(interval.low) else {}
+            ends = (
+                {"low": interval.low, "high": interval.high} if math.isfinite(interval.low) else {}
+            )
             label = name.format(**row | {"kind": str(row.get("kind")).upper()})
             rows.append({"name": label, "value": interval.value} | ends)
     axis = alt.Axis(values=[1, 3, 10, 30, 100, 300], title="times as fast as the opponent")
@@ -129,26 +144,39 @@ def faster(result: Result) -> Any:
 
 
 def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
-    """False alarms and misses against the span of sizes, after so many steps; a line per number of seeds."""
+    """False alarms and misses against the span of sizes, after so many steps; a line per number of
+    seeds.
+    """
     misses = f"misses, {looked} steps"
     alarms = f"alarms, {looked} steps"
     panels = [
         errors(rows, misses).properties(width=140, height=150, title=title("misses, %")),
-        errors(rows, alarms, has_key=True).properties(width=140, height=150, title=title("false alarms, %")),
+        errors(rows, alarms, has_key=True).properties(
+            width=140, height=150, title=title("false alarms, %")
+        ),
     ]
     missed = {(row["sizes span"], row["seeds"]): row[misses].split()[0] for row in rows}
     near = missed["a factor of 2", 3]
     far = missed["a factor of 8", 3]
-    finding = f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} % over 8"
+    finding = (
+        f"With three seeds a check misses {near} % of the faults over a factor of 2 in size, {far} "
+        "% over 8"
+    )
     return alt.hconcat(*panels, spacing=10).properties(title=title(finding))
 
 
 # Shape, colour and dash of a number of seeds.
-SEEDS = {2: ("circle", INK, [1, 0]), 3: ("square", COLOURS[0], [4, 2]), 4: ("triangle-up", COLOURS[1], [1, 2])}
+SEEDS = {
+    2: ("circle", INK, [1, 0]),
+    3: ("square", COLOURS[0], [4, 2]),
+    4: ("triangle-up", COLOURS[1], [1, 2]),
+}
 
 
 def errors(rows: Sequence[Row], column: str, *, has_key: bool = False) -> Any:
-    """A column of errors in percent against the span of sizes, and a key where there is room for it."""
+    """A column of errors in percent against the span of sizes, and a key where there is room for
+    it.
+    """
     span = alt.Axis(values=[2, 4, 8, 16], title="largest size over smallest")
     percent = alt.Axis(values=[0, 10, 25, 50], title=None)
     x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1.7, 19], nice=False), axis=span)
@@ -164,14 +192,18 @@ def errors(rows: Sequence[Row], column: str, *, has_key: bool = False) -> Any:
             base.mark_point(**mark).encode(y=y),
         ]
         if has_key:
-            key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(x=x, y=y)
+            key = chart([{"factor": 3, "value": 60 - 6 * seeds, "name": f"{seeds} seeds"}]).encode(
+                x=x, y=y
+            )
             layers.append(key.mark_point(**mark))
             layers.append(key.mark_text(align="left", dx=10, fontSize=FONT).encode(text="name:N"))
     return alt.layer(*layers)
 
 
 def point(row: Row, column: str) -> Row:
-    """A cell ``2 [1, 5]`` as a point with its interval, moved aside so that numbers of seeds do not overlap."""
+    """A cell ``2 [1, 5]`` as a point with its interval, moved aside so that numbers of seeds do not
+    overlap.
+    """
     value, low, high = (float(part.strip("[],")) for part in row[column].split())
     factor = int(row["sizes span"].split()[-1])
     return {"factor": factor * 1.07 ** (row["seeds"] - 3), "value": value, "low": low, "high": high}
@@ -185,13 +217,19 @@ def read(path: Path) -> list[dict[str, str]]:
 def epochs() -> Any:
     """Test errors of networks by width, and of kernels."""
     rows = [
-        {"series": f"{row['weights']} weights", "x": int(row["width"]), "y": float(row["test_error"])}
+        {
+            "series": f"{row['weights']} weights",
+            "x": int(row["width"]),
+            "y": float(row["test_error"]),
+        }
         | {end: float(row[f"test_error_{end}"]) for end in ("low", "high")}
         for row in read(DOCS / "epochs.csv")
     ]
     # As the page has them, with their intervals.
     kernels = {"NNGP, depth 4": 61.8, "NTK, depth 4": 60.9}
-    grey = [{"series": name, "x": x, "y": error} for name, error in kernels.items() for x in (64, 8192)]
+    grey = [
+        {"series": name, "x": x, "y": error} for name, error in kernels.items() for x in (64, 8192)
+    ]
     title = "Wider networks come to the error of kernels,\nnot below it"
     return panel(title, rows, "width n", "test error, %", grey, "semilogarithmic")
 
@@ -209,8 +247,15 @@ def ladders() -> Any:
     for name, label in names.items():
         ladder = f"{name}, width 64 to 256"
         best = [row for row in every if row["ladder"] == ladder and row["quantity"] == "best rate"]
-        rows += [{"series": label, "x": int(row["at"].split()[1])} | bar(row, "value") for row in best]
-    return panel("Under a plan the best rate stays,\nunder PyTorch's defaults it falls", rows, "width", "best rate")
+        rows += [
+            {"series": label, "x": int(row["at"].split()[1])} | bar(row, "value") for row in best
+        ]
+    return panel(
+        "Under a plan the best rate stays,\nunder PyTorch's defaults it falls",
+        rows,
+        "width",
+        "best rate",
+    )
 
 
 def wide() -> Any:
@@ -236,15 +281,23 @@ def muon() -> Any:
         {"name": row["name"]} | {k: float(row[k]) for k in ("value", "low", "high")}
         for row in read(NUMBERS / "muon.csv")
     ]
-    x = alt.X("value:Q", scale=alt.Scale(domain=[-0.7, 0.4]), axis=alt.Axis(tickCount=6, title="power of the size"))
+    x = alt.X(
+        "value:Q",
+        scale=alt.Scale(domain=[-0.7, 0.4]),
+        axis=alt.Axis(tickCount=6, title="power of the size"),
+    )
     zero = chart([{"value": 0}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x)
-    return named(rows, x, zero).properties(title=title("Under depth-mup inner layers learn less in deep networks"))
+    return named(rows, x, zero).properties(
+        title=title("Under depth-mup inner layers learn less in deep networks")
+    )
 
 
 def million() -> Any:
     """Losses of networks of three widths while they train."""
     every = read(NUMBERS / "million.csv")
-    rows = [{"series": row["width"], "x": int(row["step"]), "y": float(row["loss"])} for row in every]
+    rows = [
+        {"series": row["width"], "x": int(row["step"]), "y": float(row["loss"])} for row in every
+    ]
     title = "From width 4,096 on, wider networks train alike"
     return panel(title, rows, "step", "training loss before the step, nats", kind="curves")
 
@@ -252,7 +305,8 @@ def million() -> Any:
 def rates() -> Any:
     """Panel d of Fig. 5: losses by rate, of every depth at the larger width."""
     rows = [
-        {"series": f"depth {row['depth']}", "depth": float(row["depth"]), "x": float(row["eta_c"])} | bar(row, "loss")
+        {"series": f"depth {row['depth']}", "depth": float(row["depth"]), "x": float(row["eta_c"])}
+        | bar(row, "loss")
         for row in read(NUMBERS / "figure-5d.csv")
         if row["width"] == "128"
     ]

@@ -1,6 +1,8 @@
-"""Make and run the notebooks of the gallery from their scripts: ``python -m makers.notebooks [NAME ...]``.
+"""Make and run the notebooks of the gallery from their scripts: ``python -m makers.notebooks [NAME
+...]``.
 
-What libraries write to the error stream is left out: it holds paths and advice of the machine that ran them.
+What libraries write to the error stream is left out: it holds paths and advice of the machine that
+ran them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def executed(script: Path) -> nbformat.NotebookNode:
     """The executed notebook of a script in cells."""
     notebook: nbformat.NotebookNode = jupytext.read(script)
-    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(EXAMPLES.parent)}}).execute()
+    NotebookClient(
+        notebook, timeout=None, resources={"metadata": {"path": str(EXAMPLES.parent)}}
+    ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":

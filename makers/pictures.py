@@ -16,21 +16,32 @@ from nfd.report.charts import COLOURS, DARK, INK
 # Pixels.
 FONT = 11
 _USED = (INK, COLOURS[0], COLOURS[1])
-_DARK = "".join(f"[stroke='{one}']{{stroke:{DARK[one]}}}[fill='{one}']{{fill:{DARK[one]}}}" for one in _USED)
+_DARK = "".join(
+    f"[stroke='{one}']{{stroke:{DARK[one]}}}[fill='{one}']{{fill:{DARK[one]}}}" for one in _USED
+)
 _STYLE = (
     "<style>svg{background:#fff}text{fill:#1a1a1a;font-family:Helvetica,Arial,sans-serif}"
     f"@media(prefers-color-scheme:dark){{svg{{background:#16181c}}text{{fill:#e8e6e3}}[stroke='#ddd']{{stroke:#3a3d42}}{_DARK}}}</style>"
 )
 # Half of it all.
-_WORDY = r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'
+_WORDY = (
+    r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'
+)
 
 
 def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:
     """The picture, ``scale`` times as large where there is room.
 
-    Vega's descriptions are off and coordinates cut to a tenth of a pixel: these would be other people's data.
+    Vega's descriptions are off and coordinates cut to a tenth of a pixel: these would be other
+    people's data.
     """
-    title = {"anchor": "start", "frame": "bounds", "fontSize": FONT + 1, "subtitleFontSize": FONT, "offset": 4}
+    title = {
+        "anchor": "start",
+        "frame": "bounds",
+        "fontSize": FONT + 1,
+        "subtitleFontSize": FONT,
+        "offset": 4,
+    }
     spec = chart.to_dict(validate=False) | {
         "config": {
             "background": None,
@@ -48,7 +59,9 @@ def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:
         }
     }
     head, _, body = vl_convert.vegalite_to_svg(json.dumps(spec)).partition(">")
-    head = re.sub(r'(?<= )(width|height)="([\d.]+)"', lambda m: f'{m[1]}="{scale * float(m[2]):.0f}"', head)
+    head = re.sub(
+        r'(?<= )(width|height)="([\d.]+)"', lambda m: f'{m[1]}="{scale * float(m[2]):.0f}"', head
+    )
     body = re.sub(r"(\d+\.\d)\d+(?=[^<>]*>)", r"\1", re.sub(_WORDY, "", body))
     return f"{head}>{_STYLE}{body}\n"
 

@@ -1,4 +1,5 @@
-"""Charts of the pages that answer a question: ``python -m makers.question_charts`` draws them from stored numbers.
+"""Charts of the pages that answer a question: ``python -m makers.question_charts`` draws them from
+stored numbers.
 
 Bars are 95 % intervals over seeds; grey lines are what a theory says.
 """
@@ -24,8 +25,16 @@ ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "studies"
 IMAGES = ROOT / "docs/images"
 RULES = {"complete-p": "1/L", "depth-mup": "1/√L"}
-BRANCHES = {"linear-1": "linear, 1 step", "sgd-1": "SGD, 1 step", "sgd-40": "SGD, 40 steps", "muon-1": "Muon, 1 step"}
-HERO = {"standard": "PyTorch's defaults: tuned small, the large one loses", "mup": "A plan: tuned small, it fits"}
+BRANCHES = {
+    "linear-1": "linear, 1 step",
+    "sgd-1": "SGD, 1 step",
+    "sgd-40": "SGD, 40 steps",
+    "muon-1": "Muon, 1 step",
+}
+HERO = {
+    "standard": "PyTorch's defaults: tuned small, the large one loses",
+    "mup": "A plan: tuned small, it fits",
+}
 RECIPES = {
     "standard": "one rate",
     "standard-decay": "one rate, decay",
@@ -34,15 +43,26 @@ RECIPES = {
 }
 
 
-def panel(title: str, rows: Sequence[Row], x: str, y: str, grey: Sequence[Row] = (), kind: Any = "logarithmic") -> Any:
+def panel(
+    title: str,
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    grey: Sequence[Row] = (),
+    kind: Any = "logarithmic",
+) -> Any:
     """Series over x as points with bars, theory as grey lines behind."""
-    finding = Finding("", "", "", list(rows), Axes("x", "y", x, y, kind, zero=False), "", references=list(grey))
+    finding = Finding(
+        "", "", "", list(rows), Axes("x", "y", x, y, kind, zero=False), "", references=list(grey)
+    )
     return chart_of(finding).properties(width=270, height=220, title=alt.Title(title.split("\n")))
 
 
 def beside(left: Any, right: Any) -> Any:
     """Two panels with legends of their own."""
-    return alt.hconcat(left, right, spacing=28).resolve_scale(color="independent", strokeDash="independent")
+    return alt.hconcat(left, right, spacing=28).resolve_scale(
+        color="independent", strokeDash="independent"
+    )
 
 
 def power(name: str, places: Sequence[float], start: float, exponent: float) -> list[Row]:
@@ -60,7 +80,9 @@ def cells(series: str, table: Iterable[Mapping[str, Any]], x: str, quantity: str
 
 
 def two_limits(numbers: Any) -> Any:
-    """What is left of the difference of both networks at depth L; what one layer and all layers answer."""
+    """What is left of the difference of both networks at depth L; what one layer and all layers
+    answer.
+    """
     depths = [4, 8, 16, 32, 64, 128, 256, 512]
     main = numbers["main"]
 
@@ -75,7 +97,10 @@ def two_limits(numbers: Any) -> Any:
     parts = rows({"all layers": "all layers", "one layer": "one layer"})
     claimed = power("claimed: 1/L or below", depths, main["step 1"]["sizes"][0], -1)
     of = main["all by Appendix F"]["sizes"]
-    formula = [{"series": "all, by Appendix F", "x": L, "y": size} for L, size in zip(depths, of, strict=True)]
+    formula = [
+        {"series": "all, by Appendix F", "x": L, "y": size}
+        for L, size in zip(depths, of, strict=True)
+    ]
     left = panel(
         "Standard and decoupled networks\nstay apart as depth grows",
         steps,
@@ -84,12 +109,21 @@ def two_limits(numbers: Any) -> Any:
         claimed,
     )
     return beside(
-        left, panel("One layer answers 1/L,\nall together 1", parts, "depth L", "coupling over the rate", formula)
+        left,
+        panel(
+            "One layer answers 1/L,\nall together 1",
+            parts,
+            "depth L",
+            "coupling over the rate",
+            formula,
+        ),
     )
 
 
 def rate_in_width(numbers: Any) -> Any:
-    """How far the best rate of the mean loss, and of one network, is from that of the widest networks."""
+    """How far the best rate of the mean loss, and of one network, is from that of the widest
+    networks.
+    """
     bias = list[Row]()
     luck = list[Row]()
     for name, label in BRANCHES.items():
@@ -98,11 +132,21 @@ def rate_in_width(numbers: Any) -> Any:
         means = [case["log2 rate"] for case in cases]
         halves = [(mean["high"] - mean["low"]) / 2 for mean in means]
         powers = [case["width"] ** -p for case in cases]
-        limit = np.polyfit(powers, [mean["value"] for mean in means], 1, w=[1 / half for half in halves])[1]
+        limit = np.polyfit(
+            powers, [mean["value"] for mean in means], 1, w=[1 / half for half in halves]
+        )[1]
         for case, mean, half in zip(cases, means, halves, strict=True):
             off = abs(mean["value"] - limit)
             if off > half:
-                bias.append({"series": label, "x": case["width"], "y": off, "low": off - half, "high": off + half})
+                bias.append(
+                    {
+                        "series": label,
+                        "x": case["width"],
+                        "y": off,
+                        "low": off - half,
+                        "high": off + half,
+                    }
+                )
             luck.append({"series": label, "x": case["width"], "y": case["sd"]})
     widths = sorted({row["x"] for row in luck})
     left = panel(
@@ -115,7 +159,11 @@ def rate_in_width(numbers: Any) -> Any:
     return beside(
         left,
         panel(
-            "One network: as 1/√n", luck, "width n", "standard deviation, doublings", power("1/√n", widths, 1.2, -0.5)
+            "One network: as 1/√n",
+            luck,
+            "width n",
+            "standard deviation, doublings",
+            power("1/√n", widths, 1.2, -0.5),
         ),
     )
 
@@ -123,13 +171,29 @@ def rate_in_width(numbers: Any) -> Any:
 def muon_depth(numbers: Any) -> Any:
     """Best rates of a GPT by depth, and what the larger power loses."""
     gpt = numbers["gpt"]
-    rates = [row for rule, label in RULES.items() for row in cells(label, gpt["added"][rule], "depth", "best lr")]
+    rates = [
+        row
+        for rule, label in RULES.items()
+        for row in cells(label, gpt["added"][rule], "depth", "best lr")
+    ]
     lost = [
-        {"series": "1/√L", "x": int(L), "y": cost["value"], "low": cost["low"], "high": cost["high"]}
+        {
+            "series": "1/√L",
+            "x": int(L),
+            "y": cost["value"],
+            "low": cost["low"],
+            "high": cost["high"],
+        }
         for L, cost in gpt["1/sqrt(L) over 1/L"].items()
     ]
     left = panel("GPT: the best rate stays under 1/L", rates, "depth L", "best rate of Muon")
-    right = panel("1/√L loses more the deeper it is", lost, "depth L", "loss over 1/L, nats", kind="semilogarithmic")
+    right = panel(
+        "1/√L loses more the deeper it is",
+        lost,
+        "depth L",
+        "loss over 1/L, nats",
+        kind="semilogarithmic",
+    )
     return beside(left, right)
 
 
@@ -138,10 +202,14 @@ def embedding_rate(numbers: Any) -> Any:
 
     def of(quantity: str) -> list[Row]:
         return [
-            row for name, label in RECIPES.items() for row in cells(label, numbers[name]["table"], "width", quantity)
+            row
+            for name, label in RECIPES.items()
+            for row in cells(label, numbers[name]["table"], "width", quantity)
         ]
 
-    left = panel("One rate for all falls with width", of("best lr"), "width", "best rate, of the base")
+    left = panel(
+        "One rate for all falls with width", of("best lr"), "width", "best rate, of the base"
+    )
     return beside(
         left,
         panel(
@@ -155,8 +223,12 @@ def embedding_rate(numbers: Any) -> Any:
 
 
 def hero(numbers: Any) -> Any:
-    """Losses of the smallest and the largest GPT by rate, and what the small one's best rate costs the large one."""
-    axes = Axes("x", "y", "learning rate", "loss on unseen text, nats", "semilogarithmic", False, 3.2)
+    """Losses of the smallest and the largest GPT by rate, and what the small one's best rate costs
+    the large one.
+    """
+    axes = Axes(
+        "x", "y", "learning rate", "loss on unseen text, nats", "semilogarithmic", False, 3.2
+    )
     findings = []
     for name, title in HERO.items():
         small, *_, large = numbers[name]["grid"].values()
@@ -167,7 +239,11 @@ def hero(numbers: Any) -> Any:
             for size, curve in zip(sizes, (small, large), strict=True)
             for rate, loss in sorted(zip(*curve, strict=True))
         ]
-        ends = (row for row in table if row["quantity"] == "best lr" and row["width"] in (min(WIDTHS), max(WIDTHS)))
+        ends = (
+            row
+            for row in table
+            if row["quantity"] == "best lr" and row["width"] in (min(WIDTHS), max(WIDTHS))
+        )
         best = [
             {"series": size, "x": row["value"], "low": row["low"], "high": row["high"]}
             for size, row in zip(sizes, ends, strict=True)
@@ -188,15 +264,20 @@ def hero(numbers: Any) -> Any:
     return beside(*charts)
 
 
-CHARTS = {"two-limits": ("two_limits_depth", two_limits), "best-rate-in-width": ("rate_in_width", rate_in_width),
-          "muon-depth": ("muon_depth", muon_depth), "embedding-rate": ("embedding_rate", embedding_rate),
-          "hero": ("embedding_rate", hero)}  # fmt: skip
+CHARTS = {
+    "two-limits": ("two_limits_depth", two_limits),
+    "best-rate-in-width": ("rate_in_width", rate_in_width),
+    "muon-depth": ("muon_depth", muon_depth),
+    "embedding-rate": ("embedding_rate", embedding_rate),
+    "hero": ("embedding_rate", hero),
+}
 
 
 def pictures() -> dict[str, str]:
     """SVGs by page."""
     return {
-        page: svg(draw(json.loads((STUDIES / f"{stored}.json").read_text()))) for page, (stored, draw) in CHARTS.items()
+        page: svg(draw(json.loads((STUDIES / f"{stored}.json").read_text())))
+        for page, (stored, draw) in CHARTS.items()
     }
 
 

@@ -42,30 +42,52 @@ def _powers(values: Sequence[float], most: int = 2, title: str | None = None) ->
 
 
 def _ladder(
-    fit: Sequence[Sequence[float]], targets: Sequence[Row], colour: str, dash: Sequence[int], most: int = 2
+    fit: Sequence[Sequence[float]],
+    targets: Sequence[Row],
+    colour: str,
+    dash: Sequence[int],
+    most: int = 2,
 ) -> Any:
     """Fitted runs as grey dots; targets as diamonds on the bars of their forecasts."""
     runs = [{"flops": flops, "loss": loss} for flops, loss in fit]
-    losses = [row["loss"] for row in runs] + [row[name] for row in targets for name in ("low", "high", "loss")]
+    losses = [row["loss"] for row in runs] + [
+        row[name] for row in targets for name in ("low", "high", "loss")
+    ]
     low = min(losses)
     high = max(losses)
     digits = 1 if high > 1.5 else 2
-    axis = alt.Axis(values=[round(float(v), digits) for v in np.geomspace(low, high, 3)],
-                    title="loss" if most > 2 else None,
-                    format=f".{digits}f", minExtent=26, maxExtent=26)  # fmt: skip
-    x = _powers([row["flops"] for row in [*runs, *targets]], most, "operations of a run" if most > 2 else None)
+    axis = alt.Axis(
+        values=[round(float(v), digits) for v in np.geomspace(low, high, 3)],
+        title="loss" if most > 2 else None,
+        format=f".{digits}f",
+        minExtent=26,
+        maxExtent=26,
+    )
+    x = _powers(
+        [row["flops"] for row in [*runs, *targets]],
+        most,
+        "operations of a run" if most > 2 else None,
+    )
     y = alt.Y("loss:Q", scale=_scale(low, high), axis=axis)
     base = chart(targets).encode(x=x)
     return alt.layer(
         chart(runs).mark_point(filled=True, color=REFERENCE, size=8, opacity=0.8).encode(x=x, y=y),
-        base.mark_rule(color=colour, strokeDash=list(dash), strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
-        base.mark_tick(color=colour, orient="horizontal", width=8, thickness=1.5).encode(y="forecast:Q"),
-        base.mark_point(shape="diamond", color=_TARGET, size=28, strokeWidth=1.5, opacity=1).encode(y="loss:Q"),
+        base.mark_rule(color=colour, strokeDash=list(dash), strokeWidth=1.5).encode(
+            y="low:Q", y2="high:Q"
+        ),
+        base.mark_tick(color=colour, orient="horizontal", width=8, thickness=1.5).encode(
+            y="forecast:Q"
+        ),
+        base.mark_point(shape="diamond", color=_TARGET, size=28, strokeWidth=1.5, opacity=1).encode(
+            y="loss:Q"
+        ),
     )
 
 
 def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
-    """Ladders two by two, each from the cut that is shown; bars of refused forecasts are grey and broken."""
+    """Ladders two by two, each from the cut that is shown; bars of refused forecasts are grey and
+    broken.
+    """
     charts = []
     for case in cases:
         order = sorted(case["targets"], key=lambda row: float(row["flops"]))
@@ -81,7 +103,9 @@ def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
 
 
 def _outcome(case: Row) -> str:
-    """How far off a forecast was and how many targets lie outside of its intervals, or that it was refused."""
+    """How far off a forecast was and how many targets lie outside of its intervals, or that it was
+    refused.
+    """
     half = f"± {case['width'] / 2:.1f} %"
     if not case["accepted"]:
         return f"refused ({half})"
@@ -93,13 +117,26 @@ def _outcome(case: Row) -> str:
     return f"{words}, out" if outside == count else f"{words}, {outside} out"
 
 
-def against_factor(cases: Sequence[Row], name: str, title: str, medians: Mapping[tuple[int, int], float]) -> Any:
-    """Errors of the cases by factor, refused ones hollow; a line at the median of the accepted ones of each factor."""
-    rows = [{"factor": c["factor"], "error": max(c[name], 0.02), "accepted": c["accepted"]} for c in cases]
-    x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1, 1000]),
-              axis=alt.Axis(values=[1, 10, 100, 1000], title="times the compute of the fitted runs"))  # fmt: skip
-    y = alt.Y("error:Q", scale=alt.Scale(type="log", domain=[0.02, 40], clamp=True),
-              axis=alt.Axis(values=[0.1, 1, 10], title="median error of a case, %"))  # fmt: skip
+def against_factor(
+    cases: Sequence[Row], name: str, title: str, medians: Mapping[tuple[int, int], float]
+) -> Any:
+    """Errors of the cases by factor, refused ones hollow; a line at the median of the accepted ones
+    of each factor.
+    """
+    rows = [
+        {"factor": c["factor"], "error": max(c[name], 0.02), "accepted": c["accepted"]}
+        for c in cases
+    ]
+    x = alt.X(
+        "factor:Q",
+        scale=alt.Scale(type="log", domain=[1, 1000]),
+        axis=alt.Axis(values=[1, 10, 100, 1000], title="times the compute of the fitted runs"),
+    )
+    y = alt.Y(
+        "error:Q",
+        scale=alt.Scale(type="log", domain=[0.02, 40], clamp=True),
+        axis=alt.Axis(values=[0.1, 1, 10], title="median error of a case, %"),
+    )
     base = chart([row for row in rows if row["factor"] >= 1]).encode(x=x, y=y)
     colour, shape = (INK, "circle") if name == "error" else (_PLAIN, "square")
     mark: dict[str, Any] = {"color": colour, "shape": shape, "size": 26, "opacity": 0.85}
@@ -112,7 +149,9 @@ def against_factor(cases: Sequence[Row], name: str, title: str, medians: Mapping
 
 
 def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
-    """The ladder of OLMo above; below, how far its forecasts are off, and that of its authors as a cross."""
+    """The ladder of OLMo above; below, how far its forecasts are off, and that of its authors as a
+    cross.
+    """
     rows = []
     for target in range(len(cases[0]["targets"])):
         rows += [_off(case, target, published["names"]) for case in cases]
@@ -122,7 +161,9 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
     # The names stand on the left.
     scale = alt.Scale(domain=[low - 0.9 * (high - low), high * 1.1], nice=False)
     ticks = [v for v in range(-30, 31, 2 if high - low < 16 else 5) if low <= v <= high]
-    axis = alt.Axis(values=ticks, title="forecast over measured loss, %", titleAnchor="end", domain=False)
+    axis = alt.Axis(
+        values=ticks, title="forecast over measured loss, %", titleAnchor="end", domain=False
+    )
     x = alt.X("value:Q", scale=scale, axis=axis)
     ends = alt.X("low:Q", scale=scale, axis=axis)
     base = chart(rows).encode(y=alt.Y("row:N", sort=[row["row"] for row in rows], axis=None))
@@ -135,7 +176,9 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
         .encode(x=alt.X("theirs:Q", scale=scale, axis=axis)),
         base.mark_text(align="left", dx=4, fontSize=FONT).encode(x=alt.value(0), text="row:N"),
     ).properties(width=288, height=20 * len(rows))
-    above = _ladder(cases[0]["fit"], cases[0]["targets"], INK, (1, 0), 6).properties(width=288, height=130)
+    above = _ladder(cases[0]["fit"], cases[0]["targets"], INK, (1, 0), 6).properties(
+        width=288, height=130
+    )
     return alt.vconcat(above, off, spacing=12, title=pictures.title(title))
 
 

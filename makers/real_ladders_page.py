@@ -1,8 +1,10 @@
-"""docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m makers.real_ladders_page``.
+"""docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m
+makers.real_ladders_page``.
 
-Without options it is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from ``--out`` of
-``priors.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of ``rate_law``, ``curves`` and
-``own_ladder``) replace their parts. Pictures need ``--ladders``, whose runs are other people's and not kept.
+Without options it is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from
+``--out`` of ``priors.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of
+``rate_law``, ``curves`` and ``own_ladder``) replace their parts. Pictures need ``--ladders``, whose
+runs are other people's and not kept.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ README = DOCS.parent / "README.md"
 WORDS = Path(__file__).with_suffix(".md.jinja")
 # Times the compute: the cut of a ladder that is drawn is the nearest to it.
 DRAWN = 30
-# What was asked of accepted forecasts, by factor: width and median error in percent, share of cases.
+# What was asked of accepted forecasts, by factor: width and median error in percent, share of
+# cases.
 ASKED = {10: (4.5, 0.5, 0.60), 30: (6.0, 0.6, 0.50), 100: (8.0, 1.0, 0.20)}
 # Asked of the intervals of targets, over ladders.
 COVERED = 0.93
@@ -44,11 +47,21 @@ FURTHEST = 2.0
 MOST = 0.9
 # Asked: error of the final loss of a running job, in percent.
 HALF = 0.5
-# OLMo's authors on 13B-5T: allenai/OLMo-ladder at 67a3f44, src/scripts/paper/figures/step1_c4_main.csv
+# OLMo's authors on 13B-5T: allenai/OLMo-ladder at 67a3f44,
+# src/scripts/paper/figures/step1_c4_main.csv
 AUTHORS = 100 * (2.3443873053175697 / 2.437876033782959 - 1)
 OLMO = ("7B-4T", "13B-5T")
 # The columns of our own ladder that the page shows.
-SHOWN_OF_OWN = ("target", "losses", "rate", "measured", "measured rate", "measured excess", "error", "inside")
+SHOWN_OF_OWN = (
+    "target",
+    "losses",
+    "rate",
+    "measured",
+    "measured rate",
+    "measured excess",
+    "error",
+    "inside",
+)
 # Sources under MIT or Apache-2.0.
 FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")
 
@@ -101,11 +114,15 @@ def error_of(case: Row) -> str:
 
 
 def filled(text: str) -> str:
-    """With lines of 120 characters: paragraphs and entries of lists, not tables, pictures and code."""
+    """With lines of 120 characters: paragraphs and entries of lists, not tables, pictures and
+    code.
+    """
 
     def wrapped(match: re.Match[str]) -> str:
         indent = "  " * match[0].startswith("- ")
-        return fill(match[0], 120, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent)
+        return fill(
+            match[0], 120, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
+        )
 
     return re.sub(r"(?m)^(?![#|!]|```|python ).+(?:\n(?![-#|!]|```).+)*", wrapped, text)
 
@@ -124,15 +141,18 @@ def titles_of(numbers: Row) -> dict[str, str]:
     olmo = numbers["olmo"]
     at = listed([row["factor"] for row in goals])
     return {
-        "olmo": f"OLMo's {OLMO[-1]}, forecast from {SHOWN[0]} times less compute: {error_of(olmo[0])}; "
-        f"from {SHOWN[-1]:,} times less: {error_of(olmo[-1])}",
-        "error": f"At {at} times the compute accepted forecasts are off by {medians(goals, 'error')}",
+        "olmo": f"OLMo's {OLMO[-1]}, forecast from {SHOWN[0]} times less compute: "
+        f"{error_of(olmo[0])}; from {SHOWN[-1]:,} times less: {error_of(olmo[-1])}",
+        "error": f"At {at} times the compute accepted forecasts are off by "
+        f"{medians(goals, 'error')}",
         "plain": f"The usual fit of the same runs is off by {medians(goals, 'plain')}",
     }
 
 
 def drawn_of(cases: Sequence[Row]) -> list[Row]:
-    """One case per ladder, accepted ones first: the cut whose factor is nearest to the one that is drawn."""
+    """One case per ladder, accepted ones first: the cut whose factor is nearest to the one that is
+    drawn.
+    """
     nearest = dict[str, Row]()
     for case in sorted(cases, key=lambda case: abs(math.log(case["factor"] / DRAWN))):
         nearest.setdefault(case["ladder"], case)
@@ -140,13 +160,17 @@ def drawn_of(cases: Sequence[Row]) -> list[Row]:
 
 
 def failed(cases: Sequence[Row]) -> list[Row]:
-    """Ladders whose targets lie outside too often, or whose accepted forecasts are too far off, and why."""
+    """Ladders whose targets lie outside too often, or whose accepted forecasts are too far off, and
+    why.
+    """
     rows = list[Row]()
     for ladder in sorted({case["ladder"] for case in cases}):
         of_ladder = [case for case in cases if case["ladder"] == ladder]
         covered = float(np.mean([case["covered"] for case in of_ladder]))
         off = max((case["error"] for case in of_ladder if case["accepted"]), default=0.0)
-        why = next((text for name, text in WHY.items() if ladder.startswith(name)), "It is not known why.")
+        why = next(
+            (text for name, text in WHY.items() if ladder.startswith(name)), "It is not known why."
+        )
         if covered < MOST or off > FURTHEST:
             rows.append({"ladder": ladder, "covered": covered, "off": off, "why": why})
     return rows
@@ -157,15 +181,24 @@ def linked(sources: Mapping[str, str]) -> dict[str, str]:
     by_repository = dict[str, list[str]]()
     for name, source in sources.items():
         repository = source.replace(",", "").split()[0]
-        links = [f"[{paper}](https://arxiv.org/abs/{paper})" for paper in re.findall(r"\d{4}\.\d{5}", source)]
-        by_repository.setdefault(f"[{repository}](https://github.com/{repository})", []).extend((name, *links))
+        links = [
+            f"[{paper}](https://arxiv.org/abs/{paper})"
+            for paper in re.findall(r"\d{4}\.\d{5}", source)
+        ]
+        by_repository.setdefault(f"[{repository}](https://github.com/{repository})", []).extend(
+            (name, *links)
+        )
     return {link: ", ".join(dict.fromkeys(parts)) for link, parts in by_repository.items()}
 
 
 def page(numbers: Row) -> str:
     """The whole page."""
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False)
-    environment.filters |= {f.__name__: f for f in (listed, share, digits, bracketed, medians, error_of, signed)}
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False
+    )
+    environment.filters |= {
+        f.__name__: f for f in (listed, share, digits, bracketed, medians, error_of, signed)
+    }
     template = environment.from_string(WORDS.read_text(encoding="utf-8"))
     constants = {name: value for name, value in globals().items() if name.isupper()}
     facts = {**facts_of_ladders(numbers), **facts_of_rates(numbers["rates"])}
@@ -207,7 +240,9 @@ def facts_of_rates(rates: Row) -> dict[str, Any]:
         "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in cases),
         "met": sum(row["excess"] <= row["goal"] for row in with_goal),
         "held": float(np.mean([*coverage.values()])),
-        "below": [f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED],
+        "below": [
+            f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED
+        ],
     }
 
 
@@ -229,7 +264,10 @@ def pictures(numbers: Row, ladders: Row) -> dict[str, str]:
     titles = titles_of(numbers)
     drawn = drawn_of(ladders["cases"])
     half = -(-len(drawn) // 2)
-    names = {target["flops"]: name for target, name in zip(ladders["olmo"][0]["targets"], OLMO, strict=True)}
+    names = {
+        target["flops"]: name
+        for target, name in zip(ladders["olmo"][0]["targets"], OLMO, strict=True)
+    }
     theirs = {"names": names, "label": f"{OLMO[-1]}, authors, {SHOWN[1]}x less", "error": AUTHORS}
     svgs = {"olmo": svg(charts.olmo(ladders["olmo"], theirs, titles["olmo"]), 1.4)}
     for name in ("error", "plain"):
@@ -241,7 +279,9 @@ def pictures(numbers: Row, ladders: Row) -> dict[str, str]:
 
 
 def said_of(cases: Sequence[Row]) -> str:
-    """What a picture of ladders shows: how many forecasts were accepted, and how many of those held."""
+    """What a picture of ladders shows: how many forecasts were accepted, and how many of those
+    held.
+    """
     taken = [case for case in cases if case["accepted"]]
     if not taken:
         return f"All {len(cases)} forecasts are refused"
@@ -250,7 +290,9 @@ def said_of(cases: Sequence[Row]) -> str:
 
 
 def numbers_of(name: str, part: Row) -> Mapping[str, Any]:
-    """The numbers that the page needs of an input; of the runs of others only OLMo's two targets."""
+    """The numbers that the page needs of an input; of the runs of others only OLMo's two
+    targets.
+    """
     if name == "unseen":
         return {name: _of_unseen(part)}
     if name == "rates":
@@ -267,10 +309,14 @@ def numbers_of(name: str, part: Row) -> Mapping[str, Any]:
 
 
 def _of_unseen(part: Row) -> Row:
-    """How many ladders the prior was not learned from, and how far off their accepted forecasts are."""
+    """How many ladders the prior was not learned from, and how far off their accepted forecasts
+    are.
+    """
     cases = part["cases"]
     accepted = [case for case in cases if case["accepted"]]
-    numbers: dict[str, Any] = {f"{what}s": len({case[what] for case in cases}) for what in ("ladder", "group")}
+    numbers: dict[str, Any] = {
+        f"{what}s": len({case[what] for case in cases}) for what in ("ladder", "group")
+    }
     numbers |= part["over ladders"]
     for what in ("error", "plain"):
         errors = [case[what] for case in accepted]
@@ -280,7 +326,9 @@ def _of_unseen(part: Row) -> Row:
 
 
 def _of_rates(part: Row) -> Row:
-    """The cases with a goal, those of mixtures of experts, and the other sources whose advised rate diverged."""
+    """The cases with a goal, those of mixtures of experts, and the other sources whose advised rate
+    diverged.
+    """
     shown = []
     diverged = []
     for case in part["cases"]:
@@ -305,7 +353,9 @@ def without(row: Row, *names: str) -> dict[str, Any]:
 def rounded(value: Any) -> Any:
     """Five digits of every number; None in place of those that are not finite."""
     return json.loads(
-        json.dumps(value), parse_float=lambda text: float(f"{float(text):.5g}"), parse_constant=lambda text: None
+        json.dumps(value),
+        parse_float=lambda text: float(f"{float(text):.5g}"),
+        parse_constant=lambda text: None,
     )
 
 

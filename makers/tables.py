@@ -66,18 +66,26 @@ def terminal(title: str, rows: Sequence[Row]) -> None:
 def markdown(rows: Sequence[Row]) -> str:
     """A table of Markdown."""
     names = columns(rows)
-    lines = [names, ["---"] * len(names), *([cell(name, row.get(name)) for name in names] for row in rows)]
+    lines = [
+        names,
+        ["---"] * len(names),
+        *([cell(name, row.get(name)) for name in names] for row in rows),
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def fill_page(page: Path, texts: Mapping[str, str]) -> None:
-    """Write every text between its marks on a page, ``<!-- made: NAME -->`` and ``<!-- end -->``."""
+    """Write every text between its marks on a page, ``<!-- made: NAME -->`` and ``<!-- end
+    -->``.
+    """
     text = page.read_text(encoding="utf-8")
     for name, content in texts.items():
         begin = f"<!-- made: {name} -->\n"
         end = "\n<!-- end -->"
         if text.count(begin) != 1:
-            raise ValueError(f"{page} has {text.count(begin)} places for {name!r}; one is expected.")
+            raise ValueError(
+                f"{page} has {text.count(begin)} places for {name!r}; one is expected."
+            )
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
     write_text(page, text)

@@ -71,7 +71,14 @@ def schedule(step: int) -> float:
 
 
 def train(
-    plan: nfd.Plan, lr: float, check: Path, page: Path, *, wrong: bool = False, mend: bool = False, begin: int = 0
+    plan: nfd.Plan,
+    lr: float,
+    check: Path,
+    page: Path,
+    *,
+    wrong: bool = False,
+    mend: bool = False,
+    begin: int = 0,
 ) -> dict[str, Any]:
     """The larger run, watched.
 
@@ -85,8 +92,8 @@ def train(
         begin: the batch to begin with.
 
     Returns:
-        Losses of training, the loss on text that was held out, alerts, what the watch printed when they were read,
-        and warnings.
+        Losses of training, the loss on text that was held out, alerts, what the watch printed when
+        they were read, and warnings.
     """
     model = plan.apply_(make_model(WIDTH, DEPTH), seed=0)
     optimizer = plan.make_optimizer(model, lr=lr)
@@ -123,7 +130,10 @@ def train(
 @torch.no_grad()
 def held_out(model: nn.Module) -> float:
     """The loss on text that no network is trained on."""
-    losses = [nn.functional.cross_entropy(model(ids).flatten(0, 1), to.flatten()) for ids, to in eval_batches]
+    losses = [
+        nn.functional.cross_entropy(model(ids).flatten(0, 1), to.flatten())
+        for ids, to in eval_batches
+    ]
     return float(torch.stack(losses).mean())
 
 
@@ -133,19 +143,23 @@ def shell(command: str) -> dict[str, Any]:
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = run([__file__ if word == "watched_run.py" else word for word in shlex.split(command)[1:]])
+        code = run(
+            [__file__ if word == "watched_run.py" else word for word in shlex.split(command)[1:]]
+        )
     print(f"$ {command}\n{printed.getvalue()}", flush=True)
     return {"command": command, "printed": printed.getvalue().rstrip(), "code": code}
 
 
 def commands(out: Path, lr: float | None, small: bool) -> dict[str, str]:
     """What is typed before the larger run, by name."""
-    rates, seeds, at = ("0.004 0.008 0.016", 2, "2 4") if small else ("0.002 0.004 0.008", 3, f"4 8 16 28 {STEPS}")
+    rates, seeds, at = (
+        ("0.004 0.008 0.016", 2, "2 4") if small else ("0.002 0.004 0.008", 3, f"4 8 16 28 {STEPS}")
+    )
     return {
-        "transfer": f"nfd transfer watched_run.py --optimizer adamw --rules complete-p --lr {rates} --widths 64 128 "
-        f"--depths 2 --seeds {seeds} --out {out}/transfer",
-        "check": f"nfd check watched_run.py --optimizer adamw --rule complete-p --lr {lr} --widths 64 128 "
-        f"--depths 2 4 --seeds 2 --at {at} --out {out}/check",
+        "transfer": "nfd transfer watched_run.py --optimizer adamw --rules complete-p --lr "
+        f"{rates} --widths 64 128 --depths 2 --seeds {seeds} --out {out}/transfer",
+        "check": f"nfd check watched_run.py --optimizer adamw --rule complete-p --lr {lr} --widths "
+        f"64 128 --depths 2 4 --seeds 2 --at {at} --out {out}/check",
         "plan": "nfd plan watched_run.py --optimizer adamw --rule complete-p "
         f"--width {WIDTH} --depth {DEPTH} --base 64 2 --out {out}/plan",
     }
@@ -179,7 +193,14 @@ def main(out: Path, *, small: bool = False) -> None:
     query = model.get_parameter("blocks.0.query.weight")
     groups = plan.param_groups(model, lr=lr)
     factor = next(group["lr_scale"] for group in groups if any(p is query for p in group["params"]))
-    setting = {"read": READ, "width": WIDTH, "depth": DEPTH, "every": EVERY, "out": str(out), "factor": factor}
+    setting = {
+        "read": READ,
+        "width": WIDTH,
+        "depth": DEPTH,
+        "every": EVERY,
+        "out": str(out),
+        "factor": factor,
+    }
     ask("setting", lambda: setting)
     write_text(out / "watched-run.md", watched_run_page.page(numbers))
 
@@ -197,9 +218,13 @@ def best_rate(result: Path) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path(OUT))
-    parser.add_argument("--page", type=Path, help="a folder: write the page there, from stored numbers")
+    parser.add_argument(
+        "--page", type=Path, help="a folder: write the page there, from stored numbers"
+    )
     parser.add_argument("--small", action="store_true", help="fewer rates and steps")
     a = parser.parse_args()
     if a.page is None:

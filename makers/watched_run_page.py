@@ -21,7 +21,9 @@ RUNS = {
 # The lines that are shown of what was printed, by their beginnings
 TRANSFER = r"Use | width| ─| \d|complete-p:"
 PLAN = r" tensor| ─| tokens| blocks\.\*\.(query|out|down)| head"
-WATCH = r" meter| ─| (activation|function_update|inner_update|stream_update|alignment) +the network "
+WATCH = (
+    r" meter| ─| (activation|function_update|inner_update|stream_update|alignment) +the network "
+)
 # Columns of the plan that would make the page scroll.
 NARROW = "shape", "why", "epsilon"
 # Steps.
@@ -143,7 +145,8 @@ def verdicts(rows: Sequence[Known]) -> str:
         if row["verdict"] in ("COLLAPSES", "GROWS")
     ]
     against = (
-        f"Against the rule: {'; '.join(faults)}. A watch raises no alert at a fault that its small networks have, too."
+        f"Against the rule: {'; '.join(faults)}. A watch raises no alert at a fault that its small "
+        "networks have, too."
         if faults
         else "None of them is against the rule."
     )
@@ -157,8 +160,8 @@ def alert(alerts: Sequence[Known], read: int) -> str:
     step = alerts[0]["step"]
     text = quoted([alerts[0]["text"]])
     return (
-        f"The watch raises an alert at step {step}:\n\n{text}\n\nSuppose that nobody reads it before step {read}. "
-        "`print(watch)` then, without the layers:"
+        f"The watch raises an alert at step {step}:\n\n{text}\n\nSuppose that nobody reads it "
+        f"before step {read}. `print(watch)` then, without the layers:"
     )
 
 
@@ -169,13 +172,23 @@ def asked(command: str) -> str:
 
 
 def shown(text: str, lines: str, leave: Sequence[str] = ()) -> str:
-    """The lines that begin with a pattern: a table, of which no two columns are far apart, and sentences, wrapped."""
+    """The lines that begin with a pattern: a table, of which no two columns are far apart, and
+    sentences, wrapped.
+    """
     chosen = [line for line in text.splitlines() if re.match(lines, line)]
     table = [line for line in chosen if re.match(r" \S", line)]
-    columns = [(match[0].strip(), *match.span()) for match in re.finditer(r"\S+( \S+)* *", "".join(table[:1]))]
+    columns = [
+        (match[0].strip(), *match.span())
+        for match in re.finditer(r"\S+( \S+)* *", "".join(table[:1]))
+    ]
     left_out = {i for name, start, end in columns if name in leave for i in range(start, end)}
-    blank = [i in left_out or set(column) <= {" ", "─"} for i, column in enumerate(zip_longest(*table, fillvalue=" "))]
-    shown_columns = [i for i in range(len(blank)) if i not in left_out and not all(blank[max(i - 2, 0) : i + 1])]
+    blank = [
+        i in left_out or set(column) <= {" ", "─"}
+        for i, column in enumerate(zip_longest(*table, fillvalue=" "))
+    ]
+    shown_columns = [
+        i for i in range(len(blank)) if i not in left_out and not all(blank[max(i - 2, 0) : i + 1])
+    ]
     short = {line: "".join(line[i : i + 1] for i in shown_columns).rstrip() for line in table}
     return "\n".join(short.get(line) or filled(line) for line in chosen)
 
@@ -191,11 +204,20 @@ def quoted(texts: Sequence[str]) -> str:
 
 
 def losses(numbers: Known) -> str:
-    """A row for each run: its steps, the mean loss of the last of them, and the loss on text that was held out."""
+    """A row for each run: its steps, the mean loss of the last of them, and the loss on text that
+    was held out.
+    """
     rows = [["run", "steps", "last steps, in training", "held out"], ["---"] * 4]
     for name, title in RUNS.items():
         values = numbers[name]["losses"]
-        rows.append([title, str(len(values)), f"{sum(values[-LAST:]) / LAST:.3f}", f"{numbers[name]['held_out']:.3f}"])
+        rows.append(
+            [
+                title,
+                str(len(values)),
+                f"{sum(values[-LAST:]) / LAST:.3f}",
+                f"{numbers[name]['held_out']:.3f}",
+            ]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -204,9 +226,16 @@ def verdict(held_out: Mapping[str, float]) -> str:
     lost = held_out["wrong"] - held_out["sound"]
     if lost <= 0:
         return f"Here the mistake cost nothing: the run that kept it ends {-lost:.3f} nats lower."
-    shares = {name: 100 * (held_out["wrong"] - held_out[name]) / lost for name in ("mended", "saved")}
-    right = f"saves {shares['mended']:.0f} % of that" if shares["mended"] > 0 else "saves nothing of that"
+    shares = {
+        name: 100 * (held_out["wrong"] - held_out[name]) / lost for name in ("mended", "saved")
+    }
+    right = (
+        f"saves {shares['mended']:.0f} % of that"
+        if shares["mended"] > 0
+        else "saves nothing of that"
+    )
     return filled(
-        f"On text that was held out the mistake costs {lost:.3f} nats. Continuing with the right rates {right}: "
-        f"what the first steps did to the stream stays. To begin again saves {shares['saved']:.0f} %."
+        f"On text that was held out the mistake costs {lost:.3f} nats. Continuing with the right "
+        f"rates {right}: what the first steps did to the stream stays. To begin again saves "
+        f"{shares['saved']:.0f} %."
     )

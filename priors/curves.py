@@ -1,10 +1,12 @@
-"""How well the final loss of other people's runs is forecast from their first quarter: ``python -m priors.curves``.
+"""How well the final loss of other people's runs is forecast from their first quarter: ``python -m
+priors.curves``.
 
-``--data`` is a folder with curves.csv, one row for each logged step of a run: source, model, curve, parameters, adam
-(whether the rate is that of AdamW), step, rate, loss (empty where only the rate is known; rates are linear between
-rows). Every source is forecast by priors and a calibration of the others; beside it every model by those of all other
-models, which may be of its source. ``--prior`` writes the prior of the package, from all sources. Alerts are counted on
-sound runs and on the same runs with a loss that rises by 3 % from the middle of what is left.
+``--data`` is a folder with curves.csv, one row for each logged step of a run: source, model, curve,
+parameters, adam (whether the rate is that of AdamW), step, rate, loss (empty where only the rate is
+known; rates are linear between rows). Every source is forecast by priors and a calibration of the
+others; beside it every model by those of all other models, which may be of its source. ``--prior``
+writes the prior of the package, from all sources. Alerts are counted on sound runs and on the same
+runs with a loss that rises by 3 % from the middle of what is left.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ class Curve:
     @cached_property
     def last(self) -> tuple[float, float]:
         """The last losses: their mean step, and their mean."""
-        at_end = [(step, loss) for step, loss in self.losses.items() if step >= _AT_END * self.total]
+        at_end = [
+            (step, loss) for step, loss in self.losses.items() if step >= _AT_END * self.total
+        ]
         step, loss = np.mean(at_end or list(self.losses.items())[-1:], axis=0).tolist()
         return step, loss
 
@@ -100,7 +104,13 @@ class Curve:
             numbers = np.linalg.lstsq(*system, rcond=None)[0]
             error = np.sqrt(np.mean(np.square(form @ numbers - losses)))
             # all but the fewest runs tell a: this decides in those alone
-            fits.append((float(error) + 1e-4 * math.log(a / 0.5) ** 2, math.log(a), math.log(max(numbers[2], 1e-3))))
+            fits.append(
+                (
+                    float(error) + 1e-4 * math.log(a / 0.5) ** 2,
+                    math.log(a),
+                    math.log(max(numbers[2], 1e-3)),
+                )
+            )
         return *min(fits)[1:], float(fallen[-1])
 
 
@@ -113,7 +123,9 @@ def read(folder: Path) -> list[Curve]:
     curves = list[Curve]()
     for (source, model, name), steps_of_run in rows.items():
         steps = np.array([float(row["step"]) for row in steps_of_run])
-        rates = np.interp(np.arange(round(steps[-1])), steps, [float(row["rate"]) for row in steps_of_run])
+        rates = np.interp(
+            np.arange(round(steps[-1])), steps, [float(row["rate"]) for row in steps_of_run]
+        )
         losses = {
             round(float(row["step"])): float(row["loss"])
             for row in steps_of_run
@@ -139,16 +151,20 @@ _PULL = 0.3
 def learned(curves: Sequence[Curve]) -> CurvePrior:
     """The prior of a run of a new source.
 
-    Models at one rate count alike, and a source as the root of how many it has. The means of sources differ by more
-    than chance: their covariance comes on top of that of runs.
+    Models at one rate count alike, and a source as the root of how many it has. The means of
+    sources differ by more than chance: their covariance comes on top of that of runs.
     """
     informative = [curve for curve in curves if curve.whole[2] > _SHOWS]
-    cells = [(curve.group, curve.rate and round(math.log10(curve.rate), 1)) for curve in informative]
+    cells = [
+        (curve.group, curve.rate and round(math.log10(curve.rate), 1)) for curve in informative
+    ]
     runs = Counter(cells)
     models = Counter(source for (source, _), _ in set(cells))
     weights = np.array([1 / runs[cell] / math.sqrt(models[cell[0][0]]) for cell in cells])
     numbers = np.array([curve.whole[:2] for curve in informative])
-    logs = np.array([math.nan if curve.rate is None else math.log(curve.rate / 1e-3) for curve in informative])
+    logs = np.array(
+        [math.nan if curve.rate is None else math.log(curve.rate / 1e-3) for curve in informative]
+    )
     place = float(np.nanmean(logs))
     variance = float(np.nanvar(logs))
     terms = np.stack([np.ones_like(logs), np.where(np.isnan(logs), place, logs)], 1)
@@ -158,7 +174,10 @@ def learned(curves: Sequence[Curve]) -> CurvePrior:
     covariance = (residuals * weights[:, None]).T @ residuals / weights.sum() + _SPREAD
     sources = np.array([curve.source for curve in informative])
     means = np.array(
-        [np.average(residuals[sources == s], 0, weights=weights[sources == s]) for s in set(sources.tolist())]
+        [
+            np.average(residuals[sources == s], 0, weights=weights[sources == s])
+            for s in set(sources.tolist())
+        ]
     )
     covariance += means.T @ means / max(1, len(means) - 1)
     return CurvePrior("other runs", coefficients, covariance, (place, variance))
@@ -192,7 +211,9 @@ def forecast(curve: Curve, prior: CurvePrior) -> Forecast:
     posterior = CurvePosterior(run, prior, curve.rate)
     middle, sd = (float(x[0]) for x in posterior.moments([curve.last[0]]))
     gain = float(posterior.drop([curve.last[0]])[0])
-    return Forecast(curve, RunForecast(posterior, int(run.steps[-1]), run.total, prior), middle, sd, gain)
+    return Forecast(
+        curve, RunForecast(posterior, int(run.steps[-1]), run.total, prior), middle, sd, gain
+    )
 
 
 _BELIEVED = np.log([1.0, 0.004, 0.2])
@@ -202,12 +223,14 @@ _COVERED = 0.97
 
 
 def calibrated(forecasts: Sequence[Forecast]) -> Calibration:
-    """The likeliest k, tau and kappa where errors are Student's t, believed within a factor of 2 before, and the q that
-    covers ``_COVERED``; sources count alike, in them models."""
+    """The likeliest k, tau and kappa where errors are Student's t, believed within a factor of 2
+    before, and the q that covers ``_COVERED``; sources count alike, in them models."""
     runs = Counter(one.curve.group for one in forecasts)
     models = Counter(source for source, _ in runs)
     weights = np.array([1 / runs[one.curve.group] / models[one.curve.source] for one in forecasts])
-    error, sd, gain = (np.array([getattr(one, name) for one in forecasts]) for name in ("error", "sd", "gain"))
+    error, sd, gain = (
+        np.array([getattr(one, name) for one in forecasts]) for name in ("error", "sd", "gain")
+    )
 
     def cost(x: Array) -> float:
         spread = Calibration(*np.exp(x).tolist()).spread(sd, gain)
@@ -228,11 +251,15 @@ def prior_of(curves: Sequence[Curve]) -> CurvePrior:
         others = learned([curve for curve in curves if curve.source != source])
         forecasts += [forecast(curve, others) for curve in curves if curve.source == source]
     prior = learned(curves)
-    return CurvePrior(prior.name, prior.coefficients, prior.covariance, prior.rates, calibrated(forecasts))
+    return CurvePrior(
+        prior.name, prior.coefficients, prior.covariance, prior.rates, calibrated(forecasts)
+    )
 
 
 def left_out(curves: Sequence[Curve], of: Callable[[Curve], object]) -> list[Forecast]:
-    """Every run, forecast by what is known of others: those that ``of`` says are not of its kind."""
+    """Every run, forecast by what is known of others: those that ``of`` says are not of its
+    kind.
+    """
     forecasts = list[Forecast]()
     for kind in sorted({of(curve) for curve in curves}, key=str):
         prior = prior_of([curve for curve in curves if of(curve) != kind])
@@ -249,13 +276,17 @@ _RISE = 1.03
 
 
 def alerted(one: Forecast, rise: float = 1.0) -> bool:
-    """Whether later losses of a run raise an alert; from the middle of what is left they are ``rise`` times higher."""
+    """Whether later losses of a run raise an alert; from the middle of what is left they are
+    ``rise`` times higher.
+    """
     total = one.curve.total
     run = one.forecast
     later = {step: loss for step, loss in one.curve.losses.items() if step > run.seen}
     middle = (run.seen + total) / 2
     for steps in np.array_split(np.array(list(later)), min(_LATER, len(later))):
-        if run.outside({step: later[step] * (rise if step > middle else 1.0) for step in steps.tolist()}):
+        if run.outside(
+            {step: later[step] * (rise if step > middle else 1.0) for step in steps.tolist()}
+        ):
             return True
     return False
 
@@ -304,9 +335,13 @@ def write_prior(curves: Sequence[Curve]) -> None:
         "covariance": prior.covariance.round(4).tolist(),
         "rates": [round(number, 4) for number in prior.rates],
         "calibration": vars(prior.calibration),
-        "curves": {source: SOURCES[source] for source in sorted({curve.source for curve in curves})},
+        "curves": {
+            source: SOURCES[source] for source in sorted({curve.source for curve in curves})
+        },
     }
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items())
+    lines = ",\n".join(
+        f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items()
+    )
     file_of("curves").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
@@ -336,7 +371,10 @@ def main() -> None:
     for name, rows in tables.items():
         print(name)
         for row in rows:
-            cells = (f"{key} {value if isinstance(value, str) else round(value, 3)}" for key, value in row.items())
+            cells = (
+                f"{key} {value if isinstance(value, str) else round(value, 3)}"
+                for key, value in row.items()
+            )
             print("  " + ", ".join(cells))
     if options.out:
         runs = {name: [run_of(one) for one in of_split] for name, of_split in forecasts.items()}

@@ -1,8 +1,10 @@
-"""How well ``nfd.fit_ladder`` forecasts other people's larger runs, and the prior that it learns from them.
+"""How well ``nfd.fit_ladder`` forecasts other people's larger runs, and the prior that it learns
+from them.
 
-``python -m priors.ladders --data FOLDER`` leaves one group of ladders out after another: prior, calibration and the
-choice of the form come from the others. ``--prior`` writes the prior of the package from all. The folder has a CSV for
-each ladder with the columns ladder, group, N, D, loss, C (operations) and kind (fit or target); it is not ours to copy.
+``python -m priors.ladders --data FOLDER`` leaves one group of ladders out after another: prior,
+calibration and the choice of the form come from the others. ``--prior`` writes the prior of the
+package from all. The folder has a CSV for each ladder with the columns ladder, group, N, D, loss, C
+(operations) and kind (fit or target); it is not ours to copy.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.laws.ladder import REFUSED, UNTUNED
-from nfd.laws.ladder_posterior import FREEDOM, VARIABLES, WIDE, Calibration, Posterior, Prior, fit_additive
+from nfd.laws.ladder_posterior import (
+    FREEDOM,
+    VARIABLES,
+    WIDE,
+    Calibration,
+    Posterior,
+    Prior,
+    fit_additive,
+)
 from nfd.laws.priors import file_of
 
 Array = NDArray[np.float64]
@@ -55,7 +65,9 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Ladder:
-    """The runs of a ladder: sizes N, D ``[K, 2]``, losses and operations ``[K]``, and which of them are targets."""
+    """The runs of a ladder: sizes N, D ``[K, 2]``, losses and operations ``[K]``, and which of them
+    are targets.
+    """
 
     name: str
     group: str
@@ -74,7 +86,9 @@ class Case:
 
     @property
     def factor(self) -> float:
-        """How much more compute the targets have than the largest run that is fitted, in the median."""
+        """How much more compute the targets have than the largest run that is fitted, in the
+        median.
+        """
         flops = self.ladder.flops
         return float(np.median(flops[self.ladder.target]) / flops[self.fitted].max())
 
@@ -126,14 +140,18 @@ _FLOOR = 0.12
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a whole ladder says of the numbers of a prior, without one: precision, and that times the numbers."""
+    """What a whole ladder says of the numbers of a prior, without one: precision, and that times
+    the numbers.
+    """
 
     precision: Array
     pull: Array
 
 
 def estimate(ladder: Ladder, form: str) -> Estimate:
-    """Likely numbers of a whole ladder: its posterior under wide priors, taken to be normal, over these priors."""
+    """Likely numbers of a whole ladder: its posterior under wide priors, taken to be normal, over
+    these priors.
+    """
     prior = pinned(replace(WIDE, reference=REFERENCE), form)
     posterior = Posterior(VARIABLES, ladder.sizes, ladder.losses, prior)
     numbers = posterior.draws[:, 1:]
@@ -154,7 +172,10 @@ def pinned(prior: Prior, form: str) -> Prior:
         return prior
     mean = prior.mean.copy()
     covariance = prior.covariance.copy()
-    mean[4], covariance[4], covariance[:, 4], covariance[4, 4] = 0.0, 0.0, 0.0, 1e-6
+    mean[4] = 0.0
+    covariance[4] = 0.0
+    covariance[:, 4] = 0.0
+    covariance[4, 4] = 1e-6
     return replace(prior, mean=mean, covariance=covariance)
 
 
@@ -165,8 +186,8 @@ _TURNS = 200
 def learned(estimates: Mapping[str, Estimate], groups: Mapping[str, str], form: str) -> Prior:
     """The prior of a new ladder, from the estimates of others; a group counts once.
 
-    The likeliest mean and covariance of the numbers over ladders, whose own numbers are known as far as their estimates
-    say.
+    The likeliest mean and covariance of the numbers over ladders, whose own numbers are known as
+    far as their estimates say.
     """
     names = list(estimates)
     counts = {group: sum(groups[name] == group for name in names) for group in groups.values()}
@@ -179,15 +200,20 @@ def learned(estimates: Mapping[str, Estimate], groups: Mapping[str, str], form: 
         sure = np.linalg.inv(covariance)
         covariances = np.array([np.linalg.inv(estimates[name].precision + sure) for name in names])
         numbers = np.array(
-            [S @ (estimates[name].pull + sure @ mean) for name, S in zip(names, covariances, strict=True)]
+            [
+                S @ (estimates[name].pull + sure @ mean)
+                for name, S in zip(names, covariances, strict=True)
+            ]
         )
         mean = weights @ numbers
         apart = numbers - mean
-        covariance = np.einsum("k,kij->ij", weights, covariances + apart[:, :, None] * apart[:, None]) + 1e-6 * np.eye(
-            len(mean)
-        )
+        covariance = np.einsum(
+            "k,kij->ij", weights, covariances + apart[:, :, None] * apart[:, None]
+        ) + 1e-6 * np.eye(len(mean))
     covariance = covariance * G / (G - 1) * _INFLATED * (1 + 1 / G) + _FLOOR**2 * np.eye(len(mean))
-    return pinned(Prior("ladders", mean, covariance, REFERENCE, WIDE.discrepancy, freedom=FREEDOM), form)
+    return pinned(
+        Prior("ladders", mean, covariance, REFERENCE, WIDE.discrepancy, freedom=FREEDOM), form
+    )
 
 
 # ---- calibration: how wide intervals must be
@@ -221,25 +247,37 @@ def weights_of(forecasts: Sequence[Forecast]) -> Array:
     return np.concatenate(weights)
 
 
-# The shape of intervals was chosen by looking at all held-out errors, of which eleven groups tell too little: likeliest
-# values jumped by a factor of 7 from one fold to the next. With this one, q is near that of a normal distribution.
+# The shape of intervals was chosen by looking at all held-out errors, of which eleven groups tell
+# too little: likeliest values jumped by a factor of 7 from one fold to the next. With this one, q
+# is near that of a normal distribution.
 SHAPE = Calibration(tau=0.005, kappa=0.02)
-# The share of all targets that intervals hold, and the share of a ladder's targets in as many of the ladders.
+# The share of all targets that intervals hold, and the share of a ladder's targets in as many of
+# the ladders.
 COVERED = 0.95
 MOST = 0.9
 
 
 def calibrated(forecasts: Sequence[Forecast]) -> Calibration:
-    """The least q that covers 95 % of the targets, and 9 of 10 targets in 9 of 10 ladders; groups count alike."""
+    """The least q that covers 95 % of the targets, and 9 of 10 targets in 9 of 10 ladders; groups
+    count alike.
+    """
     ladders = {one.case.ladder.name: one.case.ladder.group for one in forecasts}
     needed = list[float]()
     for name in ladders:
         of_ladder = [one for one in forecasts if one.case.ladder.name == name]
-        needed.append(_quantile(np.concatenate([_ratios(one) for one in of_ladder]), weights_of(of_ladder), MOST))
+        needed.append(
+            _quantile(
+                np.concatenate([_ratios(one) for one in of_ladder]), weights_of(of_ladder), MOST
+            )
+        )
     groups = [*ladders.values()]
     alike = np.array([1 / groups.count(group) for group in groups])
-    over_targets = _quantile(np.concatenate([_ratios(one) for one in forecasts]), weights_of(forecasts), COVERED)
-    return replace(SHAPE, q=float(f"{max(over_targets, _quantile(np.array(needed), alike, MOST)):.3g}"))
+    over_targets = _quantile(
+        np.concatenate([_ratios(one) for one in forecasts]), weights_of(forecasts), COVERED
+    )
+    return replace(
+        SHAPE, q=float(f"{max(over_targets, _quantile(np.array(needed), alike, MOST)):.3g}")
+    )
 
 
 def _ratios(one: Forecast) -> Array:
@@ -260,10 +298,13 @@ def half_widths(one: Forecast, calibration: Calibration) -> Array:
 
 
 def width(forecasts: Sequence[Forecast], calibration: Calibration) -> float:
-    """The mean of the logarithms of half widths: forms whose intervals hold as much are compared by it."""
+    """The mean of the logarithms of half widths: forms whose intervals hold as much are compared by
+    it.
+    """
     return float(
         np.average(
-            np.log(np.concatenate([half_widths(one, calibration) for one in forecasts])), weights=weights_of(forecasts)
+            np.log(np.concatenate([half_widths(one, calibration) for one in forecasts])),
+            weights=weights_of(forecasts),
         )
     )
 
@@ -276,7 +317,9 @@ def forecast(case: Case, prior: Prior) -> Forecast:
     ladder = case.ladder
     posterior = Posterior(VARIABLES, ladder.sizes[case.fitted], ladder.losses[case.fitted], prior)
     middle, sd, gain = posterior.forecasts(ladder.sizes[ladder.target])
-    return Forecast(case, middle, sd, gain, np.log(ladder.losses[ladder.target]), math.exp(posterior.middle[-1]))
+    return Forecast(
+        case, middle, sd, gain, np.log(ladder.losses[ladder.target]), math.exp(posterior.middle[-1])
+    )
 
 
 @dataclass(frozen=True)
@@ -290,7 +333,9 @@ class Fold:
 
 
 def folds(ladders: Sequence[Ladder]) -> tuple[list[Fold], list[tuple[Forecast, Calibration]]]:
-    """Every group left out, and what was said of its cases, each with the calibration of the others."""
+    """Every group left out, and what was said of its cases, each with the calibration of the
+    others.
+    """
     groups = {ladder.name: ladder.group for ladder in ladders}
     cases = cases_of(ladders)
     forecasts = dict[str, list[Forecast]]()
@@ -305,12 +350,15 @@ def folds(ladders: Sequence[Ladder]) -> tuple[list[Fold], list[tuple[Forecast, C
     with_calibration = list[tuple[Forecast, Calibration]]()
     for group in sorted({*groups.values()}):
         other_forecasts = {
-            form: [one for one in of_form if one.case.ladder.group != group] for form, of_form in forecasts.items()
+            form: [one for one in of_form if one.case.ladder.group != group]
+            for form, of_form in forecasts.items()
         }
         calibrations = {form: calibrated(of_form) for form, of_form in other_forecasts.items()}
         form = min(FORMS, key=lambda form: width(other_forecasts[form], calibrations[form]))
         every_fold.append(Fold(group, form, calibrations[form], priors[form, group]))
-        with_calibration += [(one, calibrations[form]) for one in forecasts[form] if one.case.ladder.group == group]
+        with_calibration += [
+            (one, calibrations[form]) for one in forecasts[form] if one.case.ladder.group == group
+        ]
     return every_fold, with_calibration
 
 
@@ -320,7 +368,9 @@ def row_of(one: Forecast, calibration: Calibration) -> dict[str, Any]:
     half = half_widths(one, calibration)
     sizes = case.ladder.sizes
     losses = case.ladder.losses
-    plain = np.log(fit_additive(sizes[case.fitted], losses[case.fitted]).loss(sizes[case.ladder.target]))
+    plain = np.log(
+        fit_additive(sizes[case.fitted], losses[case.fitted]).loss(sizes[case.ladder.target])
+    )
     why = refusal(one, half)
     return {
         "ladder": case.ladder.name,
@@ -350,11 +400,15 @@ def refusal(one: Forecast, half: Array) -> str | None:
 
 
 def targets_of(one: Forecast, half: Array, plain: Array) -> list[dict[str, float]]:
-    """The targets of a case: what they are, their losses, the forecasts with their limits, and the usual fit's."""
+    """The targets of a case: what they are, their losses, the forecasts with their limits, and the
+    usual fit's.
+    """
     ladder = one.case.ladder
     sizes = ladder.sizes[ladder.target]
     flops = ladder.flops[ladder.target]
-    log_losses = np.column_stack([one.truth, one.middle, one.middle - half, one.middle + half, plain])
+    log_losses = np.column_stack(
+        [one.truth, one.middle, one.middle - half, one.middle + half, plain]
+    )
     names = ("parameters", "tokens", "flops", "loss", "forecast", "low", "high", "plain")
     rows = np.column_stack([sizes, flops, np.exp(log_losses)]).tolist()
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -365,7 +419,9 @@ def over_groups(rows: Sequence[Mapping[str, Any]], name: str = "covered") -> flo
     by_group = dict[str, list[float]]()
     for row in rows:
         by_group.setdefault(row["group"], []).append(row[name])
-    return float(np.mean([np.mean(values) for values in by_group.values()])) if by_group else math.nan
+    return (
+        float(np.mean([np.mean(values) for values in by_group.values()])) if by_group else math.nan
+    )
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -378,7 +434,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         total |= {name: median_of(name, accepted) for name in ("width", "error", "plain")}
         total["worst"] = max((row["error"] for row in accepted), default=math.nan)
         total |= {f"{name} of all": median_of(name, in_bin) for name in ("width", "error", "plain")}
-        table.append(total | {"coverage": over_groups(in_bin), "coverage of accepted": over_groups(accepted)})
+        table.append(
+            total | {"coverage": over_groups(in_bin), "coverage of accepted": over_groups(accepted)}
+        )
     return table
 
 
@@ -388,7 +446,9 @@ def median_of(name: str, rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def over_ladders(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean coverage of ladders, and the share of them that are covered to 90 %; ladders count alike."""
+    """The mean coverage of ladders, and the share of them that are covered to 90 %; ladders count
+    alike.
+    """
     by_ladder = dict[str, list[float]]()
     for row in rows:
         by_ladder.setdefault(row["ladder"], []).append(row["covered"])
@@ -397,7 +457,9 @@ def over_ladders(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def forecast_olmo(ladders: Sequence[Ladder], every_fold: Sequence[Fold]) -> list[dict[str, Any]]:
-    """The rows of OLMo's ladder cut off at ``SHOWN`` times less compute, printed; empty without that ladder."""
+    """The rows of OLMo's ladder cut off at ``SHOWN`` times less compute, printed; empty without
+    that ladder.
+    """
     rows = []
     for olmo in [ladder for ladder in ladders if ladder.name == "olmo"]:
         fold = next(fold for fold in every_fold if fold.group == olmo.group)
@@ -406,7 +468,10 @@ def forecast_olmo(ladders: Sequence[Ladder], every_fold: Sequence[Fold]) -> list
             one = forecast(case, fold.prior)
             half = 100 * half_widths(one, fold.calibration)
             error = 100 * (one.middle - one.truth)
-            print(f"OLMo from {factor} times less: {error.round(2)} +- {half.round(2)} %, {case.fitted.sum()} runs")
+            print(
+                f"OLMo from {factor} times less: {error.round(2)} +- {half.round(2)} %, "
+                f"{case.fitted.sum()} runs"
+            )
             rows.append(row_of(one, fold.calibration))
     return rows
 
@@ -423,12 +488,15 @@ def main() -> None:
     rows = [row_of(*one) for one in forecasts]
     for row in sorted(rows, key=lambda row: (row["factor"], row["ladder"])):
         print(
-            "{ladder:28} {factor:7.1f} times  {runs:4d} runs  +-{half:5.2f} %  error {bias:+6.2f} %  "
-            "plain {plain:6.2f} %  covered {covered:.2f}".format(**row, half=row["width"] / 2)
+            "{ladder:28} {factor:7.1f} times  {runs:4d} runs  +-{half:5.2f} %  error {bias:+6.2f} "
+            "%  plain {plain:6.2f} %  covered {covered:.2f}".format(**row, half=row["width"] / 2)
         )
     totals = summary(rows)
     for total in totals:
-        cells = (f"{name} {value if isinstance(value, str) else round(value, 3)}" for name, value in total.items())
+        cells = (
+            f"{name} {value if isinstance(value, str) else round(value, 3)}"
+            for name, value in total.items()
+        )
         print(", ".join(cells))
     covered = over_ladders(rows)
     print(f"over ladders: {covered}")
@@ -442,13 +510,19 @@ def main() -> None:
         options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def write_prior(ladders: Sequence[Ladder], every_fold: Sequence[Fold], forecasts: Sequence[Forecast]) -> None:
-    """Write the prior and calibration of all ladders, with the form that most folds chose, for the package."""
+def write_prior(
+    ladders: Sequence[Ladder], every_fold: Sequence[Fold], forecasts: Sequence[Forecast]
+) -> None:
+    """Write the prior and calibration of all ladders, with the form that most folds chose, for the
+    package.
+    """
     forms = [fold.form for fold in every_fold]
     form = max(FORMS, key=forms.count)
     chosen = {fold.group for fold in every_fold if fold.form == form}
     prior = learned(
-        {ladder.name: estimate(ladder, form) for ladder in ladders}, {one.name: one.group for one in ladders}, form
+        {ladder.name: estimate(ladder, form) for ladder in ladders},
+        {one.name: one.group for one in ladders},
+        form,
     )
     content = {
         "name": f"{len(ladders)} ladders of others",
@@ -458,13 +532,18 @@ def write_prior(ladders: Sequence[Ladder], every_fold: Sequence[Fold], forecasts
         "reference": REFERENCE,
         "discrepancy": prior.discrepancy,
         "freedom": prior.freedom,
-        "calibration": vars(calibrated([one for one in forecasts if one.case.ladder.group in chosen])),
+        "calibration": vars(
+            calibrated([one for one in forecasts if one.case.ladder.group in chosen])
+        ),
         "reach": [
-            [float(f"{x.min():.3g}"), float(f"{x.max():.3g}")] for x in np.vstack([one.sizes for one in ladders]).T
+            [float(f"{x.min():.3g}"), float(f"{x.max():.3g}")]
+            for x in np.vstack([one.sizes for one in ladders]).T
         ],
         "ladders": {ladder.name: _source(ladder.name) for ladder in ladders},
     }
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items())
+    lines = ",\n".join(
+        f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items()
+    )
     file_of("losses").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 

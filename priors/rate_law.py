@@ -1,8 +1,10 @@
-"""The law of the best rate on public sweeps: ``python -m priors.rate_law --data FOLDER``, and its package prior.
+"""The law of the best rate on public sweeps: ``python -m priors.rate_law --data FOLDER``, and its
+package prior.
 
-Every case holds out part of one source; priors come from other sources alone. ``--out`` writes the numbers as JSON,
-``--prior`` the file that the package reads, from all sources. FOLDER holds ``rates.csv``, one row per run: source,
-cell, N, D, batch_tokens, lr, loss. Its rows are other people's and stay there.
+Every case holds out part of one source; priors come from other sources alone. ``--out`` writes the
+numbers as JSON, ``--prior`` the file that the package reads, from all sources. FOLDER holds
+``rates.csv``, one row per run: source, cell, N, D, batch_tokens, lr, loss. Its rows are other
+people's and stay there.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ PUBLISHED = Prior(
         "level": (-9.0, 4.0),
         # 1/width: -1/2 at fixed depth, -1/3 where depth grows as width.
         "parameters": (-0.5, 0.2),
-        # above the critical batch: the -0.32 of small batches + 0.75 x 0.47 = 0.03; DeepSeek's rate follows C^-0.125 at
-        # a batch of C^0.33, with N and D of C^0.5 each, which is 0.25 beside -1/2 of N
+        # above the critical batch: the -0.32 of small batches + 0.75 x 0.47 = 0.03; DeepSeek's rate
+        # follows C^-0.125 at a batch of C^0.33, with N and D of C^0.5 each, which is 0.25 beside
+        # -1/2 of N
         "tokens": (0.12, 0.15),
         # Between 1/2 (Adam, noise alone) and 1 (as for SGD).
         "batch": (0.75, 0.2),
         "critical_level": (1.5, 1.5),
         "critical_batch": (0.47, 0.2),
-        # 1 where noise alone limits the rate (McCandlish et al. 2018), without bound where divergence does
+        # 1 where noise alone limits the rate (McCandlish et al. 2018), without bound where
+        # divergence does
         "sharpness": (math.log(2.0), 0.7),
     },
     bowl={
@@ -46,7 +50,11 @@ PUBLISHED = Prior(
         "form": (math.log(0.3), 0.7),
         "asymmetry": (math.log(2.0), 0.5),
     },
-    departure={"near": (math.log(0.3), 0.3), "cell": (math.log(0.12), 0.4), "length": (math.log(3.0), 0.3)},
+    departure={
+        "near": (math.log(0.3), 0.3),
+        "cell": (math.log(0.12), 0.4),
+        "length": (math.log(3.0), 0.3),
+    },
     curvature={"parameters": (-0.2, 0.15), "tokens": (-0.3, 0.2), "batch": (0.25, 0.15)},
     sources=(
         "Yang et al. 2022 (2203.03466)",
@@ -57,16 +65,17 @@ PUBLISHED = Prior(
         "Bergsma et al. 2025 (2505.13738)",
     ),
 )
-# Deviation of terms between sources; the level is each one's own. That of parameters was chosen with all sources seen:
-# their powers go from -0.15 to -0.54, and 0.1 covered 0.85 of the largest mixtures of experts.
+# Deviation of terms between sources; the level is each one's own. That of parameters was chosen
+# with all sources seen: their powers go from -0.15 to -0.54, and 0.1 covered 0.85 of the largest
+# mixtures of experts.
 APART = np.array([1e3, 0.2, 0.1, 0.1, 1.0, 0.1, 0.7])
 CITED = {
     "steplaw": "Li et al. 2025 (2503.04715)",
     "fantastic": "Wen et al. 2025 (2509.02046)",
     "epfl": "Haegele et al. 2024 (2405.18392)",
 }
-# Sources of the prior: dense networks under AdamW and what steps alike. Best rates of Muon, Lion, Kron follow N by
-# -0.25 to -0.39, those of mixtures of experts by -0.15: these share a width.
+# Sources of the prior: dense networks under AdamW and what steps alike. Best rates of Muon, Lion,
+# Kron follow N by -0.25 to -0.39, those of mixtures of experts by -0.15: these share a width.
 STEPS_ALIKE = ("steplaw", "fantastic_adamw", "fantastic_nadamw", "epfl_cos", "epfl_wsd")
 # Parameters, tokens, tokens per batch.
 Place = tuple[float, float, float]
@@ -96,12 +105,20 @@ def read(folder: Path) -> dict[str, list[tuple[Place, Cell]]]:
 # ---- Priors
 
 
-def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | None = None) -> Prior:
-    """What a new source is expected to have, from papers and from sources other than those that begin with ``but``.
+def prior_from(
+    sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | None = None
+) -> Prior:
+    """What a new source is expected to have, from papers and from sources other than those that
+    begin with ``but``.
 
-    Sources scatter about a common law with deviations ``APART``. Those of one group (the same authors) count as one.
+    Sources scatter about a common law with deviations ``APART``. Those of one group (the same
+    authors) count as one.
     """
-    used = {name: sources[name] for name in STEPS_ALIKE if name in sources and not (but and name.startswith(but))}
+    used = {
+        name: sources[name]
+        for name in STEPS_ALIKE
+        if name in sources and not (but and name.startswith(but))
+    }
     groups = [name.split("_")[0] for name in used]
     mean, deviation = PUBLISHED.arrays("terms", TERMS)
     start = np.diag(deviation**-2)
@@ -118,13 +135,17 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
         widened = np.linalg.inv(np.eye(7) + informed @ apart)
         precision = precision + share * widened @ informed
         push = push + share * widened @ pushed
-        shapes.setdefault(name.split("_")[0], []).append((law.bowl, law.departure, law.curvature[1:4]))
+        shapes.setdefault(name.split("_")[0], []).append(
+            (law.bowl, law.departure, law.curvature[1:4])
+        )
     spread = np.linalg.inv(precision)
     terms = spread @ push
     scatter = np.sqrt(np.diag(spread) + APART**2 * (APART < 10) + (APART > 10) * 4.0**2)
     scatter[0] = 4.0
 
-    def shape(place: int, usual: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    def shape(
+        place: int, usual: Mapping[str, tuple[float, float]]
+    ) -> dict[str, tuple[float, float]]:
         means = [np.mean([numbers[place] for numbers in group], 0) for group in shapes.values()]
         expected = {}
         for k, (name, (usual_mean, width)) in enumerate(usual.items()):
@@ -133,7 +154,10 @@ def prior_from(sources: Mapping[str, Sequence[tuple[Place, Cell]]], but: str | N
         return expected
 
     return Prior(
-        {name: (float(m), float(s)) for name, m, s in zip(TERMS, [-9.0, *terms[1:]], scatter, strict=True)},
+        {
+            name: (float(m), float(s))
+            for name, m, s in zip(TERMS, [-9.0, *terms[1:]], scatter, strict=True)
+        },
         shape(0, PUBLISHED.bowl),
         shape(1, PUBLISHED.departure),
         shape(2, PUBLISHED.curvature),
@@ -159,10 +183,11 @@ class Score:
     """How a law did on cells that it had not seen.
 
     Attributes:
-        error, half: mean absolute error and median half width of the interval, in doublings of the rate.
+        error, half: mean absolute error and median half width of the interval, in doublings of the
+            rate.
         covered: the share of cells whose best rate lies in its interval.
-        excess, same, plan: mean excess loss in percent at the advised rate, at the nearest fitted cell's best rate, and
-            at what ``plan`` of 0.2.0 assumed of it.
+        excess, same, plan: mean excess loss in percent at the advised rate, at the nearest fitted
+            cell's best rate, and at what ``plan`` of 0.2.0 assumed of it.
     """
 
     cells: int
@@ -179,14 +204,17 @@ class Score:
 
 
 def excess(cell: Cell, log2_rate: float) -> float:
-    """Share of the lowest loss that a rate loses, by the straight line between runs; beyond them as at their end."""
+    """Share of the lowest loss that a rate loses, by the straight line between runs; beyond them as
+    at their end.
+    """
     return float(np.interp(log2_rate, cell.log2_rates, cell.losses) / cell.losses.min() - 1)
 
 
 def scored(law: RateLaw, fitted: Sequence[Cell], held: Sequence[Cell]) -> Score:
     """The law at cells that it has not seen.
 
-    A best rate is known with an error of its own: it lies inside where it is nearer than 1.96 of both deviations.
+    A best rate is known with an error of its own: it lies inside where it is nearer than 1.96 of
+    both deviations.
     """
     places = np.array([cell.place for cell in held])
     means, deviations = law.predicted(places)
@@ -196,7 +224,9 @@ def scored(law: RateLaw, fitted: Sequence[Cell], held: Sequence[Cell]) -> Score:
     for cell, mean, deviation in zip(held, means, deviations, strict=True):
         advised = math.log2(law.missed(float(mean), float(deviation), cell.place).advised)
         near = nearest(cell, fitted)
-        costs.append((excess(cell, advised), excess(cell, near.best), excess(cell, by_powers(cell, near))))
+        costs.append(
+            (excess(cell, advised), excess(cell, near.best), excess(cell, by_powers(cell, near)))
+        )
     inside = float(np.mean(error < 1.96 * np.sqrt(deviations**2 + truth[:, 1])))
     half = float(np.median(1.96 * deviations))
     return Score(len(held), float(error.mean()), half, inside, *(100 * np.mean(costs, 0)).tolist())
@@ -208,7 +238,9 @@ def nearest(cell: Cell, fitted: Sequence[Cell]) -> Cell:
 
 
 def by_powers(cell: Cell, small: Cell) -> float:
-    """log2 of the rate of a cell by what 0.2.0 assumed: from the best run of a small one, with width as a root of N."""
+    """log2 of the rate of a cell by what 0.2.0 assumed: from the best run of a small one, with
+    width as a root of N.
+    """
     return small.best + float((cell.place - small.place) @ [-0.5, -0.32, 0.5])
 
 
@@ -231,7 +263,9 @@ def four_batches(size: Place) -> Side:
     def side(place: Place) -> bool | None:
         if place[:2] != size[:2]:
             return False
-        is_fitted = any(abs(place[2] / batch - 1) < 0.05 for batch in (1.31e5, 2.62e5, 5.24e5, 2.1e6))
+        is_fitted = any(
+            abs(place[2] / batch - 1) < 0.05 for batch in (1.31e5, 2.62e5, 5.24e5, 2.1e6)
+        )
         return True if is_fitted else None
 
     return side
@@ -249,10 +283,14 @@ MOE: dict[str, Side] = {
     "largest D": split(8e9, 2e10, 1),
     "largest B": split(5.3e5, 1e6, 2),
 }
-OTHERS: dict[str, Side] = {"largest N": split(3.1e8, 5e8, 0), "largest D / N": lambda place: place[1] / place[0] < 50}
+OTHERS: dict[str, Side] = {
+    "largest N": split(3.1e8, 5e8, 0),
+    "largest D / N": lambda place: place[1] / place[0] < 50,
+}
 
 
-# A plan for another batch or length, without runs of one's own but that of the small size: which sources, and where.
+# A plan for another batch or length, without runs of one's own but that of the small size: which
+# sources, and where.
 PLANS: dict[str, dict[str, Side]] = {
     "adam": {
         "more tokens": DENSE["D >= 50B from 14B"],
@@ -261,11 +299,16 @@ PLANS: dict[str, dict[str, Side]] = {
     },
     "other": {"more tokens": OTHERS["largest D / N"]},
 }
-TRIED = {"adam": ("steplaw",), "other": ("fantastic_muon", "fantastic_lion", "fantastic_mars", "fantastic_soape")}
+TRIED = {
+    "adam": ("steplaw",),
+    "other": ("fantastic_muon", "fantastic_lion", "fantastic_mars", "fantastic_soape"),
+}
 
 
 def carried(law: RateLaw, small: Cell, cell: Cell) -> tuple[float, float, float, bool]:
-    """A row of ``planned``: excess losses at three rates, and whether the interval holds the best one."""
+    """A row of ``planned``: excess losses at three rates, and whether the interval holds the best
+    one.
+    """
     sizes = np.exp2([small.place, cell.place]) * [*REFERENCE.values()]
     moved = law.factor(**dict(zip(REFERENCE, map(tuple, sizes.T.tolist()), strict=True)))
     before, one = small.moments(law.bowl)[:2]
@@ -291,12 +334,15 @@ def carried_to_held(
     return costs
 
 
-def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """What plans cost that carry the best run of a cell to a held one of the same size: the nearest that is fitted.
+def planned(
+    sources: Mapping[str, Sequence[tuple[Place, Cell]]],
+) -> dict[str, dict[str, dict[str, float]]]:
+    """What plans cost that carry the best run of a cell to a held one of the same size: the nearest
+    that is fitted.
 
-    ``law``, ``powers`` and ``same`` are mean excess losses in percent by the prior of other sources alone, by what
-    0.2.0 assumed, and at the same rate; ``covered`` is the share of best rates in the law's 95 % intervals. By kind of
-    optimizer, and case.
+    ``law``, ``powers`` and ``same`` are mean excess losses in percent by the prior of other sources
+    alone, by what 0.2.0 assumed, and at the same rate; ``covered`` is the share of best rates in
+    the law's 95 % intervals. By kind of optimizer, and case.
     """
     plans = dict[str, dict[str, dict[str, float]]]()
     for kind, tried in TRIED.items():
@@ -305,7 +351,13 @@ def planned(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> dict[str, di
             costs = list[tuple[float, float, float, bool]]()
             for source in tried:
                 costs += carried_to_held(law, sources[source], side)
-            means = dict(zip(("law", "powers", "same", "covered"), np.mean(costs, 0).round(3).tolist(), strict=True))
+            means = dict(
+                zip(
+                    ("law", "powers", "same", "covered"),
+                    np.mean(costs, 0).round(3).tolist(),
+                    strict=True,
+                )
+            )
             plans.setdefault(kind, {})[case] = {"cells": len(costs)} | means
     return plans
 
@@ -315,12 +367,15 @@ def tabled(evidence: Mapping[str, Mapping[str, Mapping[str, float]]], page: Path
     lines = page.read_text("utf-8").splitlines()
     start = 2 + next(k for k, line in enumerate(lines) if line.startswith("| optimizer |"))
     rows = [
-        f"| {kind} | {case} | {cost['cells']} | {cost['law']:.2g} % | {cost['powers']:.2g} % | {cost['same']:.2g} % | "
-        f"{cost['covered']:.2f} |"
+        f"| {kind} | {case} | {cost['cells']} | {cost['law']:.2g} % | {cost['powers']:.2g} % | "
+        f"{cost['same']:.2g} % | {cost['covered']:.2f} |"
         for kind, cases in evidence.items()
         for case, cost in cases.items()
     ]
-    page.write_text("\n".join([*lines[:start], *rows, *lines[lines.index("", start) :]]) + "\n", encoding="utf-8")
+    page.write_text(
+        "\n".join([*lines[:start], *rows, *lines[lines.index("", start) :]]) + "\n",
+        encoding="utf-8",
+    )
 
 
 # Mean excess loss in percent.
@@ -341,12 +396,15 @@ REPORTED = {
     "tokens": "+0.31 at the best batch (2503.04715)",
     "small-batch tokens": "-0.32 (2409.19913)",
     "batch": "1/2 (2205.10287); 1 (1706.02677, SGD)",
-    "critical_batch": "0.46 (2505.13738); 0.47 (2410.21676); best batch: 0.57 (2503.04715), 0.38 (2505.13738)",
+    "critical_batch": "0.46 (2505.13738); 0.47 (2410.21676); best batch: 0.57 (2503.04715), 0.38 "
+    "(2505.13738)",
 }
 
 
 def two_lengths(small: Place, large: Place) -> Side:
-    """Fit one batch at two numbers of tokens of one size, hold out all other numbers of tokens and sizes."""
+    """Fit one batch at two numbers of tokens of one size, hold out all other numbers of tokens and
+    sizes.
+    """
 
     def side(place: Place) -> bool | None:
         if place in (small, large):
@@ -392,7 +450,10 @@ def mean_of_choices(scores: Sequence[Scored], begins: str, case: str) -> Scored:
     """The means over choices of one size, as a case."""
     choices = [asdict(score) for _, name, score in scores if name.startswith(begins)]
     means = {key: float(np.mean([one[key] for one in choices])) for key in choices[0]}
-    print(f"{case}: excess {means['excess']:.3f}, median {np.median([one['excess'] for one in choices]):.3f} %")
+    print(
+        f"{case}: excess {means['excess']:.3f}, median "
+        f"{np.median([one['excess'] for one in choices]):.3f} %"
+    )
     return "steplaw", case, Score(**means | {"cells": choices[0]["cells"]})
 
 
@@ -411,15 +472,22 @@ def others(sources: Mapping[str, Sequence[tuple[Place, Cell]]]) -> Iterator[Scor
                 yield from _named(source, name, evaluated(sources[source], side, prior))
 
 
-def exponents(sources: Mapping[str, Sequence[tuple[Place, Cell]]], prior: Prior) -> list[dict[str, object]]:
-    """Powers by the dense sweep alone and by what all sweeps have in common, beside those that are reported."""
+def exponents(
+    sources: Mapping[str, Sequence[tuple[Place, Cell]]], prior: Prior
+) -> list[dict[str, object]]:
+    """Powers by the dense sweep alone and by what all sweeps have in common, beside those that are
+    reported.
+    """
     laws = {
         "steplaw": law_of_cells([cell for _, cell in sources["steplaw"]], prior).exponents,
         "sweeps": RateLaw.of_sweeps().exponents,
     }
     return [
         {"of": of, "reported": text}
-        | {name: [of_law[of].value, of_law[of].low, of_law[of].high] for name, of_law in laws.items()}
+        | {
+            name: [of_law[of].value, of_law[of].low, of_law[of].high]
+            for name, of_law in laws.items()
+        }
         for of, text in REPORTED.items()
     ]
 
@@ -434,7 +502,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of rates.csv")
     parser.add_argument(
-        "--prior", action="store_true", help="write the package's prior, and what plans cost by it, instead"
+        "--prior",
+        action="store_true",
+        help="write the package's prior, and what plans cost by it, instead",
     )
     parser.add_argument("--out", type=Path, help="a file for the numbers, as JSON")
     arguments = parser.parse_args()
@@ -442,10 +512,15 @@ def main() -> None:
     if arguments.prior:
         root = Path(__file__).parents[1]
         evidence = planned(sources)
-        written(prior_from(sources), evidence, root / "src" / "nfd" / "laws" / "priors" / "rates.json")
+        written(
+            prior_from(sources), evidence, root / "src" / "nfd" / "laws" / "priors" / "rates.json"
+        )
         tabled(evidence, root / "docs" / "mathematics" / "recipe.md")
         return
-    print("cells; error and half width in doublings; coverage; excess loss in %: law, same rate, assumed powers")
+    print(
+        "cells; error and half width in doublings; coverage; excess loss in %: law, same rate, "
+        "assumed powers"
+    )
     prior = prior_from(sources, but="steplaw")
     rows = [*dense(sources["steplaw"], prior)]
     rows.append(mean_of_choices(rows, "four batches of ", "four batches of one size and length"))
@@ -462,7 +537,8 @@ def main() -> None:
         print(power)
     if arguments.out:
         cases = [
-            {"source": source, "case": case, "goal": GOALS.get(case)} | asdict(score) for source, case, score in rows
+            {"source": source, "case": case, "goal": GOALS.get(case)} | asdict(score)
+            for source, case, score in rows
         ]
         content = {"cases": cases, "coverage": covered, "exponents": powers}
         arguments.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

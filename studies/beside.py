@@ -1,29 +1,37 @@
-"""One nanoGPT scaled up in five ways: by nothing, a sweep at full size, mup, CompleteP by hand, and nfd.
+"""One nanoGPT scaled up in five ways: by nothing, a sweep at full size, mup, CompleteP by hand, and
+nfd.
 
-The model (nanogpt.txt) has nanoGPT's architecture in lines of ours: pre-norm, learned positions, four heads at every
-width, no biases; its head is not tied to the embedding, and it starts as PyTorch starts its layers. It trains on bytes
-of Python's library: 60 steps of 256, AdamW, no decay, a tenth of warm-up and a linear fall to zero. The loss is that
-of 4,096 held-out bytes. Small is width 32 and depth 2, large is width 128 and depth 8. Each way is a list of edits of
-that file, made by the script and counted as changed lines; a mistake is an edit that was left out.
+The model (nanogpt.txt) has nanoGPT's architecture in lines of ours: pre-norm, learned positions,
+four heads at every width, no biases; its head is not tied to the embedding, and it starts as
+PyTorch starts its layers. It trains on bytes of Python's library: 60 steps of 256, AdamW, no decay,
+a tenth of warm-up and a linear fall to zero. The loss is that of 4,096 held-out bytes. Small is
+width 32 and depth 2, large is width 128 and depth 8. Each way is a list of edits of that file, made
+by the script and counted as changed lines; a mistake is an edit that was left out.
 
 Written down before the main run; a pilot of one seed chose the start, the steps and the rates:
 
-- Rate: least mean loss of 2 seeds on five octaves, refined by the parabola through its neighbours. ``sweep`` finds it
-  on the large network, unedited; ``nothing``, ``by hand`` and ``nfd`` find it on the small one; ``mup`` at width 32 and
-  depth 8, since its README asks for a base of the same depth. Cost: CPU time of these trainings, one thread.
-- Loss: the large network at that rate, 5 new seeds. A way is as good as the sweep where the 95 % interval of its loss
-  minus the sweep's, paired over seeds, lies below 0.03 nats; worse where it lies above; else undecided.
-- Half and twice the rate, 2 of the new seeds: the rate is right where neither has the lower mean loss.
-- Caught: mup by an error of ``set_base_shapes``, or by its coordinate check; by hand by coordinate checks in width
-  and in depth, as the fork logs them; nfd by ``nfd.check``, a note of the plan, or an alert of ``nfd.Watch``. A
-  coordinate check is a picture; here it speaks where the mean absolute output of a module after 5 steps has a power of
-  size beyond 0.25 in a 95 % interval over 3 seeds. What an untouched way shows already counts for no mistake.
+- Rate: least mean loss of 2 seeds on five octaves, refined by the parabola through its neighbours.
+  ``sweep`` finds it on the large network, unedited; ``nothing``, ``by hand`` and ``nfd`` find it on
+  the small one; ``mup`` at width 32 and depth 8, since its README asks for a base of the same
+  depth. Cost: CPU time of these trainings, one thread.
+- Loss: the large network at that rate, 5 new seeds. A way is as good as the sweep where the 95 %
+  interval of its loss minus the sweep's, paired over seeds, lies below 0.03 nats; worse where it
+  lies above; else undecided.
+- Half and twice the rate, 2 of the new seeds: the rate is right where neither has the lower mean
+  loss.
+- Caught: mup by an error of ``set_base_shapes``, or by its coordinate check; by hand by coordinate
+  checks in width and in depth, as the fork logs them; nfd by ``nfd.check``, a note of the plan, or
+  an alert of ``nfd.Watch``. A coordinate check is a picture; here it speaks where the mean absolute
+  output of a module after 5 steps has a power of size beyond 0.25 in a 95 % interval over 3 seeds.
+  What an untouched way shows already counts for no mistake.
 
 Added after the main run: nfd with a head that starts as in PyTorch's scaling, not smaller.
 
-CompleteP's edits are those of EleutherAI/nanoGPT-mup, branch completep, commit 6f8bc3bd; mup is version 1.0.0.
+CompleteP's edits are those of EleutherAI/nanoGPT-mup, branch completep, commit 6f8bc3bd; mup is
+version 1.0.0.
 
-Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m studies.beside`` writes ``beside.json``, two tables of a page, a chart.
+Run: ``PYTHONPATH=.:FOLDER_OF_MUP python -m studies.beside`` writes ``beside.json``, two tables of a
+page, a chart.
 """
 
 from __future__ import annotations
@@ -71,46 +79,76 @@ ADAMW = "torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_
 HEAD = "        self.head = nn.Linear(width, 256, bias=False)\n"
 MADE = "    model = GPT(width, depth)\n"
 ATTENTION = [("is_causal=True)", "is_causal=True, scale=8**0.5 / q.shape[-1])")]
-PLANNED = "    plan = nfd.plan(model, (32, 2), make_model=GPT, sample=torch.zeros(1, 64, dtype=torch.long))\n"
+PLANNED = (
+    "    plan = nfd.plan(model, (32, 2), make_model=GPT, sample=torch.zeros(1, 64, "
+    "dtype=torch.long))\n"
+)
 
 # The edits of a way, by the mistake that leaving them out is.
 EDITS: dict[str, dict[str, list[tuple[str, str]]]] = {
-    "nothing": {}, "sweep": {},
+    "nothing": {},
+    "sweep": {},
     "mup": {
-        "": [("import torch\n", "import mup\nimport torch\n"), (
-            MADE, MADE + "    mup.set_base_shapes(model, GPT(32, depth), delta=GPT(64, depth))\n")],
+        "": [
+            ("import torch\n", "import mup\nimport torch\n"),
+            (MADE, MADE + "    mup.set_base_shapes(model, GPT(32, depth), delta=GPT(64, depth))\n"),
+        ],
         "attention keeps 1/sqrt(d)": ATTENTION,
         "one rate for all": [(ADAMW, ADAMW.replace("torch.optim.AdamW", "mup.MuAdamW"))],
         "head forgotten": [(HEAD, HEAD.replace("nn.Linear", "mup.MuReadout"))],
     },
     "by hand": {
         "attention keeps 1/sqrt(d)": ATTENTION,
-        "one rate for all": [("    return model, " + ADAMW, (
-            "    hidden = [p for name, p in model.named_parameters() if name.startswith('h.') and p.dim() == 2]\n"
-            "    rest = [p for name, p in model.named_parameters() if not (name.startswith('h.') and p.dim() == 2)]\n"
-            "    groups = [{'params': hidden, 'lr': lr * 32 / width}, {'params': rest}]\n"
-            "    eps = 1e-8 * (32 / width) * (2 / depth)\n"
-            "    return model, torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=eps, weight_decay=0)"))],
-        "head forgotten": [("self.head(self.ln_f(self.h(x)))", "self.head(self.ln_f(self.h(x)) * (32 / x.shape[-1]))")],
-        "start forgotten": [(HEAD, HEAD + "        self.head.weight.data *= (width / 32) ** 0.5\n")],
+        "one rate for all": [
+            (
+                "    return model, " + ADAMW,
+                (
+                    "    hidden = [p for name, p in model.named_parameters() if "
+                    "name.startswith('h.') and p.dim() == 2]\n    rest = [p for name, p in "
+                    "model.named_parameters() if not (name.startswith('h.') and p.dim() == 2)]\n   "
+                    " groups = [{'params': hidden, 'lr': lr * 32 / width}, {'params': rest}]\n    "
+                    "eps = 1e-8 * (32 / width) * (2 / depth)\n    return model, "
+                    "torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=eps, weight_decay=0)"
+                ),
+            )
+        ],
+        "head forgotten": [
+            (
+                "self.head(self.ln_f(self.h(x)))",
+                "self.head(self.ln_f(self.h(x)) * (32 / x.shape[-1]))",
+            )
+        ],
+        "start forgotten": [
+            (HEAD, HEAD + "        self.head.weight.data *= (width / 32) ** 0.5\n")
+        ],
         "branches without 1/L": [
-            ("(self, width):", "(self, width, depth):"), ("Block(width)", "Block(width, depth)"),
+            ("(self, width):", "(self, width, depth):"),
+            ("Block(width)", "Block(width, depth)"),
             ("        self.ln_1,", "        self.branch = 2 / depth\n        self.ln_1,"),
             ("x + self.attn_proj", "x + self.branch * self.attn_proj"),
-            ("x + self.mlp_proj", "x + self.branch * self.mlp_proj")],
+            ("x + self.mlp_proj", "x + self.branch * self.mlp_proj"),
+        ],
     },
     "nfd": {
         "": [("import torch\n", "import nfd\nimport torch\n"), (MADE, MADE + PLANNED)],
         "attention keeps 1/sqrt(d)": ATTENTION,
-        "one rate for all": [(ADAMW, "plan.make_optimizer(model, lr=lr, betas=(0.9, 0.95), weight_decay=0)")],
+        "one rate for all": [
+            (ADAMW, "plan.make_optimizer(model, lr=lr, betas=(0.9, 0.95), weight_decay=0)")
+        ],
         "start forgotten": [(PLANNED, PLANNED + "    plan.apply_(model, seed)\n")],
     },
-}  # fmt: skip
+}
 APPLIED = "plan.apply_(model, seed)\n"
 LARGER = (APPLIED, APPLIED + "    model.head.weight.data *= (width / 32) ** 0.5\n")
-EDITS["nfd, larger head"] = {"": [*(pair for pairs in EDITS["nfd"].values() for pair in pairs), LARGER]}
+EDITS["nfd, larger head"] = {
+    "": [*(pair for pairs in EDITS["nfd"].values() for pair in pairs), LARGER]
+}
 MISTAKES = [name for name in EDITS["by hand"] if name]
-WORDS = {"set_base_shapes": "`set_base_shapes`", "width,": "coordinates in width", "depth,": "coordinates in depth"}
+WORDS = {
+    "set_base_shapes": "`set_base_shapes`",
+    "width,": "coordinates in width",
+    "depth,": "coordinates in depth",
+}
 WORDS |= {"note": "a note of the plan", "check": "`nfd.check`", "watch": "`nfd.Watch`"}
 
 
@@ -127,7 +165,9 @@ def edited(way: str, without: str = "-") -> str:
 
 def changed(text: str) -> int:
     """Lines that differ from the unedited file, counted on the side that has more."""
-    blocks = SequenceMatcher(None, NANO.splitlines(), text.splitlines(), autojunk=False).get_opcodes()
+    blocks = SequenceMatcher(
+        None, NANO.splitlines(), text.splitlines(), autojunk=False
+    ).get_opcodes()
     return sum(max(b - a, d - c) for kind, a, b, c, d in blocks if kind != "equal")
 
 
@@ -151,7 +191,9 @@ def trained(make: Make, size: tuple[int, int], lr: float, seed: int) -> float:
 
 def loss_of(model: nn.Module, rows: Tensor) -> Tensor:
     """Of the next byte."""
-    return functional.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).nan_to_num(math.inf)
+    return functional.cross_entropy(
+        model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()
+    ).nan_to_num(math.inf)
 
 
 def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> None:
@@ -165,7 +207,9 @@ def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
     """The best rate of a size, the losses by rate, and the CPU minutes that it took."""
     begun = time.process_time()
     rates = [lr / 4 for lr in RATES] if size == LARGE else RATES
-    losses = torch.tensor([[trained(make, size, lr, seed) for seed in SEEDS] for lr in rates], dtype=torch.float64)
+    losses = torch.tensor(
+        [[trained(make, size, lr, seed) for seed in SEEDS] for lr in rates], dtype=torch.float64
+    )
     k = int(losses.mean(1).argmin())
     # Fails where the best rate lies at an end.
     low, best, high = losses.mean(1)[k - 1 : k + 2].tolist()
@@ -174,7 +218,9 @@ def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
     return numbers | {"rates": rates, "losses": losses.tolist()}
 
 
-def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: str) -> dict[str, str]:
+def coordinates(
+    make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: str
+) -> dict[str, str]:
     """Modules whose mean absolute output after 5 steps grows or falls with size, and the power."""
     sizes_of_outputs: dict[str, list[Tensor]] = {}
     for seed in range(3):
@@ -187,12 +233,21 @@ def coordinates(make: Make, sizes: Sequence[tuple[int, int]], lr: float, axis: s
                 # At every depth.
                 if "." not in name or name.startswith("h.0."):
                     kept = sizes_of_outputs.setdefault(name or "logits", [])
-                    module.register_forward_hook(lambda _, args, out, kept=kept: kept.append(out.detach().abs().mean()))
+                    module.register_forward_hook(
+                        lambda _, args, out, kept=kept: kept.append(out.detach().abs().mean())
+                    )
             loss_of(model, last)
     x = torch.tensor([math.log(width * depth) for width, depth in sizes], dtype=torch.float64)
     x = (x - x.mean()) / (x - x.mean()).square().sum()
-    powers = {name: mean(torch.stack(own).double().log().view(3, -1) @ x) for name, own in sizes_of_outputs.items()}
-    return {f"{axis}, {name}": str(own) for name, own in powers.items() if own.low > 0.25 or own.high < -0.25}
+    powers = {
+        name: mean(torch.stack(own).double().log().view(3, -1) @ x)
+        for name, own in sizes_of_outputs.items()
+    }
+    return {
+        f"{axis}, {name}": str(own)
+        for name, own in powers.items()
+        if own.low > 0.25 or own.high < -0.25
+    }
 
 
 def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
@@ -212,7 +267,10 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
     for widths, depths in (in_width, in_depth):
         checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr)
         words |= {f"check {suspect}": "" for suspect in checked.suspects}
-        words |= {f"check {fault['axis']} {fault['meter']}": str(fault["verdict"]) for fault in checked.faults}
+        words |= {
+            f"check {fault['axis']} {fault['meter']}": str(fault["verdict"])
+            for fault in checked.faults
+        }
     model, optimizer = module.make(*LARGE, lr, 0)
     with warnings.catch_warnings(action="ignore"):
         watch = nfd.Watch(model, plan, pairs[0][0], every=1, seed=0)
@@ -232,9 +290,14 @@ def measured(way: str) -> dict[str, Any]:
         numbers["new"] = [trained(make, LARGE, numbers["lr"], seed) for seed in NEW]
         if len(EDITS[way]) > 1:
             numbers["others"] = {
-                k: [trained(make, LARGE, k * numbers["lr"], seed) for seed in NEW[:2]] for k in (0.5, 2)
+                k: [trained(make, LARGE, k * numbers["lr"], seed) for seed in NEW[:2]]
+                for k in (0.5, 2)
             }
-            numbers["said"] = {m: seen(way, m, numbers["lr"]) for m in ("-", *MISTAKES) if m == "-" or m in EDITS[way]}
+            numbers["said"] = {
+                m: seen(way, m, numbers["lr"])
+                for m in ("-", *MISTAKES)
+                if m == "-" or m in EDITS[way]
+            }
         path.write_text(json.dumps(numbers))
     return cast("dict[str, Any]", json.loads(path.read_text()))
 
@@ -263,17 +326,26 @@ def main() -> None:
         mistakes.append({"left out": mistake} | cells)
     JSON.write_text(json.dumps(numbers, indent=1) + "\n")
     docs = Path(__file__).parents[1] / "docs"
-    fill_page(docs / "against-others.md", {"beside": markdown(rows), "mistakes": markdown(mistakes)})
+    fill_page(
+        docs / "against-others.md", {"beside": markdown(rows), "mistakes": markdown(mistakes)}
+    )
     (docs / "images/beside.svg").write_text(svg(drawn(numbers), 1.6))
 
 
 def compared(way: str, numbers: dict[str, Any], sweep: Tensor) -> Row:
-    """The row of a way; its loss, and that minus the loss of the sweep, are added to its numbers."""
+    """The row of a way; its loss, and that minus the loss of the sweep, are added to its
+    numbers.
+    """
     losses = torch.tensor(numbers["new"])
     loss = mean(losses)
     difference = mean(losses - sweep)
     numbers |= {"loss": loss.limits, "over the sweep": difference.limits}
-    row: Row = {"": way, "lines changed": numbers["lines"], "CPU seconds": numbers["seconds"], "rate": numbers["lr"]}
+    row: Row = {
+        "": way,
+        "lines changed": numbers["lines"],
+        "CPU seconds": numbers["seconds"],
+        "rate": numbers["lr"],
+    }
     against_sweep = "" if way == "sweep" else f"{difference}, {word_of(difference)}"
     return row | {"loss": loss.unsigned, "minus the sweep's": against_sweep}
 
@@ -287,15 +359,31 @@ def word_of(difference: Interval) -> str:
 
 def drawn(numbers: dict[str, Any]) -> Any:
     """The final loss of every way against the time that its rate took."""
-    axis = alt.Axis(title="CPU seconds to find the rate, logarithmic", values=[5, 10, 20, 40], format="d")
+    axis = alt.Axis(
+        title="CPU seconds to find the rate, logarithmic", values=[5, 10, 20, 40], format="d"
+    )
     x = alt.X("seconds:Q", scale=alt.Scale(type="log", domain=[2.5, 60], nice=False), axis=axis)
     y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="final loss")
-    base = chart([{"way": way, **of_way, **of_way["loss"]} for way, of_way in numbers.items()]).encode(x=x, y=y)
-    bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(y=alt.Y("low:Q", title="final loss"), y2="high:Q")
+    base = chart(
+        [{"way": way, **of_way, **of_way["loss"]} for way, of_way in numbers.items()]
+    ).encode(x=x, y=y)
+    bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(
+        y=alt.Y("low:Q", title="final loss"), y2="high:Q"
+    )
     picture = bars + base.mark_point(filled=True, size=50, opacity=1, color=INK)
-    picture += base.transform_filter("datum.way == 'by hand'").mark_text(align="right", dx=-7).encode(text="way:N")
-    picture += base.transform_filter("datum.way != 'by hand'").mark_text(align="left", dx=7).encode(text="way:N")
-    picture.title = title("The rate of a small model costs a sixth of a sweep's time, and with a large head no loss")
+    picture += (
+        base.transform_filter("datum.way == 'by hand'")
+        .mark_text(align="right", dx=-7)
+        .encode(text="way:N")
+    )
+    picture += (
+        base.transform_filter("datum.way != 'by hand'")
+        .mark_text(align="left", dx=7)
+        .encode(text="way:N")
+    )
+    picture.title = title(
+        "The rate of a small model costs a sixth of a sweep's time, and with a large head no loss"
+    )
     return picture.properties(width=288, height=200)
 
 

@@ -1,7 +1,9 @@
-"""GPTs on bytes that differ in the rate alone, trained at once: one stacked network of batched products, in 32 bits.
+"""GPTs on bytes that differ in the rate alone, trained at once: one stacked network of batched
+products, in 32 bits.
 
-AdamW: decay of 0.1, clipping at 1, a tenth of warmup, then a linear fall to zero. The bytes are those of Python's own
-library, of which every sixteenth file is held out. The loss is that of 512 windows of 64 held-out bytes.
+AdamW: decay of 0.1, clipping at 1, a tenth of warmup, then a linear fall to zero. The bytes are
+those of Python's own library, of which every sixteenth file is held out. The loss is that of 512
+windows of 64 held-out bytes.
 """
 
 from __future__ import annotations
@@ -54,32 +56,45 @@ class Cell:
     def start(self) -> Tensor:
         """All weights of a run as one row."""
         stream = torch.Generator().manual_seed(0)
-        return torch.cat([torch.randn(math.prod(shape), generator=stream) * std for shape, std in self.shapes])
+        return torch.cat(
+            [torch.randn(math.prod(shape), generator=stream) * std for shape, std in self.shapes]
+        )
 
     def logits(self, weights: Tensor, ids: Tensor) -> Tensor:
-        """Of the next, ``[runs, batch * length, 256]``, for weights ``[runs, all]`` and bytes ``[batch, length]``."""
+        """Of the next, ``[runs, batch * length, 256]``, for weights ``[runs, all]`` and bytes
+        ``[batch, length]``.
+        """
         runs = len(weights)
         batch = len(ids)
         w = self.width
         parts = weights.split_with_sizes([math.prod(shape) for shape, _ in self.shapes], 1)
         of = [part.view(runs, *shape) for part, (shape, _) in zip(parts, self.shapes, strict=True)]
         places = ids.flatten() + BYTES * torch.arange(runs)[:, None]
-        h = functional.embedding(places, of[0].reshape(-1, w)).view(runs, batch, LENGTH, w) + of[1][:, None]
+        h = (
+            functional.embedding(places, of[0].reshape(-1, w)).view(runs, batch, LENGTH, w)
+            + of[1][:, None]
+        )
         h = h.flatten(1, 2)
         for layer in range(self.depth):
             into, out, up, down = of[2 + 4 * layer : 6 + 4 * layer]
-            mixed = torch.bmm(functional.layer_norm(h, (w,)), into).view(runs * batch, LENGTH, 3, -1, HEAD)
+            mixed = torch.bmm(functional.layer_norm(h, (w,)), into).view(
+                runs * batch, LENGTH, 3, -1, HEAD
+            )
             q, k, v = mixed.permute(2, 0, 3, 1, 4)
             attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             h = h + torch.bmm(attended.transpose(1, 2).reshape(h.shape), out)
-            bent = functional.gelu(torch.bmm(functional.layer_norm(h, (w,)), up), approximate="tanh")
+            bent = functional.gelu(
+                torch.bmm(functional.layer_norm(h, (w,)), up), approximate="tanh"
+            )
             h = h + torch.bmm(bent, down)
         return torch.bmm(functional.layer_norm(h, (w,)), of[-1])
 
     def losses(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Mean losses ``[runs]`` on windows ``[batch, length + 1]``."""
         logits = self.logits(weights, rows[:, :-1]).flatten(0, 1)
-        each = functional.cross_entropy(logits, rows[:, 1:].flatten().repeat(len(weights)), reduction="none")
+        each = functional.cross_entropy(
+            logits, rows[:, 1:].flatten().repeat(len(weights)), reduction="none"
+        )
         return each.view(len(weights), -1).mean(1)
 
     def trained(self) -> list[float]:
@@ -98,7 +113,9 @@ class Cell:
                 done = step / steps
                 rate = peaks * min((step + 1) / (0.1 * steps), (1 - done) / 0.9)
                 root = square.div(1 - 0.95 ** (step + 1)).sqrt_().add_(1e-8)
-                weights.mul_(1 - 0.1 * rate).addcdiv_(mean * (-rate / (1 - 0.9 ** (step + 1))), root)
+                weights.mul_(1 - 0.1 * rate).addcdiv_(
+                    mean * (-rate / (1 - 0.9 ** (step + 1))), root
+                )
         with torch.no_grad():
             losses = torch.stack([self.losses(weights, part) for part in held_out()]).mean(0)
         return [loss if math.isfinite(loss) else math.inf for loss in losses.tolist()]
@@ -108,9 +125,14 @@ class Cell:
 def corpus() -> tuple[Tensor, Tensor]:
     """Bytes of Python's own library: those to train on, and those of every sixteenth file."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(path for path in folder.rglob("*.py") if not LEFT_OUT & {*path.relative_to(folder).parts})
+    files = sorted(
+        path for path in folder.rglob("*.py") if not LEFT_OUT & {*path.relative_to(folder).parts}
+    )
     texts = [path.read_bytes() for path in files]
-    sides = (b"".join(text for k, text in enumerate(texts) if (k % 16 == 8) == held) for held in (False, True))
+    sides = (
+        b"".join(text for k, text in enumerate(texts) if (k % 16 == 8) == held)
+        for held in (False, True)
+    )
     train, held_out = (torch.frombuffer(bytearray(side), dtype=torch.uint8) for side in sides)
     return train, held_out
 

@@ -1,41 +1,49 @@
-"""Is muP the embedding's rate? Is it decay and warm-up? A GPT on bytes, of width 64 to 1,024, under AdamW.
+"""Is muP the embedding's rate? Is it decay and warm-up? A GPT on bytes, of width 64 to 1,024, under
+AdamW.
 
-Two papers explain what muP gives with AdamW by one part of it. Kalra and Barkeshli (arXiv 2605.21486): by the rate of
-the embedding, which the standard scaling with a rate that falls as 1/width makes too small; so only that rate is to be
-multiplied by the width. Kosson et al. (arXiv 2510.19093): later than at the start it is decay that keeps updates
-alike across widths, where rate times decay does not depend on width; muP's lower rates act as a warm-up, which a longer
-warm-up can largely replace, at a rate that is kept.
+Two papers explain what muP gives with AdamW by one part of it. Kalra and Barkeshli (arXiv
+2605.21486): by the rate of the embedding, which the standard scaling with a rate that falls as
+1/width makes too small; so only that rate is to be multiplied by the width. Kosson et al. (arXiv
+2510.19093): later than at the start it is decay that keeps updates alike across widths, where rate
+times decay does not depend on width; muP's lower rates act as a warm-up, which a longer warm-up can
+largely replace, at a rate that is kept.
 
-Setting: pre-norm GPT of depth 2, heads of 32, an MLP of twice the width, on bytes of Python's own library; 80 steps of
-256 bytes, widths 64 (the base) to 1,024 in doublings, three seeds, rates in octaves, the loss on 4,096 held-out bytes.
-Matrices begin with variance 1/in, embeddings with a deviation of 0.1. Recipes, m = width/64:
+Setting: pre-norm GPT of depth 2, heads of 32, an MLP of twice the width, on bytes of Python's own
+library; 80 steps of 256 bytes, widths 64 (the base) to 1,024 in doublings, three seeds, rates in
+octaves, the loss on 4,096 held-out bytes. Matrices begin with variance 1/in, embeddings with a
+deviation of 0.1. Recipes, m = width/64:
 
-- standard: one rate for all tensors, at every width. by-width: the same starts, lr/m for all tensors.
-- embedding: the same starts, lr/m for all tensors, and lr for the embeddings of bytes and positions (times m).
+- standard: one rate for all tensors, at every width. by-width: the same starts, lr/m for all
+  tensors.
+- embedding: the same starts, lr/m for all tensors, and lr for the embeddings of bytes and positions
+  (times m).
 - mup: nfd's rule. mup-without: the same, and lr/m for the embeddings.
-- standard-decay, mup-decay: every matrix shrinks by 0.03 per step, at every rate and width, times the schedule.
+- standard-decay, mup-decay: every matrix shrinks by 0.03 per step, at every rate and width, times
+  the schedule.
 
-The schedule is a warm-up over a tenth of the steps, over half of them with decay, and a linear fall to zero.
+The schedule is a warm-up over a tenth of the steps, over half of them with decay, and a linear fall
+to zero.
 
-Written down before the main runs. A pilot of one seed at width 64 found the rates, and that 0.03 costs nothing there.
-Each recipe is tuned at width 64 by ``nfd.transfer`` and carried to 1,024 as it says, on six new seeds. Its cost is its
-loss there minus that of muP (mup-decay for standard-decay), paired over seeds, with a 95 % interval. Negligible is a
-cost under 2 % of muP's progress from log 256. A recipe "equals" muP where the interval lies below that, it "lacks"
-where it lies above, else it is "undecided". Then:
+Written down before the main runs. A pilot of one seed at width 64 found the rates, and that 0.03
+costs nothing there. Each recipe is tuned at width 64 by ``nfd.transfer`` and carried to 1,024 as it
+says, on six new seeds. Its cost is its loss there minus that of muP (mup-decay for standard-decay),
+paired over seeds, with a 95 % interval. Negligible is a cost under 2 % of muP's progress from log
+256. A recipe "equals" muP where the interval lies below that, it "lacks" where it lies above, else
+     it is "undecided". Then:
 
-- muP is the embedding's rate: "yes" where embedding equals and by-width lacks; "no" where embedding lacks or by-width
-  equals; else "undecided".
-- muP is decay and warm-up: "yes" where standard-decay equals and standard lacks; "no" where standard-decay lacks or
-  standard equals; else "undecided".
+- muP is the embedding's rate: "yes" where embedding equals and by-width lacks; "no" where embedding
+  lacks or by-width equals; else "undecided".
+- muP is decay and warm-up: "yes" where standard-decay equals and standard lacks; "no" where
+  standard-decay lacks or standard equals; else "undecided".
 
 Drifts of best rates, regrets and best losses are those of ``nfd.transfer``.
 
-Added when muP's loss was seen to be the larger one: small-head, which is embedding with muP's start of the head; and
-differences between other pairs of recipes. Widths ended at 512 at first; 1,024 was added with the same criteria, after
-the answers "no" and "undecided" of width 512 were known.
+Added when muP's loss was seen to be the larger one: small-head, which is embedding with muP's start
+of the head; and differences between other pairs of recipes. Widths ended at 512 at first; 1,024 was
+added with the same criteria, after the answers "no" and "undecided" of width 512 were known.
 
-Run: ``python -m studies.embedding_rate`` writes ``studies/embedding_rate.json``; with names of recipes (those
-with decay, or those without) it renews these alone.
+Run: ``python -m studies.embedding_rate`` writes ``studies/embedding_rate.json``; with names of
+recipes (those with decay, or those without) it renews these alone.
 """
 
 from __future__ import annotations
@@ -69,7 +77,8 @@ NEGLIGIBLE = 0.02
 LOW = [2.0**k for k in range(-11, -5)]
 HIGH = [2.0**k for k in range(-9, -4)]
 
-# rule, powers of 1/m on all rates and on those of embeddings beside the rule's, decay, share of warm-up
+# rule, powers of 1/m on all rates and on those of embeddings beside the rule's, decay, share of
+# warm-up
 RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
     "standard": ("standard", 0, 0, 0.0, 0.1),
     "embedding": ("standard", 1, 0, 0.0, 0.1),
@@ -80,7 +89,12 @@ RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
     "standard-decay": ("standard", 0, 0, DECAY, 0.5),
     "mup-decay": ("mup", 0, 0, DECAY, 0.5),
 }
-ADDED = [("by-width", "embedding"), ("mup-without", "mup"), ("small-head", "mup"), ("mup", "embedding")]
+ADDED = [
+    ("by-width", "embedding"),
+    ("mup-without", "mup"),
+    ("small-head", "mup"),
+    ("mup", "embedding"),
+]
 # At the rate of which recipe.
 CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}
 
@@ -98,16 +112,25 @@ class Block(nn.Module):
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, h: Tensor) -> Tensor:
-        q, k, v = (x.unflatten(-1, (-1, HEAD)).transpose(1, 2) for x in self.qkv(self.norm1(h)).chunk(3, -1))
+        q, k, v = (
+            x.unflatten(-1, (-1, HEAD)).transpose(1, 2)
+            for x in self.qkv(self.norm1(h)).chunk(3, -1)
+        )
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         h = h + cast(Tensor, self.out(attended.transpose(1, 2).flatten(2)))
-        return h + cast(Tensor, self.down(functional.gelu(self.up(self.norm2(h)), approximate="tanh")))
+        return h + cast(
+            Tensor, self.down(functional.gelu(self.up(self.norm2(h)), approximate="tanh"))
+        )
 
 
 class GPT(nn.Module):
-    """Bytes to logits of the next; every parameter knows the factor on its rate beside that of the rule."""
+    """Bytes to logits of the next; every parameter knows the factor on its rate beside that of the
+    rule.
+    """
 
-    def __init__(self, width: int, depth: int, falls: int = 0, embeddings_fall: int = 0, head: int = 0) -> None:
+    def __init__(
+        self, width: int, depth: int, falls: int = 0, embeddings_fall: int = 0, head: int = 0
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(BYTES, width)
         self.places = nn.Embedding(LENGTH, width)
@@ -123,18 +146,25 @@ class GPT(nn.Module):
         self.head.weight.data *= (BASE / width) ** (head / 2)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return cast(Tensor, self.head(self.norm(self.blocks(self.tokens(ids) + self.places.weight))))
+        return cast(
+            Tensor, self.head(self.norm(self.blocks(self.tokens(ids) + self.places.weight)))
+        )
 
 
 def adamw(groups: list[dict[str, Any]], decay: float) -> torch.optim.Optimizer:
-    """AdamW at a plan's rates times the factors; a full step shrinks matrices by ``decay``, whatever the rate is."""
+    """AdamW at a plan's rates times the factors; a full step shrinks matrices by ``decay``,
+    whatever the rate is.
+    """
     by_setting: dict[tuple[float, ...], list[nn.Parameter]] = {}
     for group in groups:
         for p in group["params"]:
             lr = group["lr"] * p.factor
-            by_setting.setdefault((lr, group.get("eps", 1e-8), decay / lr if p.dim() > 1 else 0.0), []).append(p)
+            by_setting.setdefault(
+                (lr, group.get("eps", 1e-8), decay / lr if p.dim() > 1 else 0.0), []
+            ).append(p)
     parts = [
-        {"params": tensors, "lr": lr, "eps": eps, "weight_decay": wd} for (lr, eps, wd), tensors in by_setting.items()
+        {"params": tensors, "lr": lr, "eps": eps, "weight_decay": wd}
+        for (lr, eps, wd), tensors in by_setting.items()
     ]
     return torch.optim.AdamW(parts, betas=(0.9, 0.95), fused=True)
 
@@ -152,14 +182,18 @@ def compared(ours: Any, mups: Any, progress: float) -> tuple[str, Interval]:
 
 
 def explains(with_it: str, without: str) -> str:
-    """Whether a part of muP is what muP gives, by how the standard scaling compares with that part and without it."""
+    """Whether a part of muP is what muP gives, by how the standard scaling compares with that part
+    and without it.
+    """
     if with_it == "lacks" or without == "equals":
         return "no"
     return "yes" if (with_it, without) == ("equals", "lacks") else "undecided"
 
 
 def main(names: list[str]) -> None:
-    """Train, and write what was found; with names only of those, beside what is known of the others."""
+    """Train, and write what was found; with names only of those, beside what is known of the
+    others.
+    """
     path = Path(__file__).with_suffix(".json")
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in [*windows(STEPS, ROWS), held_out()[0]]]
     numbers = json.loads(path.read_text()) if names else dict[str, Any]()
@@ -168,10 +202,14 @@ def main(names: list[str]) -> None:
         rule, falls, embeddings_fall, decay, share = RECIPES[name]
         schedule = partial(warmed, share=share)
         make_optimizer = partial(adamw, decay=decay)
-        task = nfd.Task(pairs[:-1], eval_batches=pairs[-1:], schedule=schedule, make_optimizer=make_optimizer)
+        task = nfd.Task(
+            pairs[:-1], eval_batches=pairs[-1:], schedule=schedule, make_optimizer=make_optimizer
+        )
         more = {"head": 1} if name == "small-head" else {}
         make = partial(GPT, falls=falls, embeddings_fall=embeddings_fall, **more)
-        family = nfd.Family(make, (BASE, DEPTH), rule, "adamw", name=name, version="1", sample=pairs[0][0])
+        family = nfd.Family(
+            make, (BASE, DEPTH), rule, "adamw", name=name, version="1", sample=pairs[0][0]
+        )
         with nfd.Sweep(f"build/embedding-rate/{name}") as sweep:
             if name in CARRIED:
                 lr = numbers[CARRIED[name]]["carried lr"]
@@ -182,22 +220,36 @@ def main(names: list[str]) -> None:
                 numbers[name] = {"width": WIDTHS[-1], "carried": mean(losses[name]).limits}
                 continue
             rates = LOW if name.startswith("standard") else HIGH
-            answer = nfd.transfer(family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep)
+            answer = nfd.transfer(
+                family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep
+            )
         of_rule = answer.of(rule)
         regret = cast("Regret", answer.of(rule).regret)
         print(f"{name}\n{answer}", flush=True)
         losses[name] = torch.as_tensor(regret.new.scores[:, 0])
-        numbers[name] = {"width": WIDTHS[-1], "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}")}
-        numbers[name] |= {"verdict": of_rule.verdict, "carried": mean(losses[name]).limits, "table": of_rule.table}
+        numbers[name] = {
+            "width": WIDTHS[-1],
+            "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}"),
+        }
+        numbers[name] |= {
+            "verdict": of_rule.verdict,
+            "carried": mean(losses[name]).limits,
+            "table": of_rule.table,
+        }
         numbers[name]["grid"] = {
-            n: [c.log2_eta.tolist(), c.scores.mean(0).tolist()] for (n, _), c in of_rule.cells.items()
+            n: [c.log2_eta.tolist(), c.scores.mean(0).tolist()]
+            for (n, _), c in of_rule.cells.items()
         }
         numbers[name]["progress"] = math.log(BYTES) - float(regret.own.mean())
     for name in losses:
         mup = "mup-decay" if name.endswith("decay") else "mup"
         numbers[name]["word"], cost = compared(losses[name], losses[mup], numbers[mup]["progress"])
         numbers[name]["cost over muP"] = cost.limits
-    added = {f"{a} over {b}": mean(losses[a] - losses[b]).limits for a, b in ADDED if {a, b} <= losses.keys()}
+    added = {
+        f"{a} over {b}": mean(losses[a] - losses[b]).limits
+        for a, b in ADDED
+        if {a, b} <= losses.keys()
+    }
     numbers["added"] = numbers.get("added", {}) | added
     word = {name: numbers[name]["word"] for name in RECIPES}
     numbers["muP is the embedding's rate"] = explains(word["embedding"], word["by-width"])

@@ -1,26 +1,32 @@
-"""The best learning rate of experts against their number E and the number k of them that a token uses.
+"""The best learning rate of experts against their number E and the number k of them that a token
+uses.
 
-Question: a token of a mixture reaches k of E experts, so that each sees k/E of the tokens. Published practice keeps the
-rate of experts, or multiplies it by (k/E)^1/2, as for a batch that is so much smaller. Which is nearer to the best?
+Question: a token of a mixture reaches k of E experts, so that each sees k/E of the tokens.
+Published practice keeps the rate of experts, or multiplies it by (k/E)^1/2, as for a batch that is
+so much smaller. Which is nearer to the best?
 
-Setting: a residual language model of width 64 and two mixtures, AdamW, on a Markov chain of order two over 64 tokens;
-160 steps of 512 tokens, a rate that falls linearly to zero, three seeds. Experts have 32 hidden units. Only the rate of
-the stacked experts is swept; all other tensors have ``REST``, which is near the best of one seed at E = 8, k = 2. Each
-of E = 2, 4, 8, 16, 32 at k = 2, and of k = 1, 2, 4 at E = 16.
+Setting: a residual language model of width 64 and two mixtures, AdamW, on a Markov chain of order
+two over 64 tokens; 160 steps of 512 tokens, a rate that falls linearly to zero, three seeds.
+Experts have 32 hidden units. Only the rate of the stacked experts is swept; all other tensors have
+``REST``, which is near the best of one seed at E = 8, k = 2. Each of E = 2, 4, 8, 16, 32 at k = 2,
+and of k = 1, 2, 4 at E = 16.
 
-Written down before anything was run. With the exponent p of ``best rate ~ E^p`` and q of ``best rate ~ k^q``, 95 %
-intervals:
+Written down before anything was run. With the exponent p of ``best rate ~ E^p`` and q of ``best
+rate ~ k^q``, 95 % intervals:
 
 - "sqrt(k/E)" is said where p's interval holds -1/2 and not 0, and q's does not exclude +1/2;
 - "none" is said where p's interval holds 0 and not -1/2, and q's does not exclude 0;
-- "larger" where p's interval lies above 0; "neither" where it excludes both; "undecided" where it holds both.
-- The cost of a law is the loss at the rate that it gives, minus the least of the loss over rates, both on the mean over
-  seeds, interpolated linearly in the logarithm of the rate; the rate is the best one of E = 8, k = 2, carried by the
-  law. A cost is negligible under 2 % of the progress from log 64, as in ``nfd.transfer``.
+- "larger" where p's interval lies above 0; "neither" where it excludes both; "undecided" where it
+  holds both.
+- The cost of a law is the loss at the rate that it gives, minus the least of the loss over rates,
+  both on the mean over seeds, interpolated linearly in the logarithm of the rate; the rate is the
+  best one of E = 8, k = 2, carried by the law. A cost is negligible under 2 % of the progress from
+  log 64, as in ``nfd.transfer``.
 
-Three seeds, as planned, on rates from 2^-10 to 2^-2 left it undecided: p = -0.10 [-1.32, 1.13], q = 0.17 [-0.21, 0.54].
-So five more were run, on the inner seven of the nine rates, with the same criteria; that is what is stored. After
-that were added the paired difference of both laws' losses, and an exponent whose interval is over seeds alone.
+Three seeds, as planned, on rates from 2^-10 to 2^-2 left it undecided: p = -0.10 [-1.32, 1.13], q =
+0.17 [-0.21, 0.54]. So five more were run, on the inner seven of the nine rates, with the same
+criteria; that is what is stored. After that were added the paired difference of both laws' losses,
+and an exponent whose interval is over seeds alone.
 
 Run: ``python -m studies.experts`` writes ``studies/experts.json``.
 """
@@ -54,7 +60,9 @@ BALANCE = 0.01
 
 
 class Mixture(nn.Module):
-    """A norm, a router, and stacked experts, of which each token adds up ``top_k`` with weights that sum to one."""
+    """A norm, a router, and stacked experts, of which each token adds up ``top_k`` with weights
+    that sum to one.
+    """
 
     def __init__(self, width: int, experts: int, top_k: int, hidden: int = 32) -> None:
         super().__init__()
@@ -83,7 +91,9 @@ class Mixture(nn.Module):
 
 
 class Model(nn.Module):
-    """Two embeddings, of the last token and of that before it, mixtures, and a head; returns logits and balance."""
+    """Two embeddings, of the last token and of that before it, mixtures, and a head; returns logits
+    and balance.
+    """
 
     def __init__(self, width: int, depth: int, experts: int = 16, top_k: int = 2) -> None:
         super().__init__()
@@ -97,17 +107,23 @@ class Model(nn.Module):
         h = self.last(ids[:, 1:]) + self.before(ids[:, :-1])
         for block in self.blocks:
             h = block(h)
-        return self.head(self.norm(h)), torch.stack([cast("Mixture", block).balance for block in self.blocks]).mean()
+        return self.head(self.norm(h)), torch.stack(
+            [cast("Mixture", block).balance for block in self.blocks]
+        ).mean()
 
 
 def loss(output: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
     """Cross-entropy, and in training the balance over its weight."""
     logits, balance = output
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) + BALANCE * (balance - balance.detach())
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) + BALANCE * (
+        balance - balance.detach()
+    )
 
 
 def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Texts of a chain of order two: what follows depends on the last token and on the kinds of the last two."""
+    """Texts of a chain of order two: what follows depends on the last token and on the kinds of the
+    last two.
+    """
     fixed = torch.Generator().manual_seed(0)
     draws = torch.Generator().manual_seed(seed)
     kinds = torch.randint(KINDS, (VOCABULARY,), generator=fixed)
@@ -128,19 +144,25 @@ def of_experts(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     for group in groups:
         for stacked in (True, False):
             tensors = [p for p in group["params"] if (p.dim() == 3) is stacked]
-            parts += [group | {"params": tensors, "lr": group["lr"] if stacked else REST}] if tensors else []
+            parts += (
+                [group | {"params": tensors, "lr": group["lr"] if stacked else REST}]
+                if tensors
+                else []
+            )
     return torch.optim.AdamW(parts, betas=(0.9, 0.95))
 
 
 def losses(cell: Any, rate: float) -> Any:
-    """The losses of the seeds at a rate, linear in the logarithm of the rate between those of the grid."""
+    """The losses of the seeds at a rate, linear in the logarithm of the rate between those of the
+    grid.
+    """
     whole = np.where(np.isfinite(cell.scores), cell.scores, math.log(VOCABULARY))
     return np.array([np.interp(math.log2(rate), cell.log2_eta, of_seed) for of_seed in whole])
 
 
 def by_parabola(against: Any) -> Any:
-    """The exponent of the rate, of the vertices of the parabolas of each seed through the three rates about the lowest
-    mean; its interval is over seeds alone."""
+    """The exponent of the rate, of the vertices of the parabolas of each seed through the three
+    rates about the lowest mean; its interval is over seeds alone."""
     logs = np.log2(against.values)
     vertices = list[Any]()
     for cell in against.cells.values():
@@ -153,11 +175,22 @@ def by_parabola(against: Any) -> Any:
 def main() -> None:
     """Sweep, and write what was found."""
     task = nfd.Task(
-        batches(STEPS, 1), loss, eval_batches=batches(8, 2), make_optimizer=of_experts,
+        batches(STEPS, 1),
+        loss,
+        eval_batches=batches(8, 2),
+        make_optimizer=of_experts,
         schedule=lambda step, steps: 1 - step / steps,
-    )  # fmt: skip
-    numbers: dict[str, Any] = {"rest": REST, "rates": RATES, "seeds": SEEDS, "steps": STEPS, "tokens": TOKENS}
-    family = nfd.Family(partial(Model, experts=16, top_k=2), (64, 2), "standard", "adamw", name="mixture")
+    )
+    numbers: dict[str, Any] = {
+        "rest": REST,
+        "rates": RATES,
+        "seeds": SEEDS,
+        "steps": STEPS,
+        "tokens": TOKENS,
+    }
+    family = nfd.Family(
+        partial(Model, experts=16, top_k=2), (64, 2), "standard", "adamw", name="mixture"
+    )
     with nfd.Sweep("build/experts") as sweep:
         answer = nfd.transfer(family, task, [64], [2], RATES, seeds=SEEDS, axes=AXES, sweep=sweep)
     print(answer)
@@ -166,15 +199,20 @@ def main() -> None:
         numbers[name] = {"exponent": answer.drift("standard", name).limits, "table": against.table}
         numbers[name]["exponent by parabola"] = by_parabola(against)
         for value in against.values:
-            best[(int(value), 2) if name == "experts" else (16, int(value))] = against.cells[(64, 2), value]
-    tuned, numbers["cost"] = best[8, 2].rate().value, []
+            best[(int(value), 2) if name == "experts" else (16, int(value))] = against.cells[
+                (64, 2), value
+            ]
+    tuned = best[8, 2].rate().value
+    numbers["cost"] = []
     for (experts, k), cell in best.items():
         least = min(float(losses(cell, 2.0**rate).mean()) for rate in cell.log2_eta)
         none = losses(cell, tuned)
         root = losses(cell, tuned * (k / experts * 4) ** 0.5)
         row = {"experts": experts, "top_k": k, "progress": math.log(VOCABULARY) - least}
         row |= {"none": float(none.mean()) - least, "sqrt(k/E)": float(root.mean()) - least}
-        numbers["cost"].append(row | {"sqrt(k/E) over none": mean(torch.tensor(root - none)).limits})
+        numbers["cost"].append(
+            row | {"sqrt(k/E) over none": mean(torch.tensor(root - none)).limits}
+        )
         print(numbers["cost"][-1])
     (Path(__file__).parent / "experts.json").write_text(json.dumps(numbers, indent=1) + "\n")
 

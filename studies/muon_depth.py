@@ -1,27 +1,35 @@
-"""Branches of 1/L or of 1/sqrt(L) under Muon, in blocks of two layers and in a GPT, at depths 4 to 64.
+"""Branches of 1/L or of 1/sqrt(L) under Muon, in blocks of two layers and in a GPT, at depths 4 to
+64.
 
-Question: CompleteP and the spectral condition (arXiv 2603.00541) multiply branches by 1/L. HyperP (arXiv 2603.28743)
-multiplies them, and its rates, by 1/sqrt(L). Which power keeps Muon's best rate, and which trains better?
+Question: CompleteP and the spectral condition (arXiv 2603.00541) multiply branches by 1/L. HyperP
+(arXiv 2603.28743) multiplies them, and its rates, by 1/sqrt(L). Which power keeps Muon's best rate,
+and which trains better?
 
-Setting: base depth 4, where the two rules are one network, and width 32. ``mlp``: pre-norm blocks of two layers on
-digits. ``gpt``: pre-norm attention and MLP on bytes of Python's own library. 60 steps, rates that fall linearly to 0,
-3 seeds, PyTorch's Muon for all matrices of blocks. Only its rate is swept: AdamW has ``ADAMW_LR`` for the rest, near
-the best of one seed at depth 4. Losses are of held-out data. Updates are read at the best rate of depth 4.
+Setting: base depth 4, where the two rules are one network, and width 32. ``mlp``: pre-norm blocks
+of two layers on digits. ``gpt``: pre-norm attention and MLP on bytes of Python's own library. 60
+steps, rates that fall linearly to 0, 3 seeds, PyTorch's Muon for all matrices of blocks. Only its
+rate is swept: AdamW has ``ADAMW_LR`` for the rest, near the best of one seed at depth 4. Losses are
+of held-out data. Updates are read at the best rate of depth 4.
 
-Written down before the main runs, after a pilot of about 50 networks of one seed, for sizes and rates:
+Written down before the main runs, after a pilot of about 50 networks of one seed, for sizes and
+rates:
 
-- A rule keeps its rate where the drift's 95 % interval lies within 0.25 doublings per doubling of depth, the margin of
-  ``nfd.check``. It loses its rate where the interval lies beyond that on one side.
-- Equal tuning: both rules at their own best rates, seed by seed. A rule trains worse where the 95 % interval of its
-  loss minus that of the other lies above 0 at depth 64, on six seeds that chose no rate.
-- The answer for a model is a rule's power where the rule keeps its rate and does not train worse, while the other loses
-  its rate or trains worse; "either" where both keep it and neither trains worse; else "undecided".
+- A rule keeps its rate where the drift's 95 % interval lies within 0.25 doublings per doubling of
+  depth, the margin of ``nfd.check``. It loses its rate where the interval lies beyond that on one
+  side.
+- Equal tuning: both rules at their own best rates, seed by seed. A rule trains worse where the 95 %
+  interval of its loss minus that of the other lies above 0 at depth 64, on six seeds that chose no
+  rate.
+- The answer for a model is a rule's power where the rule keeps its rate and does not train worse,
+  while the other loses its rate or trains worse; "either" where both keep it and neither trains
+  worse; else "undecided".
 - The question has an answer where both models have the same one.
 
-Inner updates, what inner layers do to the function, and regrets are told beside it and decide nothing.
+Inner updates, what inner layers do to the function, and regrets are told beside it and decide
+nothing.
 
-This left the GPT undecided: the drift under 1/L was -0.07 [-0.29, 0.15]. So the rates ``BETWEEN`` were ``added`` to it,
-at all depths and under both rules, with the same criteria.
+This left the GPT undecided: the drift under 1/L was -0.07 [-0.29, 0.15]. So the rates ``BETWEEN``
+were ``added`` to it, at all depths and under both rules, with the same criteria.
 
 Run: ``python -m studies.muon_depth`` writes ``studies/muon_depth.json``; after a stop it goes on.
 """
@@ -103,7 +111,9 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(BYTES, width)
         self.places = nn.Embedding(LENGTH, width)
-        self.blocks = nn.Sequential(*(nn.Sequential(Attention(width), TwoLayers(width)) for _ in range(depth)))
+        self.blocks = nn.Sequential(
+            *(nn.Sequential(Attention(width), TwoLayers(width)) for _ in range(depth))
+        )
         self.norm = nn.RMSNorm(width)
         self.head = nn.Linear(width, BYTES, bias=False)
 
@@ -121,7 +131,12 @@ def task(name: str) -> nfd.Task:
     else:
         batches = [(rows[:, :-1], rows[:, 1:]) for rows in windows(STEPS, 4)]
         last = (test[:, :-1], test[:, 1:])
-    return nfd.Task(batches, eval_batches=[last], schedule=lambda step, steps: 1 - step / steps, adamw_lr=ADAMW_LR)
+    return nfd.Task(
+        batches,
+        eval_batches=[last],
+        schedule=lambda step, steps: 1 - step / steps,
+        adamw_lr=ADAMW_LR,
+    )
 
 
 def worse(answer: nfd.Transfer, size: tuple[int, int]) -> Interval:
@@ -135,7 +150,10 @@ def power_of_depth(answer: nfd.Transfer) -> str:
     behind = {"complete-p": apart.high < 0, "depth-mup": apart.low > 0}
     drifts = {rule: answer.drift(rule, "depth") for rule in POWERS}
     keeps = {rule: drift.low > -MARGIN and drift.high < MARGIN for rule, drift in drifts.items()}
-    fails = {rule: drift.low > MARGIN or drift.high < -MARGIN or behind[rule] for rule, drift in drifts.items()}
+    fails = {
+        rule: drift.low > MARGIN or drift.high < -MARGIN or behind[rule]
+        for rule, drift in drifts.items()
+    }
     for rule, other in (("complete-p", "depth-mup"), ("depth-mup", "complete-p")):
         if keeps[rule] and not behind[rule] and fails[other]:
             return POWERS[rule]
@@ -144,30 +162,58 @@ def power_of_depth(answer: nfd.Transfer) -> str:
 
 def finer(family: nfd.Family, given: nfd.Task, sweep: nfd.Sweep) -> nfd.Transfer:
     """The answer of all rates that are stored and those between, at every depth."""
-    new = [(rule, L, seed, lr) for rule in POWERS for L in DEPTHS for seed in range(SEEDS) for lr in BETWEEN]
+    new = [
+        (rule, L, seed, lr)
+        for rule in POWERS
+        for L in DEPTHS
+        for seed in range(SEEDS)
+        for lr in BETWEEN
+    ]
     sweep.run([nfd.Trial(family.under(rule), given, WIDTH, *place) for rule, *place in new])
-    runs = [run for run in sweep.store.records() if not run.config["observe"] and run.config["seed"] < SEEDS]
+    runs = [
+        run
+        for run in sweep.store.records()
+        if not run.config["observe"] and run.config["seed"] < SEEDS
+    ]
     columns = ("rule", "width", "depth", "seed", "lr")
-    rows = [{key: run.config[key] for key in columns} | {"loss": run.metrics["test_loss"]} for run in runs]
+    rows = [
+        {key: run.config[key] for key in columns} | {"loss": run.metrics["test_loss"]}
+        for run in runs
+    ]
     return nfd.fit_transfer(rows, guess=math.log(BYTES))
 
 
 def measured(name: str) -> dict[str, Any]:
     """Train, and return what the page tells of one model."""
-    family = nfd.Family({"mlp": MLP, "gpt": GPT}[name], (WIDTH, DEPTHS[0]), "complete-p", "muon", name=name)
+    family = nfd.Family(
+        {"mlp": MLP, "gpt": GPT}[name], (WIDTH, DEPTHS[0]), "complete-p", "muon", name=name
+    )
     given = task(name)
     with nfd.Sweep(f"build/muon-depth/{name}") as sweep:
-        answer = nfd.transfer(family, given, [WIDTH], DEPTHS, RATES[name], rules=[*POWERS], seeds=SEEDS, sweep=sweep)
+        answer = nfd.transfer(
+            family, given, [WIDTH], DEPTHS, RATES[name], rules=[*POWERS], seeds=SEEDS, sweep=sweep
+        )
         lr = float(f"{answer.best('complete-p', WIDTH, DEPTHS[0]).value:.3g}")
         print(answer, power_of_depth(answer), sep="\n", flush=True)
         numbers: dict[str, Any] = {"answer": power_of_depth(answer), "lr": lr, "rules": {}}
         for rule in POWERS:
-            looked = nfd.check(family.under(rule), given, [WIDTH], DEPTHS, lr, seeds=SEEDS, at=[10, STEPS], sweep=sweep)
+            looked = nfd.check(
+                family.under(rule),
+                given,
+                [WIDTH],
+                DEPTHS,
+                lr,
+                seeds=SEEDS,
+                at=[10, STEPS],
+                sweep=sweep,
+            )
             inner = [row for row in looked.table if "inner" in row["meter"]]
             numbers["rules"][rule] = {"transfer": answer.of(rule).table, "check": inner}
         if name == "gpt":
             fine = finer(family, given, sweep)
-            numbers["added"] = {"answer": power_of_depth(fine)} | {rule: fine.of(rule).table for rule in POWERS}
+            numbers["added"] = {"answer": power_of_depth(fine)} | {
+                rule: fine.of(rule).table for rule in POWERS
+            }
     numbers["1/sqrt(L) over 1/L"] = {L: worse(answer, (WIDTH, L)).limits for L in DEPTHS}
     return numbers
 

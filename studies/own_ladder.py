@@ -1,18 +1,22 @@
-"""Our own ladder: a GPT on bytes, forecast in loss and rate, then trained 16 times as large and 16 times as long.
+"""Our own ladder: a GPT on bytes, forecast in loss and rate, then trained 16 times as large and 16
+times as long.
 
     python -m studies.own_ladder
 
-trains the small runs into own_ladder.csv beside it, writes what the laws say of the large ones into own_ladder.json,
-and only then trains these, at the advised rate and at rates around it. Stop it at any time: cells of the CSV are not
-trained again, and forecasts that are written are not remade. It takes about two hours on one core. Stored are also the
-first target at the best rate of the largest small network, and the second at a quarter of the advised one.
+trains the small runs into own_ladder.csv beside it, writes what the laws say of the large ones into
+own_ladder.json, and only then trains these, at the advised rate and at rates around it. Stop it at
+any time: cells of the CSV are not trained again, and forecasts that are written are not remade. It
+takes about two hours on one core. Stored are also the first target at the best rate of the largest
+small network, and the second at a quarter of the advised one.
 
-The stored forecasts are those of the laws as they stood before the targets were trained: 12 of 12 intervals of the loss
-held, all of them refused as too wide. A later law without calibrated wide priors held 9; with them it holds 12 again.
+The stored forecasts are those of the laws as they stood before the targets were trained: 12 of 12
+intervals of the loss held, all of them refused as too wide. A later law without calibrated wide
+priors held 9; with them it holds 12 again.
 
-The bytes are those of Python's own library, of which every sixteenth file is held out; the JSON names the version of
-Python. Four widths, three depths, three lengths and three batches are a fractional design of 66 of 108 cells: every
-shape of at most 68,000 parameters at every length and two batches, four shapes at the third, largest and always worst.
+The bytes are those of Python's own library, of which every sixteenth file is held out; the JSON
+names the version of Python. Four widths, three depths, three lengths and three batches are a
+fractional design of 66 of 108 cells: every shape of at most 68,000 parameters at every length and
+two batches, four shapes at the third, largest and always worst.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ PLACE = COLUMNS[1:6]
 # Parameters stand for both.
 SHAPE = {"width": None, "depth": None}
 OF_ALL_BATCHES = ((16, 2), (32, 2), (48, 2), (24, 4))
-# The runs that the laws named when they refused: widths, log2 of the tokens and of the lowest of three rates.
+# The runs that the laws named when they refused: widths, log2 of the tokens and of the lowest of
+# three rates.
 ASKED = ((88, 17, -9), (16, 20, -7), (16, 21, -7), (24, 20, -7), (24, 21, -7), (32, 20, -8))
 
 
@@ -78,7 +83,9 @@ def train(cells: Iterable[Cell]) -> None:
     """Train what the CSV lacks, and add it there."""
     for cell in cells:
         about = [getattr(cell, name) for name in COLUMNS[:6]]
-        if {(*about, rate) for rate in cell.rates} <= {tuple(row[name] for name in COLUMNS[:7]) for row in rows()}:
+        if {(*about, rate) for rate in cell.rates} <= {
+            tuple(row[name] for name in COLUMNS[:7]) for row in rows()
+        }:
             continue
         began = time.perf_counter()
         new = not RUNS.exists()
@@ -88,7 +95,8 @@ def train(cells: Iterable[Cell]) -> None:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerows([COLUMNS] * new)
             writer.writerows(
-                [*about, rate, round(loss, 5), seconds] for rate, loss in zip(cell.rates, losses, strict=True)
+                [*about, rate, round(loss, 5), seconds]
+                for rate, loss in zip(cell.rates, losses, strict=True)
             )
         print(about, losses, f"{seconds} s each", flush=True)
 
@@ -99,17 +107,26 @@ def rows() -> list[Row]:
         return []
     with RUNS.open(newline="", encoding="utf-8") as file:
         stored = list(csv.DictReader(file))
-    return [{name: text if name == "part" else float(text) for name, text in row.items()} for row in stored]
+    return [
+        {name: text if name == "part" else float(text) for name, text in row.items()}
+        for row in stored
+    ]
 
 
 def forecast(measured: Sequence[Row]) -> Row:
-    """Loss and rate of the targets, from the small runs alone: by the laws with their priors, and by the usual fit."""
+    """Loss and rate of the targets, from the small runs alone: by the laws with their priors, and
+    by the usual fit.
+    """
     whole = [row for row in measured if row["part"] == "ladder"]
     deep = [row for row in whole if row["depth"] == 2]
     asked = [row for row in measured if row["part"] == "asked for"]
     laws = {
         name: fitted(runs)
-        for name, runs in (("all shapes", whole), ("depth 2", deep), ("depth 2, and what it asked for", deep + asked))
+        for name, runs in (
+            ("all shapes", whole),
+            ("depth 2", deep),
+            ("depth 2, and what it asked for", deep + asked),
+        )
     }
     rates = nfd.fit_rate_law(whole, columns=SHAPE)
     forecasts = list[Row]()
@@ -118,15 +135,29 @@ def forecast(measured: Sequence[Row]) -> Row:
         losses = dict[str, Row]()
         for runs, law in laws.items():
             usual = float(law.additive.loss(np.array([[*size.values()]]))[0])
-            losses[runs] = law.at(**size).limits | {"refused": law.refused(**size), "additive": usual}
+            losses[runs] = law.at(**size).limits | {
+                "refused": law.refused(**size),
+                "additive": usual,
+            }
         rate = rates.at(**size, batch=cell.batch)
-        forecasts.append({"target": name, "width": cell.width, "depth": cell.depth, **size, "batch": cell.batch})
-        forecasts[-1] |= {"losses": losses, "rate": rate.rate.limits, "advised": float(f"{rate.advised:.3g}")}
+        forecasts.append(
+            {"target": name, "width": cell.width, "depth": cell.depth, **size, "batch": cell.batch}
+        )
+        forecasts[-1] |= {
+            "losses": losses,
+            "rate": rate.rate.limits,
+            "advised": float(f"{rate.advised:.3g}"),
+        }
         forecasts[-1] |= {"excess": rate.excess.limits}
     return {
         "python": platform.python_version(),
         "laws": {
-            name: {"formula": law.formula, "residual": law.residual, "said": law.sentences, "notes": law.notes}
+            name: {
+                "formula": law.formula,
+                "residual": law.residual,
+                "said": law.sentences,
+                "notes": law.notes,
+            }
             for name, law in laws.items()
         },
         "exponents": {name: exponent.limits for name, exponent in rates.exponents.items()},
@@ -143,7 +174,9 @@ def fitted(runs: Sequence[Row]) -> LadderLaw:
 
 
 def targets() -> dict[str, Cell]:
-    """Runs 16 times as large, as long, and both, as the largest and longest of the ladder; their rates are advised."""
+    """Runs 16 times as large, as long, and both, as the largest and longest of the ladder; their
+    rates are advised.
+    """
     asked = {
         "16 times as large": (208, 1),
         "16 times as long": (48, 16),
@@ -151,7 +184,8 @@ def targets() -> dict[str, Cell]:
         "16 times as large and as long": (208, 16),
     }
     return {
-        name: Cell(width, 2, longer * LENGTHS[-1], BATCHES[0], (), "target") for name, (width, longer) in asked.items()
+        name: Cell(width, 2, longer * LENGTHS[-1], BATCHES[0], (), "target")
+        for name, (width, longer) in asked.items()
     }
 
 
@@ -159,21 +193,34 @@ def compare(answer: Row, measured: Sequence[Row]) -> Row:
     """The forecasts with what was measured: the best run, and what the advised rate lost to it."""
     for row in answer["forecasts"]:
         place = ["target", *(row[name] for name in PLACE)]
-        runs = sorted([run["lr"], run["loss"]] for run in measured if [run[name] for name in COLUMNS[:6]] == place)
+        runs = sorted(
+            [run["lr"], run["loss"]]
+            for run in measured
+            if [run[name] for name in COLUMNS[:6]] == place
+        )
         if runs:
             rate, best = min(runs, key=lambda run: run[1])
             row |= {"runs": runs, "measured": best, "measured rate": rate}
             row |= {"measured excess": dict(runs)[row["advised"]] / best - 1}
             for limits in row["losses"].values():
-                limits |= {"error": limits["value"] / best - 1, "inside": limits["low"] <= best <= limits["high"]}
+                limits |= {
+                    "error": limits["value"] / best - 1,
+                    "inside": limits["low"] <= best <= limits["high"],
+                }
             # The ladder as designed.
             row |= {name: row["losses"]["all shapes"][name] for name in ("error", "inside")}
     return answer
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--until", choices=("ladder", "forecast"), help="stop after the small runs, or the forecasts")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--until",
+        choices=("ladder", "forecast"),
+        help="stop after the small runs, or the forecasts",
+    )
     last = parser.parse_args().until
     torch.set_num_threads(1)
     train(ladder())

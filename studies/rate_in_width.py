@@ -1,36 +1,44 @@
 """How fast the best learning rate converges in width: |lr*(n) - lr*(inf)| ~ n^-p.
 
-Question: Hayou 2025 (arXiv 2511.01734) proves O(n^-1/2) for linear networks after one step of gradient descent under
-muP, and sees less beyond n = 1,024. Two things can be meant, which may have two powers: the best rate of the mean loss
-over initialisations, and the distance of one network's best rate from it. Both are measured in log2 of the rate.
+Question: Hayou 2025 (arXiv 2511.01734) proves O(n^-1/2) for linear networks after one step of
+gradient descent under muP, and sees less beyond n = 1,024. Two things can be meant, which may have
+two powers: the best rate of the mean loss over initialisations, and the distance of one network's
+best rate from it. Both are measured in log2 of the rate.
 
-Setting: digits, tanh, depth 4, half the mean squared error to targets of 3 for the class and 0 elsewhere; batches of 8
-that differ from step to step, the same for all networks; the loss after t = 1, 10 and 40 steps on 128 held-out digits.
-SGD trains ``nfd.resnets`` at a fixed rate. Muon trains the blocks of the same network as a module, with a rate that
-falls linearly to zero; the ends have AdamW's 0.003. ``linear`` is the paper's case: a linear network without skip
-connections, one step of gradient descent on 32 digits, judged on these. Weights are dense up to 1,024 (Muon: up to
-256) and structured beyond. Every network is trained at five rates; a cubic in log2 of the rate, least squares, has its
-minimum at the best rate: that of the mean loss over seeds, which is what a user tunes, and that of each network.
+Setting: digits, tanh, depth 4, half the mean squared error to targets of 3 for the class and 0
+elsewhere; batches of 8 that differ from step to step, the same for all networks; the loss after t =
+1, 10 and 40 steps on 128 held-out digits. SGD trains ``nfd.resnets`` at a fixed rate. Muon trains
+the blocks of the same network as a module, with a rate that falls linearly to zero; the ends have
+AdamW's 0.003. ``linear`` is the paper's case: a linear network without skip connections, one step
+of gradient descent on 32 digits, judged on these. Weights are dense up to 1,024 (Muon: up to 256)
+and structured beyond. Every network is trained at five rates; a cubic in log2 of the rate, least
+squares, has its minimum at the best rate: that of the mean loss over seeds, which is what a user
+tunes, and that of each network.
 
-Written down before the main runs; a pilot chose task, rates, widths and seeds. Two earlier tasks were left because
-their losses have several minima over the rate: cross-entropy with relu, and Muon at a fixed rate. For each case:
+Written down before the main runs; a pilot chose task, rates, widths and seeds. Two earlier tasks
+were left because their losses have several minima over the rate: cross-entropy with relu, and Muon
+at a fixed rate. For each case:
 
-- *Mean*: least squares of ``log2 lr*(n) = log2 lr*(inf) + c n^-p``, weighted by the errors of the widths. "Faster than
-  the bound" where the 95 % interval of p lies above 1/2; "as the bound" where it holds 1/2 and not 1; "slower" below
-  1/2; "undecided" where it holds both. The expectation is p = 1, as the bias of losses is of order 1/n.
-- *One network*: the exponent of the standard deviation over seeds of their best rates. The same words. The expectation
-  is 1/2. "It changes at 1,024" where the exponents of widths up to 1,024 and from 1,024 on differ by an interval
-  without zero, "it does not" where that interval lies within +-0.25; otherwise "undecided".
-- *Cost*: what the best rate of one network of width n loses in the widest networks, in percent of the progress there
-  (from outputs of zero to the best rate), mean over seeds. A proxy is wide enough where that is below 1 %.
+- *Mean*: least squares of ``log2 lr*(n) = log2 lr*(inf) + c n^-p``, weighted by the errors of the
+  widths. "Faster than the bound" where the 95 % interval of p lies above 1/2; "as the bound" where
+  it holds 1/2 and not 1; "slower" below 1/2; "undecided" where it holds both. The expectation is p
+  = 1, as the bias of losses is of order 1/n.
+- *One network*: the exponent of the standard deviation over seeds of their best rates. The same
+  words. The expectation is 1/2. "It changes at 1,024" where the exponents of widths up to 1,024 and
+  from 1,024 on differ by an interval without zero, "it does not" where that interval lies within
+  +-0.25; otherwise "undecided".
+- *Cost*: what the best rate of one network of width n loses in the widest networks, in percent of
+  the progress there (from outputs of zero to the best rate), mean over seeds. A proxy is wide
+  enough where that is below 1 %.
 
-Intervals are jackknives over seeds (``nfd.core.estimates``). A network whose minimum lies outside of its rates counts
-as at their end; a loss above 1, or none, counts as 1. A width where more than 5 % of the seeds lie at an end counts for
-the mean and the cost alone.
+Intervals are jackknives over seeds (``nfd.core.estimates``). A network whose minimum lies outside
+of its rates counts as at their end; a loss above 1, or none, counts as 1. A width where more than 5
+% of the seeds lie at an end counts for the mean and the cost alone.
 
-Added when ``sgd-1`` and ``sgd-10`` were seen: no p is given where the best one is an end of ``LIMITS``; and "every
-network alike", the slope of the logarithms of distances of single networks from the mean of their width. A standard
-deviation of three networks, of the same weight as one of 300, has a logarithm that is too small.
+Added when ``sgd-1`` and ``sgd-10`` were seen: no p is given where the best one is an end of
+``LIMITS``; and "every network alike", the slope of the logarithms of distances of single networks
+from the mean of their width. A standard deviation of three networks, of the same weight as one of
+300, has a logarithm that is too small.
 
 Run: ``python -m studies.rate_in_width [CASE ...]`` writes ``rate_in_width.json``.
 """
@@ -71,19 +79,49 @@ _FINE = torch.linspace(-2, 2, 4001, dtype=torch.float64)
 # by name the middle rate, the step in doublings, the number of steps, and seeds by width
 CASES: dict[str, tuple[float, float, int, dict[int, int]]] = {
     "linear-1": (
-        4.5, 1 / 2, 1, {32: 400, 64: 400, 128: 300, 256: 160, 512: 80, 1024: 40, 4096: 24, 16384: 8, 65536: 4},
+        4.5,
+        1 / 2,
+        1,
+        {32: 400, 64: 400, 128: 300, 256: 160, 512: 80, 1024: 40, 4096: 24, 16384: 8, 65536: 4},
     ),
-    "sgd-1": (5.5, 1 / 2, 1, {32: 400, 64: 400, 128: 300, 256: 160, 512: 80, 1024: 40, 4096: 24, 16384: 12, 65536: 6}),
-    "sgd-10": (4.2, 1 / 4, 10, {32: 300, 64: 300, 128: 200, 256: 100, 512: 60, 1024: 30, 4096: 12, 16384: 6, 65536: 3}),
-    "sgd-40": (2.8, 1 / 4, 40, {32: 200, 64: 200, 128: 100, 256: 60, 512: 32, 1024: 16, 4096: 6, 16384: 3}),
-    "muon-1": (0.45, 1 / 2, 1, {32: 300, 64: 300, 128: 200, 256: 100, 512: 60, 1024: 30, 4096: 16, 16384: 8, 65536: 4}),
-    "muon-10": (0.25, 1 / 2, 10, {32: 150, 64: 150, 128: 80, 256: 40, 512: 32, 1024: 16, 4096: 6, 16384: 3}),
+    "sgd-1": (
+        5.5,
+        1 / 2,
+        1,
+        {32: 400, 64: 400, 128: 300, 256: 160, 512: 80, 1024: 40, 4096: 24, 16384: 12, 65536: 6},
+    ),
+    "sgd-10": (
+        4.2,
+        1 / 4,
+        10,
+        {32: 300, 64: 300, 128: 200, 256: 100, 512: 60, 1024: 30, 4096: 12, 16384: 6, 65536: 3},
+    ),
+    "sgd-40": (
+        2.8,
+        1 / 4,
+        40,
+        {32: 200, 64: 200, 128: 100, 256: 60, 512: 32, 1024: 16, 4096: 6, 16384: 3},
+    ),
+    "muon-1": (
+        0.45,
+        1 / 2,
+        1,
+        {32: 300, 64: 300, 128: 200, 256: 100, 512: 60, 1024: 30, 4096: 16, 16384: 8, 65536: 4},
+    ),
+    "muon-10": (
+        0.25,
+        1 / 2,
+        10,
+        {32: 150, 64: 150, 128: 80, 256: 40, 512: 32, 1024: 16, 4096: 6, 16384: 3},
+    ),
     "muon-40": (0.25, 1 / 2, 40, {32: 100, 64: 100, 128: 48, 256: 20, 512: 10, 1024: 6, 4096: 3}),
-}  # fmt: skip
+}
 
 
 class Residual(nn.Module):
-    """The residual network of depth-muP as a module, with entries of the sizes of ``nfd.ResNet``."""
+    """The residual network of depth-muP as a module, with entries of the sizes of
+    ``nfd.ResNet``.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -117,7 +155,9 @@ def setup(name: str) -> tuple[nfd.Family, nfd.Task]:
         family = networks(nfd.MLP, 64, 10, rule="mup", activation="identity")
         batches = [test := batch(data.inputs[:32], data.labels[:32])]
     if name.startswith("muon"):
-        family = nfd.Family(Residual, (64, DEPTH), "depth-mup", "muon", sample=batches[0][0], name="residual")
+        family = nfd.Family(
+            Residual, (64, DEPTH), "depth-mup", "muon", sample=batches[0][0], name="residual"
+        )
         settings = {"schedule": lambda step, steps: 1 - step / steps, "adamw_lr": 0.003}
     return family, nfd.Task(batches, "mse", eval_batches=[test], **settings)
 
@@ -131,7 +171,11 @@ def swept(name: str, sweep: nfd.Sweep) -> dict[int, Tensor]:
     losses_of = dict[int, Tensor]()
     for n, count in seeds.items():
         kind: Any = "dense" if n <= dense else "structured"
-        trials = [nfd.Trial(family, task, n, DEPTH, s, lr, weights=kind) for s in range(count) for lr in rates]
+        trials = [
+            nfd.Trial(family, task, n, DEPTH, s, lr, weights=kind)
+            for s in range(count)
+            for lr in rates
+        ]
         losses = [record.metrics["test_loss"] for record in sweep.run(trials, f"{name}, width {n}")]
         losses_of[n] = torch.tensor(losses, dtype=torch.float64).clamp_max(WORST).view(count, -1)
     return losses_of
@@ -144,7 +188,9 @@ def curve(losses: Tensor, places: Tensor) -> Tensor:
 
 
 def best(losses: Tensor) -> Tensor:
-    """Where the cubic is lowest, in steps of the grid, at most its end: the vertex of the parabola at a fine grid."""
+    """Where the cubic is lowest, in steps of the grid, at most its end: the vertex of the parabola
+    at a fine grid.
+    """
     curves = curve(losses, _FINE)
     k = curves.argmin(-1).clamp(1, len(_FINE) - 2)[..., None]
     low, mid, high = (curves.gather(-1, k + d)[..., 0] for d in (-1, 0, 1))
@@ -156,12 +202,20 @@ def power(widths: Tensor, places: Tensor, errors: Tensor) -> Tensor:
     """p of ``places = limit + c widths^-p``, weighted least squares."""
 
     def misfit(log_p: float) -> float:
-        design = torch.stack([torch.ones_like(widths), (widths / widths[0]) ** -math.exp(log_p)], 1) / errors[:, None]
-        residuals = design @ torch.linalg.lstsq(design, (places / errors)[:, None]).solution[:, 0] - places / errors
+        design = (
+            torch.stack([torch.ones_like(widths), (widths / widths[0]) ** -math.exp(log_p)], 1)
+            / errors[:, None]
+        )
+        residuals = (
+            design @ torch.linalg.lstsq(design, (places / errors)[:, None]).solution[:, 0]
+            - places / errors
+        )
         return float(residuals.square().sum())
 
     ends = [math.log(limit) for limit in LIMITS]
-    return torch.tensor(math.exp(minimize_scalar(misfit, bounds=ends, method="bounded").x), dtype=torch.float64)
+    return torch.tensor(
+        math.exp(minimize_scalar(misfit, bounds=ends, method="bounded").x), dtype=torch.float64
+    )
 
 
 def word(p: Interval) -> str:
@@ -182,9 +236,20 @@ def judge(losses: dict[int, Tensor], step: float) -> dict[str, Any]:
     for n, x in losses.items():
         cost = interval(lambda rates: cost_of(rates / step), best_rates[n])
         tuned = cost_of(best(x.mean(0))[None])
-        row = {"width": n, "seeds": len(x), "log2 rate": means[n].limits, "sd": float(best_rates[n].std())}
-        rows.append(row | {"lost": lost[n], "cost": cost.limits, "cost of the mean's": float(tuned)})
-    return {"mean": of_mean(losses, means, step), "widths": rows, "one network": of_networks(resolved)}
+        row = {
+            "width": n,
+            "seeds": len(x),
+            "log2 rate": means[n].limits,
+            "sd": float(best_rates[n].std()),
+        }
+        rows.append(
+            row | {"lost": lost[n], "cost": cost.limits, "cost of the mean's": float(tuned)}
+        )
+    return {
+        "mean": of_mean(losses, means, step),
+        "widths": rows,
+        "one network": of_networks(resolved),
+    }
 
 
 def of_mean(losses: dict[int, Tensor], means: dict[int, Interval], step: float) -> dict[str, Any]:
@@ -211,7 +276,8 @@ def of_networks(best_rates: dict[int, Tensor]) -> dict[str, Any]:
     def slopes(*places: Tensor) -> Tensor:
         spread = {n: x.std() for n, x in zip(widths, places, strict=True)}
         whole, below, above = (
-            -log_slope(part, torch.stack([spread[n] for n in part])) for part in (widths, narrow, wide)
+            -log_slope(part, torch.stack([spread[n] for n in part]))
+            for part in (widths, narrow, wide)
         )
         return torch.stack([whole, below, above, above - below])
 
@@ -235,7 +301,9 @@ def change_of(turn: Interval) -> str:
 
 
 def every_network_alike(best_rates: dict[int, Tensor]) -> Interval:
-    """The power of the distances of single networks from the mean of their width, every network alike."""
+    """The power of the distances of single networks from the mean of their width, every network
+    alike.
+    """
     distances = list[Tensor]()
     log_widths = list[Tensor]()
     for n, x in best_rates.items():
@@ -258,7 +326,9 @@ def cost_in_widest(widest: Tensor, places: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """Train what is missing of the cases that are named, or of all, and write what was found beside the others."""
+    """Train what is missing of the cases that are named, or of all, and write what was found beside
+    the others.
+    """
     path = Path(__file__).parent / "rate_in_width.json"
     for name in sys.argv[1:] or CASES:
         with nfd.Sweep(f"build/rate_in_width/{name}") as sweep:

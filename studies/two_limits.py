@@ -1,4 +1,5 @@
-"""Which limit is whose? Definition 1, Eq. 5 and the two kinds of feedback compared at several depths, as a page.
+"""Which limit is whose? Definition 1, Eq. 5 and the two kinds of feedback compared at several
+depths, as a page.
 
     python -m studies.two_limits
 
@@ -36,7 +37,9 @@ NETWORKS = 24
 PARTICLES = 8192
 
 
-def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), samples: int = 12) -> None:
+def main(
+    page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), samples: int = 12
+) -> None:
     """Measure and fill the page; ``scale`` multiplies widths and numbers of networks."""
     data = digits()
     x = data.inputs[:samples]
@@ -58,9 +61,16 @@ def main(page: Path, scale: float = 1.0, depths: Sequence[int] = (2, 8, 32), sam
     fill_page(page, tables)
 
 
-def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width: int, count: int) -> str:
+def agreement(
+    x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width: int, count: int
+) -> str:
     """Differences at every depth, and the size of the outputs."""
-    names = ("Definition 1 - independent", "Eq. 5 - Definition 1", "Definition 1 - standard", "shared - standard")
+    names = (
+        "Definition 1 - independent",
+        "Eq. 5 - Definition 1",
+        "Definition 1 - standard",
+        "shared - standard",
+    )
     rows = list[str]()
     paired = list[Tensor]()
     for L in depths:
@@ -90,10 +100,13 @@ def agreement(x: Tensor, y: Tensor, depths: Sequence[int], particles: int, width
 Pair = tuple[Tensor, Tensor]
 
 
-def difference(first: Tensor | Pair, second: Tensor | Pair | None = None) -> tuple[float, float, float]:
+def difference(
+    first: Tensor | Pair, second: Tensor | Pair | None = None
+) -> tuple[float, float, float]:
     """Size of a difference beyond noise, the noise, and the difference in standard errors.
 
-    Of two groups of networks, of two extrapolations ``2 f - f'`` of independent groups, or of paired differences.
+    Of two groups of networks, of two extrapolations ``2 f - f'`` of independent groups, or of
+    paired differences.
     """
     terms = weighted(first, 1.0) + ([] if second is None else weighted(second, -1.0))
     mean = sum((c * group.mean(0) for c, group in terms), torch.zeros(()))
@@ -105,7 +118,9 @@ def difference(first: Tensor | Pair, second: Tensor | Pair | None = None) -> tup
 
 def weighted(group: Tensor | Pair, sign: float) -> list[tuple[float, Tensor]]:
     """Terms of a sum."""
-    return [(sign, group)] if isinstance(group, Tensor) else [(2 * sign, group[0]), (-sign, group[1])]
+    return (
+        [(sign, group)] if isinstance(group, Tensor) else [(2 * sign, group[0]), (-sign, group[1])]
+    )
 
 
 def initialisation(x: Tensor, n: int, count: int) -> str:
@@ -115,11 +130,15 @@ def initialisation(x: Tensor, n: int, count: int) -> str:
     widths = [max(4, n // 4), max(8, n // 2), n, 2 * n]
     rows: dict[str, list[str]] = {}
     for name in ("relu", "tanh"):
-        h, g = zip(*(errors_in_depth(x, name, n, seed, depths) for seed in range(count)), strict=True)
+        h, g = zip(
+            *(errors_in_depth(x, name, n, seed, depths) for seed in range(count)), strict=True
+        )
         for what, squares in (("`h_L`", torch.stack(h)), ("`g_0`", torch.stack(g))):
             power = interval(lambda r: log_slope(depths, r.mean(0)), squares)
             rows.setdefault(f"{what}, depths {', '.join(map(str, depths))}", []).append(str(power))
-        squares = torch.stack([errors_in_width(x, name, L, seed, widths) for seed in range(4 * count)])
+        squares = torch.stack(
+            [errors_in_width(x, name, L, seed, widths) for seed in range(4 * count)]
+        )
         for k, what in enumerate(("`h_L.h_L / n`", "`g_0.g_0 / n`")):
             power = interval(lambda r: log_slope(widths, r.mean(0)), squares[:, k])
             rows.setdefault(f"{what}, widths {', '.join(map(str, widths))}", []).append(str(power))
@@ -132,8 +151,12 @@ def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def errors_in_width(x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int]) -> Tensor:
-    """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the same depth."""
+def errors_in_width(
+    x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int]
+) -> Tensor:
+    """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the
+    same depth.
+    """
     C, P = moments(x, name, L)
     errors = []
     for n in widths:
@@ -141,7 +164,9 @@ def errors_in_width(x: Tensor, name: Activation, L: int, seed: int, widths: Sequ
         streams = flows(net, x.double())
         h = streams.h[-1]
         g = streams.delta[0]
-        errors.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
+        errors.append(
+            torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()])
+        )
     return torch.stack(errors, 1)
 
 
@@ -166,11 +191,18 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
     rows: dict[str, list[str]] = {}
     for feedback in FEEDBACKS:
         limit = networks(x, y, depth, width, count, feedback, "deferred", seed=2)
-        runs = torch.stack([networks(x, y, depth, n, count, feedback, "dense", seed=3) for n in widths], 1)
-        wide = [networks(x, y, L, width, count, feedback, "deferred", seed=2, coupled=True) for L in depths]
+        runs = torch.stack(
+            [networks(x, y, depth, n, count, feedback, "dense", seed=3) for n in widths], 1
+        )
+        wide = [
+            networks(x, y, L, width, count, feedback, "deferred", seed=2, coupled=True)
+            for L in depths
+        ]
         apart = torch.stack([w - (2 * wide[-1] - wide[-2]) for w in wide[:-2]], 1)
         by_width = interval(
-            lambda r, m: log_slope(widths, squared_distances(r, m).clamp_min(1e-12).sqrt()), runs, limit
+            lambda r, m: log_slope(widths, squared_distances(r, m).clamp_min(1e-12).sqrt()),
+            runs,
+            limit,
         )
         by_depth = interval(lambda r: log_slope(depths[:-2], systematic(r)), apart)
         rows.setdefault(f"widths {', '.join(map(str, widths))}", []).append(str(by_width))
@@ -179,7 +211,9 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
 
 
 def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> str:
-    """Mean outputs extrapolated to infinity by width first, by depth first, and jointly, compared."""
+    """Mean outputs extrapolated to infinity by width first, by depth first, and jointly,
+    compared.
+    """
     n = max(8, width // 32)
     L = 8
     lines = ["| feedback | depth first - width first | joint - width first |", "|---|---|---|"]
@@ -198,11 +232,13 @@ def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> str:
         wide = (at(width, 2 * L, count, "deferred", 6), at(width, L, count, "deferred", 7))
         deep = (at(2 * n, 8 * L, many, "dense", 8), at(n, 8 * L, many, "dense", 9))
         both = (at(4 * n, 4 * L, many, "dense", 10), at(2 * n, 2 * L, many, "dense", 11))
-        cells = ["{:.4f} ({:.4f}), {:.1f}".format(*difference(wide, other)) for other in (deep, both)]
+        cells = [
+            "{:.4f} ({:.4f}), {:.1f}".format(*difference(wide, other)) for other in (deep, both)
+        ]
         lines.append(f"| {feedback} | " + " | ".join(cells) + " |")
     sizes = (
-        f"Extrapolated from n = {width}, L = {L} and {2 * L} (width first); L = {8 * L}, n = {n} and {2 * n} "
-        f"(depth first); (n, L) = ({2 * n}, {2 * L}) and ({4 * n}, {4 * L}) (jointly)."
+        f"Extrapolated from n = {width}, L = {L} and {2 * L} (width first); L = {8 * L}, n = {n} "
+        f"and {2 * n} (depth first); (n, L) = ({2 * n}, {2 * L}) and ({4 * n}, {4 * L}) (jointly)."
     )
     return "\n".join([*lines, "", sizes])
 

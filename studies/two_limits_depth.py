@@ -1,25 +1,30 @@
-"""As which power of the depth L does the standard network part from the decoupled one? Tables of docs/two-limits.md.
+"""As which power of the depth L does the standard network part from the decoupled one? Tables of
+docs/two-limits.md.
 
-Later versions of the paper say that the coupling of both passes adds up to nothing as L grows, so that both networks
-differ by O(1/L) at most. We derive a difference of order one. Which is it?
+Later versions of the paper say that the coupling of both passes adds up to nothing as L grows, so
+that both networks differ by O(1/L) at most. We derive a difference of order one. Which is it?
 
-Setting: ``nfd.ResNet`` with ``feedback="shared"`` and ``"independent"``, both from the same weights, learn digits one
-at a time by SGD, +1 for even and -1 for odd ones. The rate is 1 / (6 C_T): one decoupled step goes a third of the way
-to the target of an input of ``|x|^2 = d``. Looked at are outputs on 64 other digits after 1, 5 and 40 steps: the RMS
-over them of the mean over seeds of (standard - decoupled), noise subtracted, and its power of L by least squares in
-logarithms, its interval by the jackknife over seeds. The main case, relu at T = 1, has depths 4 to 512 and width 256;
-five activations at T = .5, 1 and 2, and cross-entropy of ten classes, have depths 4, 16, 64, 256 and width 128.
+Setting: ``nfd.ResNet`` with ``feedback="shared"`` and ``"independent"``, both from the same
+weights, learn digits one at a time by SGD, +1 for even and -1 for odd ones. The rate is 1 / (6
+C_T): one decoupled step goes a third of the way to the target of an input of ``|x|^2 = d``. Looked
+at are outputs on 64 other digits after 1, 5 and 40 steps: the RMS over them of the mean over seeds
+of (standard - decoupled), noise subtracted, and its power of L by least squares in logarithms, its
+interval by the jackknife over seeds. The main case, relu at T = 1, has depths 4 to 512 and width
+256; five activations at T = .5, 1 and 2, and cross-entropy of ten classes, have depths 4, 16, 64,
+256 and width 128.
 
-Written down before the main runs, after a pilot of eight seeds at depths 4, 16, 64 (relu at T = 1, the identity at
-T = 2) that found sizes and times, and powers of -0.08 to +0.30. The paper's power is -1 or below, ours 0; small depths
-add a positive part, as ``1 / (1 + T/(2L))`` grows. Of a power with its 95 % interval is said
+Written down before the main runs, after a pilot of eight seeds at depths 4, 16, 64 (relu at T = 1,
+the identity at T = 2) that found sizes and times, and powers of -0.08 to +0.30. The paper's power
+is -1 or below, ours 0; small depths add a positive part, as ``1 / (1 + T/(2L))`` grows. Of a power
+with its 95 % interval is said
 
 - "vanishes", as the paper has it, where the interval lies below -1/2;
 - "stays", as we have it, where it lies above -1/2; else "undecided".
 
-The first small step has a closed form at infinite width; its power stands beside. Coupling per layer (relu, T = 1): the
-initial ``W_l`` multiplies the change of ``phi(h_(l-1))`` by one step that lowers f. The part of the product along
-``g_l`` is, over the rate, tau s D by us and tau^2 s m by Appendix F.
+The first small step has a closed form at infinite width; its power stands beside. Coupling per
+layer (relu, T = 1): the initial ``W_l`` multiplies the change of ``phi(h_(l-1))`` by one step that
+lowers f. The part of the product along ``g_l`` is, over the rate, tau s D by us and tau^2 s m by
+Appendix F.
 
 Run: ``python -m studies.two_limits_depth`` takes half an hour on one core, resumes, writes
 ``studies/two_limits_depth.json`` and fills the page.
@@ -68,18 +73,33 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.activation}, {self.horizon:g}" + (", cross-entropy" if self.outputs > 1 else "")
+        return f"{self.activation}, {self.horizon:g}" + (
+            ", cross-entropy" if self.outputs > 1 else ""
+        )
 
     @property
     def eta_c(self) -> float:
-        return 1 / (3 * float(self.kernel(torch.ones(1, 4, dtype=torch.float64), "independent-feedback")))
+        return 1 / (
+            3 * float(self.kernel(torch.ones(1, 4, dtype=torch.float64), "independent-feedback"))
+        )
 
     def kernel(self, x: Tensor, kind: Any, depth: float = math.inf) -> Tensor:
         """What a small step moves at infinite width."""
-        return cast("Tensor", kernel(x, kind=kind, activation=self.activation, horizon=self.horizon, depth=depth))
+        return cast(
+            "Tensor",
+            kernel(x, kind=kind, activation=self.activation, horizon=self.horizon, depth=depth),
+        )
 
     def network(self, L: int, **settings: Any) -> ResNet:
-        return ResNet(64, self.outputs, self.width, L, horizon=self.horizon, activation=self.activation, **settings)
+        return ResNet(
+            64,
+            self.outputs,
+            self.width,
+            L,
+            horizon=self.horizon,
+            activation=self.activation,
+            **settings,
+        )
 
     def loss(self, f: Tensor, label: Tensor) -> Tensor:
         if self.outputs > 1:
@@ -95,13 +115,18 @@ GRID = (*(Case(name, T) for name in _NAMES for T in (0.5, 1.0, 2.0)), Case(outpu
 def exact(case: Case) -> Tensor:
     """The RMS [depths] of the difference after one small step at infinite width."""
     x = digits().inputs.double()[[0, *range(LOOKS[-1], LOOKS[-1] + PROBES)]]
-    gaps = (case.kernel(x, "ntk", L) - case.kernel(x, "independent-feedback", L) for L in case.depths)
+    gaps = (
+        case.kernel(x, "ntk", L) - case.kernel(x, "independent-feedback", L) for L in case.depths
+    )
     return case.eta_c * torch.stack([gap[0, 1:].square().mean().sqrt() for gap in gaps])
 
 
 def apart(case: Case, seed: int) -> Tensor:
     """Standard minus decoupled [depths, looks, probes * outputs]."""
-    kinds = ([changes(case, case.network(L, feedback=kind, seed=seed)) for L in case.depths] for kind in FEEDBACKS)
+    kinds = (
+        [changes(case, case.network(L, feedback=kind, seed=seed)) for L in case.depths]
+        for kind in FEEDBACKS
+    )
     return torch.sub(*map(torch.stack, kinds))
 
 
@@ -127,7 +152,9 @@ def changes(case: Case, net: ResNet) -> Tensor:
 
 
 def coupling(case: Case, L: int, seed: int) -> Tensor:
-    """The mean over layers of what the initial matrices answer along g, over the rate, after one step on one digit."""
+    """The mean over layers of what the initial matrices answer along g, over the rate, after one
+    step on one digit.
+    """
     x = digits().inputs[:1].float()
     rate = 0.01
     net = case.network(L, seed=seed)
@@ -140,7 +167,9 @@ def coupling(case: Case, L: int, seed: int) -> Tensor:
     SGD(net.param_groups(rate)).step()
     with torch.no_grad():
         moved = torch.relu(net.streams(x).h[:, 0]) - torch.relu(h)
-        parts = [-(g[k + 1] @ (W @ moved[k])) / g[k + 1].square().sum() for k, W in enumerate(start)]
+        parts = [
+            -(g[k + 1] @ (W @ moved[k])) / g[k + 1].square().sum() for k, W in enumerate(start)
+        ]
     return math.sqrt(case.horizon / L / case.width) / rate * torch.stack(parts).mean().double()
 
 
@@ -159,7 +188,9 @@ def counted(L: int) -> tuple[float, float]:
 
 
 def size_and_power(depths: Sequence[int], differences: Tensor) -> dict[str, Any]:
-    """The sizes of differences [R, depths, ...], noise subtracted, their power of L, and what is said of it."""
+    """The sizes of differences [R, depths, ...], noise subtracted, their power of L, and what is
+    said of it.
+    """
     power = interval(lambda r: log_slope(depths, systematic(r)), differences)
     word = "undecided"
     if power.high < -0.5:
@@ -168,7 +199,12 @@ def size_and_power(depths: Sequence[int], differences: Tensor) -> dict[str, Any]
         word = "stays"
     shown = f"{power.value:+.2f}±{power.high - power.value:.2f}"
     sizes = [size.limits for size in intervals(systematic, differences)]
-    return {"sizes": [size["value"] for size in sizes], "bars": sizes, "power": shown, "said": word} | power.limits
+    return {
+        "sizes": [size["value"] for size in sizes],
+        "bars": sizes,
+        "power": shown,
+        "said": word,
+    } | power.limits
 
 
 def formula(depths: Sequence[int], sizes: Tensor) -> dict[str, Any]:
@@ -189,7 +225,9 @@ def stored(name: str, case: Case, measured: Callable[[int], Tensor]) -> Tensor:
 def case_numbers(case: Case) -> dict[str, Any]:
     """The powers of a case by the number of steps, and that of the closed form."""
     differences = stored("apart", case, partial(apart, case))
-    after = {f"step {k}": size_and_power(case.depths, differences[:, :, i]) for i, k in enumerate(LOOKS)}
+    after = {
+        f"step {k}": size_and_power(case.depths, differences[:, :, i]) for i, k in enumerate(LOOKS)
+    }
     return {"formula, step 1": formula(case.depths, exact(case))} | after
 
 
@@ -203,9 +241,10 @@ def tables(numbers: dict[str, Any]) -> dict[str, str]:
         words.update(case[look]["said"] for look in looks if look in case)
     measured = ", ".join(main[look]["power"] for look in looks if look in main)
     answer = (
-        f"ReLU, $T = 1$: after 1, 5 and 40 steps the power is {measured}; the paper's is -1 or below, ours 0. Of all "
-        f"{words.total()}, {words['stays']} have their interval above -1/2, {words['vanishes']} below. What one "
-        f"layer answers has the power {main['one layer']['power']}, all layers together {main['all layers']['power']}."
+        f"ReLU, $T = 1$: after 1, 5 and 40 steps the power is {measured}; the paper's is -1 or "
+        f"below, ours 0. Of all {words.total()}, {words['stays']} have their interval above -1/2, "
+        f"{words['vanishes']} below. What one layer answers has the power "
+        f"{main['one layer']['power']}, all layers together {main['all layers']['power']}."
     )
     return {"answer": answer, "depth": by_depth(main), "powers": by_case(cases)}
 
@@ -236,7 +275,9 @@ def main() -> None:
     """Measure, and write what was found."""
     depths = MAIN.depths
     L = torch.tensor(MAIN.depths)
-    layer = stored("layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in depths]))[:, :, None]
+    layer = stored(
+        "layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in depths])
+    )[:, :, None]
     ours, theirs = torch.tensor([counted(L) for L in depths], dtype=torch.float64).T
     main = case_numbers(MAIN) | {
         "one layer": size_and_power(depths, layer),

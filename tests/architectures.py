@@ -13,7 +13,8 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, qk_norm: bool = False) -> None:
         super().__init__()
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
         self.q_norm, self.k_norm = (nn.LayerNorm(8) if qk_norm else nn.Identity() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,13 +44,18 @@ class VitBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn, self.mlp = Attention(width, qk_norm=True), mlp(width)
-        self.ls1, self.ls2 = LayerScale(width, 0.5), LayerScale(width, 0.5)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
+        self.attn = Attention(width, qk_norm=True)
+        self.mlp = mlp(width)
+        self.ls1 = LayerScale(width, 0.5)
+        self.ls2 = LayerScale(width, 0.5)
 
 
 class VisionTransformer(nn.Module):
-    """A ViT with a class token, learned positions, QK-norm and LayerScale, whose skips stand in its own forward."""
+    """A ViT with a class token, learned positions, QK-norm and LayerScale, whose skips stand in its
+    own forward.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -57,7 +63,8 @@ class VisionTransformer(nn.Module):
         self.cls = nn.Parameter(0.02 * torch.randn(1, 1, width))
         self.pos = nn.Parameter(0.02 * torch.randn(1, 5, width))
         self.blocks = nn.ModuleList(VitBlock(width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patch(images).flatten(2).transpose(1, 2)
@@ -69,7 +76,9 @@ class VisionTransformer(nn.Module):
 
 
 class Listed(nn.Module):
-    """Layers as lists of a norm, a branch and a residual, attention and MLP in turn, as in x-transformers."""
+    """Layers as lists of a norm, a branch and a residual, attention and MLP in turn, as in
+    x-transformers.
+    """
 
     class Residual(nn.Module):
         def forward(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -80,9 +89,11 @@ class Listed(nn.Module):
         self.tokens = nn.Embedding(CLASSES, width)
         branches = [part for _ in range(depth) for part in (Attention(width), mlp(width))]
         self.layers = nn.ModuleList(
-            nn.ModuleList([nn.ModuleList([nn.LayerNorm(width), None]), branch, self.Residual()]) for branch in branches
+            nn.ModuleList([nn.ModuleList([nn.LayerNorm(width), None]), branch, self.Residual()])
+            for branch in branches
         )
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.tokens(ids)
@@ -96,7 +107,9 @@ class ParallelBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.attn, self.mlp = nn.LayerNorm(width), Attention(width), mlp(width)
+        self.norm = nn.LayerNorm(width)
+        self.attn = Attention(width)
+        self.mlp = mlp(width)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x)
@@ -104,7 +117,9 @@ class ParallelBlock(nn.Module):
 
 
 class Experts(nn.Module):
-    """A router and two of four experts a token, in stacked matrices, the narrow side of fixed size."""
+    """A router and two of four experts a token, in stacked matrices, the narrow side of fixed
+    size.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -126,7 +141,8 @@ class SandwichBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.mlp, self.norm = mlp(width), nn.RMSNorm(width)
+        self.mlp = mlp(width)
+        self.norm = nn.RMSNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.norm(self.mlp(x))
@@ -137,7 +153,8 @@ class ExpertsBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.experts = nn.LayerNorm(width), Experts(width)
+        self.norm = nn.LayerNorm(width)
+        self.experts = Experts(width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.experts(self.norm(x))
@@ -148,11 +165,9 @@ class RecurrentBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.gru, self.proj = (
-            nn.LayerNorm(width),
-            nn.GRU(width, width, batch_first=True),
-            nn.Linear(width, width),
-        )
+        self.norm = nn.LayerNorm(width)
+        self.gru = nn.GRU(width, width, batch_first=True)
+        self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.proj(self.gru(self.norm(x))[0])
@@ -163,13 +178,17 @@ class StateSpaceBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.into, self.out = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.into = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
         self.log_decay = nn.Parameter(torch.arange(1.0, 5.0).log().repeat(width, 1))
         self.read = nn.Parameter(torch.ones(width, 4) / 2)
 
     def forward(self, x: Tensor) -> Tensor:
         y, gate = self.into(self.norm(x)).chunk(2, -1)
-        keep, state, answers = torch.exp(-torch.exp(self.log_decay)), 0.0, []
+        keep = torch.exp(-torch.exp(self.log_decay))
+        state = 0.0
+        answers = []
         for t in range(y.shape[1]):
             state = keep * state + y[:, t, :, None]
             answers.append((state * self.read).sum(-1))
@@ -183,7 +202,8 @@ class Tokens(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(CLASSES, width)
         self.blocks = nn.Sequential(*[block(width) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
 
@@ -196,7 +216,8 @@ class PreactivationBlock(nn.Module):
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.BatchNorm2d(before), nn.BatchNorm2d(width)
+        self.norm1 = nn.BatchNorm2d(before)
+        self.norm2 = nn.BatchNorm2d(width)
         self.conv1 = nn.Conv2d(before, width, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.shortcut = nn.Conv2d(before, width, 1, stride, bias=False) if before != width else None
@@ -215,10 +236,16 @@ class PreactivationResNet(nn.Module):
         self.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
         sizes = [(width, width, 1), (width, 2 * width, 2)]
         self.stages = nn.ModuleList(
-            nn.Sequential(*[PreactivationBlock(a if k == 0 else b, b, s if k == 0 else 1) for k in range(depth)])
+            nn.Sequential(
+                *[
+                    PreactivationBlock(a if k == 0 else b, b, s if k == 0 else 1)
+                    for k in range(depth)
+                ]
+            )
             for a, b, s in sizes
         )
-        self.norm, self.head = nn.BatchNorm2d(2 * width), nn.Linear(2 * width, CLASSES)
+        self.norm = nn.BatchNorm2d(2 * width)
+        self.head = nn.Linear(2 * width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images)

@@ -13,18 +13,26 @@ import torch
 
 torch.set_num_threads(1)  # threads that wait for each other on busy cores burn them
 
-_PLACES = (Path(__file__).parents[2] / "shared" / "data", Path(os.environ.get("NFD_DATA", "/nowhere")))
+_PLACES = (
+    Path(__file__).parents[2] / "shared" / "data",
+    Path(os.environ.get("NFD_DATA", "/nowhere")),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests first, side by side: one process makes what they share, and none starts one at the end."""
+    """Long tests first, side by side: one process makes what they share, and none starts one at the
+    end.
+    """
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end: collections of garbage need not go through them each time."""
+    """Thousands of tests stay to the end: collections of garbage need not go through them each
+    time.
+    """
     gc.freeze()
-    os.environ.pop("COLUMNS", None)  # which readline, that pytest loads, hands to processes: they would break lines
+    # which readline, that pytest loads, hands to processes: they would break lines
+    os.environ.pop("COLUMNS", None)
     os.unsetenv("COLUMNS")
 
 
@@ -52,7 +60,8 @@ def cifar_files() -> Path:
 
 @pytest.fixture(scope="session")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every figure of the paper at its smallest, made by the command: pages, panels, result.json and the runs.
+    """Every figure of the paper at its smallest, made by the command: pages, panels, result.json
+    and the runs.
 
     Made by the first process of pytest that needs them; every process has a copy of its own.
     """
@@ -62,7 +71,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     own = tmp_path_factory.mktemp("figures")
     place = own.parent.parent if "PYTEST_XDIST_WORKER" in os.environ else own.parent
-    made, done = place / "made-figures", place / "made-figures.done"
+    made = place / "made-figures"
+    done = place / "made-figures.done"
     with (place / "made-figures.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():

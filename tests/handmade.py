@@ -27,7 +27,9 @@ Ended = Callable[[RunConfig], int | None]  # the step at which a run diverges
 
 @dataclass(frozen=True)
 class Case:
-    """What a claim is judged by, and what is true of it; each of ``said`` is found in the reading or what was tried."""
+    """What a claim is judged by, and what is true of it; each of ``said`` is found in the reading
+    or what was tried.
+    """
 
     claim: str
     made: Callable[[], Any]
@@ -59,29 +61,48 @@ def never(config: RunConfig) -> None:
 
 
 def made(answer: Callable[[RunConfig], Answer], ended: Ended = never, **axes: Any) -> Runs:
-    """Runs whose metrics and curves are what ``answer`` says; those that ``ended`` diverged at a step."""
+    """Runs whose metrics and curves are what ``answer`` says; those that ``ended`` diverged at a
+    step.
+    """
     found = []
     for k, config in enumerate(grid(**{"seed": SEEDS, **axes})):
         metrics, curves = answer(config)
         curves = {name: np.array(values, dtype=np.float64) for name, values in curves.items()}
         if config.every:
             curves["tested_after"] = np.array(looks(config), dtype=np.float64)
-        metrics = {"first_loss": 2.3, "highest_loss": 2.4, "train_loss": 1.0, "test_loss": 1.1, **metrics}
+        metrics = {
+            "first_loss": 2.3,
+            "highest_loss": 2.4,
+            "train_loss": 1.0,
+            "test_loss": 1.1,
+            **metrics,
+        }
         at = ended(config)
         if at is not None:
-            metrics |= {"train_loss": math.inf, "test_loss": math.inf, "highest_loss": math.inf, "test_accuracy": 0.0}
+            metrics |= {
+                "train_loss": math.inf,
+                "test_loss": math.inf,
+                "highest_loss": math.inf,
+                "test_accuracy": 0.0,
+            }
             curves = {name: _cut(name, values, config, at) for name, values in curves.items()}
         status = "done" if at is None else "diverged"
         found.append(Record(f"run {k}", status, asdict(config), metrics, curves))
     return Runs(found)
 
 
-def _cut(name: str, values: np.ndarray[Any, Any], config: RunConfig, at: int) -> np.ndarray[Any, Any]:
+def _cut(
+    name: str, values: np.ndarray[Any, Any], config: RunConfig, at: int
+) -> np.ndarray[Any, Any]:
     if name in ("tested_after", "measured_after"):
         return values
     if name == "loss":
         return np.where(np.arange(len(values)) >= at, np.nan, values)
-    after = np.array(looks(config))[-len(values) :] if config.every else np.full(len(values), config.steps)
+    after = (
+        np.array(looks(config))[-len(values) :]
+        if config.every
+        else np.full(len(values), config.steps)
+    )
     if len(after) < len(values):  # several numbers at every look but the first
         after = np.repeat(after[1:], len(values) // (len(after) - 1))
     return np.where(after > at, np.nan, values)
@@ -91,7 +112,11 @@ def falling(config: RunConfig, level: float = 1.0) -> dict[str, Any]:
     """A training loss that is 2 and then ``level``, and test losses 0.5 above it."""
     loss = [2.0 if step < config.steps / 2 else level for step in range(config.steps)]
     seen = [(loss[min(step, config.steps - 1)] + 0.5) for step in looks(config)]
-    return {"loss": loss, "test_loss": seen, "test_accuracy": [0.1 + 0.01 * k for k in range(len(seen))]}
+    return {
+        "loss": loss,
+        "test_loss": seen,
+        "test_accuracy": [0.1 + 0.01 * k for k in range(len(seen))],
+    }
 
 
 def figure_1(ended: Ended = never) -> dict[str, Runs]:
@@ -101,7 +126,9 @@ def figure_1(ended: Ended = never) -> dict[str, Runs]:
 
     def training(config: RunConfig) -> Answer:
         worse = 0.2 if config.order == "post" else 0.0
-        return {"train_loss": 1.0 + worse + noise(config), "test_loss": 1.1 + 2 * worse}, falling(config, 1.0 + worse)
+        return {"train_loss": 1.0 + worse + noise(config), "test_loss": 1.1 + 2 * worse}, falling(
+            config, 1.0 + worse
+        )
 
     both = {"order": ["pre", "post"], "eta_c": 0.01}
     return {
@@ -113,7 +140,9 @@ def figure_1(ended: Ended = never) -> dict[str, Runs]:
 def figure_2(ended: Ended) -> dict[str, Runs]:
     def answer(config: RunConfig) -> Answer:
         loss = 1.0 + 0.1 * (math.log2(config.horizon) - 3) ** 2 + noise(config)  # lowest at T = 8
-        return {"train_loss": loss, "test_loss": loss + 0.1 * math.log2(config.horizon)}, falling(config, loss)
+        return {"train_loss": loss, "test_loss": loss + 0.1 * math.log2(config.horizon)}, falling(
+            config, loss
+        )
 
     return {
         "horizon": made(answer, ended, horizon=HORIZONS, depth=5, steps=10, every=2),
@@ -132,17 +161,25 @@ def normal(*key: int) -> np.ndarray[Any, Any]:
 def outputs(config: RunConfig) -> Answer:
     """1 + 1/L, and a deviation of square 1/n."""
     own = normal(config.seed, config.width, config.depth) / math.sqrt(config.width)
-    return {}, {"loss": [2.3], "start": 0 * own, "outputs": np.full(COUNT, 1.0 + 1 / config.depth) + own}
+    return {}, {
+        "loss": [2.3],
+        "start": 0 * own,
+        "outputs": np.full(COUNT, 1.0 + 1 / config.depth) + own,
+    }
 
 
 @cache
 def figure_3(ended: Ended = never) -> dict[str, Runs]:
-    """Errors with mean squares 1/n and 1/L: in depth as of increments of a path, each independent of the last."""
+    """Errors with mean squares 1/n and 1/L: in depth as of increments of a path, each independent
+    of the last.
+    """
 
     def start(config: RunConfig) -> Answer:
         size = {"relu": 1.0, "tanh": 0.5}[config.activation]
         further = [L for L in (4, 8, 16, 32) if config.depth > L]
-        path = sum((normal(config.seed, L) * math.sqrt(size / (2 * L)) for L in further), np.zeros(COUNT))
+        path = sum(
+            (normal(config.seed, L) * math.sqrt(size / (2 * L)) for L in further), np.zeros(COUNT)
+        )
         metrics = {"h_particles": size / config.width, "g_particles": 3 * size / config.width}
         return metrics, {"loss": [2.3], "h_end": path, "g_start": 2 * path}
 
@@ -152,8 +189,10 @@ def figure_3(ended: Ended = never) -> dict[str, Runs]:
         "width": made(start, **before, width=[16, 32, 64], depth=32),
         "depth": made(start, **before, width=64, depth=[4, 8, 16, 32, 64]),
         "real": made(outputs, ended, **shared, width=[16, 64, 256], depth=[4, 8]),
-        "limit": made(outputs, **shared, width=1_000_000, depth=[4, 8, 16, 32], seed=[100, 101, 102]),
-    }  # fmt: skip
+        "limit": made(
+            outputs, **shared, width=1_000_000, depth=[4, 8, 16, 32], seed=[100, 101, 102]
+        ),
+    }
 
 
 def figure_4(gap: Callable[[int], float] = lambda L: 0.02, ended: Ended = never) -> dict[str, Runs]:
@@ -163,15 +202,23 @@ def figure_4(gap: Callable[[int], float] = lambda L: 0.02, ended: Ended = never)
         return {"test_loss": level + 0.5}, falling(config, level)
 
     shared = {"feedback": ["shared", "independent"], "depth": [2, 4, 8], "steps": 12, "every": 3}
-    return {name: made(answer, ended, **shared, **form) for name, form in figure4.ARCHITECTURES.items()}
+    return {
+        name: made(answer, ended, **shared, **form) for name, form in figure4.ARCHITECTURES.items()
+    }
 
 
-def figure_5(ended: Ended = never, best: Callable[[RunConfig], float] = lambda c: 0.5) -> dict[str, Runs]:
-    """Inner updates fall as L^-1/2 under uniform rates; Eq. 8 gives them sqrt(L) more; rates are best at ``best``."""
+def figure_5(
+    ended: Ended = never, best: Callable[[RunConfig], float] = lambda c: 0.5
+) -> dict[str, Runs]:
+    """Inner updates fall as L^-1/2 under uniform rates; Eq. 8 gives them sqrt(L) more; rates are
+    best at ``best``.
+    """
 
     def collapse(config: RunConfig) -> Answer:
         boost = 0.5 if config.rule == "depth-mup-inner" else 0.0
-        inner = {name: p + (boost if name != "stream_update" else 0.0) for name, p in METERS.items()}
+        inner = {
+            name: p + (boost if name != "stream_update" else 0.0) for name, p in METERS.items()
+        }
         sizes = {name: [9.0, config.depth**p * (1 + noise(config))] for name, p in inner.items()}
         return {}, {"loss": [2.3] * config.steps, "measured_after": [2, 4], **sizes}
 
@@ -182,12 +229,18 @@ def figure_5(ended: Ended = never, best: Callable[[RunConfig], float] = lambda c
     def deep(config: RunConfig) -> Answer:
         loss = 1.0 - 0.1 * (config.rule == "depth-mup-inner") - 0.2 * config.eta_c + noise(config)
         accuracy = 0.7 if config.rule == "depth-mup-inner" else 0.5
-        return {"train_loss": loss, "test_loss": loss, "test_accuracy": accuracy}, falling(config, loss)
+        return {"train_loss": loss, "test_loss": loss, "test_accuracy": accuracy}, falling(
+            config, loss
+        )
 
     both = {"block": "two-layer", "rule": list(figure5.RULES)}
     return {
-        "collapse": made(collapse, ended, **both, depth=[4, 16, 64], steps=4, every=2, meter="updates"),
-        "transfer": made(transfer, ended, **both, depth=[3, 6], width=[16, 32], eta_c=RATES, steps=4),
+        "collapse": made(
+            collapse, ended, **both, depth=[4, 16, 64], steps=4, every=2, meter="updates"
+        ),
+        "transfer": made(
+            transfer, ended, **both, depth=[3, 6], width=[16, 32], eta_c=RATES, steps=4
+        ),
         "deep": made(deep, ended, **both, depth=6, eta_c=[0.1, 0.4], steps=8, every=2),
     }
 
@@ -197,11 +250,23 @@ def figure_6(ended: Ended = never, sign: float = 1.0) -> dict[str, Runs]:
 
     def answer(config: RunConfig) -> Answer:
         moments = looks(config)[1:]
-        sizes = [k * config.width / step * (1 + noise(config)) for step in moments for k in (1, 2, 3)]
-        curves = {"sigma": [sign * s for s in sizes], "theta": [10 * s for s in sizes], "measured_after": moments}
+        sizes = [
+            k * config.width / step * (1 + noise(config)) for step in moments for k in (1, 2, 3)
+        ]
+        curves = {
+            "sigma": [sign * s for s in sizes],
+            "theta": [10 * s for s in sizes],
+            "measured_after": moments,
+        }
         at = ended(config)
         if at is not None:
-            curves = {n: v if n == "measured_after" else [math.nan] * len(v) for n, v in curves.items()}
+            curves = {
+                n: v if n == "measured_after" else [math.nan] * len(v) for n, v in curves.items()
+            }
         return {}, curves
 
-    return {"online": made(answer, meter="spectra", batch=1, depth=3, width=[8, 16, 32], steps=12, every=4)}
+    return {
+        "online": made(
+            answer, meter="spectra", batch=1, depth=3, width=[8, 16, 32], steps=12, every=4
+        )
+    }

@@ -14,7 +14,8 @@ class Block(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.n1 = nn.LayerNorm(width)
+        self.n2 = nn.LayerNorm(width)
         self.a = nn.Linear(width, 3 * width)
         self.b = nn.Linear(width, width, bias=False)
         self.c = nn.Linear(width, 4 * width)
@@ -54,7 +55,8 @@ class UpDown(nn.Module):
 
     def __init__(self, width: int, bias: bool = True) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, 2 * width, bias=bias), nn.Linear(2 * width, width, bias=bias)
+        self.up = nn.Linear(width, 2 * width, bias=bias)
+        self.down = nn.Linear(2 * width, width, bias=bias)
 
     def forward(self, h: Tensor) -> Tensor:
         return h + self.down(torch.relu(self.up(h)))
@@ -85,12 +87,16 @@ class Language(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
+        self.tokens = nn.Embedding(11, width)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 11)
         self.blocks = nn.Sequential(*[UpDown(width) for _ in range(depth)])
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
         logits = self.head(self.norm(self.blocks(self.tokens(input_ids))))
-        return logits if labels is None else {"loss": shifted_loss(logits, labels), "logits": logits}
+        return (
+            logits if labels is None else {"loss": shifted_loss(logits, labels), "logits": logits}
+        )
 
 
 def shifted_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -102,7 +108,9 @@ IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0)
 SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any, watch: Any = None) -> list[float]:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Any, watch: Any = None
+) -> list[float]:
     """Losses of a training by a loop as users write it, one per batch."""
     losses = []
     for x, y in batches:
@@ -144,8 +152,12 @@ class ConvNet(nn.Module):
 
 
 def encoder(width: int, depth: int) -> nn.Module:
-    """Pre-norm encoder of PyTorch with heads of 8 features, without dropout, from features to features."""
-    layer = nn.TransformerEncoderLayer(width, width // 8, 2 * width, norm_first=True, batch_first=True, dropout=0.0)
+    """Pre-norm encoder of PyTorch with heads of 8 features, without dropout, from features to
+    features.
+    """
+    layer = nn.TransformerEncoderLayer(
+        width, width // 8, 2 * width, norm_first=True, batch_first=True, dropout=0.0
+    )
     return nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
 
 
@@ -153,9 +165,16 @@ def gemma2(width: int, depth: int) -> Any:
     """Gemma 2 of Hugging Face with heads of 8 features, one of them for keys and values."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Gemma2Config(
-        hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8, num_key_value_heads=1, head_dim=8,
-        intermediate_size=2 * width, vocab_size=32, pad_token_id=0, attn_implementation="eager",
-    )  # fmt: skip
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=width // 8,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=2 * width,
+        vocab_size=32,
+        pad_token_id=0,
+        attn_implementation="eager",
+    )
     return transformers.Gemma2ForCausalLM(config)
 
 
@@ -164,7 +183,16 @@ def gpt2(width: int, depth: int) -> Any:
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     config = transformers.GPT2Config(
-        n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, vocab_size=16, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM",
-    )  # fmt: skip
+        n_embd=width,
+        n_layer=depth,
+        n_head=width // 8,
+        n_positions=8,
+        vocab_size=16,
+        bos_token_id=0,
+        eos_token_id=0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        loss_type="ForCausalLM",
+    )
     return transformers.GPT2LMHeadModel(config)

@@ -12,7 +12,9 @@ from torch import Tensor
 class Each(torch.optim.Optimizer):
     """Steps every parameter by a rule of its own gradient; weight decay is decoupled."""
 
-    def __init__(self, params: Any, lr: float = 1e-3, weight_decay: float = 0.0, **more: Any) -> None:
+    def __init__(
+        self, params: Any, lr: float = 1e-3, weight_decay: float = 0.0, **more: Any
+    ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
 
     def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
@@ -37,7 +39,9 @@ def mean(state: dict[str, Any], name: str, value: Tensor, past: float) -> Tensor
 class Lion(Each):
     """Chen et al. 2023."""
 
-    def __init__(self, params: Any, lr: float = 1e-4, betas: Any = (0.9, 0.99), weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Any, lr: float = 1e-4, betas: Any = (0.9, 0.99), weight_decay: float = 0.0
+    ) -> None:
         super().__init__(params, lr, weight_decay, betas=betas)
 
     def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
@@ -85,7 +89,9 @@ def polar(M: Tensor) -> Tensor:
 class Polar(Each):
     """Muon with exact polar factors; ``shape`` is a factor of (rows, columns)."""
 
-    def __init__(self, params: Any, lr: float = 0.02, weight_decay: float = 0.0, **more: Any) -> None:
+    def __init__(
+        self, params: Any, lr: float = 0.02, weight_decay: float = 0.0, **more: Any
+    ) -> None:
         super().__init__(params, lr, weight_decay, **{"momentum": 0.95, **more})
 
     @staticmethod
@@ -99,7 +105,9 @@ class Polar(Each):
 
 
 class KellerJordan(Polar):
-    """As of the repository KellerJordan/Muon with AdamW for other tensors: groups say which, and hold no more."""
+    """As of the repository KellerJordan/Muon with AdamW for other tensors: groups say which, and
+    hold no more.
+    """
 
     def __init__(self, param_groups: Any) -> None:
         for group in param_groups:
@@ -117,7 +125,9 @@ class Moonlight(Polar):
 
     shape = staticmethod(lambda rows, columns: 0.2 * max(rows, columns) ** 0.5)
 
-    def __init__(self, lr: float = 1e-3, wd: float = 0.1, muon_params: Any = None, adamw_params: Any = None) -> None:
+    def __init__(
+        self, lr: float = 1e-3, wd: float = 0.1, muon_params: Any = None, adamw_params: Any = None
+    ) -> None:
         params = [*muon_params, *(adamw_params or [])]
         super().__init__(params, lr, wd)
         for p in muon_params:
@@ -135,7 +145,9 @@ class Parts(Polar):
 
 
 class Split(Polar):
-    """Orthogonalises thirds of a matrix that is three times as tall as wide, as fused queries, keys and values."""
+    """Orthogonalises thirds of a matrix that is three times as tall as wide, as fused queries, keys
+    and values.
+    """
 
     shape = staticmethod(lambda rows, columns: 1.0)
 
@@ -166,7 +178,9 @@ class Interleaved(Split):
 class ByHead(Polar):
     """Orthogonalises heads of a few rows."""
 
-    def __init__(self, params: Any, lr: float = 1e-3, weight_decay: float = 0.0, head: int = 4) -> None:
+    def __init__(
+        self, params: Any, lr: float = 1e-3, weight_decay: float = 0.0, head: int = 4
+    ) -> None:
         super().__init__(params, lr, weight_decay, head=head)
 
     def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
@@ -175,7 +189,9 @@ class ByHead(Polar):
 
 
 class Shampoo(Each):
-    """Gupta et al. 2018, Anil et al. 2020: roots of both second moments of a matrix; signs of vectors."""
+    """Gupta et al. 2018, Anil et al. 2020: roots of both second moments of a matrix; signs of
+    vectors.
+    """
 
     def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
         if p.dim() < 2:
@@ -191,9 +207,13 @@ class Shampoo(Each):
 
 
 class SOAP(Each):
-    """Vyas et al. 2024: Adam in the eigenbasis of Shampoo; the first step fills the basis. Adam for vectors."""
+    """Vyas et al. 2024: Adam in the eigenbasis of Shampoo; the first step fills the basis. Adam for
+    vectors.
+    """
 
-    def __init__(self, params: Any, lr: float = 3e-3, betas: Any = (0.95, 0.95), eps: float = 1e-8) -> None:
+    def __init__(
+        self, params: Any, lr: float = 3e-3, betas: Any = (0.95, 0.95), eps: float = 1e-8
+    ) -> None:
         super().__init__(params, lr, 0.0, betas=betas, eps=eps)
 
     def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
@@ -204,7 +224,9 @@ class SOAP(Each):
         if p.dim() == 2:
             for side in (0, 1):
                 moment = gradient @ gradient.T if side == 0 else gradient.T @ gradient
-                state[f"basis.{side}"] = torch.linalg.eigh(mean(state, f"moment.{side}", moment, past)).eigenvectors
+                state[f"basis.{side}"] = torch.linalg.eigh(
+                    mean(state, f"moment.{side}", moment, past)
+                ).eigenvectors
             bases = [state["basis.0"], state["basis.1"]]
             gradient = bases[0].T @ gradient @ bases[1]
         if state["step"] == 1:
@@ -279,8 +301,10 @@ class Lookahead(torch.optim.Optimizer):
     """Holds another optimizer."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner, self.defaults = inner, inner.defaults
-        self.param_groups, self.state = inner.param_groups, inner.state
+        self.inner = inner
+        self.defaults = inner.defaults
+        self.param_groups = inner.param_groups
+        self.state = inner.state
 
     def step(self, closure: Any = None) -> Any:
         return self.inner.step(closure)

@@ -1,4 +1,6 @@
-"""The proof of the engine: train a deferred network, complete its weights, train the dense network from them."""
+"""The proof of the engine: train a deferred network, complete its weights, train the dense network
+from them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from nfd.wide.layers import FactoredLinear
 Program = Callable[[nn.Module, torch.optim.Optimizer], list[Tensor]]
 
 
-def completed(deferred: Network, start: dict[str, Tensor], build: Callable[[str], Network]) -> Network:
+def completed(
+    deferred: Network, start: dict[str, Tensor], build: Callable[[str], Network]
+) -> Network:
     """The dense twin of a trained deferred network, with the weights that its answers came from."""
     dense = build("dense")
     with torch.no_grad():
@@ -41,7 +45,9 @@ def gap(
     weights: str = "deferred",
     **options: Any,
 ) -> float:
-    """Largest difference between the deferred outputs and those of the dense twin, relative to their scale."""
+    """Largest difference between the deferred outputs and those of the dense twin, relative to
+    their scale.
+    """
     deferred = build(weights)
     start = {"U": deferred.U.detach().clone(), "V": deferred.V.detach().clone()}
     seen = program(deferred, nfd.SGD(deferred.param_groups(eta_c, rule), **options))

@@ -1,4 +1,6 @@
-"""What PyTorch was told to do around a call: every public computation gives the same numbers, bit for bit."""
+"""What PyTorch was told to do around a call: every public computation gives the same numbers, bit
+for bit.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 class Block(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up, self.down = (nn.Linear(width, width, device="cpu", dtype=torch.float32) for _ in range(2))
+        self.up, self.down = (
+            nn.Linear(width, width, device="cpu", dtype=torch.float32) for _ in range(2)
+        )
 
     def forward(self, h: Tensor) -> Tensor:
         return h + self.down(torch.relu(self.up(h)))
@@ -64,7 +68,10 @@ def planned() -> Any:
     net = model(16, 2)
     plan = nfd.plan(net, rule="complete-p", make_model=model, base=(8, 1), sample=ROWS)
     plan.apply_(net, seed=1)
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in plan.param_groups(net, lr=0.1)]
+    groups = [
+        {k: v for k, v in group.items() if k != "params"}
+        for group in plan.param_groups(net, lr=0.1)
+    ]
     return [plan.to_dict(), dict(net.state_dict()), groups]
 
 
@@ -72,12 +79,25 @@ def unstored() -> Any:
     torch.manual_seed(0)
     layer = nfd.DeferredLinear(6, 5)
     net = nfd.ResNet(6, 3, 40, 2, weights="deferred")
-    return [layer.state_dict(), net.state_dict(), layer.complete(), nfd.MLP(6, 3, 9, 2, feedback="static").state_dict()]
+    return [
+        layer.state_dict(),
+        net.state_dict(),
+        layer.complete(),
+        nfd.MLP(6, 3, 9, 2, feedback="static").state_dict(),
+    ]
 
 
 def predicted(weights: Any, width: int = 32) -> nfd.Prediction:
-    settings: dict[str, Any] = {"depth": 2, "width": width, "replicates": 2, "weights": weights, "outputs": True}
-    return nfd.predict(nfd.resnets(6, 3), nfd.Task(BATCHES, eval_batches=BATCHES[:1]), 0.5, **settings)
+    settings: dict[str, Any] = {
+        "depth": 2,
+        "width": width,
+        "replicates": 2,
+        "weights": weights,
+        "outputs": True,
+    }
+    return nfd.predict(
+        nfd.resnets(6, 3), nfd.Task(BATCHES, eval_batches=BATCHES[:1]), 0.5, **settings
+    )
 
 
 def trained(**settings: Any) -> Any:
@@ -99,7 +119,9 @@ COMPUTATIONS: dict[str, Callable[[], Any]] = {
     "solve_nfd": lambda: nfd.solve_nfd(ROWS, ROWS[:, 0], grid=4, particles=64, replicates=2),
     "kernel": lambda: [nfd.kernel(ROWS, depth=3), nfd.kernel(ROWS.numpy(), depth=3)],
     "InfiniteDepthKernel": gaussian,
-    "check": lambda: checked(lambda width, depth: nfd.ResNet(6, 3, width, depth, branch_exponent=0.0)),
+    "check": lambda: checked(
+        lambda width, depth: nfd.ResNet(6, 3, width, depth, branch_exponent=0.0)
+    ),
     "check of anyone's model": lambda: checked(model),
     "plan": planned,
     "networks": unstored,
@@ -115,7 +137,9 @@ def numbers(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.tobytes())
     if is_dataclass(value):
-        return {f.name: numbers(getattr(value, f.name)) for f in fields(value) if f.name != "seconds"}
+        return {
+            f.name: numbers(getattr(value, f.name)) for f in fields(value) if f.name != "seconds"
+        }
     if isinstance(value, Mapping):
         return {key: numbers(v) for key, v in value.items()}
     return [numbers(v) for v in value] if isinstance(value, list | tuple) else repr(value)
@@ -138,7 +162,9 @@ def test_the_surroundings_are_as_they_were_afterwards_whatever_happens() -> None
         assert (torch.ones(1) @ torch.ones(1)).dtype == torch.float32
         return 1 / 0
 
-    modes = (MODES[name]() for name in ("autocast", "double precision", "meta device", "no gradients"))
+    modes = (
+        MODES[name]() for name in ("autocast", "double precision", "meta device", "no gradients")
+    )
     with ExitStack() as entered:
         for mode in modes:
             entered.enter_context(mode)

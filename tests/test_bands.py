@@ -15,27 +15,47 @@ from nfd.watch.bands import Bands, Ladder, LadderRun, Series, WatchRow
 from nfd.watch.causes import Alarm, Alert, Cause
 
 STEPS = (1, 2, 4, 8, 16, 32)
-WIDE, DEEP = 128, 8
-LAYERS = {"change": ("up", "down"), "update": ("up", "down"), "weight": ("up", "down"), "added": ("",)}
+WIDE = 128
+DEEP = 8
+LAYERS = {
+    "change": ("up", "down"),
+    "update": ("up", "down"),
+    "weight": ("up", "down"),
+    "added": ("",),
+}
 LATER = {"weight": 0.0}  # powers of the step; 0.5 for the others
 
 
 def law(meter: str, width: float, depth: float, step: int, place: float) -> float:
-    """What a meter is without noise: a power of the step, with corrections that fall with size, sloped along blocks."""
+    """What a meter is without noise: a power of the step, with corrections that fall with size,
+    sloped along blocks.
+    """
     return step ** LATER.get(meter, 0.5) * (1 + 4 / width + 0.3 / depth) * (1 + 0.3 * place)
 
 
-def network(width: int, depth: int, seed: int, noise: float = 0.04, steps: tuple[int, ...] = STEPS) -> list[WatchRow]:
+def network(
+    width: int, depth: int, seed: int, noise: float = 0.04, steps: tuple[int, ...] = STEPS
+) -> list[WatchRow]:
     """The rows of a network: what it differs by stays, and so does what its layers differ by."""
     g = np.random.default_rng([width, depth, seed])
     own = noise * g.normal()
 
     def rows(meter: str, layer: str | None, block: int | None) -> Iterator[WatchRow]:
         place = 0.0 if block is None else block / max(depth - 1, 1)
-        factor, share = math.exp(own + noise * g.normal()), None if block is None else (block + 1) / depth
+        factor = math.exp(own + noise * g.normal())
+        share = None if block is None else (block + 1) / depth
         for step in steps:
-            value = law(meter, width, depth, step, place) * factor * math.exp(noise / 2 * g.normal())
-            yield WatchRow(step, meter, layer, share, value, layer if block is None else str(layer).split(".", 2)[2])
+            value = (
+                law(meter, width, depth, step, place) * factor * math.exp(noise / 2 * g.normal())
+            )
+            yield WatchRow(
+                step,
+                meter,
+                layer,
+                share,
+                value,
+                layer if block is None else str(layer).split(".", 2)[2],
+            )
 
     found = [*rows("function_update", None, None), *rows("change", "embed", None)]
     for meter, layers in LAYERS.items():
@@ -47,14 +67,21 @@ def network(width: int, depth: int, seed: int, noise: float = 0.04, steps: tuple
 
 def ladder(draw: int = 0, noise: float = 0.04, seeds: int = 3) -> Ladder:
     return Ladder(
-        [LadderRun(n, L, network(n, L, 100 * draw + s, noise)) for n in (32, 64) for L in (2, 4) for s in range(seeds)],
+        [
+            LadderRun(n, L, network(n, L, 100 * draw + s, noise))
+            for n in (32, 64)
+            for L in (2, 4)
+            for s in range(seeds)
+        ],
         (32, 2),
     )
 
 
 def alerts_of(rows: list[WatchRow], bands: Bands) -> list[Alert]:
     alarm = Alarm(bands)
-    return [alert for step in STEPS for alert in alarm.alerts([row for row in rows if row.step == step])]
+    return [
+        alert for step in STEPS for alert in alarm.alerts([row for row in rows if row.step == step])
+    ]
 
 
 @cache
@@ -62,7 +89,7 @@ def bands_of(draw: int = 0, noise: float = 0.04, blocks: int = DEEP) -> Bands:
     return Bands(ladder(draw, noise), WIDE, DEEP, [blocks])
 
 
-# ---- the bands ---------------------------------------------------------------------------------------------------
+# ---- the bands
 
 
 def test_a_law_between_a_power_and_a_limit_lies_within_its_narrow_band() -> None:
@@ -100,12 +127,17 @@ def test_few_of_many_sound_networks_raise_an_alert() -> None:
     raised = 0
     for draw in range(4):
         bands = bands_of(draw)
-        raised += sum(bool(alerts_of(network(WIDE, DEEP, 100 * draw + 50 + s), bands)) for s in range(5))
+        raised += sum(
+            bool(alerts_of(network(WIDE, DEEP, 100 * draw + 50 + s), bands)) for s in range(5)
+        )
     assert raised <= 3  # one is expected of 20, and more than three have a chance of 1.6 %
 
 
 def test_a_ladder_that_cannot_tell_is_refused() -> None:
-    with pytest.raises(InputError, match=r"at least 6 networks that trained to the end; got 4\. Check with more seeds"):
+    with pytest.raises(
+        InputError,
+        match=r"at least 6 networks that trained to the end; got 4\. Check with more seeds",
+    ):
         Bands(ladder(seeds=1), WIDE, DEEP, [DEEP])
     runs = ladder().networks
     with pytest.raises(InputError, match="networks of width 32 alone, and the model has width 128"):
@@ -115,28 +147,42 @@ def test_a_ladder_that_cannot_tell_is_refused() -> None:
         Bands(Ladder(once, (32, 2)), WIDE, DEEP, [DEEP])
 
 
-def test_under_muon_the_largest_singular_value_tells_of_a_layer_and_not_the_rank_of_its_change() -> None:
+def test_under_muon_the_largest_singular_value_shows_a_layer_not_the_rank_of_its_change() -> None:
     """Changes by all entries grow with the rank of gradients, here as no law of size does."""
 
     def rows(network: list[WatchRow], width: float, frozen: str = "") -> list[WatchRow]:
         changes = [row for row in network if row.meter == "change"]
-        spectral = [replace(row, meter="update_to_weight", value=row.value * (row.layer != frozen)) for row in changes]
+        spectral = [
+            replace(row, meter="update_to_weight", value=row.value * (row.layer != frozen))
+            for row in changes
+        ]
         others = [row for row in network if row.meter not in ("change", "weight")]
-        return [*others, *spectral, *(replace(row, value=row.value * (1 + (width > 64))) for row in changes)]
+        return [
+            *others,
+            *spectral,
+            *(replace(row, value=row.value * (1 + (width > 64))) for row in changes),
+        ]
 
     runs = [replace(run, rows=rows(list(run.rows), run.width)) for run in ladder().networks]
-    by = {kind: Bands(Ladder(runs, (32, 2), optimizer=kind), WIDE, DEEP, [DEEP]) for kind in ("muon", "adamw")}
-    large, frozen = network(WIDE, DEEP, 50), "blocks.6.up"
+    by = {
+        kind: Bands(Ladder(runs, (32, 2), optimizer=kind), WIDE, DEEP, [DEEP])
+        for kind in ("muon", "adamw")
+    }
+    large = network(WIDE, DEEP, 50)
+    frozen = "blocks.6.up"
     assert Series("change", "up", 0) not in by["muon"].ladder.curves
     assert Series("change", "embed", None) in by["muon"].ladder.curves  # AdamW's
-    found = {kind: alerts_of([r for r in rows(large, WIDE) if r.layer != "embed"], bands) for kind, bands in by.items()}
+    found = {
+        kind: alerts_of([r for r in rows(large, WIDE) if r.layer != "embed"], bands)
+        for kind, bands in by.items()
+    }
     assert not found["muon"]
     assert found["adamw"]
     (alert,) = alerts_of([r for r in rows(large, WIDE, frozen) if r.layer != "embed"], by["muon"])
     assert (alert.meter, alert.layer, alert.cause) == ("update_to_weight", frozen, Cause.FROZEN)
 
 
-# ---- what left them ----------------------------------------------------------------------------------------------
+# ---- what left them
 
 Fault = Callable[[WatchRow], float]
 
@@ -168,7 +214,9 @@ FAULTS: dict[str, tuple[Fault, Cause, str | None, int]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named_with_its_layer_and_the_look_since_when(name: str) -> None:
     fault, cause, layer, since = FAULTS[name]
-    rows = [replace(row, value=row.value * fault(row)) for row in network(WIDE, DEEP, 7, noise=0.02)]
+    rows = [
+        replace(row, value=row.value * fault(row)) for row in network(WIDE, DEEP, 7, noise=0.02)
+    ]
     found = alerts_of(rows, bands_of(noise=0.02))
     assert [(alert.cause, alert.layer, alert.since) for alert in found] == [(cause, layer, since)]
     (alert,) = found
@@ -180,13 +228,17 @@ def test_a_fault_is_named_with_its_layer_and_the_look_since_when(name: str) -> N
 
 
 def test_what_leaves_its_band_for_one_look_is_no_alert() -> None:
-    spike = [replace(row, value=row.value * (9 if row.step == 8 else 1)) for row in network(WIDE, DEEP, 7)]
+    spike = [
+        replace(row, value=row.value * (9 if row.step == 8 else 1))
+        for row in network(WIDE, DEEP, 7)
+    ]
     assert alerts_of(spike, bands_of()) == []
 
 
 def test_a_pattern_without_a_known_cause_waits_for_one_and_is_told() -> None:
     rows = [
-        replace(row, value=row.value * (4 if row.meter == "function_update" else 1)) for row in network(WIDE, DEEP, 7)
+        replace(row, value=row.value * (4 if row.meter == "function_update" else 1))
+        for row in network(WIDE, DEEP, 7)
     ]
     (alert,) = alerts_of(rows, bands_of())
     assert (alert.cause, alert.meter, alert.layer, alert.since, alert.step) == (
@@ -199,6 +251,9 @@ def test_a_pattern_without_a_known_cause_waits_for_one_and_is_told() -> None:
 
 
 def test_numbers_that_are_not_finite_are_told_at_once() -> None:
-    rows = [replace(row, value=math.nan if row.step >= 16 else row.value) for row in network(WIDE, DEEP, 7)]
+    rows = [
+        replace(row, value=math.nan if row.step >= 16 else row.value)
+        for row in network(WIDE, DEEP, 7)
+    ]
     (alert,) = alerts_of(rows, bands_of())
     assert (alert.cause, alert.step, alert.band) == (Cause.BROKEN, 16, None)

@@ -1,4 +1,6 @@
-"""The opponents of the benchmarks compute the same; a planted slow-down is found, and noise is not."""
+"""The opponents of the benchmarks compute the same; a planted slow-down is found, and noise is
+not.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,22 @@ from nfd.runs.losses import cross_entropy
 from nfd.runs.trial import train
 from studies import beside, embedding_rate, muon_depth, two_limits, two_limits_depth
 
-MACHINE = {"processor": "made up", "cores": 2, "threads": 2, "torch": "2", "date": "2026-01-01T00:00:00+00:00"}
+MACHINE = {
+    "processor": "made up",
+    "cores": 2,
+    "threads": 2,
+    "torch": "2",
+    "date": "2026-01-01T00:00:00+00:00",
+}
 
 
 def result(parts: dict[str, list[dict[str, Any]]], **changed: Any) -> Result:
     return Result(MACHINE | changed, False, parts, dict.fromkeys(parts, 1.0), {})
 
 
-def noisy(value: float, scatter: float, seed: int, rounds: int = 5, *, less_is_better: bool = False) -> Ratio:
+def noisy(
+    value: float, scatter: float, seed: int, rounds: int = 5, *, less_is_better: bool = False
+) -> Ratio:
     stream = torch.Generator().manual_seed(seed)
     logs = math.log(value) + scatter * torch.randn(rounds, generator=stream, dtype=torch.float64)
     return Ratio(tuple(logs.exp().tolist()), less_is_better)
@@ -42,11 +52,14 @@ def noisy(value: float, scatter: float, seed: int, rounds: int = 5, *, less_is_b
 
 def noisy_run(first: int, factor: float = 1.0) -> Result:
     """Forty ratios with 5 % of noise; the one of row 7 is ``factor`` times as good."""
-    rows = [{"row": k, "ratio": noisy(2.0 * (factor if k == 7 else 1.0), 0.05, first + k)} for k in range(40)]
+    rows = [
+        {"row": k, "ratio": noisy(2.0 * (factor if k == 7 else 1.0), 0.05, first + k)}
+        for k in range(40)
+    ]
     return result({"made up": rows})
 
 
-# ---- the opponents --------------------------------------------------------------------------------------------
+# ---- the opponents
 
 
 def test_the_dense_baseline_trains_the_same_network() -> None:
@@ -63,10 +76,12 @@ def test_the_dense_baseline_trains_the_same_network() -> None:
 def test_the_recursion_is_the_kernel_of_that_depth(kind: str) -> None:
     x = digits().inputs[:12].double()
     # acos near 1 has half the digits
-    torch.testing.assert_close(recursion(x, 16, kind), nfd.kernel(x, kind=kind, depth=16), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        recursion(x, 16, kind), nfd.kernel(x, kind=kind, depth=16), rtol=1e-6, atol=0
+    )
 
 
-# ---- regressions ----------------------------------------------------------------------------------------------
+# ---- regressions
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -82,7 +97,11 @@ def test_a_planted_slow_down_is_found_and_alone(seed: int) -> None:
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (0.5, 1)])
 def test_the_command_prints_a_line_for_each_regression(
-    factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    factor: float,
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old, new = (run.keep(tmp_path) for run in (noisy_run(0), noisy_run(500, factor)))
     monkeypatch.setattr("sys.argv", ["check", str(old), str(new)])
@@ -95,7 +114,7 @@ def test_the_command_prints_a_line_for_each_regression(
         assert "times as good" in lines[0]
 
 
-# ---- running and keeping --------------------------------------------------------------------------------------
+# ---- running and keeping
 
 
 def test_the_page_is_made_from_the_baseline() -> None:
@@ -106,24 +125,34 @@ def test_the_page_is_made_from_the_baseline() -> None:
 
 def test_the_charts_of_evidence_and_questions_are_those_of_their_numbers() -> None:
     for name, drawn in (evidence.pictures() | question_charts.pictures()).items():
-        words = [re.findall(">([^<>]+)</text>", svg) for svg in (drawn, (evidence.OUT / f"{name}.svg").read_text())]
+        words = [
+            re.findall(">([^<>]+)</text>", svg)
+            for svg in (drawn, (evidence.OUT / f"{name}.svg").read_text())
+        ]
         assert words[0] == words[1]
 
 
-# ---- nfd beside others ------------------------------------------------------------------------------------------
+# ---- nfd beside others
 
 
 def test_edits_of_a_way_are_counted_and_what_its_check_says_anew_is_caught() -> None:
     assert [beside.changed(beside.edited(way)) for way in ("nothing", "nfd")] == [0, 5]
     assert beside.changed(beside.edited("nfd", "one rate for all")) == 4
     own = {
-        "said": {"-": {"note": ""}, "one rate for all": {"note": "", "watch 1": ""}, "start forgotten": {"note": ""}}
+        "said": {
+            "-": {"note": ""},
+            "one rate for all": {"note": "", "watch 1": ""},
+            "start forgotten": {"note": ""},
+        }
     }
-    judged = [beside.caught(own, mistake) for mistake in ("one rate for all", "start forgotten", "head forgotten")]
+    judged = [
+        beside.caught(own, mistake)
+        for mistake in ("one rate for all", "start forgotten", "head forgotten")
+    ]
     assert judged == ["caught: `nfd.Watch`", "**not seen**", "no such line"]
 
 
-# ---- the page of Muon in depth ----------------------------------------------------------------------------------
+# ---- the page of Muon in depth
 
 
 @pytest.mark.parametrize(
@@ -156,7 +185,7 @@ def test_the_power_of_depth_is_told_from_drifts_and_losses(
     assert muon_depth.power_of_depth(nfd.fit_transfer(rows, guess=4.0)) == power
 
 
-# ---- what muP gives, and which part of it does -------------------------------------------------------------------
+# ---- what muP gives, and which part of it does
 
 
 def test_a_part_explains_mup_where_the_standard_scaling_has_its_loss_with_it_alone() -> None:
@@ -181,7 +210,10 @@ def test_recipes_move_the_rates_that_they_name_and_every_matrix_decays_alike() -
         assert {round(group["lr"] * group["weight_decay"], 9) for group in groups} <= {0.0, decay}
         of = {id(p): group["lr"] for group in groups for p in group["params"]}
         module = member.module
-        tensors = [module.get_parameter(one) for one in ("tokens.weight", "blocks.0.up.weight", "norm.weight")]
+        tensors = [
+            module.get_parameter(one)
+            for one in ("tokens.weight", "blocks.0.up.weight", "norm.weight")
+        ]
         rates[name] = [of[id(p)] for p in tensors]
     assert rates["standard"] == rates["standard-decay"] == [1, 1, 1]
     assert rates["by-width"] == [0.5, 0.5, 0.5]
@@ -190,7 +222,7 @@ def test_recipes_move_the_rates_that_they_name_and_every_matrix_decays_alike() -
     assert rates["mup-without"] == [0.5, 0.5, 1]
 
 
-# ---- the page of the two limits ---------------------------------------------------------------------------------
+# ---- the page of the two limits
 
 
 @pytest.mark.slow
@@ -205,7 +237,8 @@ def test_the_two_limits_are_measured_and_their_page_filled(tmp_path: Path) -> No
 
 
 def test_powers_of_depth_are_told_apart() -> None:
-    depths, noise = (4, 16, 64), torch.randn(8, 3, 16, generator=torch.Generator().manual_seed(0)) / 50
+    depths = (4, 16, 64)
+    noise = torch.randn(8, 3, 16, generator=torch.Generator().manual_seed(0)) / 50
     for p, said in ((0.0, "stays"), (-1.0, "vanishes"), (-0.5, "undecided")):
         sizes = torch.tensor([float(L) ** p for L in depths])
         assert two_limits_depth.size_and_power(depths, sizes[:, None] * (1 + noise))["said"] == said
@@ -218,7 +251,7 @@ def test_a_layer_couples_as_the_derivation_counts() -> None:
     assert abs(measured - ours) < 0.25 * ours < 0.5 * abs(measured - theirs)
 
 
-# ---- the page of real ladders -----------------------------------------------------------------------------------
+# ---- the page of real ladders
 
 
 def test_the_page_of_real_ladders_is_made_from_its_numbers() -> None:
@@ -226,7 +259,10 @@ def test_the_page_of_real_ladders_is_made_from_its_numbers() -> None:
     text = real_ladders_page.page(known)
     assert text == real_ladders_page.PAGE.read_text()
     readme = (real_ladders_page.DOCS.parent / "README.md").read_text()
-    assert f"![{real_ladders_page.titles_of(known)['olmo']}](docs/images/real-ladders-olmo.svg)" in readme
+    assert (
+        f"![{real_ladders_page.titles_of(known)['olmo']}](docs/images/real-ladders-olmo.svg)"
+        in readme
+    )
     assert sum(bool(re.search(r"[a-z]", word)) for word in text.split()) <= 900
     other = copy.deepcopy(known)
     other["cases"][0] |= {"accepted": True, "error": 12.3}
@@ -237,19 +273,44 @@ def test_the_page_of_real_ladders_is_made_from_its_numbers() -> None:
 def case(ladder: str, factor: float, *, accepted: bool) -> dict[str, Any]:
     """A ladder of eight runs whose targets, twice, are forecast 1 % too high."""
     fit = [[10.0 ** (15 + k / 4), 4 - k / 5] for k in range(8)]
-    target = {"flops": factor * fit[-1][0], "loss": 2.2, "forecast": 2.222, "low": 2.1, "high": 2.35, "plain": 2.3}
-    about = {"ladder": ladder, "group": ladder, "factor": factor, "runs": 8, "width": 11.0, "error": 1.0, "bias": 1.0}
-    about |= {"plain": 4.5, "covered": 0.5, "accepted": accepted, "why": None if accepted else "it is too wide"}
+    target = {
+        "flops": factor * fit[-1][0],
+        "loss": 2.2,
+        "forecast": 2.222,
+        "low": 2.1,
+        "high": 2.35,
+        "plain": 2.3,
+    }
+    about = {
+        "ladder": ladder,
+        "group": ladder,
+        "factor": factor,
+        "runs": 8,
+        "width": 11.0,
+        "error": 1.0,
+        "bias": 1.0,
+    }
+    about |= {
+        "plain": 4.5,
+        "covered": 0.5,
+        "accepted": accepted,
+        "why": None if accepted else "it is too wide",
+    }
     return about | {"fit": fit, "targets": [target, target]}
 
 
 def test_pictures_of_ladders_say_what_they_show() -> None:
-    """Accepted ones their error, refused ones that they are; no data in words, and no text below 11 pixels."""
+    """Accepted ones their error, refused ones that they are; no data in words, and no text below 11
+    pixels.
+    """
     drawn = real_ladders_page.drawn_of([case("a", 9, accepted=False), case("b", 30, accepted=True)])
     assert [one["ladder"] for one in drawn] == ["b", "a"]
     svg = pictures.svg(real_ladders_page.charts.ladders(drawn, real_ladders_page.said_of(drawn)))
     assert ">1 of 2 forecasts are accepted" in svg
-    assert re.findall(r">(\w+x: [^<]*)<", svg) == ["30x: +1.0 ± 5.5 %, 1 out", "9x: refused (± 5.5 %)"]
+    assert re.findall(r">(\w+x: [^<]*)<", svg) == [
+        "30x: +1.0 ± 5.5 %, 1 out",
+        "9x: refused (± 5.5 %)",
+    ]
     assert svg.count('stroke-dasharray="3,2"') == 2  # the bars of the refused one
     assert "aria-label=" not in svg
     assert "2.222" not in svg

@@ -1,4 +1,6 @@
-"""The best rate of a bowl against the integral that defines it, on a finer grid; regrets against formulas."""
+"""The best rate of a bowl against the integral that defines it, on a finer grid; regrets against
+formulas.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,20 @@ from nfd.laws.best_rate import Scores, chosen
 from nfd.laws.bowl import posterior
 from nfd.laws.regret import Regret
 
-FORM, CLIFF, WALL, COARSE = 0.18, 0.12, 1.5, 1.6  # the constants of the module
+# the constants of the module
+FORM = 0.18
+CLIFF = 0.12
+WALL = 1.5
+COARSE = 1.6
 
 
 def integral(x: np.ndarray, y: np.ndarray, sigma: float) -> tuple[float, float]:
-    """Mean and variance of the vertex. Every y is known to sigma and to FORM of the bowl, level and all; bowls end at
-    1. If the last y is at 1, a cliff may hide the bowl there: it is then left out, and cuts the bowl at any place."""
-    step, walled = x[1] - x[0], y[-1] >= 1
+    """Mean and variance of the vertex. Every y is known to sigma and to FORM of the bowl, level and
+    all; bowls end at
+    1. If the last y is at 1, a cliff may hide the bowl there: it is then left out, and cuts the
+       bowl at any place."""
+    step = x[1] - x[0]
+    walled = y[-1] >= 1
     low = x[0] - step / 2
     places = np.linspace(low, x[-1] if walled else x[-1] + step / 2, 301)[:, None, None, None]
     h = np.geomspace(1e-3, 1e2, 97)[:, None, None]
@@ -28,9 +37,12 @@ def integral(x: np.ndarray, y: np.ndarray, sigma: float) -> tuple[float, float]:
     v = sigma**2 + (FORM * f) ** 2
 
     def mass(kept: slice, left_out: int) -> np.ndarray:
-        w, left = 1 / v[..., kept], (y - f)[..., kept]
+        w = 1 / v[..., kept]
+        left = (y - f)[..., kept]
         left = left - (w * left).sum(-1, keepdims=True) / w.sum(-1, keepdims=True)
-        log = -0.5 * (np.log(v[..., kept]).sum(-1) + np.log(w.sum(-1)) + (w * left**2).sum(-1) + z[:, 0] ** 2)
+        log = -0.5 * (
+            np.log(v[..., kept]).sum(-1) + np.log(w.sum(-1)) + (w * left**2).sum(-1) + z[:, 0] ** 2
+        )
         return np.exp(log).sum((1, 2)) / FORM**left_out
 
     where = places[:, 0, 0, 0]
@@ -40,7 +52,8 @@ def integral(x: np.ndarray, y: np.ndarray, sigma: float) -> tuple[float, float]:
         return mean, (p * where**2).sum() / p.sum() - mean**2
     cuts = np.linspace(x[-2], x[-1], 501)
     ends = np.minimum(where[:, None], cuts)
-    p, cut = (1 - CLIFF) * mass(slice(None), 0), CLIFF * mass(slice(-1), 1)
+    p = (1 - CLIFF) * mass(slice(None), 0)
+    cut = CLIFF * mass(slice(-1), 1)
     total = p.sum() + cut.sum()
     mean = (p * where + cut * ends.mean(1)).sum() / total
     variance = (p * where**2 + cut * (ends**2).mean(1)).sum() / total - mean**2
@@ -61,22 +74,27 @@ def integral(x: np.ndarray, y: np.ndarray, sigma: float) -> tuple[float, float]:
     ],
 )
 def test_the_best_rate_is_the_integral_over_bowls(step: float, rises: tuple[float, ...]) -> None:
-    x, y = step * np.arange(len(rises)), np.array(rises)
+    x = step * np.arange(len(rises))
+    y = np.array(rises)
     mean, variance, slopes = posterior(x, y, np.full(len(x), 0.05))
     expected, spread = integral(x, y, 0.05)
     assert mean == pytest.approx(expected, abs=0.02 * step)
-    assert variance == pytest.approx(spread, rel=0.13)  # its grids are coarse, and a little too wide
+    # its grids are coarse, and a little too wide
+    assert variance == pytest.approx(spread, rel=0.13)
     for place in range(len(x) - (rises[-1] == 1)):
         if 0 < y[place] < 1:
             up, down = (
-                posterior(x, y + d * (np.arange(len(x)) == place), np.full(len(x), 0.05))[0] for d in (1e-4, -1e-4)
+                posterior(x, y + d * (np.arange(len(x)) == place), np.full(len(x), 0.05))[0]
+                for d in (1e-4, -1e-4)
             )
             assert slopes[place] == pytest.approx((up - down) / 2e-4, rel=0.02, abs=1e-3)
 
 
 @pytest.mark.parametrize("seeds", [2, 4])
 def test_losses_rise_over_the_cap_with_the_noise_of_the_seeds(seeds: int) -> None:
-    """The cap is 0.3 of the progress; noise is that of seeds about their own level, at the rates that lose less."""
+    """The cap is 0.3 of the progress; noise is that of seeds about their own level, at the rates
+    that lose less.
+    """
     x = np.arange(-3.0, 3.0)
     random = np.random.default_rng(0)
     losses = np.exp(np.log(1 + 0.05 * (x - 0.3) ** 2) + 0.01 * random.normal(size=(seeds, len(x))))
@@ -94,15 +112,19 @@ def test_losses_rise_over_the_cap_with_the_noise_of_the_seeds(seeds: int) -> Non
     assert (cell.posterior.mean, cell.posterior.variance) == pytest.approx((mean, variance))
 
 
-# ---- sums over starts against formulas -------------------------------------------------------------------------------
+# ---- sums over starts against formulas
 
-STARTS, GRID_SEEDS = 8, 4
-GUESS, BEST, PAID = 2.0, 1.0, 0.1  # losses; a start that trains at both rates pays PAID
+STARTS = 8
+GRID_SEEDS = 4
+# losses; a start that trains at both rates pays PAID
+GUESS = 2.0
+BEST = 1.0
+PAID = 0.1
 
 
 def regret(diverged: int, spread: float = 0.0) -> Regret:
-    """``diverged`` of eight starts are lost at twice the best rate, and none at it or below; others are alike, but for
-    a spread of what they pay."""
+    """``diverged`` of eight starts are lost at twice the best rate, and none at it or below; others
+    are alike, but for a spread of what they pay."""
     names = tuple("abcd")
     calm = np.tile([BEST + 0.4, BEST + 0.2, BEST], (GRID_SEEDS, 1))
     grid = Scores(np.array([-2.0, -1.0, 0.0]), calm, np.zeros_like(calm, dtype=bool), GUESS, names)
@@ -142,31 +164,37 @@ def test_what_calm_starts_pay_has_the_interval_of_a_mean() -> None:
 
 
 def test_a_calm_start_that_learns_nothing_is_lost_above_the_best_rate() -> None:
-    diverging, grid = regret(4).new, regret(4).grid
+    diverging = regret(4).new
+    grid = regret(4).grid
     losses = np.where(diverging.upset, GUESS + 0.01, diverging.losses)
     calm = Regret(Scores(diverging.log2_eta, losses, np.zeros_like(diverging.upset), GUESS), grid)
     assert calm.diverges == regret(4).diverges
 
 
 @pytest.mark.parametrize(
-    ("upset", "edge"), [((True, True, True), -1), ((False, False, True), 0), ((False, False, False), 1)]
+    ("upset", "edge"),
+    [((True, True, True), -1), ((False, False, True), 0), ((False, False, False), 1)],
 )
 def test_where_nothing_is_learnt_divergence_tells_on_which_side_the_rates_lie(
     upset: tuple[bool, ...], edge: int
 ) -> None:
-    rates, losses = np.array([-2.0, -1.0, 0.0]), np.full((2, 3), GUESS)
+    rates = np.array([-2.0, -1.0, 0.0])
+    losses = np.full((2, 3), GUESS)
     assert Scores(rates, losses, np.array([upset, upset]), GUESS).edge == edge
 
 
 def test_seeds_that_sizes_share_leave_a_difference_and_others_do_not() -> None:
-    """Every seed moves the best rate of both sizes alike: their difference is known better where they share the seeds,
-    and their sum worse."""
+    """Every seed moves the best rate of both sizes alike: their difference is known better where
+    they share the seeds, and their sum worse."""
     rates = np.arange(-4.0, 5.0)
     moved = np.array([-0.6, -0.2, 0.2, 0.6])[:, None]
     losses = BEST + 0.05 * (rates - moved) ** 2
 
     def error(weights: tuple[float, float], *names: str) -> float:
-        cells = [Scores(rates, losses, np.zeros_like(losses, dtype=bool), GUESS, tuple(of)) for of in names]
+        cells = [
+            Scores(rates, losses, np.zeros_like(losses, dtype=bool), GUESS, tuple(of))
+            for of in names
+        ]
         return chosen(cells, np.array(weights)).stderr
 
     alone = error((1.0, -1.0), "abcd", "efgh")

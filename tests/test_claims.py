@@ -1,4 +1,6 @@
-"""Claims: every statement has a complete row, rules decide both ways, and the table covers the equations."""
+"""Claims: every statement has a complete row, rules decide both ways, and the table covers the
+equations.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from docs._extensions.claims import number, table
 
 from nfd.cli import main
 from nfd.core.estimates import Interval
-from nfd.paper.claims.claim import above, as_fast_as, below, between, inside, rescued, some_of, together
+from nfd.paper.claims.claim import (
+    above,
+    as_fast_as,
+    below,
+    between,
+    inside,
+    rescued,
+    some_of,
+    together,
+)
 from nfd.paper.claims.table import CLAIMS
 from nfd.paper.figures import FIGURES
 from nfd.paper.pages import warning_sections, write_figure
@@ -30,7 +41,11 @@ def around(value: float, half: float) -> Interval:
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
-    [(around(0.0, 0.1), "holds"), (around(1.0, 0.1), "does not hold"), (around(0.5, 0.3), "undecided")],
+    [
+        (around(0.0, 0.1), "holds"),
+        (around(1.0, 0.1), "does not hold"),
+        (around(0.5, 0.3), "undecided"),
+    ],
 )
 def test_an_interval_decides_by_where_it_lies(found: Interval, verdict: str) -> None:
     assert inside(found, -0.5, 0.5) == between(found, -0.5, 0.5, "").verdict == verdict
@@ -77,13 +92,36 @@ def test_pages_of_the_smallest_size_warn(size: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp_path: Path) -> None:
-    arguments = ["--size", "smoke", "--store", str(figures), "--out", str(tmp_path), "--executor", "inline"]
+def test_the_command_judges_every_claim_from_the_figures_runs(
+    figures: Path, tmp_path: Path
+) -> None:
+    arguments = [
+        "--size",
+        "smoke",
+        "--store",
+        str(figures),
+        "--out",
+        str(tmp_path),
+        "--executor",
+        "inline",
+    ]
     assert main(["paper", "claims", *arguments]) == 0
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]
     keys = {
-        *["id", "source", "statement", "measurement", "value", "low", "high", "verdict", "reading", "tried", "stderr"]
+        *[
+            "id",
+            "source",
+            "statement",
+            "measurement",
+            "value",
+            "low",
+            "high",
+            "verdict",
+            "reading",
+            "tried",
+            "stderr",
+        ]
     }
     for row in rows:
         assert row.keys() == keys
@@ -96,7 +134,9 @@ def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp
     assert all(claim.id in page for claim in CLAIMS)
     assert page.index('class="verdict') < page.index("<svg") < page.index("Statements and verdicts")
     assert main(["paper", "claims", *arguments, "--only", CLAIMS[0].id]) == 0
-    assert [row["id"] for row in json.loads((tmp_path / "result.json").read_text())["rows"]] == [CLAIMS[0].id]
+    assert [row["id"] for row in json.loads((tmp_path / "result.json").read_text())["rows"]] == [
+        CLAIMS[0].id
+    ]
 
 
 def test_the_table_is_complete_against_the_equations() -> None:
@@ -104,18 +144,29 @@ def test_the_table_is_complete_against_the_equations() -> None:
     table = (ROOT / "docs/equations.md").read_text().split("## Deferred decisions")[0]
     named = set(re.findall(r"claim:([a-z0-9-]+)", table))
     assert named == {claim.id for claim in CLAIMS}
-    numbers = {int(n) for n in re.findall(r"\d+", " ".join(re.findall(r"Props?\. [\d, and]+", table)))}
+    numbers = {
+        int(n) for n in re.findall(r"\d+", " ".join(re.findall(r"Props?\. [\d, and]+", table)))
+    }
     assert numbers >= set(range(1, 9))
     sources = " ".join(claim.source for claim in CLAIMS)
-    for name in (*(f"Prop. {k}" for k in range(1, 9)), "Theorem 1", "Corollary 1", "Assumption 1", "Definition 1"):
+    for name in (
+        *(f"Prop. {k}" for k in range(1, 9)),
+        "Theorem 1",
+        "Corollary 1",
+        "Assumption 1",
+        "Definition 1",
+    ):
         assert name in sources, name
     for name in ("7", "8", *(f"Fig. {k}" for k in range(1, 8)), "H.1", "H.2", "I.1", "I.2"):
         assert name in sources, name
 
 
 def test_the_committed_table_is_of_these_claims() -> None:
-    """docs/claims.md counts them, and names those that do not hold, of which it is said what was tried."""
-    text, readme = (ROOT / "docs/claims.md").read_text().replace("\n", " "), (ROOT / "README.md").read_text()
+    """docs/claims.md counts them, and names those that do not hold, of which it is said what was
+    tried.
+    """
+    text = (ROOT / "docs/claims.md").read_text().replace("\n", " ")
+    readme = (ROOT / "README.md").read_text()
     stored = json.loads((ROOT / "docs/claims.json").read_text())
     assert [row["id"] for row in stored["rows"]] == [claim.id for claim in CLAIMS]
     shown = table(stored["rows"])
@@ -124,7 +175,9 @@ def test_the_committed_table_is_of_these_claims() -> None:
         assert row["verdict"] in VERDICTS
         assert f'<tr id="{claim.id}"' in shown
         failed = row["verdict"] == "does not hold"
-        assert bool(re.search(rf"\| `{claim.id}` [^`]* {re.escape(number(row))}[ |]", text)) == failed, claim.id
+        assert (
+            bool(re.search(rf"\| `{claim.id}` [^`]* {re.escape(number(row))}[ |]", text)) == failed
+        ), claim.id
         assert row["tried"] or not failed, claim.id
     count = Counter(row["verdict"] for row in stored["rows"])
     told = f"hold on CIFAR-10, {count['holds with a condition']} hold with"

@@ -1,4 +1,6 @@
-"""The command line: where the base of a plan comes from, how a line is read, its help and completion."""
+"""The command line: where the base of a plan comes from, how a line is read, its help and
+completion.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,15 @@ TUNED = {
     "optimizer": "adamw",
     "base": [8, 2],
     "table": [
-        {"rule": rule, "width": width, "depth": 2, "quantity": "best lr", "value": value, "low": 0.003, "high": 0.006}
+        {
+            "rule": rule,
+            "width": width,
+            "depth": 2,
+            "quantity": "best lr",
+            "value": value,
+            "low": 0.003,
+            "high": 0.006,
+        }
         for rule, width, value in (
             ("standard", 8, 0.002),
             ("complete-p", 16, 0.005),
@@ -49,7 +59,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Command:
     """A command in this process: its exit code, and what it prints on stdout and stderr."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -75,7 +87,10 @@ OF_32 = ("plan", "setup.py", "--width", "32", "--depth", "2")
 def test_a_plan_takes_base_rule_and_rate_from_a_transfer(command: Command, folder: Path) -> None:
     _, out, _ = command(*OF_32, "--from", "tuned")
     assert "width x4, depth l = 1 times the base's (width 8, depth 2)" in out
-    assert "From tuned: tuned at width 8 and depth 2 under complete-p, lr = 0.004 [0.003, 0.006]." in out
+    assert (
+        "From tuned: tuned at width 8 and depth 2 under complete-p, lr = 0.004 [0.003, 0.006]."
+        in out
+    )
     assert "0.004 in^-1 = 0.001" in out
     assert json.loads((folder / "out/plan/result.json").read_text())["lr"] == 0.004
 
@@ -105,7 +120,9 @@ def test_a_plan_without_a_base_says_which_it_takes(command: Command) -> None:
         (("--from", "nowhere"), "holds no answer of nfd transfer"),
     ],
 )
-def test_what_a_transfer_does_not_hold_is_refused(options: tuple[str, ...], said: str, command: Command) -> None:
+def test_what_a_transfer_does_not_hold_is_refused(
+    options: tuple[str, ...], said: str, command: Command
+) -> None:
     code, _, err = command(*OF_32, *options)
     assert code == 2
     assert said in err
@@ -113,15 +130,24 @@ def test_what_a_transfer_does_not_hold_is_refused(options: tuple[str, ...], said
 
 @pytest.mark.parametrize(
     "line",
-    [("--widths=8,16", "setup.py"), pytest.param(("--widths", "8", "16", "setup.py"), marks=pytest.mark.slow)],
+    [
+        ("--widths=8,16", "setup.py"),
+        pytest.param(("--widths", "8", "16", "setup.py"), marks=pytest.mark.slow),
+    ],
 )
-def test_the_file_may_follow_an_option_of_several_values(line: tuple[str, ...], command: Command) -> None:
+def test_the_file_may_follow_an_option_of_several_values(
+    line: tuple[str, ...], command: Command
+) -> None:
     _, out, err = command("check", *line, "--depths", "2", "--steps", "2", "--executor", "inline")
     assert "widths 8, 16" in out, err
 
 
-@pytest.mark.parametrize(("wrong", "near"), [("--json", ""), ("--width", "Did you mean '--widths'?")])
-def test_an_option_is_suggested_where_one_is_like_it(wrong: str, near: str, command: Command) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("--json", ""), ("--width", "Did you mean '--widths'?")]
+)
+def test_an_option_is_suggested_where_one_is_like_it(
+    wrong: str, near: str, command: Command
+) -> None:
     code, _, err = command("check", "setup.py", wrong)
     assert code == 2
     assert ("Did you mean" in err) == bool(near)
@@ -132,8 +158,14 @@ def test_an_option_is_suggested_where_one_is_like_it(wrong: str, near: str, comm
     ("line", "said"),
     [
         ("check setup.py --lr many", "--lr: expected a number; got 'many'. See nfd check --help."),
-        ("check setup.py --widths 8 x", "--widths: expected whole numbers, such as 32 64 128; got 'x'."),
-        ("predict setup.py --weights dens", "structured, deferred, dense; got 'dens'. Did you mean 'dense'?"),
+        (
+            "check setup.py --widths 8 x",
+            "--widths: expected whole numbers, such as 32 64 128; got 'x'.",
+        ),
+        (
+            "predict setup.py --weights dens",
+            "structured, deferred, dense; got 'dens'. Did you mean 'dense'?",
+        ),
         ("plan setup.py --base 8", "--base needs 2 values; got 1."),
         ("plan setup.py --base 8 2 3", "'3' belongs to no option."),
         ("plan setup.py --lr", "--lr needs a value; got 0."),
@@ -182,7 +214,9 @@ def test_help_lists_every_option_in_a_group(name: str, command: Command) -> None
 
 
 def processor_time(*words: str) -> float:
-    """Seconds of the processor that Python needs for these words: the least of three, as others are at work here."""
+    """Seconds of the processor that Python needs for these words: the least of three, as others are
+    at work here.
+    """
     times = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -193,8 +227,12 @@ def processor_time(*words: str) -> float:
 
 
 def test_help_comes_at_once() -> None:
-    """In half a second of a machine on which an empty program takes 15 ms, as it did where this was measured: 0.3."""
-    assert processor_time("-m", "nfd", "--help") < 0.5 / 0.015 * max(0.015, processor_time("-c", "pass"))
+    """In half a second of a machine on which an empty program takes 15 ms, as it did where this was
+    measured: 0.3.
+    """
+    assert processor_time("-m", "nfd", "--help") < 0.5 / 0.015 * max(
+        0.015, processor_time("-c", "pass")
+    )
 
 
 COMPLETE = """
@@ -220,7 +258,9 @@ echo "${{COMPREPLY[*]}}"
 )
 def test_bash_completes(line: str, completed: str, command: Command, folder: Path) -> None:
     script = COMPLETE.format(python=sys.executable)
-    ended = subprocess.run(["bash", "-c", script, "-", *line.split()], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        ["bash", "-c", script, "-", *line.split()], capture_output=True, text=True, check=True
+    )
     assert ended.stdout.strip() == completed, ended.stderr
 
 
@@ -230,8 +270,15 @@ def test_other_shells_are_told_every_option(shell: str, command: Command) -> Non
     assert code == 0
     for name, command_class in COMMANDS.items():
         assert name.split()[-1] in out
-        names = [setting.metadata.get("name", setting.name) for setting in dataclasses.fields(command_class)]
-        placed = {setting.name for setting in dataclasses.fields(command_class) if "place" in setting.metadata}
+        names = [
+            setting.metadata.get("name", setting.name)
+            for setting in dataclasses.fields(command_class)
+        ]
+        placed = {
+            setting.name
+            for setting in dataclasses.fields(command_class)
+            if "place" in setting.metadata
+        }
         for option in {*names} - placed:
             assert option.replace("_", "-") in out, option
 
@@ -248,11 +295,15 @@ def test_a_prediction_has_the_networks_of_its_seed(command: Command, folder: Pat
         losses.append((folder / "out/predict/predict.csv").read_text())
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]
-    assert json.loads((folder / "out/predict/result.json").read_text())["command"].endswith("--seed 1")
+    assert json.loads((folder / "out/predict/result.json").read_text())["command"].endswith(
+        "--seed 1"
+    )
 
 
 @pytest.mark.parametrize("seed", ["-1", "0.5", "many"])
 def test_a_seed_is_a_count(seed: str, command: Command) -> None:
-    code, _, err = command("predict", "setup.py", "--base", "8", "1", "--width", "16", "--depth", "1", "--seed", seed)
+    code, _, err = command(
+        "predict", "setup.py", "--base", "8", "1", "--width", "16", "--depth", "1", "--seed", seed
+    )
     assert code == 2
     assert "seed" in err

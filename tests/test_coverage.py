@@ -1,4 +1,6 @@
-"""Intervals hold the truth as often as they say, and the harness that counts notices when they do not."""
+"""Intervals hold the truth as often as they say, and the harness that counts notices when they do
+not.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,32 @@ CHEAP = (
 
 
 def fewest(count: int) -> int:
-    """So many of ``count`` intervals hold the truth that coverage of 0.93 is not refuted at 1 in 1,000."""
+    """So many of ``count`` intervals hold the truth that coverage of 0.93 is not refuted at 1 in
+    1,000.
+    """
     return int(stats.binom.ppf(1e-3, count, 0.93))
 
 
 @pytest.mark.parametrize(
     ("draws", "repetitions"),
-    [(CHEAP, 200),
-     pytest.param(
-         (partial(coverage_laws.sizes, "3 x 3", 3, "shared seeds, correlation 0.7"),), 40, marks=pytest.mark.slow
-     ),
-     pytest.param((partial(coverage_laws.rates, "steep to the left", 8),), 40, marks=pytest.mark.slow)],
-)  # fmt: skip
+    [
+        (CHEAP, 200),
+        pytest.param(
+            (partial(coverage_laws.sizes, "3 x 3", 3, "shared seeds, correlation 0.7"),),
+            40,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            (partial(coverage_laws.rates, "steep to the left", 8),), 40, marks=pytest.mark.slow
+        ),
+    ],
+)
 def test_intervals_cover_what_they_say(draws: tuple[Draw, ...], repetitions: int) -> None:
     """Seeded, so that it does not depend on luck."""
     rows = [found for draw in draws for found in repeated(draw, repetitions, 0)]
-    assert [found for found in rows if found["measured"] * found["count"] < fewest(found["count"])] == []
+    assert [
+        found for found in rows if found["measured"] * found["count"] < fewest(found["count"])
+    ] == []
     assert all(found["count"] >= repetitions / 2 for found in rows)
 
 
@@ -67,21 +79,33 @@ def constant(case: str, low: float, high: float) -> Callable[[torch.Generator], 
 
 
 def test_the_harness_counts() -> None:
-    """Uniform truths: an interval of length 0.9 holds nine in ten, and an unknown one is not counted."""
-    draws = (constant("wide", 0.0, 1.0), constant("narrow", 0.0, 0.9), constant("unknown", math.nan, math.nan))
+    """Uniform truths: an interval of length 0.9 holds nine in ten, and an unknown one is not
+    counted.
+    """
+    draws = (
+        constant("wide", 0.0, 1.0),
+        constant("narrow", 0.0, 0.9),
+        constant("unknown", math.nan, math.nan),
+    )
     wide, narrow, unknown = (found for draw in draws for found in repeated(draw, 2000, 0))
     assert (wide["measured"], wide["error"], wide["count"]) == (1.0, 0.0, 2000)
     assert narrow["measured"] == pytest.approx(0.9, abs=4 * 0.0067)  # four standard errors
     assert narrow["error"] == pytest.approx(0.0067, abs=0.0005)
-    assert [verdict(found) for found in (wide, narrow, unknown)] == ["reaches it", "falls short", "not measured"]
+    assert [verdict(found) for found in (wide, narrow, unknown)] == [
+        "reaches it",
+        "falls short",
+        "not measured",
+    ]
     assert verdict(row("made up", "few", 9, 10)) == "undecided"
 
 
 def test_the_page_is_that_of_its_table() -> None:
-    assert all(table in coverage.PAGE.read_text() for table in coverage.tables(coverage.read()).values())
+    assert all(
+        table in coverage.PAGE.read_text() for table in coverage.tables(coverage.read()).values()
+    )
 
 
-# ---- slopes with errors by size --------------------------------------------------------------------------------
+# ---- slopes with errors by size
 
 
 def drawn(sizes: int, seeds: int, groups: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -96,11 +120,15 @@ def test_the_error_of_a_slope_is_that_of_the_definition() -> None:
     x, y, group = drawn(3, 2, 2)
     columns = torch.cat([torch.nn.functional.one_hot(group).double(), x[:, None]], 1)
     hat = columns @ torch.linalg.pinv(columns)
-    pull, left = torch.linalg.pinv(columns)[-1], y - hat @ y
+    pull = torch.linalg.pinv(columns)[-1]
+    left = y - hat @ y
     found = pooled_slope(x, y, group)
     assert found.value == pytest.approx(float(pull @ y))
     squares = (pull * left).square() / (1 - hat.diagonal())
     assert found.stderr == pytest.approx(math.sqrt(float(squares.sum())))
-    parts = [(float(squares[x == place].sum()), float((1 - hat.diagonal())[x == place].sum())) for place in (0, 2)]
+    parts = [
+        (float(squares[x == place].sum()), float((1 - hat.diagonal())[x == place].sum()))
+        for place in (0, 2)
+    ]
     half = estimates.standard_errors(estimates.satterthwaite(parts)[1]) * found.stderr
     assert found.high - found.value == pytest.approx(half)

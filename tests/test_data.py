@@ -24,7 +24,9 @@ FILES = (*reader.TRAIN, reader.TEST)
 def records(count: int, seed: int) -> bytes:
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 10, (count, 1), dtype=np.uint8)
-    return np.concatenate([labels, rng.integers(0, 256, (count, 3072), dtype=np.uint8)], 1).tobytes()
+    return np.concatenate(
+        [labels, rng.integers(0, 256, (count, 3072), dtype=np.uint8)], 1
+    ).tobytes()
 
 
 CONTENTS = {name: records(20, k) for k, name in enumerate(FILES)}
@@ -50,7 +52,7 @@ def binary(path: Path, extra: tuple[tuple[str, bytes], ...] = ()) -> Path:
     return archive(path, [*((f"cifar-10-batches-bin/{n}", c) for n, c in CONTENTS.items()), *extra])
 
 
-# ---- CIFAR-10 ------------------------------------------------------------------------------------------------
+# ---- CIFAR-10
 
 
 @pytest.mark.parametrize("layout", ["files", "parent", "archive", "folder of archive"])
@@ -70,7 +72,9 @@ def test_cifar_is_read_from_every_layout(tmp_path: Path, layout: str) -> None:
     assert np.array_equal(data.train.pixels[20:40].flatten(1).numpy(), second[:, 1:])
 
 
-def test_the_official_archive_is_known_by_its_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_official_archive_is_known_by_its_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = binary(tmp_path / reader.ARCHIVE)
     monkeypatch.setattr(reader, "ARCHIVE_MD5", hashlib.md5(path.read_bytes()).hexdigest())
     assert cifar10(path).official is True
@@ -92,18 +96,34 @@ def damaged_archive(root: Path) -> Path:
     return path
 
 
-LABEL = CONTENTS["data_batch_1.bin"][: 3 * 3073] + b"\xc8" + CONTENTS["data_batch_1.bin"][3 * 3073 + 1 :]
+LABEL = (
+    CONTENTS["data_batch_1.bin"][: 3 * 3073]
+    + b"\xc8"
+    + CONTENTS["data_batch_1.bin"][3 * 3073 + 1 :]
+)
 BAD: dict[str, tuple[Break, str]] = {
     "missing": (lambda root: root / "nowhere", "does not exist"),
     "empty": (lambda root: root, "found nothing"),
-    "truncated": (changed("data_batch_3.bin", CONTENTS["data_batch_3.bin"][:-5]),
-                  "data_batch_3.bin: record 19 at offset 58,387 is cut short: 3,068 of 3,073 bytes"),
-    "label": (changed("data_batch_1.bin", LABEL), r"data_batch_1.bin: label 200 at offset 9,219 \(record 3\)"),
-    "lacking": (lambda root: unpacked(root, dict(list(CONTENTS.items())[1:])), r"holds no data_batch_1.bin"),
+    "truncated": (
+        changed("data_batch_3.bin", CONTENTS["data_batch_3.bin"][:-5]),
+        "data_batch_3.bin: record 19 at offset 58,387 is cut short: 3,068 of 3,073 bytes",
+    ),
+    "label": (
+        changed("data_batch_1.bin", LABEL),
+        r"data_batch_1.bin: label 200 at offset 9,219 \(record 3\)",
+    ),
+    "lacking": (
+        lambda root: unpacked(root, dict(list(CONTENTS.items())[1:])),
+        r"holds no data_batch_1.bin",
+    ),
     "damaged": (damaged_archive, "damaged, or not"),
-    "pickles": (lambda r: archive(r / "a.tar.gz", [("cifar-10-batches-py/data_batch_1", b"\x80\x02pickle")]),
-                "binary version"),
-}  # fmt: skip
+    "pickles": (
+        lambda r: archive(
+            r / "a.tar.gz", [("cifar-10-batches-py/data_batch_1", b"\x80\x02pickle")]
+        ),
+        "binary version",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -116,13 +136,22 @@ def test_bad_cifar_is_refused_with_file_and_offset(tmp_path: Path, case: str) ->
 def test_real_cifar_has_the_statistics_of_cifar(cifar_files: Path) -> None:
     data = cifar10(cifar_files)
     mean, std = data.statistics
-    torch.testing.assert_close(mean, torch.tensor([125.3, 123.0, 113.9], dtype=torch.float64), rtol=0.01, atol=0)
-    torch.testing.assert_close(std, torch.tensor([63.0, 62.1, 66.7], dtype=torch.float64), rtol=0.01, atol=0)
-    assert data.classes[int(data.labels[0])] == "frog"  # the first image of the first batch, as everybody knows
+    torch.testing.assert_close(
+        mean, torch.tensor([125.3, 123.0, 113.9], dtype=torch.float64), rtol=0.01, atol=0
+    )
+    torch.testing.assert_close(
+        std, torch.tensor([63.0, 62.1, 66.7], dtype=torch.float64), rtol=0.01, atol=0
+    )
+    # the first image of the first batch, as everybody knows
+    assert data.classes[int(data.labels[0])] == "frog"
 
 
-def test_a_figure_is_drawn_from_a_folder_of_cifar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What lies in the folder is seen without --data; a folder of nothing is a line, not a traceback."""
+def test_a_figure_is_drawn_from_a_folder_of_cifar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies in the folder is seen without --data; a folder of nothing is a line, not a
+    traceback.
+    """
     files = unpacked(tmp_path / "data" / reader.FOLDER).parent
     asked = ["paper", "figure", "1", "--size", "smoke", "--executor", "inline", "--data-dir"]
     assert main([*asked, str(files), "--out", str(tmp_path / "out")]) == 0
@@ -132,7 +161,7 @@ def test_a_figure_is_drawn_from_a_folder_of_cifar(tmp_path: Path, capsys: pytest
     assert "found nothing" in capsys.readouterr().err
 
 
-# ---- what all data sets share --------------------------------------------------------------------------------
+# ---- what all data sets share
 
 
 def test_normalisation_is_per_channel_with_training_statistics() -> None:
@@ -152,7 +181,9 @@ def test_names_and_places_are_checked() -> None:
 
 
 def test_the_digits_are_those_of_scikit_learn() -> None:
-    raw, data = load_digits(), digits()
+    raw = load_digits()
+    data = digits()
     assert data.classes == tuple(map(str, raw.target_names))
-    ours, theirs = torch.cat([data.train.pixels, data.test.pixels]).flatten(1), torch.from_numpy(raw.data)
+    ours = torch.cat([data.train.pixels, data.test.pixels]).flatten(1)
+    theirs = torch.from_numpy(raw.data)
     assert sorted(map(tuple, ours.tolist())) == sorted(map(tuple, theirs.to(torch.uint8).tolist()))

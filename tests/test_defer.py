@@ -26,22 +26,33 @@ TOKENS = torch.arange(12).view(2, 6) % 11
 def llama(width: int, depth: int) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        vocab_size=11, bos_token_id=0, eos_token_id=0, hidden_size=width, num_hidden_layers=depth,
-        num_attention_heads=width // 8, num_key_value_heads=width // 16, intermediate_size=2 * width,
-    )  # fmt: skip
+        vocab_size=11,
+        bos_token_id=0,
+        eos_token_id=0,
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=width // 8,
+        num_key_value_heads=width // 16,
+        intermediate_size=2 * width,
+    )
     return transformers.LlamaForCausalLM(config)
 
 
 def vit(width: int, depth: int) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
-        hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8, intermediate_size=2 * width,
-        image_size=8, patch_size=4,
-    )  # fmt: skip
+        hidden_size=width,
+        num_hidden_layers=depth,
+        num_attention_heads=width // 8,
+        intermediate_size=2 * width,
+        image_size=8,
+        patch_size=4,
+    )
     return transformers.ViTForImageClassification(config)
 
 
-MODELS: dict[str, tuple[Callable[[int, int], nn.Module], Any]] = {  # constructors without dropout, and inputs
+# constructors without dropout, and inputs
+MODELS: dict[str, tuple[Callable[[int, int], nn.Module], Any]] = {
     "mlp": (Residual, torch.zeros(2, 5)),
     "vit": (vit, {"pixel_values": torch.zeros(2, 3, 8, 8)}),
     "encoder": (encoder, torch.zeros(2, 5, 32)),
@@ -53,14 +64,17 @@ MODELS: dict[str, tuple[Callable[[int, int], nn.Module], Any]] = {  # constructo
 
 def inputs(kind: str, count: int) -> list[Tensor]:
     """Random batches that a model takes."""
-    sample, stream = MODELS[kind][1], torch.Generator().manual_seed(0)
+    sample = MODELS[kind][1]
+    stream = torch.Generator().manual_seed(0)
     like = next(iter(sample.values())) if isinstance(sample, dict) else sample
     if not like.is_floating_point():
         return [torch.randint(0, 11, (2, 4), generator=stream) for _ in range(count)]
     return [torch.randn(like.shape, generator=stream, dtype=F64) for _ in range(count)]
 
 
-def train(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], batches: list[Tensor]) -> list[Tensor]:
+def train(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], batches: list[Tensor]
+) -> list[Tensor]:
     seen = []
     for x in batches:
         y = outputs_of(model(x))
@@ -79,10 +93,13 @@ def unstored(model: nn.Module) -> dict[str, FactoredLinear]:
 
 
 def twin_of(trained: nn.Module, start: nn.Module) -> nn.Module:
-    """The dense model that begins as a deferred one did, with the weights that its answers came from."""
+    """The dense model that begins as a deferred one did, with the weights that its answers came
+    from.
+    """
     twin = nfd.store_weights(copy.deepcopy(start))
     for name, layer in unstored(trained).items():
-        p, W = twin.get_parameter(name), layer.complete(seed=7)
+        p = twin.get_parameter(name)
+        W = layer.complete(seed=7)
         owner = twin.get_submodule(name.rpartition(".")[0])
         with torch.no_grad():
             p.copy_(W.T if is_conv1d(owner) else W.view_as(p))
@@ -99,7 +116,14 @@ def optimizers_of(kind: str, model: nn.Module, names: set[str]) -> list[torch.op
     return [nfd.Muon(own, lr=0.02, weight_decay=0.1), torch.optim.AdamW(rest, lr=0.01)]
 
 
-WITH = {"mlp": "sgd", "vit": "sgd", "encoder": "sgd", "gpt2": "muon", "llama": "muon", "resnet": "sgd"}
+WITH = {
+    "mlp": "sgd",
+    "vit": "sgd",
+    "encoder": "sgd",
+    "gpt2": "muon",
+    "llama": "muon",
+    "resnet": "sgd",
+}
 
 
 @pytest.mark.parametrize(
@@ -114,10 +138,12 @@ WITH = {"mlp": "sgd", "vit": "sgd", "encoder": "sgd", "gpt2": "muon", "llama": "
 def test_training_repeats_that_of_the_dense_twin(kind: str, optimizer: str) -> None:
     """The twin begins with the weights that the deferred model turned out to have."""
     torch.manual_seed(0)
-    dense, batches = MODELS[kind][0](32, 2).double(), inputs(kind, 5)
+    dense = MODELS[kind][0](32, 2).double()
+    batches = inputs(kind, 5)
     for weights in ("structured", "deferred"):
         model = nfd.defer(copy.deepcopy(dense), weights=weights, seed=3)
-        start, matrices = copy.deepcopy(model), set(unstored(model))
+        start = copy.deepcopy(model)
+        matrices = set(unstored(model))
         seen = train(model, optimizers_of(optimizer, model, matrices), batches)
         stored = nfd.store_weights(copy.deepcopy(model))
         assert [type(m) for m in stored.modules()] == [type(m) for m in dense.modules()]
@@ -149,7 +175,9 @@ PADDING = torch.tensor([[False] * 5, [False, False, False, True, True]])
     ],
 )
 @pytest.mark.parametrize("where", ["**", "out_proj"])
-def test_an_attention_answers_as_pytorchs(made: dict[str, Any], asked: dict[str, Any], where: str) -> None:
+def test_an_attention_answers_as_pytorchs(
+    made: dict[str, Any], asked: dict[str, Any], where: str
+) -> None:
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(16, 4, dtype=F64, **made)
     with torch.no_grad():
@@ -169,7 +197,9 @@ def test_an_attention_answers_as_pytorchs(made: dict[str, Any], asked: dict[str,
         n for n, _ in nn.MultiheadAttention(16, 4, **made).named_parameters()
     ]
     inputs = (
-        [(query, key, value)] if "kdim" in made else [(query, key, value), (query, query, query), (query, key, key)]
+        [(query, key, value)]
+        if "kdim" in made
+        else [(query, key, value), (query, query, query), (query, key, key)]
     )
     for given in inputs:
         for ours, theirs in zip(layer(*given, **asked), stored(*given, **asked), strict=True):
@@ -203,8 +233,14 @@ def test_an_encoder_does_not_read_weights_that_are_not_stored() -> None:
 
 def test_what_stays_is_the_same_tensor_and_what_goes_begins_alike() -> None:
     model = Residual(64, 2)
-    kept = {name: p for name, p in model.named_parameters() if not name.startswith("blocks") or "bias" in name}
-    spread = {name: float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
+    kept = {
+        name: p
+        for name, p in model.named_parameters()
+        if not name.startswith("blocks") or "bias" in name
+    }
+    spread = {
+        name: float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()
+    }
     assert nfd.defer(model) is model
     assert all(dict(model.named_parameters())[name] is p for name, p in kept.items())
     up = model.get_submodule("blocks.0.up")
@@ -228,18 +264,30 @@ def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: s
     layer = model.get_submodule("layers.1.d")
     assert isinstance(layer, nfd.StructuredLinear)
     assert layer.std == pytest.approx(plan.std("layers.1.d.weight"))
-    layers = {name: part for name, part in model.named_modules() if isinstance(part, nfd.StructuredLinear)}
+    layers = {
+        name: part for name, part in model.named_modules() if isinstance(part, nfd.StructuredLinear)
+    }
     bases = {plan.entries[f"{name}.weight"].role: part.basis for name, part in layers.items()}
-    assert bases == {"inner": "inputs", "outer": None}  # of the residual stream, or as the first batch tells
+    # of the residual stream, or as the first batch tells
+    assert bases == {"inner": "inputs", "outer": None}
 
     def settings(of: nn.Module) -> dict[str, tuple[float, float]]:
         groups = plan.param_groups(of, lr=0.1, weight_decay=0.1)
         by_id = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
         return {name: by_id[id(p)] for name, p in of.named_parameters()}
 
-    ours, theirs = settings(model), settings(dense)
-    assert all(ours[name] == ours[name.replace("update", "scale")] for name in ours if name.endswith("update"))
-    assert {name.replace("update", "weight"): s for name, s in ours.items() if not name.endswith("scale")} == theirs
+    ours = settings(model)
+    theirs = settings(dense)
+    assert all(
+        ours[name] == ours[name.replace("update", "scale")]
+        for name in ours
+        if name.endswith("update")
+    )
+    assert {
+        name.replace("update", "weight"): s
+        for name, s in ours.items()
+        if not name.endswith("scale")
+    } == theirs
     step = plan.make_optimizer(model, lr=0.05)
     losses = []
     for _ in range(6):
@@ -253,8 +301,11 @@ def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: s
 
 @pytest.mark.parametrize("kind", ["encoder", "vit", "resnet", "llama"])
 def test_a_plan_reads_the_small_model_and_the_wide_one_keeps_its_buffers(kind: str) -> None:
-    """Attention of PyTorch, running statistics, rotary tables: nothing wide is made, and every start is the plan's."""
-    (make, sample), sizes = MODELS[kind], set()
+    """Attention of PyTorch, running statistics, rotary tables: nothing wide is made, and every
+    start is the plan's.
+    """
+    (make, sample) = MODELS[kind]
+    sizes = set()
 
     def base_of(width: int, depth: int) -> nn.Module:
         sizes.add(width)
@@ -264,7 +315,9 @@ def test_a_plan_reads_the_small_model_and_the_wide_one_keeps_its_buffers(kind: s
         model = make(96, 2)
     assert all(p.is_meta for p in model.parameters() if p.dim() == 2)
     options: dict[str, Any] = {"make_model": base_of, "base": (32, 2), "sample": sample}
-    plan = nfd.plan(model, rule="depth-mup" if kind != "resnet" else "mup", optimizer="sgd", **options)
+    plan = nfd.plan(
+        model, rule="depth-mup" if kind != "resnet" else "mup", optimizer="sgd", **options
+    )
     assert max(sizes) <= 64
     assert all(p.is_meta for p in model.parameters() if p.dim() == 2)
     model = nfd.defer(model, plan, seed=1)
@@ -287,9 +340,12 @@ def test_a_plan_reads_the_small_model_and_the_wide_one_keeps_its_buffers(kind: s
     ],
 )
 def test_convolutions_of_any_geometry(options: dict[str, Any]) -> None:
-    flat = {name: value[-1] if isinstance(value, tuple) else value for name, value in options.items()}
+    flat = {
+        name: value[-1] if isinstance(value, tuple) else value for name, value in options.items()
+    }
     for kind, own in ((nn.Conv2d, options), (nn.Conv1d, flat)):
-        conv, x = kind(5, 7, **own), torch.randn(2, 5, *([9, 8] if kind is nn.Conv2d else [9]))
+        conv = kind(5, 7, **own)
+        x = torch.randn(2, 5, *([9, 8] if kind is nn.Conv2d else [9]))
         layer = nfd.defer(conv)
         assert isinstance(layer, DeferredConv)
         stored = nfd.store_weights(copy.deepcopy(layer))
@@ -309,25 +365,36 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'blocks\.0\.up\.weight': its weight is tied"):
         nfd.defer(tied(16))
     for keys in ({"add_zero_attn": True}, {"add_bias_kv": True}):
-        with pytest.raises(ValueError, match=r"'out_proj\.weight': it is not one linear map.* adds keys"):
+        with pytest.raises(
+            ValueError, match=r"'out_proj\.weight': it is not one linear map.* adds keys"
+        ):
             nfd.defer(nn.MultiheadAttention(8, 2, **keys))
     with pytest.raises(ValueError, match="names no matrix that is wide"):
         nfd.defer(Residual(16, 2), where="block.*")
     with pytest.raises(ValueError, match="names no matrix"):
         nfd.defer(ConvBlock(4), where="spatial")
     with torch.device("meta"):
-        unbuilt, normed = Residual(16, 2), nn.Sequential(Residual(16, 2), nn.BatchNorm1d(3))
-    with pytest.raises(ValueError, match=r"no initial weights whose scale could be copied. Pass plan="):
+        unbuilt = Residual(16, 2)
+        normed = nn.Sequential(Residual(16, 2), nn.BatchNorm1d(3))
+    with pytest.raises(
+        ValueError, match=r"no initial weights whose scale could be copied. Pass plan="
+    ):
         nfd.defer(unbuilt)
     with pytest.raises(ValueError, match=r"buffers on the meta device.*1\.running_mean"):
         nfd.defer(normed)
     with nfd.meta_matrices():
         frozen = Residual(16, 2)
     frozen.embed.weight.requires_grad_(False)
-    options: dict[str, Any] = {"make_model": Residual, "base": (8, None), "sample": torch.zeros(2, 5)}
+    options: dict[str, Any] = {
+        "make_model": Residual,
+        "base": (8, None),
+        "sample": torch.zeros(2, 5),
+    }
     with pytest.raises(ValueError, match=r"'embed\.weight' are on the meta device"):
         nfd.defer(frozen, nfd.plan(frozen, rule="mup", optimizer="sgd", **options))
-    plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base=(8, None), sample=torch.zeros(2, 5))
+    plan = nfd.plan(
+        Residual(16, 2), rule="mup", make_model=Residual, base=(8, None), sample=torch.zeros(2, 5)
+    )
     with pytest.raises(ValueError, match=r"its optimizer acts on every entry.*'muon'"):
         nfd.defer(Residual(16, 2), plan)
     with pytest.raises(ValueError, match="feedback='independent'"):
@@ -353,8 +420,12 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     assert deferred.deferral == told
     assert set(unstored(deferred)) == {own.name for own in told.replaced}
     again = nfd.deferral(deferred, where="**")
-    assert {own.name for own in again.replacements if own.reason is Reason.UNSTORED} == set(unstored(deferred))
+    assert {own.name for own in again.replacements if own.reason is Reason.UNSTORED} == set(
+        unstored(deferred)
+    )
     assert not hasattr(nfd.store_weights(deferred), "deferral")
-    line = next(line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line)
+    line = next(
+        line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line
+    )
     assert "2 x" in line
     assert {"name", "kind", "shape", "reason"} == told.table[0].keys()

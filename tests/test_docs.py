@@ -1,4 +1,6 @@
-"""The documentation: what it names exists, what it tells to run runs, and the site is built from it."""
+"""The documentation: what it names exists, what it tells to run runs, and the site is built from
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,33 @@ from nfd.data import digits
 from nfd.scaling import optimizers as laws
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
-SHOWN = {"text", "math", "diff", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{claims}", "{note}", "{warning}"}
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+)
+SHOWN = {
+    "text",
+    "math",
+    "diff",
+    "{toctree}",
+    "{eval-rst}",
+    "{math}",
+    "{nfd-help}",
+    "{claims}",
+    "{note}",
+    "{warning}",
+}
 LONG = {"README.md", "docs/index.md", "docs/tutorial.md"}  # pages whose Python takes longer
 LONG |= {
     f"docs/howto/{name}.md"
-    for name in ("limit", "paper", "plan", "scaling-law", "train-this-size", "transfer", "transformer")
+    for name in (
+        "limit",
+        "paper",
+        "plan",
+        "scaling-law",
+        "train-this-size",
+        "transfer",
+        "transformer",
+    )
 }
 WARNS = {  # pages that show a mistake
     "README.md": "AdamW was not made from the plan",
@@ -68,14 +91,22 @@ def test_every_block_says_what_it_is(page: str) -> None:
     for block in blocks_of(page):
         assert block.language in {"python", "bash", "yaml", "{include}", "", *SHOWN}, block.place
         if block.language in ("", "text"):  # shown, so no test runs it
-            assert not re.search(r"(?m)^(\$ |>>> |nfd [a-z]|python |import |from \w+ import)", block.text), block.place
+            assert not re.search(
+                r"(?m)^(\$ |>>> |nfd [a-z]|python |import |from \w+ import)", block.text
+            ), block.place
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page in LONG else []) for page in PAGES if python_of(page)],
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page in LONG else [])
+        for page in PAGES
+        if python_of(page)
+    ],
 )
-def test_the_python_of_a_page_runs(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_python_of_a_page_runs(
+    page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """From top to bottom, in one namespace."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
@@ -84,7 +115,7 @@ def test_the_python_of_a_page_runs(page: str, monkeypatch: pytest.MonkeyPatch, t
             exec(compile(block.text, block.place, "exec"), namespace)
 
 
-# ---- commands ------------------------------------------------------------------------------------------------
+# ---- commands
 
 
 def lines_of(page: str) -> Iterator[list[str]]:
@@ -92,11 +123,17 @@ def lines_of(page: str) -> Iterator[list[str]]:
     for block in blocks_of(page):
         if block.language == "bash":
             for line in block.text.replace("\\\n", " ").splitlines():
-                yield from (words for part in line.split(" && ") if (words := shlex.split(part, comments=True)))
+                yield from (
+                    words
+                    for part in line.split(" && ")
+                    if (words := shlex.split(part, comments=True))
+                )
 
 
 def check_taken(words: list[str]) -> None:
-    """Raise unless the program takes these words: a command of ours, or a script that is there with these options."""
+    """Raise unless the program takes these words: a command of ours, or a script that is there with
+    these options.
+    """
     program, *rest = words
     if program == "nfd":
         read_command([str(ROOT) if word == "DIR" else word for word in rest])
@@ -105,7 +142,11 @@ def check_taken(words: list[str]) -> None:
     elif program in ("python", "torchrun"):
         module = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else ""
         script = module or next(word for word in rest if word.endswith(".py"))
-        options = [word for word in rest[rest.index(rest[1] if module else script) + 1 :] if word.startswith("--")]
+        options = [
+            word
+            for word in rest[rest.index(rest[1] if module else script) + 1 :]
+            if word.startswith("--")
+        ]
         source = (ROOT / script).read_text()
         assert all(option.lstrip("-") in source for option in options), words
     else:
@@ -118,13 +159,15 @@ def test_commands_of_a_page_are_ones_that_their_programs_take(page: str) -> None
         check_taken(words)
 
 
-@pytest.mark.parametrize("line", ["nfd capacity setup.py", "nfd check setup.py --batches b", "python examples/no.py"])
+@pytest.mark.parametrize(
+    "line", ["nfd capacity setup.py", "nfd check setup.py --batches b", "python examples/no.py"]
+)
 def test_a_command_that_is_gone_would_be_noticed(line: str) -> None:
     with pytest.raises((UsageError, OSError)):
         check_taken(line.split())
 
 
-# ---- what is named exists ------------------------------------------------------------------------------------
+# ---- what is named exists
 
 
 def found(name: str) -> object:
@@ -165,7 +208,11 @@ def test_relative_links_lead_somewhere(page: str) -> None:
 def test_files_that_the_architecture_names_are_there() -> None:
     names = set(re.findall(r"`([a-z0-9_/]+\.py)`", (ROOT / "docs/architecture.md").read_text()))
     assert len(names) > 30
-    assert not [name for name in names if not any((ROOT / place / name).is_file() for place in ("src/nfd", "."))]
+    assert not [
+        name
+        for name in names
+        if not any((ROOT / place / name).is_file() for place in ("src/nfd", "."))
+    ]
 
 
 def test_images_are_used_and_described() -> None:
@@ -178,7 +225,9 @@ def test_images_are_used_and_described() -> None:
 
 
 def test_the_reference_has_every_public_name_once() -> None:
-    listed = re.findall(r"auto\w+:: ([\w.]+)", "".join(map(Path.read_text, (ROOT / "docs/api").iterdir())))
+    listed = re.findall(
+        r"auto\w+:: ([\w.]+)", "".join(map(Path.read_text, (ROOT / "docs/api").iterdir()))
+    )
     assert len(listed) == len(set(listed))
     public = {f"nfd.{name}" for name in nfd.__all__} - {"nfd.integrations"}
     public |= {f"nfd.integrations.{name}" for name in nfd.integrations.__all__}
@@ -189,11 +238,20 @@ def test_the_reference_has_every_public_name_once() -> None:
     assert sorted(commands) == sorted(COMMANDS)
 
 
-# ---- docstrings ----------------------------------------------------------------------------------------------
+# ---- docstrings
 
 FITS = ("fit_transfer", "fit_rate_law", "fit_scaling_law", "fit_ladder")
 VERBS = ("check", "transfer", "scaling_law", "predict", "plan", *FITS)
-LONG_EXAMPLES = {"Check", "Prediction", "Task", "Sweep", "check", "predict", "scaling_law", "transfer"}
+LONG_EXAMPLES = {
+    "Check",
+    "Prediction",
+    "Task",
+    "Sweep",
+    "check",
+    "predict",
+    "scaling_law",
+    "transfer",
+}
 
 
 def example_of(name: str) -> str:
@@ -227,24 +285,49 @@ def residual(width: int, depth: int) -> torch.nn.Module:
         if example_of(name)
     ],
 )
-def test_the_example_of_a_docstring_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_example_of_a_docstring_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """With a small model of the reader's, its plan and optimizer, and batches."""
     monkeypatch.chdir(tmp_path)
     inputs, targets = digits().batches(size=8, steps=2, seed=0)
     model = residual(32, 2)
     plan = nfd.plan(model, make_model=residual, base=(16, 2), sample=inputs[0])
-    reader = {"nfd": nfd, "torch": torch, "math": math, "make_model": residual, "inputs": inputs, "targets": targets}
+    reader = {
+        "nfd": nfd,
+        "torch": torch,
+        "math": math,
+        "make_model": residual,
+        "inputs": inputs,
+        "targets": targets,
+    }
     reader |= {"x": inputs[0], "y": targets[0], "batches": list(zip(inputs, targets, strict=True))}
-    exec(example_of(name), reader | {"model": model, "plan": plan, "optimizer": plan.make_optimizer(model, lr=1e-3)})
+    exec(
+        example_of(name),
+        reader | {"model": model, "plan": plan, "optimizer": plan.make_optimizer(model, lr=1e-3)},
+    )
     laws.LAWS.pop("my-adamw", None)
 
 
 @pytest.mark.slow
 def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", str(ROOT / "docs"), str(tmp_path)]
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-E",
+        "-W",
+        "--keep-going",
+        str(ROOT / "docs"),
+        str(tmp_path),
+    ]
     done = subprocess.run(build, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
-    loaded = r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"(?:https?:)?//|@import|url\([\"']?(?:https?:)?//"
+    loaded = (
+        r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"(?:https?:)?//"
+        r"|@import|url\([\"']?(?:https?:)?//"
+    )
     for path in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")):
         assert not re.search(loaded, path.read_text()), path
     assert "Train small networks" in (tmp_path / "commands.html").read_text()

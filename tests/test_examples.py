@@ -23,7 +23,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-# Scripts in cells: what stands in place of their parameters, what they print, and how many images they write.
+# Scripts in cells: what stands in place of their parameters, what they print, and how many images
+# they write.
 SMALL = {
     "check_transformer": (
         "WIDTHS, DEPTHS, STEPS, SEEDS, LARGE, LARGE_STEPS = [16, 32], [1, 2], 2, 2, (32, 3), 2",
@@ -31,17 +32,25 @@ SMALL = {
         0,
     ),
     "first_step_by_hand": (
-        "WIDTH, SEEDS, HORIZONS, DEPTHS = 32, 2, (1.0,), (4,)", r"1.0   4 +[\d.]+ \+- [\d.]+ +1.222", 0,
+        "WIDTH, SEEDS, HORIZONS, DEPTHS = 32, 2, (1.0,), (4,)",
+        r"1.0   4 +[\d.]+ \+- [\d.]+ +1.222",
+        0,
     ),
     "forecast_from_logs": (
-        "DEPTH = 2", r"(?s)forecast [+\d.]+ \[.*happened 1.\d+.*the best rate that was tried: 0.0", 0,
+        "DEPTH = 2",
+        r"(?s)forecast [+\d.]+ \[.*happened 1.\d+.*the best rate that was tried: 0.0",
+        0,
     ),
     "million_wide": ("WIDTHS, STEPS = [32, 64], 2", r"width +64: loss [\d.]+ -> [\d.]+", 1),
     "plan_with_lightning": (
-        "BASE, WIDTH, DEPTH, STEPS = (16, 2), 32, 3, 3", r"(?s)small, lr.*defaults: loss: .*the plan: loss: ", 0,
+        "BASE, WIDTH, DEPTH, STEPS = (16, 2), 32, 3, 3",
+        r"(?s)small, lr.*defaults: loss: .*the plan: loss: ",
+        0,
     ),
     "plan_with_trainer": (
-        "BASE, WIDTH, DEPTH, STEPS = (16, 2), 32, 3, 4", r"(?s)small, lr.*defaults: loss: .*the plan: loss: ", 0,
+        "BASE, WIDTH, DEPTH, STEPS = (16, 2), 32, 3, 4",
+        r"(?s)small, lr.*defaults: loss: .*the plan: loss: ",
+        0,
     ),
     "reproduce_paper": (
         "DEPTHS, NETWORKS, WIDTH = [2], 4, 32",
@@ -50,7 +59,8 @@ SMALL = {
     ),
     "scaling_law": (
         "WIDTHS, DEPTHS, STEPS, SEEDS = [8, 16, 32], [1, 2, 3], 16, 3",
-        r"(?s)infinitely large: .*width 256, depth 8: ", 0,
+        r"(?s)infinitely large: .*width 256, depth 8: ",
+        0,
     ),
     "transfer_learning_rate": (
         "WIDTHS, DEPTH, RATES, STEPS, SEEDS = [64, 128], 1, [2e-3, 8e-3, 3.2e-2], 4, 2",
@@ -58,9 +68,11 @@ SMALL = {
         1,
     ),
     "watch_a_run": (
-        "WIDTH, DEPTH, STEPS, EVERY = 64, 4, 3, 1", r"(?s)\[\]\n.*AdamW.*tensors", 0,
+        "WIDTH, DEPTH, STEPS, EVERY = 64, 4, 3, 1",
+        r"(?s)\[\]\n.*AdamW.*tensors",
+        0,
     ),
-}  # fmt: skip
+}
 NEEDS = {"plan_with_lightning": "lightning", "plan_with_trainer": "transformers"}
 
 
@@ -69,12 +81,20 @@ def cells(name: str) -> nbformat.NotebookNode:
 
 
 def sources(name: str, parameters: str) -> list[str]:
-    """The code of a script, with ``parameters`` after the cell that is tagged so, as Jupyter's tools do it."""
+    """The code of a script, with ``parameters`` after the cell that is tagged so, as Jupyter's
+    tools do it.
+    """
     code = [cell for cell in cells(name).cells if cell.cell_type == "code"]
     (place,) = (k for k, cell in enumerate(code) if "parameters" in cell.metadata.get("tags", ()))
-    known = {one for line in code[place].source.splitlines() for one in line.split(" = ")[0].split(", ")}
+    known = {
+        one for line in code[place].source.splitlines() for one in line.split(" = ")[0].split(", ")
+    }
     assert set(parameters.split(" = ")[0].split(", ")) <= known
-    return [cell.source for cell in code[: place + 1]] + [parameters] + [cell.source for cell in code[place + 1 :]]
+    return (
+        [cell.source for cell in code[: place + 1]]
+        + [parameters]
+        + [cell.source for cell in code[place + 1 :]]
+    )
 
 
 def test_every_script_in_cells_is_listed() -> None:
@@ -82,11 +102,14 @@ def test_every_script_in_cells_is_listed() -> None:
     assert {path.stem for path in (EXAMPLES / "notebooks").iterdir()} == set(SMALL)
 
 
-SLOW = ("plan_with_lightning", "reproduce_paper", "scaling_law", "transfer_learning_rate")  # for a quick suite
+# for a quick suite
+SLOW = ("plan_with_lightning", "reproduce_paper", "scaling_law", "transfer_learning_rate")
 
 
 @pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SMALL])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SMALL]
+)
 def test_scripts_in_cells(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,7 +129,9 @@ def test_notebooks_are_their_scripts(name: str) -> None:
     found = nbformat.read(EXAMPLES / "notebooks" / f"{name}.ipynb", as_version=4)
     nbformat.validate(found)
     kept = [(cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in found.cells]
-    assert kept == [(cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in cells(name).cells]
+    assert kept == [
+        (cell.cell_type, cell.source, cell.metadata.get("tags")) for cell in cells(name).cells
+    ]
     code = [cell for cell in found.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)
     assert not [out for cell in code for out in cell.outputs if out.output_type == "error"]
@@ -118,7 +143,10 @@ def test_the_first_step_by_hand_has_the_ratio_of_its_formula() -> None:
     namespace = dict[str, Any]()
     exec("\n".join(sources("first_step_by_hand", "HORIZONS, DEPTHS = (), ()")), namespace)
     change = namespace["change"]
-    own, other = (torch.tensor([change(128, 4, 1.0, is_own, seed) for seed in range(12)]) for is_own in (True, False))
+    own, other = (
+        torch.tensor([change(128, 4, 1.0, is_own, seed) for seed in range(12)])
+        for is_own in (True, False)
+    )
     ratio = float(own.mean() / other.mean())
     error = float((own - ratio * other).std() / 12**0.5 / other.mean().abs())
     assert abs(ratio - 1.2222) < 4 * error < 0.2  # 1 + (T/4) / (1 + T/(2L)); 1 by Theorem 1
@@ -132,13 +160,17 @@ def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runpy.run_module("makers.checks", run_name="__main__")
     page = (tmp_path / "checks.md").read_text()
     assert page.count("\n| two-layer, ") == 5
-    assert page.count("\n| GPT-2, ") == page.count("\n| plain blocks, ") + 2 == 4  # against depth and against width
+    # against depth and against width
+    assert page.count("\n| GPT-2, ") == page.count("\n| plain blocks, ") + 2 == 4
     assert page.count("\nRule '") == 1
 
 
 def test_the_watched_run_is_told_by_its_numbers() -> None:
     numbers = json.loads(watched_run.NUMBERS.read_text())
-    assert watched_run_page.page(numbers) == (EXAMPLES.parent / "docs/howto/watched-run.md").read_text()
+    assert (
+        watched_run_page.page(numbers)
+        == (EXAMPLES.parent / "docs/howto/watched-run.md").read_text()
+    )
 
 
 @pytest.mark.slow
@@ -149,7 +181,9 @@ def test_the_watched_run_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     page = (tmp_path / "watched-run.md").read_text()
     assert page.count("```bash") == 4
     assert "| the same, begun again once the alert is read |" in page
-    assert all((tmp_path / f"{name}.html").exists() for name in ("sound", "wrong", "mended", "saved"))
+    assert all(
+        (tmp_path / f"{name}.html").exists() for name in ("sound", "wrong", "mended", "saved")
+    )
 
 
 @pytest.mark.long
@@ -157,10 +191,19 @@ def test_the_watched_run_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.parametrize(("shard", "processes"), [("fsdp2", 1), ("ddp", 2), ("fsdp2", 2)])
 @pytest.mark.parametrize("more", [[], ["--defaults"]])
 def test_a_plan_rides_in_torchrun(shard: str, processes: int, more: list[str]) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        "--standalone",
+    ]
     script = [str(EXAMPLES / "plan_with_torchrun.py"), "--shard", shard]
     small = ["--width", "32", "--depth", "2", "--steps", "3", *more]
-    done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=PATIENCE, env=ALONE)
+    done = subprocess.run(
+        [*command, *script, *small], capture_output=True, text=True, timeout=PATIENCE, env=ALONE
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"{shard}, {processes} processes" in done.stdout
 

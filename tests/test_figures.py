@@ -1,4 +1,6 @@
-"""Figures: runs made by hand whose answers are known, what the captions of the paper say, and all of them small."""
+"""Figures: runs made by hand whose answers are known, what the captions of the paper say, and all
+of them small.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.handmade import HORIZONS, RATES, Ended, figure_1, figure_2, figure_3, figure_4, figure_5, figure_6
+from tests.handmade import (
+    HORIZONS,
+    RATES,
+    Ended,
+    figure_1,
+    figure_2,
+    figure_3,
+    figure_4,
+    figure_5,
+    figure_6,
+)
 
 from nfd.core.findings import Finding
 from nfd.data import digits
@@ -23,15 +35,21 @@ from nfd.runs.sweep import Sweep
 ROOT = Path(__file__).parents[1]
 DATA = DataSummary("pictures", 10)
 PANELS = {
-    "1": "abc", "2": "abcd", "3": "abcd", "5": "abcdefghij", "6": "abcdef",
+    "1": "abc",
+    "2": "abcd",
+    "3": "abcd",
+    "5": "abcdefghij",
+    "6": "abcdef",
     "4": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
     "7": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
-}  # fmt: skip
+}
 
 
 def in_order(found: list[Finding], figure: str) -> None:
     """Names and letters are the paper's, and every row of a panel has the same columns."""
-    assert [finding.name for finding in found] == [f"figure-{figure}{letter}" for letter in PANELS[figure]]
+    assert [finding.name for finding in found] == [
+        f"figure-{figure}{letter}" for letter in PANELS[figure]
+    ]
     for finding, letter in zip(found, PANELS[figure], strict=True):
         assert finding.title.startswith(f"({letter}) ")
         assert len({frozenset(row) for row in finding.rows}) < 2
@@ -47,7 +65,8 @@ def exponents(finding: Finding) -> dict[str, float]:
 def reference(finding: Finding) -> tuple[float, float]:
     """The exponent of a figure's one line, and its height at its first place."""
     first, last = finding.references
-    x, y = finding.axes.x, finding.axes.y
+    x = finding.axes.x
+    y = finding.axes.y
     assert len({row["series"] for row in finding.references}) == 1
     return math.log(last[y] / first[y]) / math.log(last[x] / first[x]), first[y]
 
@@ -59,10 +78,12 @@ def said_plainly(found: list[Finding]) -> None:
             assert "nan" not in text.split("pictures")[0].lower().replace("beyond", ""), text
             assert "inf]" not in text, text
         for row in finding.rows:
-            assert all(math.isfinite(row[name]) for name in (finding.axes.x, finding.axes.y, "low", "high")), row
+            assert all(
+                math.isfinite(row[name]) for name in (finding.axes.x, finding.axes.y, "low", "high")
+            ), row
 
 
-# ---- figure 1 -------------------------------------------------------------------------------------------------------
+# ---- figure 1
 
 
 def test_figure_1() -> None:
@@ -81,13 +102,19 @@ def test_figure_1() -> None:
 
 
 WHERE_ALL_DIVERGE = {
-    "1": lambda ended: figure_1(ended), "2": figure_2, "3": figure_3, "4": lambda ended: figure_4(ended=ended),
-    "5": figure_5, "6": figure_6,
-}  # fmt: skip
+    "1": lambda ended: figure_1(ended),
+    "2": figure_2,
+    "3": figure_3,
+    "4": lambda ended: figure_4(ended=ended),
+    "5": figure_5,
+    "6": figure_6,
+}
 
 
 @pytest.mark.parametrize("number", WHERE_ALL_DIVERGE)
-@pytest.mark.parametrize("ended", [lambda c: 1, lambda c: 1 if c.seed == 0 else None], ids=["all", "one seed"])
+@pytest.mark.parametrize(
+    "ended", [lambda c: 1, lambda c: 1 if c.seed == 0 else None], ids=["all", "one seed"]
+)
 def test_networks_that_diverge_are_named_and_not_drawn(number: str, ended: Ended) -> None:
     """A point needs every seed; a curve ends where the first network does."""
     found = FIGURES[number].reduce(WHERE_ALL_DIVERGE[number](ended), DATA)
@@ -96,11 +123,15 @@ def test_networks_that_diverge_are_named_and_not_drawn(number: str, ended: Ended
     told = " ".join(text for finding in found for text in (finding.headline, *finding.details))
     assert re.search("iverged|no exponent", told)
     for finding in found:
-        assert all(row[finding.axes.x] <= 1 for row in finding.rows if finding.axes.x == "step"), finding.name
-        assert not any(math.isfinite(row["slope"]) for row in finding.slopes) or number in "13", finding.name
+        assert all(row[finding.axes.x] <= 1 for row in finding.rows if finding.axes.x == "step"), (
+            finding.name
+        )
+        assert not any(math.isfinite(row["slope"]) for row in finding.slopes) or number in "13", (
+            finding.name
+        )
 
 
-# ---- figure 2 -------------------------------------------------------------------------------------------------------
+# ---- figure 2
 
 
 def test_figure_2() -> None:
@@ -110,18 +141,20 @@ def test_figure_2() -> None:
     said_plainly(found)
     a, b, c, _ = found
     assert a.headline.startswith("The final train loss is lowest at T = 8.")
-    assert b.headline.startswith("The final test loss is lowest at T = 4.")  # 1.1 + 0.2 against 1.0 + 0.3
+    # 1.1 + 0.2 against 1.0 + 0.3
+    assert b.headline.startswith("The final test loss is lowest at T = 4.")
     assert a.details == b.details == ["Diverged: T = 32 (3 of 4)."]
     assert [r["step"] for r in a.rows if r["series"] == "T = 32"] == [0, 2, 4]
     assert [r["step"] for r in b.rows if r["series"] == "T = 32"] == [0, 2, 4]
     assert {r["horizon"] for r in c.rows} == set(HORIZONS) - {32.0}
     assert figure2.best(runs["horizon"], "train_loss") == 8
     assert figure2.gain(runs["horizon"], 1.0, 8.0, 10, "train_loss").value == pytest.approx(-0.9)
-    assert figure2.gain(runs["horizon"], 1.0, 32.0, 10).value > 0  # what diverges counts as a uniform guess
+    # what diverges counts as a uniform guess
+    assert figure2.gain(runs["horizon"], 1.0, 32.0, 10).value > 0
     assert figure2.gain(runs["horizon"], 32.0, 32.0, 10).value == 0
 
 
-# ---- figure 3 -------------------------------------------------------------------------------------------------------
+# ---- figure 3
 
 
 def test_figure_3() -> None:
@@ -134,7 +167,9 @@ def test_figure_3() -> None:
     assert exponents(a) == pytest.approx(dict.fromkeys(every, -1.0))
     assert exponents(b) == pytest.approx(dict.fromkeys(every, -1.0), abs=0.05)
     rows = [r for r in a.rows if r["series"] == "relu, h_L"]
-    assert {r["width"]: r["square"] for r in rows} == pytest.approx({16: 1 / 16, 32: 1 / 32, 64: 1 / 64})
+    assert {r["width"]: r["square"] for r in rows} == pytest.approx(
+        {16: 1 / 16, 32: 1 / 32, 64: 1 / 64}
+    )
     assert reference(a) == pytest.approx((-1.0, 3 / 16))  # from the highest of the first places
     assert reference(b)[0] == pytest.approx(-1.0)
     assert {r["depth"] for r in b.rows} == {4, 8, 16, 32}
@@ -150,7 +185,7 @@ def test_figure_3() -> None:
     assert real["width 16", 8] == pytest.approx(1 / 16 + 1 / 64, rel=0.1)
 
 
-# ---- figures 4 and 7 ------------------------------------------------------------------------------------------------
+# ---- figures 4 and 7
 
 
 @pytest.mark.parametrize("figure", ["4", "7"])
@@ -159,7 +194,9 @@ def test_figures_4_and_7(figure: str) -> None:
     in_order(found, figure)
     said_plainly(found)
     for finding in found:
-        assert re.findall(r"\+0\.020* \[\+0\.020*, \+0\.020*\] at depth (\d)", finding.headline) == ["2", "4", "8"]
+        assert re.findall(
+            r"\+0\.020* \[\+0\.020*, \+0\.020*\] at depth (\d)", finding.headline
+        ) == ["2", "4", "8"]
         assert {r["series"] for r in finding.rows} == {
             f"depth {L}, {member}" for L in (2, 4, 8) for member in ("standard", "decoupled")
         }
@@ -170,7 +207,7 @@ def test_figures_4_and_7(figure: str) -> None:
     assert [r["step"] for r in found[5].rows][:5] == [0, 3, 6, 9, 12]
 
 
-# ---- figure 5 -------------------------------------------------------------------------------------------------------
+# ---- figure 5
 
 
 def test_figure_5() -> None:
@@ -190,10 +227,12 @@ def test_figure_5() -> None:
     assert len(d.rows) == 4 * len(RATES)
     assert h.headline.startswith("Eq. 8 minus uniform rates at the end: -0.10")
     assert "+0.20" in j.headline
-    assert {r["series"]: r["train_loss"] for r in h.rows if r["step"] == 8} == pytest.approx({uniform: 0.98, eq8: 0.88})
+    assert {r["series"]: r["train_loss"] for r in h.rows if r["step"] == 8} == pytest.approx(
+        {uniform: 0.98, eq8: 0.88}
+    )
 
 
-# ---- figure 6 -------------------------------------------------------------------------------------------------------
+# ---- figure 6
 
 
 def test_figure_6() -> None:
@@ -212,23 +251,59 @@ def test_figure_6() -> None:
         assert exponents(finding) == pytest.approx({"step 4": 1.0, "step 8": 1.0, "step 12": 1.0})
 
 
-# ---- the runs of the figures ----------------------------------------------------------------------------------------
+# ---- the runs of the figures
 
 
 # What the captions of the paper say, by figure and part: widths, depths, rates, batch and seeds.
 STATED: dict[tuple[str, str], dict[str, Any]] = {
-    ("1", "training"): {"depth": 64, "width": 128, "eta_c": 0.01, "batch": 128, "activation": "relu"},
-    ("2", "horizon"): {"depth": 5, "width": 128, "eta_c": 0.1, "batch": 128, "seeds": 3, "horizon": [2.0, 32.0]},
+    ("1", "training"): {
+        "depth": 64,
+        "width": 128,
+        "eta_c": 0.01,
+        "batch": 128,
+        "activation": "relu",
+    },
+    ("2", "horizon"): {
+        "depth": 5,
+        "width": 128,
+        "eta_c": 0.1,
+        "batch": 128,
+        "seeds": 3,
+        "horizon": [2.0, 32.0],
+    },
     ("2", "both"): {"width": 128, "eta_c": 0.1, "batch": 128, "seeds": 3, "horizon": [2.0, 32.0]},
-    ("3", "real"): {"widths": (32, 1024), "depths": (4, 128), "eta_c": 0.01, "batch": 128, "rule": "depth-mup"},
+    ("3", "real"): {
+        "widths": (32, 1024),
+        "depths": (4, 128),
+        "eta_c": 0.01,
+        "batch": 128,
+        "rule": "depth-mup",
+    },
     ("4", "dnn"): {"width": 128, "eta_c": 0.1, "batch": 128, "network": "mlp", "depth": [16]},
     ("4", "mup"): {"width": 128, "eta_c": 0.1, "batch": 128, "rule": "mup", "depth": [16]},
-    ("4", "depth-mup"): {"width": 128, "eta_c": 0.1, "batch": 128, "rule": "depth-mup", "depth": [16]},
+    ("4", "depth-mup"): {
+        "width": 128,
+        "eta_c": 0.1,
+        "batch": 128,
+        "rule": "depth-mup",
+        "depth": [16],
+    },
     ("7", "dnn"): {"width": 256, "eta_c": 0.1, "batch": 128, "network": "mlp"},
     ("7", "mup"): {"width": 256, "eta_c": 0.1, "batch": 128, "rule": "mup"},
     ("7", "depth-mup"): {"width": 256, "eta_c": 0.1, "batch": 128, "rule": "depth-mup"},
-    ("5", "collapse"): {"width": 128, "eta_c": 0.1, "batch": 128, "steps": 300, "block": "two-layer"},
-    ("5", "transfer"): {"depth": [3, 6, 9], "eta_c": [0.5, 1.0], "batch": 128, "block": "two-layer"},
+    ("5", "collapse"): {
+        "width": 128,
+        "eta_c": 0.1,
+        "batch": 128,
+        "steps": 300,
+        "block": "two-layer",
+    },
+    ("5", "transfer"): {
+        "depth": [3, 6, 9],
+        "eta_c": [0.5, 1.0],
+        "batch": 128,
+        "block": "two-layer",
+    },
     ("5", "deep"): {"depth": 64, "width": 128, "batch": 128, "block": "two-layer"},
     ("6", "online"): {"widths": (512, 4096), "depth": 4, "eta_c": 0.1, "batch": 1, "seeds": 5},
 }
@@ -240,7 +315,8 @@ def test_the_size_called_paper_is_what_the_captions_say() -> None:
     for (figure, part), stated in STATED.items():
         for name, value in stated.items():
             found = {
-                getattr(c, name[:-1] if name in ("widths", "depths", "seeds") else name) for c in grids[figure][part]
+                getattr(c, name[:-1] if name in ("widths", "depths", "seeds") else name)
+                for c in grids[figure][part]
             }
             if name == "seeds":
                 assert len(found) == value
@@ -250,13 +326,19 @@ def test_the_size_called_paper_is_what_the_captions_say() -> None:
                 assert found >= set(value), (figure, part, name)
             else:
                 assert found == {value}, (figure, part, name)
-    for figure, part in (("1", "training"), ("2", "both"), ("3", "real"), ("4", "mup"), ("5", "deep")):
+    for figure, part in (
+        ("1", "training"),
+        ("2", "both"),
+        ("3", "real"),
+        ("4", "mup"),
+        ("5", "deep"),
+    ):
         assert {c.steps for c in grids[figure][part]} == {30 * (1000 // 128)}  # 30 epochs
     seeds = {part: {c.seed for c in configs} for part, configs in grids["3"].items()}
     assert not seeds["real"] & seeds["limit"]
 
 
-# ---- all of them, small ---------------------------------------------------------------------------------------------
+# ---- all of them, small
 
 
 @pytest.mark.long
@@ -264,18 +346,27 @@ def test_every_figure_is_made_small_and_drawn_again_without_training(
     figures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = FigureConfig(size="smoke")
-    written = [Finding.of(f) for f in json.loads((figures / "result.json").read_text())["findings"].values()]
+    written = [
+        Finding.of(f)
+        for f in json.loads((figures / "result.json").read_text())["findings"].values()
+    ]
     with Sweep(figures) as sweep:
-        monkeypatch.setattr(sweep.store, "add", lambda records: pytest.fail("something was trained"))
+        monkeypatch.setattr(
+            sweep.store, "add", lambda records: pytest.fail("something was trained")
+        )
         for name, figure in FIGURES.items():
             found = findings(figure, trained(figure, config, sweep, print), dataset_for(config))
             in_order(found, name)
             said_plainly(found)
-            assert [f.headline for f in written if f.name.startswith(figure.name)] == [f.headline for f in found]
+            assert [f.headline for f in written if f.name.startswith(figure.name)] == [
+                f.headline for f in found
+            ]
             assert "<svg" in (figures / f"{figure.name}.html").read_text()
             for finding in found:
                 assert finding.rows
                 assert "digits" in finding.caption
                 assert (figures / f"{finding.name}.pdf").read_bytes().startswith(b"%PDF")
                 assert (figures / f"{finding.name}.png").stat().st_size > 5_000
-                assert len((figures / f"{finding.name}.csv").read_text().splitlines()) == 1 + len(finding.rows)
+                assert len((figures / f"{finding.name}.csv").read_text().splitlines()) == 1 + len(
+                    finding.rows
+                )

@@ -45,7 +45,9 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_directory_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("theirs")
-    with pytest.raises(OSError, match=r"holds 'notes.txt', which nfd did not make. Nothing was changed.*--out DIR"):
+    with pytest.raises(
+        OSError, match=r"holds 'notes.txt', which nfd did not make. Nothing was changed.*--out DIR"
+    ):
         prepare_results(tmp_path)
     assert names_in(tmp_path) == {"notes.txt"}
     ours = prepare_results(tmp_path / "out")

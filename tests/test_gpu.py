@@ -1,6 +1,8 @@
-"""Everything on a CUDA device: a real one where there is one (``gpu``), and one in name alone everywhere else.
+"""Everything on a CUDA device: a real one where there is one (``gpu``), and one in name alone
+everywhere else.
 
-The pretended device (``pretend.py``) runs on the CPU and raises where tensors of two devices would meet.
+The pretended device (``pretend.py``) runs on the CPU and raises where tensors of two devices would
+meet.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
-# ---- the pretence itself ---------------------------------------------------------------------------------------
+# ---- the pretence itself
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
             y.sum().backward()
 
 
-# ---- networks --------------------------------------------------------------------------------------------------
+# ---- networks
 
 
 def training(device: str) -> Any:
@@ -103,12 +105,24 @@ def training(device: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("feedback", "block"), [("shared", "two-layer"), ("independent", "one-layer"), ("static", "one-layer")]
+    ("feedback", "block"),
+    [("shared", "two-layer"), ("independent", "one-layer"), ("static", "one-layer")],
 )
-def test_completed_dense_network_repeats_every_output(device: str, feedback: str, block: str) -> None:
+def test_completed_dense_network_repeats_every_output(
+    device: str, feedback: str, block: str
+) -> None:
     def build(weights: str) -> Network:
         return nfd.ResNet(
-            5, 2, 30, 2, weights=weights, feedback=feedback, block=block, activation="tanh", dtype=F64, device=device
+            5,
+            2,
+            30,
+            2,
+            weights=weights,
+            feedback=feedback,
+            block=block,
+            activation="tanh",
+            dtype=F64,
+            device=device,
         )
 
     assert gap(build, training(device), 0.3, "depth-mup", momentum=0.9, weight_decay=1e-3) < 1e-10
@@ -116,7 +130,8 @@ def test_completed_dense_network_repeats_every_output(device: str, feedback: str
 
 @pytest.mark.parametrize(("activation", "kind"), [("relu", "independent-feedback"), ("erf", "ntk")])
 def test_kernels_agree_with_those_of_the_cpu(device: str, activation: str, kind: str) -> None:
-    X, X2 = numbers(7, 4), numbers(3, 4, seed=1)
+    X = numbers(7, 4)
+    X2 = numbers(3, 4, seed=1)
     X2[0] = 0
     options: dict[str, Any] = {"kind": kind, "activation": activation, "horizon": 0.5, "depth": 2}
     expected = nfd.kernel(X, X2, **options)
@@ -132,7 +147,8 @@ def test_kernels_agree_with_those_of_the_cpu(device: str, activation: str, kind:
 
 @pytest.mark.parametrize("eq5_term", [False, True])
 def test_particles_move_there_as_they_do_here(device: str, *, eq5_term: bool) -> None:
-    x, y = numbers(4, 3), torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=F64)
+    x = numbers(4, 3)
+    y = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=F64)
     x[3] = x[2]  # a dropped direction
     options = {"grid": 3, "particles": 64, "replicates": 2, "eq5_term": eq5_term}
     here, there = (nfd.solve_nfd(x, y, device=place, **options) for place in ("cpu", device))
@@ -143,7 +159,8 @@ def test_particles_move_there_as_they_do_here(device: str, *, eq5_term: bool) ->
 
 
 def test_plans_are_made_and_used_there(device: str) -> None:
-    here, there = Residual(16, 3), Residual(16, 3).to(device)
+    here = Residual(16, 3)
+    there = Residual(16, 3).to(device)
     options = {"rule": "complete-p", "make_model": Residual, "base": (8, 2), "optimizer": "sgd"}
     plan = nfd.plan(there, sample=torch.zeros(2, 5, device=device), **options)
     assert plan.entries["blocks.0.down.weight"].role == "outer"
@@ -163,8 +180,18 @@ def batches(place: str = "cpu") -> list[tuple[Tensor, Tensor]]:
 
 def losses(place: str, device: str | None = None, **settings: Any) -> Tensor:
     """Of a trial whose batches lie in a place, or whose sweep is on a device."""
-    family = nfd.Family(Residual, base=(8, 2), rule="complete-p", optimizer=settings.pop("optimizer", "sgd"))
-    trial = nfd.Trial(family.under(sample=batches(place)[0][0]), nfd.Task(batches(place)), 16, 2, 0, 0.01, **settings)
+    family = nfd.Family(
+        Residual, base=(8, 2), rule="complete-p", optimizer=settings.pop("optimizer", "sgd")
+    )
+    trial = nfd.Trial(
+        family.under(sample=batches(place)[0][0]),
+        nfd.Task(batches(place)),
+        16,
+        2,
+        0,
+        0.01,
+        **settings,
+    )
     with nfd.Sweep(device=device, progress=False) as sweep:
         (record,) = sweep.run([trial])
         assert record.status == "done", record.error
@@ -179,14 +206,25 @@ def test_trials_find_there_what_they_find_here(device: str, weights: str, optimi
     settings = {"weights": weights, "optimizer": optimizer}
     here = losses("cpu", **settings)
     for place, asked in ((device, None), ("cpu", device)):
-        torch.testing.assert_close(losses(place, asked, **settings), here, rtol=2e-2, atol=0)  # bfloat16 under Muon
+        # bfloat16 under Muon
+        torch.testing.assert_close(losses(place, asked, **settings), here, rtol=2e-2, atol=0)
 
 
 def test_predictions_are_made_there(device: str) -> None:
     judged = [(numbers(4, 5).float(), torch.ones(4, 2))]
-    task = nfd.Task([(numbers(2, 5).float(), torch.ones(2, 2))] * 3, loss="mse", eval_batches=judged)
+    task = nfd.Task(
+        [(numbers(2, 5).float(), torch.ones(2, 2))] * 3, loss="mse", eval_batches=judged
+    )
     here, there = (
-        nfd.predict(nfd.resnets(5, 2), task, 0.1, depth=2, width=24, replicates=2, sweep=nfd.Sweep(device=place))
+        nfd.predict(
+            nfd.resnets(5, 2),
+            task,
+            0.1,
+            depth=2,
+            width=24,
+            replicates=2,
+            sweep=nfd.Sweep(device=place),
+        )
         for place in ("cpu", device)
     )
     torch.testing.assert_close(there.loss.cpu(), here.loss, rtol=1e-4, atol=1e-5)
@@ -199,7 +237,7 @@ def test_networks_are_checked_there(device: str) -> None:
     assert len(found.table) > 4
 
 
-# ---- asking for a device that is not there -----------------------------------------------------------------------
+# ---- asking for a device that is not there
 
 
 @pytest.mark.skipif(CUDA, reason="a CUDA device is present")
@@ -215,7 +253,9 @@ def test_networks_are_checked_there(device: str) -> None:
     ],
 )
 def test_a_device_that_is_not_there_is_named_with_what_to_do(asking: Any) -> None:
-    with pytest.raises(ValueError, match=r"device must be one that PyTorch can use here.*'cuda(:1)?'"):
+    with pytest.raises(
+        ValueError, match=r"device must be one that PyTorch can use here.*'cuda(:1)?'"
+    ):
         asking()
 
 
@@ -223,5 +263,7 @@ def test_a_device_that_is_not_there_is_named_with_what_to_do(asking: Any) -> Non
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device; none is present")
 def test_worker_processes_compute_there(tmp_path: Path) -> None:
     with nfd.Sweep(tmp_path, workers=2, device="cuda", progress=False) as sweep:
-        trials = [nfd.Trial(nfd.resnets(5, 2), nfd.Task(batches()), 8, depth, 0, 0.1) for depth in (1, 2)]
+        trials = [
+            nfd.Trial(nfd.resnets(5, 2), nfd.Task(batches()), 8, depth, 0, 0.1) for depth in (1, 2)
+        ]
         assert [record.status for record in sweep.run(trials)] == ["done", "done"]

@@ -1,4 +1,6 @@
-"""Pages and tables of hostile names are inert: nothing runs, nothing is loaded, nothing is turned around or hidden."""
+"""Pages and tables of hostile names are inert: nothing runs, nothing is loaded, nothing is turned
+around or hidden.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,28 @@ EVIL = (
 
 
 def finding(evil: str, kind: Any = "curves") -> Finding:
-    rows = [{"series": f"{evil}{k % 2}", evil: 1.0 + k, "y": 1.0 + k, "low": 0.5, "high": 9.0} for k in range(6)]
-    return Finding(evil, evil, evil, rows, Axes(evil, "y", evil, evil, kind), evil, [evil], table=[{evil: evil}])
+    rows = [
+        {"series": f"{evil}{k % 2}", evil: 1.0 + k, "y": 1.0 + k, "low": 0.5, "high": 9.0}
+        for k in range(6)
+    ]
+    return Finding(
+        evil,
+        evil,
+        evil,
+        rows,
+        Axes(evil, "y", evil, evil, kind),
+        evil,
+        [evil],
+        table=[{evil: evil}],
+    )
 
 
 def results(folder: Path) -> Path:
     """Results of every kind, each with hostile texts wherever a text can be."""
     for k, evil in enumerate(EVIL):
-        claim = dict.fromkeys(("id", "source", "statement", "verdict", "measurement", "reading"), evil)
+        claim = dict.fromkeys(
+            ("id", "source", "statement", "verdict", "measurement", "reading"), evil
+        )
         contents: dict[str, dict[str, Any]] = {
             "findings": {"findings": {evil: finding(evil).plain()}, "config": {evil: evil}},
             "claims": {"rows": [claim | {"value": 1.0, "tried": [evil]}]},
@@ -50,7 +66,9 @@ def results(folder: Path) -> Path:
         for name, content in contents.items():
             place = folder / f"{k}-{name}"
             place.mkdir(parents=True)
-            (place / "result.json").write_text(json.dumps({"command": evil, "title": evil} | content))
+            (place / "result.json").write_text(
+                json.dumps({"command": evil, "title": evil} | content)
+            )
     return folder
 
 
@@ -62,7 +80,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_only_markup_of_a_page_is_its_own(page: str) -> None:
-    assert not re.search(r"<(script|img|iframe|object|embed|base|form|link|title[^>]*>[^<]*<meta)", page)
+    assert not re.search(
+        r"<(script|img|iframe|object|embed|base|form|link|title[^>]*>[^<]*<meta)", page
+    )
     assert not re.search(r"<[^>]* on\w+=", re.sub(r'"[^"]*"', '""', page))
     assert "default-src 'none'" in page.split("<title>")[0]
 
@@ -80,13 +100,17 @@ def test_a_browser_runs_and_loads_nothing_of_it(page: str, tmp_path: Path) -> No
     assert shown.said["phone"]["marks"].count(0) == 0
     assert len(shown.said["phone"]["marks"]) == len(EVIL) + 4  # four open the page
     assert "ran" not in shown.said
-    assert not [line for line in shown.console if "Content-Security-Policy" in line or "Refused" in line]
+    assert not [
+        line for line in shown.console if "Content-Security-Policy" in line or "Refused" in line
+    ]
     assert shown.said["phone"]["overflow"] <= 0
 
 
 def test_very_many_rows_are_thinned_and_said() -> None:
     axes = Axes("x", "y", "", "", "curves")
-    rows: list[dict[str, Any]] = [{"series": f"s{k % 7}", "x": k // 7, "y": 1.0} for k in range(30_000)]
+    rows: list[dict[str, Any]] = [
+        {"series": f"s{k % 7}", "x": k // 7, "y": 1.0} for k in range(30_000)
+    ]
     kept = thinned(rows)
     assert MOST_ROWS // 2 < len(kept) <= MOST_ROWS + 14  # rounding and the last of each series
     for name in ("s0", "s6"):

@@ -35,7 +35,7 @@ def planned(rule: str = "complete-p") -> tuple[Language, nfd.Plan]:
     return model, plan
 
 
-# ---- whose optimizer -------------------------------------------------------------------------------------------------
+# ---- whose optimizer
 
 
 def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
@@ -50,7 +50,9 @@ def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
     checked(plan.make_optimizer(model, lr=0.01))
     checked(torch.optim.AdamW(plan.param_groups(model, lr=0.3, no_decay="vectors")))
     checked(plan.make_optimizer(frozen, lr=0.01), frozen)
-    with pytest.raises(InputError, match=r"The AdamW does not step 'tokens\.weight', .* its groups.* Do this\."):
+    with pytest.raises(
+        InputError, match=r"The AdamW does not step 'tokens\.weight', .* its groups.* Do this\."
+    ):
         checked(torch.optim.AdamW(model.parameters()))
     with pytest.raises(InputError, match=r"does not step 'tokens\.weight'.*another plan or model"):
         checked(plan.make_optimizer(twin, lr=0.01))
@@ -58,12 +60,17 @@ def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
         checked(other_plan.make_optimizer(model, lr=0.01))
     before = plan.make_optimizer(frozen, lr=0.01)
     frozen.tokens.weight.requires_grad_(True)
-    with pytest.raises(InputError, match=r"does not step 'tokens\.weight' at .* before these were to train"):
+    with pytest.raises(
+        InputError, match=r"does not step 'tokens\.weight' at .* before these were to train"
+    ):
         checked(before, frozen)
     whole, flat = planned("standard")
     check_optimizers(flat, whole, [torch.optim.AdamW(whole.parameters())], "")
     check_optimizers(flat, whole, [flat.make_optimizer(whole, lr=0.01)], "")
-    parts = [{"params": whole.tokens.parameters()}, {"params": whole.blocks.parameters(), "lr": 0.1}]
+    parts = [
+        {"params": whole.tokens.parameters()},
+        {"params": whole.blocks.parameters(), "lr": 0.1},
+    ]
     with pytest.raises(InputError, match="does not step 'tokens"):
         check_optimizers(flat, whole, [torch.optim.AdamW(parts)], "")
     mixed = plan.make_optimizer(model, lr=0.01)
@@ -74,7 +81,10 @@ def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
 
 def test_an_optimizer_of_groups_warns_of_lost_ratios_and_one_that_warns_does_so_once() -> None:
     model, plan = planned()
-    for optimizer in (torch.optim.SGD(plan.param_groups(model, lr=0.01)), plan.make_optimizer(model, lr=0.01)):
+    for optimizer in (
+        torch.optim.SGD(plan.param_groups(model, lr=0.01)),
+        plan.make_optimizer(model, lr=0.01),
+    ):
         check_optimizers(plan, model, [optimizer], "")
         for group in optimizer.param_groups:
             group["lr"] = 0.01
@@ -83,30 +93,37 @@ def test_an_optimizer_of_groups_warns_of_lost_ratios_and_one_that_warns_does_so_
         assert len(warned) == 1
 
 
-# ---- alerts ----------------------------------------------------------------------------------------------------------
+# ---- alerts
 
 
 class AtTheSecondLook(Alarm):
     """Expects nothing, and raises one alert at step 2."""
 
-    last_step, is_of_sound = 99, True
+    last_step = 99
+    is_of_sound = True
 
     def __init__(self) -> None: ...
 
     def alerts(self, rows: Any) -> list[Alert]:
         row = rows[0]
-        alert = Alert(row.step, row.step, row.meter, None, 1.0, None, Cause.UNKNOWN, "seen", "Look at it.")
+        alert = Alert(
+            row.step, row.step, row.meter, None, 1.0, None, Cause.UNKNOWN, "seen", "Look at it."
+        )
         return [alert] if row.step == 2 else []
 
     def band(self, row: Any) -> None:
         return None
 
 
-def trained_by_transformers(folder: Path, watching: dict[str, Any]) -> tuple[nfd.Watch, list[float]]:
+def trained_by_transformers(
+    folder: Path, watching: dict[str, Any]
+) -> tuple[nfd.Watch, list[float]]:
     """The watch of a training of four steps, and the numbers of alerts that were logged."""
     trainer, watch = trainer_of(folder, steps=4, watching=watching)
     trainer.train()
-    return watch, [entry["nfd/alerts"] for entry in trainer.state.log_history if "nfd/alerts" in entry]
+    return watch, [
+        entry["nfd/alerts"] for entry in trainer.state.log_history if "nfd/alerts" in entry
+    ]
 
 
 def trained_by_lightning(_: Path, watching: dict[str, Any]) -> tuple[nfd.Watch, list[float]]:
@@ -125,7 +142,9 @@ def test_trainers_warn_log_and_count_an_alert_once_and_stop_where_they_are_to(
         watch, logged = trained(tmp_path, {"expected": AtTheSecondLook(), "on_alert": on_alert})
     (alert,) = watch.alerts
     assert [str(warning.message) for warning in caught].count(str(alert)) == 1
-    assert [record.getMessage() for record in caplog.records if record.name == "nfd"] == [str(alert)]
+    assert [record.getMessage() for record in caplog.records if record.name == "nfd"] == [
+        str(alert)
+    ]
     assert watch.steps == steps
     assert logged == [0.0, 1.0, 1.0, 1.0][:steps]
 
@@ -147,9 +166,20 @@ def test_a_plain_trainer_is_watched(rule: str | None, dies: bool, tmp_path: Path
     torch.manual_seed(0)
     model = gpt2(16, 2)
     tokens = torch.randint(0, 16, (8, 8), generator=torch.Generator().manual_seed(1))
-    quiet = {"report_to": [], "save_strategy": "no", "logging_steps": 2, "disable_tqdm": True, "use_cpu": True}
+    quiet = {
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_steps": 2,
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
     arguments = transformers.TrainingArguments(
-        str(tmp_path), max_steps=6, per_device_train_batch_size=2, weight_decay=0.1, warmup_steps=2, **quiet
+        str(tmp_path),
+        max_steps=6,
+        per_device_train_batch_size=2,
+        weight_decay=0.1,
+        warmup_steps=2,
+        **quiet,
     )
     data = [{"input_ids": ids, "labels": ids} for ids in tokens]
     trainer = transformers.Trainer(model, arguments, train_dataset=data)
@@ -165,7 +195,8 @@ def test_a_plain_trainer_is_watched(rule: str | None, dies: bool, tmp_path: Path
         [("transformer.h.1.mlp.c_proj", Cause.DEAD)] if dies else []
     )
     assert watch.steps == (4 if dies else 6)
-    assert list(watch.losses) == ([2] if dies else [2, 4])  # the last one is logged after the last look
+    # the last one is logged after the last look
+    assert list(watch.losses) == ([2] if dies else [2, 4])
 
 
 @pytest.mark.parametrize("rule", ["standard", None])
@@ -187,18 +218,32 @@ def test_a_plain_lightning_module_is_watched(rule: str | None) -> None:
 
     plan = None if rule is None else nfd.plan(net, rule=rule, sample=SAMPLE)
     watch = nfd.Watch(net, plan, SAMPLE, every=2)
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "logger": False}
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "accelerator": "cpu",
+        "logger": False,
+    }
     callback = nfd.integrations.LightningCallback(plan, watch)
-    trainer = lightning.Trainer(max_steps=4, enable_checkpointing=False, callbacks=[callback], **quiet)
+    trainer = lightning.Trainer(
+        max_steps=4, enable_checkpointing=False, callbacks=[callback], **quiet
+    )
     trainer.fit(Module(), torch.utils.data.DataLoader(SHIFTED[:4], batch_size=None))
-    assert (watch.steps, watch.alerts, watch.failed, list(watch.losses)) == (4, [], None, [1, 2, 3, 4])
+    assert (watch.steps, watch.alerts, watch.failed, list(watch.losses)) == (
+        4,
+        [],
+        None,
+        [1, 2, 3, 4],
+    )
 
 
 @pytest.mark.parametrize("name", ["TrainerCallback", "LightningCallback"])
 def test_a_callback_without_a_plan_and_a_watch_is_refused(name: str) -> None:
     pytest.importorskip("transformers" if name == "TrainerCallback" else "lightning")
     callback = getattr(nfd.integrations, name)
-    with pytest.raises(InputError, match=rf"neither a plan, .* {name}\(None, nfd\.Watch\(model, None, sample\)\)"):
+    with pytest.raises(
+        InputError, match=rf"neither a plan, .* {name}\(None, nfd\.Watch\(model, None, sample\)\)"
+    ):
         callback()
     with pytest.raises(TypeError, match=r"watch must be an nfd\.Watch or None; got int"):
         callback(None, 3)
@@ -206,7 +251,7 @@ def test_a_callback_without_a_plan_and_a_watch_is_refused(name: str) -> None:
         callback("mup")
 
 
-# ---- writers ---------------------------------------------------------------------------------------------------------
+# ---- writers
 
 
 class Recorder:
@@ -223,13 +268,19 @@ class Recorder:
 
 
 def test_writers_give_every_row_its_name_and_step() -> None:
-    writer, run = Recorder(), Recorder()
+    writer = Recorder()
+    run = Recorder()
     to_tensorboard(ROWS, writer)
     assert writer.records == [
-        ("nfd/alignment", 0.5, 2), ("nfd/update/blocks.0.up", 0.1, 2), ("nfd/alignment", 0.25, 4)
-    ]  # fmt: skip
+        ("nfd/alignment", 0.5, 2),
+        ("nfd/update/blocks.0.up", 0.1, 2),
+        ("nfd/alignment", 0.25, 4),
+    ]
     to_wandb(ROWS, run)
-    assert run.records == [({"nfd/alignment": 0.5, "nfd/update/blocks.0.up": 0.1}, 2), ({"nfd/alignment": 0.25}, 4)]
+    assert run.records == [
+        ({"nfd/alignment": 0.5, "nfd/update/blocks.0.up": 0.1}, 2),
+        ({"nfd/alignment": 0.25}, 4),
+    ]
     assert of_network(ROWS[:2]) == {"nfd/alignment": 0.5}
 
 
@@ -240,7 +291,10 @@ def test_real_writers_store_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with tensorboard.SummaryWriter(str(tmp_path)) as writer:
         to_tensorboard(ROWS, writer)
     events = reading.EventAccumulator(str(tmp_path)).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("nfd/alignment")] == [(2, 0.5), (4, 0.25)]
+    assert [(event.step, event.value) for event in events.Scalars("nfd/alignment")] == [
+        (2, 0.5),
+        (4, 0.25),
+    ]
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     with wandb.init(mode="offline", dir=tmp_path) as run:
@@ -249,11 +303,17 @@ def test_real_writers_store_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (run.summary["nfd/alignment"], run.summary["nfd/update/blocks.0.up"]) == (0.25, 0.1)
 
 
-# ---- Hugging Face ----------------------------------------------------------------------------------------------------
+# ---- Hugging Face
 
 
 def trainer_of(
-    folder: Path, *, forget: bool = False, steps: int = 2, lr: float = 1e-3, watching: Any = None, **options: Any
+    folder: Path,
+    *,
+    forget: bool = False,
+    steps: int = 2,
+    lr: float = 1e-3,
+    watching: Any = None,
+    **options: Any,
 ) -> tuple[Any, nfd.Watch]:
     """A Trainer on batches of tokens, with the callback of a plan and a watch."""
     transformers = pytest.importorskip("transformers")
@@ -261,14 +321,26 @@ def trainer_of(
     model = gpt2(16, 2)
     plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base=(8, 1))
     plan.apply_(model)
-    usual = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    usual = {
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
     arguments = transformers.TrainingArguments(
-        str(folder), max_steps=steps, per_device_train_batch_size=2, max_grad_norm=0.0, **usual | options
+        str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=2,
+        max_grad_norm=0.0,
+        **usual | options,
     )
     tokens = torch.randint(0, 16, (8, 8), generator=torch.Generator().manual_seed(1))
     optimizer = None if forget else plan.make_optimizer(model, lr=lr)
     data = [{"input_ids": ids, "labels": ids} for ids in tokens]
-    trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, optimizers=(optimizer, None)
+    )
     watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, **{"every": 1} | (watching or {}))
     trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
     return trainer, watch
@@ -301,7 +373,7 @@ def test_a_resumed_trainer_has_the_rows_of_one_that_was_never_stopped(tmp_path: 
     assert watch.rows == whole.rows
 
 
-# ---- Lightning -------------------------------------------------------------------------------------------------------
+# ---- Lightning
 
 
 def fitted(
@@ -326,7 +398,9 @@ def fitted(
             return nn.functional.cross_entropy(self.net(batch[0]).flatten(0, 1), batch[1].flatten())
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.AdamW(self.parameters()) if forget else plan.make_optimizer(net, lr=lr)
+            return (
+                torch.optim.AdamW(self.parameters()) if forget else plan.make_optimizer(net, lr=lr)
+            )
 
     class Kept(loggers.logger.DummyLogger):
         def log_metrics(self, metrics: Any, step: int) -> None:
@@ -343,7 +417,11 @@ def fitted(
         **quiet,
         **options,
     )
-    trainer.fit(Module(), torch.utils.data.DataLoader(SHIFTED[:1] * 4, batch_size=None), ckpt_path=checkpoint)
+    trainer.fit(
+        Module(),
+        torch.utils.data.DataLoader(SHIFTED[:1] * 4, batch_size=None),
+        ckpt_path=checkpoint,
+    )
     return trainer, watch, said
 
 
@@ -352,7 +430,9 @@ def test_lightning_with_an_optimizer_of_its_own_does_not_begin() -> None:
         fitted(forget=True)
 
 
-def test_lightning_steps_and_logs_the_watch_once_per_step_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_lightning_steps_and_logs_the_watch_once_per_step_and_goes_on_from_a_checkpoint(
+    tmp_path: Path,
+) -> None:
     _, whole, said = fitted(accumulate_grad_batches=2)
     assert whole.steps == 2
     assert [(m, s) for m, s in said if "nfd/activation" in m] == [

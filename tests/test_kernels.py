@@ -1,4 +1,6 @@
-"""Kernels: exact values, a slow adaptive solver, structure, scikit-learn's own checks, bad input."""
+"""Kernels: exact values, a slow adaptive solver, structure, scikit-learn's own checks, bad
+input.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,48 @@ from nfd.limits import kernels
 from nfd.limits.kernels import KINDS
 
 every_activation = pytest.mark.parametrize(
-    "name", [name if name in ("relu", "tanh") else pytest.param(name, marks=pytest.mark.slow) for name in ACTIVATIONS]
+    "name",
+    [
+        name if name in ("relu", "tanh") else pytest.param(name, marks=pytest.mark.slow)
+        for name in ACTIVATIONS
+    ],
 )
 COSINES = np.linspace(-1, 1, 9)
 EXACT = {  # 1.5 of the mathematics: ReLU, T = 1, unit variance
     "nngp": (
-        -0.97532098, -0.69097349, -0.3941477, -0.08609351, 0.23304292, 0.56375146, 0.90725405, 1.26615527, 1.64872127,
+        -0.97532098,
+        -0.69097349,
+        -0.3941477,
+        -0.08609351,
+        0.23304292,
+        0.56375146,
+        0.90725405,
+        1.26615527,
+        1.64872127,
     ),
-    "ntk": (-2.057021, -1.501043, -0.884184, -0.218152, 0.495863, 1.261054, 2.085873, 2.990933, 4.121803),
+    "ntk": (
+        -2.057021,
+        -1.501043,
+        -0.884184,
+        -0.218152,
+        0.495863,
+        1.261054,
+        2.085873,
+        2.990933,
+        4.121803,
+    ),
     "independent-feedback": (
-        -1.950642, -1.381947, -0.788295, -0.172187, 0.466086, 1.127503, 1.814508, 2.532311, 3.297443,
+        -1.950642,
+        -1.381947,
+        -0.788295,
+        -0.172187,
+        0.466086,
+        1.127503,
+        1.814508,
+        2.532311,
+        3.297443,
     ),
-}  # fmt: skip
+}
 
 
 def circle() -> tuple[np.ndarray, np.ndarray]:
@@ -48,7 +80,9 @@ def circle() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_relu_has_the_exact_values(kind: str) -> None:
     one, others = circle()
-    np.testing.assert_allclose(nfd.kernel(one, others, kind=kind)[0], EXACT[kind], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        nfd.kernel(one, others, kind=kind)[0], EXACT[kind], rtol=0, atol=1e-6
+    )
 
 
 def adaptive(name: str, kind: str, a: float, b: float, c: float, T: float) -> float:
@@ -58,17 +92,22 @@ def adaptive(name: str, kind: str, a: float, b: float, c: float, T: float) -> fl
     def rate(_: float, y: np.ndarray) -> list[float]:
         p, q, r, D = (torch.tensor(v, dtype=torch.float64) for v in y)
         r = torch.clamp(r, -(p * q).sqrt(), (p * q).sqrt())
-        m, s = act.moment(p, q, r), act.slope_moment(p, q, r)
+        m = act.moment(p, q, r)
+        s = act.slope_moment(p, q, r)
         return [float(act.moment(p, p, p)), float(act.moment(q, q, q)), float(m), float(m + s * D)]
 
     found = solve_ivp(rate, (0, T), [a, b, c, c], method="DOP853", rtol=1e-11, atol=1e-13).y[:, -1]
-    return float({"nngp": found[2], "ntk": found[2] + found[3], "independent-feedback": 2 * found[2]}[kind])
+    return float(
+        {"nngp": found[2], "ntk": found[2] + found[3], "independent-feedback": 2 * found[2]}[kind]
+    )
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
 @pytest.mark.parametrize("name", ["relu", "erf", pytest.param("gelu", marks=pytest.mark.slow)])
 def test_long_horizons_are_as_accurate(name: str, kind: str) -> None:
-    """T = 16, the end of the range that fitting searches, for one norm and nearly parallel inputs."""
+    """T = 16, the end of the range that fitting searches, for one norm and nearly parallel
+    inputs.
+    """
     angles = np.array([0.0, 0.03, 1.0, 2.5])
     X = math.sqrt(2) * np.stack([np.cos(angles), np.sin(angles)], 1)
     K, bound = nfd.kernel(X, kind=kind, activation=name, horizon=16.0, return_error=True)
@@ -82,7 +121,9 @@ def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("nfd.limits.kernels._MOST_DEGREES", 128)
     monkeypatch.setattr("nfd.limits.kernels._SOLVED", 0)
     monkeypatch.setattr("nfd.limits.kernels._ROUGH", 1.0)
-    with pytest.warns(RuntimeWarning, match=r"is known to .* not to 1e-09: its table would need more"):
+    with pytest.warns(
+        RuntimeWarning, match=r"is known to .* not to 1e-09: its table would need more"
+    ):
         _, bound = nfd.kernel([[1e-3], [3.0]], activation="erf", horizon=2.345, return_error=True)
     assert bound > 1e-9
     with pytest.raises(ValueError, match=r"hidden variances of .* Scale the inputs"):
@@ -101,7 +142,15 @@ def solved_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     solve = kernels.solve_pairs
 
-    def counted(act: Any, kind: str, norms: Tensor, first: Tensor, second: Tensor, cosines: Tensor, *more: Any) -> Any:
+    def counted(
+        act: Any,
+        kind: str,
+        norms: Tensor,
+        first: Tensor,
+        second: Tensor,
+        cosines: Tensor,
+        *more: Any,
+    ) -> Any:
         counts.append((cosines * norms[first]).numel())
         return solve(act, kind, norms, first, second, cosines, *more)
 
@@ -124,15 +173,19 @@ def test_pairs_are_solved_where_a_table_would_not_do(
 ) -> None:
     K, error = nfd.kernel(X, kind=kind, activation=name, horizon=horizon, return_error=True)
     assert error <= 1e-9
-    # The table would have two million. Slices of 65 norms have 19,000 and show that it would not do.
+    # The table would have two million. Slices of 65 norms have 19,000 and show that it would not
+    # do.
     assert sum(solved_pairs) < (30_000 if name == "gelu" else 2000)
     C = X @ X.T / X.shape[1]
     for i, j in ((0, 1), (1, 2), (2, 2)):
         expected = adaptive(name, kind, C[i, i], C[j, j], C[i, j], horizon)
-        assert abs(K[i, j] - expected) <= 2e-9 * math.sqrt(K[i, i] * K[j, j])  # the solver's tolerance, 1e-11, grows
+        # the solver's tolerance, 1e-11, grows
+        assert abs(K[i, j] - expected) <= 2e-9 * math.sqrt(K[i, i] * K[j, j])
     k = nfd.InfiniteDepthKernel(kind=kind, activation=name, horizon=horizon)
     np.testing.assert_allclose(k.diag(X), np.diag(K), rtol=1e-9)
-    np.testing.assert_allclose(nfd.kernel(X[:1], X, kind=kind, activation=name, horizon=horizon)[0], K[0], rtol=2e-9)
+    np.testing.assert_allclose(
+        nfd.kernel(X[:1], X, kind=kind, activation=name, horizon=horizon)[0], K[0], rtol=2e-9
+    )
     _, gradient = k(X, eval_gradient=True)
     up, down = (k.clone_with_theta(k.theta + step)(X) for step in (1e-4, -1e-4))
     np.testing.assert_allclose(gradient[:, :, 0], (up - down) / 2e-4, rtol=1e-5)
@@ -144,7 +197,8 @@ def test_more_pairs_than_can_be_solved_are_refused_before_they_are(
     monkeypatch.setattr(kernels, "_SOLVED", 16)
     X = np.random.default_rng(0).normal(size=(6, 3))
     message = (
-        r"ntk kernel of erf at horizon 100 for norms from .* varies too fast.*Of 21 pairs.*blocks of at most 4 rows"
+        r"ntk kernel of erf at horizon 100 for norms from .* varies too fast"
+        r".*Of 21 pairs.*blocks of at most 4 rows"
     )
     with pytest.raises(ValueError, match=message):
         nfd.kernel(X, kind="ntk", activation="erf", horizon=100.0)
@@ -153,37 +207,51 @@ def test_more_pairs_than_can_be_solved_are_refused_before_they_are(
     assert nfd.kernel(X, kind="ntk", activation="erf", horizon=1.0).shape == (6, 6)  # by a table
 
 
-def test_equations_that_change_too_fast_are_given_up_after_so_many_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equations_that_change_too_fast_are_given_up_after_so_many_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 60)
-    with pytest.raises(ValueError, match=r"change too fast to be followed to T=7\.5: 60 evaluations do not suffice"):
+    with pytest.raises(
+        ValueError, match=r"change too fast to be followed to T=7\.5: 60 evaluations do not suffice"
+    ):
         nfd.kernel([[1.0]], activation="gelu", horizon=7.5)
-    with pytest.raises(ValueError, match=r"depth must be at most 60, .* got 61\. Take depth=math\.inf"):
+    with pytest.raises(
+        ValueError, match=r"depth must be at most 60, .* got 61\. Take depth=math\.inf"
+    ):
         nfd.kernel([[1.0]], depth=61)
     assert nfd.kernel([[1.0]], depth=60).shape == (1, 1)
 
 
-def test_it_is_estimated_early_how_many_evaluations_there_will_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_estimated_early_how_many_evaluations_there_will_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kernels, "_LOOKED", 40)
     equations = kernels.Equations("gelu", "nngp", 20.0, math.inf, 1.0, 1.0)
     one = torch.ones(1, dtype=torch.float64)
     taken = equations.solved(one, one).effort
     monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 200)
-    with pytest.raises(ValueError, match=r"200 evaluations do not suffice, about [\d,]+ would") as refusal:
+    with pytest.raises(
+        ValueError, match=r"200 evaluations do not suffice, about [\d,]+ would"
+    ) as refusal:
         equations.solved(one, one)
     numbers = re.findall(r"about ([\d,]+) would", str(refusal.value))
-    assert int(numbers[0].replace(",", "")) == pytest.approx(taken, rel=0.3)  # steps vary by less than that
+    # steps vary by less than that
+    assert int(numbers[0].replace(",", "")) == pytest.approx(taken, rel=0.3)
     monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 2 * int(taken))
     assert equations.solved(one, one).effort == taken
 
 
-def test_too_much_work_is_refused_before_it_is_done(solved_pairs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_work_is_refused_before_it_is_done(
+    solved_pairs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     X = np.array([[0.5, 0.3], [0.6, -2.0], [0.1, 0.2], [1.0, 1.1]])
     expected = nfd.kernel(X, activation="erf", horizon=1.1)
     by_table = sum(solved_pairs)
     kernels.needed_nodes.cache_clear()
     solved_pairs.clear()
     monkeypatch.setattr(kernels, "_WORK", 5e5)
-    assert np.allclose(nfd.kernel(X, activation="erf", horizon=1.1), expected, rtol=1e-8)  # ten pairs, one by one
+    # ten pairs, one by one
+    assert np.allclose(nfd.kernel(X, activation="erf", horizon=1.1), expected, rtol=1e-8)
     kernels.needed_nodes.cache_clear()
     solved_pairs.clear()
     monkeypatch.setattr(kernels, "_SOLVED", 9)
@@ -194,11 +262,14 @@ def test_too_much_work_is_refused_before_it_is_done(solved_pairs: list[int], mon
 
 
 def test_gelu_of_long_horizons_takes_as_few_evaluations_as_relu() -> None:
-    """Rounding of nearly parallel inputs of large variance once made steps short: 12,000 evaluations and more."""
+    """Rounding of nearly parallel inputs of large variance once made steps short: 12,000
+    evaluations and more.
+    """
     norms = torch.tensor([0.55, 1.7], dtype=torch.float64)
     cosines = torch.cos(torch.linspace(0, math.pi, 5, dtype=torch.float64))
     long, relu = (
-        kernels.Equations(name, "nngp", 60.0, math.inf, 0.55, 1.7).solved(norms, cosines) for name in ("gelu", "relu")
+        kernels.Equations(name, "nngp", 60.0, math.inf, 0.55, 1.7).solved(norms, cosines)
+        for name in ("gelu", "relu")
     )
     assert long.effort < 1.2 * relu.effort
 
@@ -218,22 +289,32 @@ def test_gelu_with_norms_apart_takes_few_evaluations() -> None:
     wide = kernels.Equations("gelu", "ntk", 1.0, math.inf, 1e-6, 1e3).solved(norms, cosines)
     assert wide.effort < 250
     exact = adaptive("gelu", "ntk", 1e6, 1e6, 0.3e6, 1.0)
-    assert abs(float(wide.values[1, 1, 1] * wide.sizes[1] ** 2) - exact) <= 1e-9 * float(wide.sizes[1]) ** 2
+    assert (
+        abs(float(wide.values[1, 1, 1] * wide.sizes[1] ** 2) - exact)
+        <= 1e-9 * float(wide.sizes[1]) ** 2
+    )
 
 
-def test_tanh_of_large_norms_is_refused_before_its_series_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tanh_of_large_norms_is_refused_before_its_series_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     series = []
     functions = kernels.hermite_functions
-    monkeypatch.setattr(kernels, "hermite_functions", lambda *of: series.append(of) or functions(*of))
+    monkeypatch.setattr(
+        kernels, "hermite_functions", lambda *of: series.append(of) or functions(*of)
+    )
     for X, horizon in ((norms_apart(), 1.0), (np.eye(2), 100.0)):
-        with pytest.raises(ValueError, match=r"hidden variances of .*, where its Hermite series needs more than 2048"):
+        with pytest.raises(
+            ValueError,
+            match=r"hidden variances of .*, where its Hermite series needs more than 2048",
+        ):
             nfd.kernel(X, activation="tanh", horizon=horizon)
     assert not series
     nfd.kernel([[1.0]], activation="tanh", horizon=1.3)
     assert series
 
 
-# ---- what inputs may be ----------------------------------------------------------------------------------------------
+# ---- what inputs may be
 
 KERNEL_FUNCTIONS = {
     "kernel": lambda X: nfd.kernel(X),
@@ -242,7 +323,9 @@ KERNEL_FUNCTIONS = {
     "scikit-learn, two": lambda X: nfd.InfiniteDepthKernel()(np.ones((2, 3)), X),
     "diagonal": lambda X: nfd.InfiniteDepthKernel().diag(X),
     "particles": lambda X: nfd.solve_nfd(X, [1.0, -1.0], grid=2, particles=8, replicates=2).outputs,
-    "targets": lambda X: nfd.solve_nfd(np.eye(2), X[:, 0], grid=2, particles=8, replicates=2).outputs,
+    "targets": lambda X: (
+        nfd.solve_nfd(np.eye(2), X[:, 0], grid=2, particles=8, replicates=2).outputs
+    ),
 }
 
 
@@ -252,7 +335,9 @@ def test_inputs_with_a_gradient_are_refused_unless_nobody_wants_it(of: Any) -> N
     expected = torch.as_tensor(of(X))
     wanted = X.clone().requires_grad_()
     for carries in (wanted, 2 * wanted / 2):
-        with pytest.raises(ValueError, match=r"carries a gradient, .*\.detach\(\), or call it under torch\.no_grad"):
+        with pytest.raises(
+            ValueError, match=r"carries a gradient, .*\.detach\(\), or call it under torch\.no_grad"
+        ):
             of(carries)
         with torch.no_grad():
             assert torch.equal(torch.as_tensor(of(carries)), expected)
@@ -263,7 +348,9 @@ def test_inputs_with_a_gradient_are_refused_unless_nobody_wants_it(of: Any) -> N
         of(forward_ad.make_dual(X, torch.ones_like(X)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool]
+)
 def test_inputs_of_any_real_type_have_the_kernel_in_double_precision(dtype: torch.dtype) -> None:
     X = torch.tensor([[1, 0, 1], [0, 1, 1]])
     K = nfd.kernel(X.to(dtype))
@@ -292,13 +379,18 @@ def test_finite_depths_converge_to_infinite_depth_like_1_over_L(name: str) -> No
     one, others = circle()
     for kind in KINDS:
         limit = nfd.kernel(one, others, kind=kind, activation=name)
-        errors = [np.abs(nfd.kernel(one, others, kind=kind, activation=name, depth=L) - limit).max() for L in (32, 64)]
+        errors = [
+            np.abs(nfd.kernel(one, others, kind=kind, activation=name, depth=L) - limit).max()
+            for L in (32, 64)
+        ]
         assert 1.8 < errors[0] / errors[1] < 2.2
 
 
 @every_activation
 def test_degenerate_inputs(name: str) -> None:
-    """Zero rows have kernel zero; repeated rows repeat; correlations with oneself are exactly one; PSD."""
+    """Zero rows have kernel zero; repeated rows repeat; correlations with oneself are exactly one;
+    PSD.
+    """
     g = np.random.default_rng(1)
     X = g.normal(size=(6, 4))
     X[2] = 0
@@ -317,16 +409,21 @@ def test_degenerate_inputs(name: str) -> None:
 
 @every_activation
 def test_the_derivative_in_the_horizon_is_that_of_the_kernel(name: str) -> None:
-    X, step = np.random.default_rng(4).normal(size=(5, 3)), 1e-4
+    X = np.random.default_rng(4).normal(size=(5, 3))
+    step = 1e-4
     for kind in KINDS:
         k = nfd.InfiniteDepthKernel(kind=kind, activation=name, horizon=0.8)
         _, gradient = k(X, eval_gradient=True)
         up, down = (k.clone_with_theta(k.theta + s)(X) for s in (step, -step))
-        np.testing.assert_allclose(gradient[:, :, 0], (up - down) / (2 * step), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            gradient[:, :, 0], (up - down) / (2 * step), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_it_is_a_kernel_of_scikit_learn() -> None:
-    k = nfd.InfiniteDepthKernel(kind="ntk", activation="erf", horizon=2.0, horizon_bounds=(0.1, 4.0))
+    k = nfd.InfiniteDepthKernel(
+        kind="ntk", activation="erf", horizon=2.0, horizon_bounds=(0.1, 4.0)
+    )
     assert clone(k).get_params() == k.get_params()
     np.testing.assert_allclose(k.theta, [math.log(2.0)])
     np.testing.assert_allclose(np.exp(k.bounds), [[0.1, 4.0]])
@@ -341,14 +438,22 @@ def test_it_is_a_kernel_of_scikit_learn() -> None:
 
 def test_it_fits_in_gaussian_processes_ridge_and_svc() -> None:
     digits = load_digits()
-    X, y = digits.data[:200] / 8 - 1, digits.target[:200]
+    X = digits.data[:200] / 8 - 1
+    y = digits.target[:200]
     noise = WhiteKernel(0.1, noise_level_bounds="fixed")
-    kernel = ConstantKernel(1.0) * nfd.InfiniteDepthKernel(horizon=0.5, horizon_bounds=(0.01, 50)) + noise
-    process = GaussianProcessRegressor(kernel, normalize_y=True).fit(X[:100], (y[:100] % 2).astype(float))
+    kernel = (
+        ConstantKernel(1.0) * nfd.InfiniteDepthKernel(horizon=0.5, horizon_bounds=(0.01, 50))
+        + noise
+    )
+    process = GaussianProcessRegressor(kernel, normalize_y=True).fit(
+        X[:100], (y[:100] % 2).astype(float)
+    )
     assert process.kernel_.get_params()["k1__k2__horizon"] != 0.5
     assert process.log_marginal_likelihood_value_ > process.log_marginal_likelihood(kernel.theta)
     assert SVC(kernel=nfd.InfiniteDepthKernel()).fit(X[:150], y[:150]).score(X[150:], y[150:]) > 0.8
-    ridge = KernelRidge(kernel=nfd.InfiniteDepthKernel(kind="ntk"), alpha=0.1).fit(X[:150], np.eye(10)[y[:150]])
+    ridge = KernelRidge(kernel=nfd.InfiniteDepthKernel(kind="ntk"), alpha=0.1).fit(
+        X[:150], np.eye(10)[y[:150]]
+    )
     assert (ridge.predict(X[150:]).argmax(1) == y[150:]).mean() > 0.8
 
 
@@ -361,8 +466,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"X": np.ones(3)}, "X must be .N, d. with d of at least 1"),
     ({"X": [[1e160]]}, "norms below 1e\\+150"),
     ({"X": torch.ones(2, 2, dtype=torch.complex64)}, "X must be real"),
-    ({"X": [torch.ones(2, requires_grad=True)]}, r"X must be an array of numbers; .*Use tensor\.detach"),
-    ({"X": torch.ones(2, 3), "X2": torch.ones(2, 3, device="meta")}, "X2 must be a dense tensor with numbers in it"),
+    (
+        {"X": [torch.ones(2, requires_grad=True)]},
+        r"X must be an array of numbers; .*Use tensor\.detach",
+    ),
+    (
+        {"X": torch.ones(2, 3), "X2": torch.ones(2, 3, device="meta")},
+        "X2 must be a dense tensor with numbers in it",
+    ),
     ({"X": np.array([[1.0, np.nan, 0.0]])}, "X must be finite; entry .0, 1. is nan"),
 ]
 

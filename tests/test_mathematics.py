@@ -1,4 +1,5 @@
-"""The pages of mathematics: their names exist, their formulas render, their closed forms are what is computed.
+"""The pages of mathematics: their names exist, their formulas render, their closed forms are what
+is computed.
 
 The Python blocks of the pages are run with those of all pages, in test_docs.py.
 """
@@ -45,30 +46,40 @@ def test_formulas_survive_every_renderer(page: str) -> None:
     inline = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
     assert inline.count("$") % 2 == 0
     assert not any("\n" in formula for formula in re.findall(r"\$([^$]*)\$", inline))
-    formulas = [*re.findall(r"\$\$(.*?)\$\$", text, flags=re.DOTALL), *re.findall(r"\$([^$]*)\$", inline)]
+    formulas = [
+        *re.findall(r"\$\$(.*?)\$\$", text, flags=re.DOTALL),
+        *re.findall(r"\$([^$]*)\$", inline),
+    ]
     for formula in formulas:
-        assert not re.search(r"\\[^A-Za-z\s]", formula), formula  # GitHub drops the backslash before punctuation
+        # GitHub drops the backslash before punctuation
+        assert not re.search(r"\\[^A-Za-z\s]", formula), formula
         assert formula.count("{") == formula.count("}"), formula
     for line in text.splitlines():
         if line.startswith("|"):
             assert "|" not in "".join(re.findall(r"\$([^$]*)\$", line)), line
 
 
-# ---- networks and scalings -----------------------------------------------------------------------------------
+# ---- networks and scalings
 
 
 @pytest.mark.parametrize("rule", ["mup", "depth-mup", "depth-mup-inner", "complete-p"])
 def test_unfolded_rates_are_those_of_the_page(rule: str) -> None:
-    n, L, a = 64, 16, {"mup": 0.0, "complete-p": 1.0}.get(rule, 0.5)
+    n = 64
+    L = 16
+    a = {"mup": 0.0, "complete-p": 1.0}.get(rule, 0.5)
     values = {"$\\eta_c n$": n, "$\\eta_c n L^{1/2}$": n * math.sqrt(L), "$\\eta_c n L$": n * L}
-    (cells,) = (c for c in rows("mathematics/networks-and-scalings", "| rule | $a$ |") if f"`{rule}`" in c[0])
+    (cells,) = (
+        c
+        for c in rows("mathematics/networks-and-scalings", "| rule | $a$ |")
+        if f"`{rule}`" in c[0]
+    )
     net = nfd.ResNet(8, 3, n, L, block="two-layer", branch_exponent=a)
     rates = {group["role"]: group["lr"] for group in net.param_groups(1.0, rule)}
     for roles, cell in zip((("input", "readout"), ("outer",), ("inner",)), cells[2:], strict=True):
         assert all(math.isclose(rates[role], values[cell]) for role in roles)
 
 
-# ---- infinite depth, response --------------------------------------------------------------------------------
+# ---- infinite depth, response
 
 
 def test_the_table_of_kernels() -> None:
@@ -84,7 +95,9 @@ def test_the_table_of_kernels() -> None:
 def test_closed_forms_of_kernels(T: float) -> None:
     x = np.ones((1, 3))
     assert math.isclose(nfd.kernel(x, horizon=T)[0, 0], math.exp(T / 2), rel_tol=1e-9)
-    assert math.isclose(nfd.kernel(x, kind="ntk", horizon=T)[0, 0], (2 + T / 2) * math.exp(T / 2), rel_tol=1e-9)
+    assert math.isclose(
+        nfd.kernel(x, kind="ntk", horizon=T)[0, 0], (2 + T / 2) * math.exp(T / 2), rel_tol=1e-9
+    )
     linear = nfd.kernel(x, kind="ntk", activation="identity", horizon=T)[0, 0]
     assert math.isclose(linear, (2 + T) * math.exp(T), rel_tol=1e-9)
     q, P = stream_variances("relu", 1.0, 6, T)
@@ -94,23 +107,35 @@ def test_closed_forms_of_kernels(T: float) -> None:
 
 
 def test_ratios_of_the_first_step_are_those_of_the_page() -> None:
-    ratios = [nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] / 2 / (1 + 0.5 / L) ** L for L in (4, 16, 64, 128)]
-    assert "{:.3f}, {:.3f}, {:.3f} and {:.3f}".format(*ratios) in prose("mathematics/response").replace("\n", " ")
+    ratios = [
+        nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] / 2 / (1 + 0.5 / L) ** L
+        for L in (4, 16, 64, 128)
+    ]
+    assert "{:.3f}, {:.3f}, {:.3f} and {:.3f}".format(*ratios) in prose(
+        "mathematics/response"
+    ).replace("\n", " ")
 
 
-# ---- extrapolation, inner layers -----------------------------------------------------------------------------
+# ---- extrapolation, inner layers
 
 
 def test_a_third_of_the_last_move_is_left() -> None:
-    f = torch.tensor([nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] for L in (32, 64, 128)])
-    first, second = extrapolated(f[0], f[1]), extrapolated(f[1], f[2])
+    f = torch.tensor(
+        [nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] for L in (32, 64, 128)]
+    )
+    first = extrapolated(f[0], f[1])
+    second = extrapolated(f[1], f[2])
     left = nfd.kernel(np.ones((1, 2)), kind="ntk")[0, 0] - second
     assert math.isclose(float((second - first) / left), 3, rel_tol=0.05)
 
 
 def ensembles(means: Callable[[int], float], noise: float = 1e-6) -> Callable[[int], Ensemble]:
-    """Sixteen networks of every depth whose losses have this mean; their noise is shared between depths."""
-    scatter = noise * torch.randn(16, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    """Sixteen networks of every depth whose losses have this mean; their noise is shared between
+    depths.
+    """
+    scatter = noise * torch.randn(
+        16, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     return lambda L: Ensemble(8, L, scatter * L**0.5 + means(L), torch.empty(16, 0), None, {})
 
 
@@ -124,8 +149,12 @@ def ensembles(means: Callable[[int], float], noise: float = 1e-6) -> Callable[[i
     ],
     ids=["a limit", "growth", "noise", "slow"],
 )
-def test_a_limit_in_depth_is_found_where_there_is_one(means: Any, noise: float, converged: bool, note: str) -> None:
-    """Changes that halve with every doubling of the depth go as L^-1; ones that grow by sqrt(2) as L^(1/2)."""
+def test_a_limit_in_depth_is_found_where_there_is_one(
+    means: Any, noise: float, converged: bool, note: str
+) -> None:
+    """Changes that halve with every doubling of the depth go as L^-1; ones that grow by sqrt(2) as
+    L^(1/2).
+    """
     found = to_infinity(ensembles(means, noise), [8 * 2**k for k in range(7)], 1e-3)
     assert found.converged == converged
     assert re.search(note, found.note)
@@ -134,7 +163,7 @@ def test_a_limit_in_depth_is_found_where_there_is_one(means: Any, noise: float, 
         assert float(found.of(ensembles(means)).mean()) == pytest.approx(2, abs=1e-3)
 
 
-# ---- statistics ----------------------------------------------------------------------------------------------
+# ---- statistics
 
 
 def test_rules_of_verdicts_are_those_of_the_page() -> None:
@@ -143,6 +172,8 @@ def test_rules_of_verdicts_are_those_of_the_page() -> None:
     assert verdict_of(student(0.26, 0.05, 30)) == "GROWS"
     assert verdict_of(student(0.24, 0.05, 30)) == "UNCERTAIN"
     bounds = {
-        float(v) for row in rows("mathematics/statistics", "| verdict | rule |") for v in re.findall("0[.]1", row[1])
+        float(v)
+        for row in rows("mathematics/statistics", "| verdict | rule |")
+        for v in re.findall("0[.]1", row[1])
     }
     assert bounds == {TOLERANCE}

@@ -27,7 +27,7 @@ def both() -> list[nn.Parameter]:
     return [matrix(), nn.Parameter(torch.ones(4))]
 
 
-# ---- what is told apart ------------------------------------------------------------------------------------------
+# ---- what is told apart
 
 BUILT: dict[str, Any] = {
     "lion": like.Lion,
@@ -54,13 +54,29 @@ def test_the_laws_of_the_library_are_true(name: str) -> None:
         ("sgd", {"degree": 0.5}, ["degree is 0.5; measured 1"]),
         ("adamw", {"unit": WHOLE_MATRIX}, ["unit is WHOLE_MATRIX; measured EACH_ENTRY"]),
         ("muon", {"unit": EACH_ENTRY}, ["unit is EACH_ENTRY; measured WHOLE_MATRIX"]),
-        ("adamw", {"vector_unit": WHOLE_MATRIX}, ["vector_unit is WHOLE_MATRIX; measured EACH_ENTRY"]),
-        ("muon", {"shape_norm": lambda rows, columns: 1.0}, [r"shape_norm of \[64, 16\].* is 1 .*; measured 2"]),
-        ("muon-match-rms-adamw", {"shape_norm": LAWS["muon"].shape_norm}, [r"shape_norm of .*; measured"]),
+        (
+            "adamw",
+            {"vector_unit": WHOLE_MATRIX},
+            ["vector_unit is WHOLE_MATRIX; measured EACH_ENTRY"],
+        ),
+        (
+            "muon",
+            {"shape_norm": lambda rows, columns: 1.0},
+            [r"shape_norm of \[64, 16\].* is 1 .*; measured 2"],
+        ),
+        (
+            "muon-match-rms-adamw",
+            {"shape_norm": LAWS["muon"].shape_norm},
+            [r"shape_norm of .*; measured"],
+        ),
         ("adamw", {"shape_norm": lambda rows, columns: math.sqrt(rows)}, ["shape_norm of"]),
         ("adamw", {"epsilon": False}, ["epsilon is False; measured: an eps acts"]),
         ("muon", {"epsilon": True}, ["epsilon is True; measured: an eps does not act"]),
-        ("adamw", {"decoupled": False}, ["decoupled is False; measured: decay acts on the weights"]),
+        (
+            "adamw",
+            {"decoupled": False},
+            ["decoupled is False; measured: decay acts on the weights"],
+        ),
         ("adam", {"decoupled": True}, ["decoupled is True; measured: decay acts on the gradient"]),
         ("adamw", {"states": 1}, ["states is 1; measured 2"]),
         ("muon", {"rest": None}, ["rest is None; the optimizer steps no vectors"]),
@@ -83,7 +99,12 @@ def test_the_laws_of_the_library_are_true(name: str) -> None:
         ),
         (
             "muon",
-            {"hyperparameters": (LAWS["muon"].settings[0], nfd.Hyperparameter("ns_steps", "beta1"))},
+            {
+                "hyperparameters": (
+                    LAWS["muon"].settings[0],
+                    nfd.Hyperparameter("ns_steps", "beta1"),
+                )
+            },
             ["ns_steps has 5, which follows 'beta1'; measured: .* no running mean"],
         ),
         ("adamw", {"degree": 1.0, "states": 3}, ["degree is 1", "states is 3"]),
@@ -98,14 +119,21 @@ def test_false_claims_are_named(name: str, change: dict[str, Any], claims: list[
 
 
 def test_running_means_have_the_shares_of_the_past_that_a_law_names() -> None:
-    settings = (nfd.Hyperparameter("weight_decay", "weight decay"), nfd.Hyperparameter("betas", ("beta1", "beta2")))
+    settings = (
+        nfd.Hyperparameter("weight_decay", "weight decay"),
+        nfd.Hyperparameter("betas", ("beta1", "beta2")),
+    )
     law = nfd.OptimizerLaw("lion-of-two-means", like.Lion, states=1, hyperparameters=settings)
-    with pytest.raises(LawError, match=r"betas has 0.9, which follows 'beta1'"):  # it only weighs this step's gradient
+    # it only weighs this step's gradient
+    with pytest.raises(LawError, match=r"betas has 0.9, which follows 'beta1'"):
         check_law(law)
-    check_law(replace(law, hyperparameters=(settings[0], nfd.Hyperparameter("betas", (None, "beta1")))))
+    check_law(
+        replace(law, hyperparameters=(settings[0], nfd.Hyperparameter("betas", (None, "beta1"))))
+    )
 
 
-# a law that exists; or degree, unit, that of vectors, and norms of 64 x 64, 64 x 16, 16 x 64 and 48 x 16, over 16 x 16
+# a law that exists; or degree, unit, that of vectors, and norms of 64 x 64, 64 x 16, 16 x 64 and 48
+# x 16, over 16 x 16
 OBJECTS: dict[str, tuple[Any, Any]] = {
     "Lion": (lambda: like.Lion(both()), "lion"),
     "Signum": (lambda: like.Signum(both()), "lion"),
@@ -125,9 +153,15 @@ OBJECTS: dict[str, tuple[Any, Any]] = {
     "Moonlight": (lambda: like.Moonlight(muon_params=[matrix()]), "muon-match-rms-adamw"),
     "spectral": (lambda: BUILT["muon-spectral"]([matrix()]), "muon-spectral"),
     "fused as a whole": (lambda: like.Fused([matrix()]), "muon-unit"),
-    "root of signs": (lambda: like.RootSign(both()), (0.5, EACH_ENTRY, EACH_ENTRY, (4, 2, 2, 3**0.5))),
+    "root of signs": (
+        lambda: like.RootSign(both()),
+        (0.5, EACH_ENTRY, EACH_ENTRY, (4, 2, 2, 3**0.5)),
+    ),
     "fused in parts": (lambda: like.Split([matrix()]), (0, WHOLE_MATRIX, None, (1, 1, 1, 3**0.5))),
-    "rows in turn": (lambda: like.Interleaved([matrix()]), (0, WHOLE_MATRIX, None, (1, 1, 1, 3**0.5))),
+    "rows in turn": (
+        lambda: like.Interleaved([matrix()]),
+        (0, WHOLE_MATRIX, None, (1, 1, 1, 3**0.5)),
+    ),
     "heads": (lambda: like.ByHead([matrix()]), (0, WHOLE_MATRIX, None, (2, 2, 1, 3**0.5))),
     "Shampoo": (lambda: like.Shampoo(both()), (0, WHOLE_MATRIX, EACH_ENTRY, (1, 1, 1, 1))),
     "SOAP": (lambda: like.SOAP(both()), (0, WHOLE_MATRIX, EACH_ENTRY, (1, 1, 1, 1))),
@@ -139,7 +173,10 @@ OBJECTS: dict[str, tuple[Any, Any]] = {
 def test_an_unknown_object_is_measured_and_is_not_stepped(name: str) -> None:
     make, expected = OBJECTS[name]
     optimizer = make()
-    before = copy.deepcopy(optimizer.state_dict()), [p.clone() for g in optimizer.param_groups for p in g["params"]]
+    before = (
+        copy.deepcopy(optimizer.state_dict()),
+        [p.clone() for g in optimizer.param_groups for p in g["params"]],
+    )
     random = torch.random.get_rng_state()
     law = law_of(optimizer)
     assert optimizer.state_dict() == before[0]
@@ -155,7 +192,9 @@ def test_an_unknown_object_is_measured_and_is_not_stepped(name: str) -> None:
     assert law.rest == ("adamw" if of_vectors is None else None)
     measured = check_law(optimizer)
     shapes = ((64, 64), (64, 16), (16, 64), (48, 16))
-    assert [measured.norms[s] / measured.norms[16, 16] for s in shapes] == pytest.approx(norms, rel=ROUNDING)
+    assert [measured.norms[s] / measured.norms[16, 16] for s in shapes] == pytest.approx(
+        norms, rel=ROUNDING
+    )
     assert law_of(make()) == law  # another time, it is the same
     check_law(law, type(optimizer))
 
@@ -166,12 +205,18 @@ def test_parts_of_fused_matrices_are_seen() -> None:
     assert check_law(like.ByHead([matrix()])).parts[64, 16] == 16
     for whole in (like.Fused, like.Shampoo, torch.optim.Muon):
         assert not check_law(whole([matrix()])).is_split
-    fused, others = {"params": [matrix(12, 4)], "split": 3}, {"params": [matrix()], "split": 1}
+    fused = {"params": [matrix(12, 4)], "split": 3}
+    others = {"params": [matrix()], "split": 1}
     by_group = check_law(like.Parts([fused, others]))
     assert (by_group.parts[48, 16], by_group.parts[16, 16]) == (3, 1)
     with pytest.raises(ValueError, match="step matrices of one shape with different split"):
         check_law(
-            like.Parts([fused | {"split": 1, "params": [matrix(12, 4)]}, {"params": [matrix(12, 4)], "split": 3}])
+            like.Parts(
+                [
+                    fused | {"split": 1, "params": [matrix(12, 4)]},
+                    {"params": [matrix(12, 4)], "split": 3},
+                ]
+            )
         )
 
 
@@ -180,13 +225,19 @@ def test_parts_of_fused_matrices_are_seen() -> None:
     [
         (lambda: like.LAMB(both()), "LAMB, whose updates follow the size of the weights"),
         (lambda: like.LARS(both()), "LARS, whose updates follow the size of the weights"),
-        (lambda: torch.optim.Adafactor(both()), "Adafactor, whose updates follow the size of the weights"),
+        (
+            lambda: torch.optim.Adafactor(both()),
+            "Adafactor, whose updates follow the size of the weights",
+        ),
         (lambda: like.Sophia(both()), "state 'hessian' is not filled by step"),
         (lambda: like.OverAll(both()), "follow the gradient of another"),
         (lambda: like.Clipped(both()), "no one power of the gradient"),
         (lambda: torch.optim.RAdam(both()), "no one power of the gradient"),
         (lambda: torch.optim.LBFGS(both()), "LBFGS, which could not be stepped"),
-        (lambda: like.Lookahead(like.Signum(both())), "another like it cannot be made.*Pass a function"),
+        (
+            lambda: like.Lookahead(like.Signum(both())),
+            "another like it cannot be made.*Pass a function",
+        ),
         (lambda: like.Lookahead, "could not make an optimizer of one matrix"),
         (lambda: len, "could not make an optimizer of one matrix"),
     ],
@@ -215,15 +266,18 @@ def test_a_class_that_steps_otherwise_than_its_name_is_measured() -> None:
     assert law_of(type("Mine", (torch.optim.AdamW,), {})(both())).name == "adamw"
 
 
-# ---- plans use it -----------------------------------------------------------------------------------------------
+# ---- plans use it
 
 
 class Fused(nn.Module):
-    """Blocks with fused queries, keys and values, of which keys and values keep their size; nothing attends."""
+    """Blocks with fused queries, keys and values, of which keys and values keep their size; nothing
+    attends.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.embed = nn.Linear(5, width)
+        self.head = nn.Linear(width, 3)
         self.qkv = nn.ModuleList(nn.Linear(width, 3 * width, bias=False) for _ in range(depth))
         self.out = nn.ModuleList(nn.Linear(3 * width, width, bias=False) for _ in range(depth))
 
@@ -244,7 +298,9 @@ def norms(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         optimizer.step()
-    updates = {name: torch.atleast_2d(p.detach() - before[name]) for name, p in model.named_parameters()}
+    updates = {
+        name: torch.atleast_2d(p.detach() - before[name]) for name, p in model.named_parameters()
+    }
     return {name: float(torch.linalg.matrix_norm(update, 2)) for name, update in updates.items()}
 
 
@@ -270,22 +326,25 @@ def test_measured_updates_are_as_large_as_the_rule_says(name: str) -> None:
         plan = nfd.plan(model, (8, 2), make_model=Fused, rule="mup", optimizer=kind)
         return plan, norms(model, plan.make_optimizer(model, lr=0.1))
 
-    (_, base), (plan, large) = stepped(8), stepped(64)
+    (_, base) = stepped(8)
+    (plan, large) = stepped(64)
     for tensor, size in large.items():
         entry = plan.entries[tensor]
         fan_in = 1.0 if entry.is_vector else entry.ratios.fan_in
         # gradients of ones here; where they scale as in training, a power of them is left
         grown = plan.epsilon(tensor) ** -plan.law_for(tensor).degree
-        assert size / base[tensor] / grown == pytest.approx((entry.ratios.fan_out / fan_in) ** 0.5, rel=ROUNDING), (
-            tensor
-        )
+        assert size / base[tensor] / grown == pytest.approx(
+            (entry.ratios.fan_out / fan_in) ** 0.5, rel=ROUNDING
+        ), tensor
 
 
 def test_a_plan_names_what_was_measured_and_a_matrix_optimizer_gets_no_note_about_muon() -> None:
     model = Fused(16, 2)
 
     def plan(optimizer: Any) -> nfd.Plan:
-        return nfd.plan(model, (8, 2), make_model=Fused, sample=SAMPLE, rule="mup", optimizer=optimizer)
+        return nfd.plan(
+            model, (8, 2), make_model=Fused, sample=SAMPLE, rule="mup", optimizer=optimizer
+        )
 
     soap = plan(like.SOAP)
     assert soap.optimizer == "soap"
@@ -293,10 +352,14 @@ def test_a_plan_names_what_was_measured_and_a_matrix_optimizer_gets_no_note_abou
     assert not any(soap.is_muon(name) for name in soap.entries)
     assert any("orthogonalised as a whole" in note for note in plan("muon").notes)
     assert any(
-        "normalises some matrices in parts" in note and "[48, 16] in 3" in note for note in plan(like.Split).notes
+        "normalises some matrices in parts" in note and "[48, 16] in 3" in note
+        for note in plan(like.Split).notes
     )
     moonlight = plan(like.Moonlight(muon_params=[matrix()]))
-    assert any("updates are as large as those of 'muon-match-rms-adamw'" in note for note in moonlight.notes)
+    assert any(
+        "updates are as large as those of 'muon-match-rms-adamw'" in note
+        for note in moonlight.notes
+    )
     assert not any("was not known" in note for note in plan(torch.optim.Muon([matrix()])).notes)
     assert nfd.Plan.from_dict(soap.to_dict()) == soap
     with pytest.raises(ValueError, match=r"not known here: 'no-such'.*register_optimizer"):
@@ -305,6 +368,8 @@ def test_a_plan_names_what_was_measured_and_a_matrix_optimizer_gets_no_note_abou
 
 def test_a_decay_that_does_not_know_the_rate_is_kept_at_every_size() -> None:
     model = Fused(64, 2)
-    plan = nfd.plan(model, (8, 2), make_model=Fused, sample=SAMPLE, rule="mup", optimizer=like.OwnDecay)
+    plan = nfd.plan(
+        model, (8, 2), make_model=Fused, sample=SAMPLE, rule="mup", optimizer=like.OwnDecay
+    )
     optimizer = plan.make_optimizer(model, 0.1, weight_decay=0.01)
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.01}

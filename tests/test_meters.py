@@ -1,4 +1,6 @@
-"""Verdicts at their thresholds, the words of a row, the intervals that they are made from, and noise of gradients."""
+"""Verdicts at their thresholds, the words of a row, the intervals that they are made from, and
+noise of gradients.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from nfd.meters.noise import GradientNoise, noise_of
 from nfd.meters.verdict import METERS, cause, change, first_bad, rows, since, verdict_of
 from nfd.scaling.rules import RULES
 
-# ---- verdicts --------------------------------------------------------------------------------------------------------
+# ---- verdicts
 
 
 @pytest.mark.parametrize(
@@ -45,15 +47,24 @@ def test_a_change_begins_where_every_later_slope_is_steep() -> None:
     assert since([2, 4, 8, 16], torch.tensor([1.0, 1.0, 0.5, 0.25])) == 4
     assert since([2, 4, 8], torch.tensor([1.0, 2.0, 4.0])) == 2
     assert "Use 'complete-p'" in cause("inner_update", "depth", "GROWS", "depth-mup")
-    assert "'complete-p' should prevent it: check roles" in cause("inner_update", "depth", "GROWS", "complete-p")
+    assert "'complete-p' should prevent it: check roles" in cause(
+        "inner_update", "depth", "GROWS", "complete-p"
+    )
     assert "'mup' should prevent it" in cause("stream_update", "width", "GROWS", "mup")
 
 
-def made(law: Any, sizes: list[int], meter: str = "inner_update", scatter: float = 0.04) -> dict[str, Any]:
+def made(
+    law: Any, sizes: list[int], meter: str = "inner_update", scatter: float = 0.04
+) -> dict[str, Any]:
     """The row of networks that follow a law of width exactly, but for their scatter."""
     g = torch.Generator().manual_seed(5)
     runs = [
-        {"width": n, "depth": 2, "seed": s, meter: law(n) * math.exp(scatter * float(torch.randn((), generator=g)))}
+        {
+            "width": n,
+            "depth": 2,
+            "seed": s,
+            meter: law(n) * math.exp(scatter * float(torch.randn((), generator=g))),
+        }
         for n in sizes
         for s in range(3)
     ]
@@ -99,7 +110,13 @@ def test_updates_of_the_stream_may_fall_by_their_directions_and_not_by_their_siz
     update: float, bound: float, word: str, reason: str
 ) -> None:
     runs = [
-        {"width": 32, "depth": L, "seed": s, "activation_update": L**update, "activation_bound": L**bound * 1.01**s}
+        {
+            "width": 32,
+            "depth": L,
+            "seed": s,
+            "activation_update": L**update,
+            "activation_bound": L**bound * 1.01**s,
+        }
         for L in (2, 4, 8)
         for s in range(3)
     ]
@@ -118,10 +135,21 @@ def test_numbers_without_scatter_are_exact() -> None:
 def test_stable_says_how_much() -> None:
     slow = made(lambda n: n**-0.14, [64, 128, 256, 512], scatter=0.02)
     assert slow["verdict"] == "STABLE"
-    assert re.fullmatch(r"depends little on width: falls by 2\d % \[\d+, \d+\] from width 64 to 512\.", slow["cause"])
-    assert change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == ("falls by 19 % [15, 22] from depth 4 to 32")
-    assert change(Interval(0.1, 0.01, 0.08, 0.12), "depth", [4, 32]) == "rises by 23 % [18, 28] from depth 4 to 32"
-    assert change(Interval(1.0, 0.1, 0.9, 1.1), "width", [4, 32]) == "rises by 700 % [550, 885] from width 4 to 32"
+    assert re.fullmatch(
+        r"depends little on width: falls by 2\d % \[\d+, \d+\] from width 64 to 512\.",
+        slow["cause"],
+    )
+    assert change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == (
+        "falls by 19 % [15, 22] from depth 4 to 32"
+    )
+    assert (
+        change(Interval(0.1, 0.01, 0.08, 0.12), "depth", [4, 32])
+        == "rises by 23 % [18, 28] from depth 4 to 32"
+    )
+    assert (
+        change(Interval(1.0, 0.1, 0.9, 1.1), "width", [4, 32])
+        == "rises by 700 % [550, 885] from width 4 to 32"
+    )
 
 
 def test_the_first_layer_that_breaks_is_named() -> None:
@@ -135,18 +163,34 @@ def test_the_first_layer_that_breaks_is_named() -> None:
 def test_no_advice_names_the_rule_in_use() -> None:
     """For every meter, axis, verdict and rule: neither the rule nor its kind is the cure."""
     kinds = {f"'{n}'": {n} for n in RULES}
-    changes = [(m, axis, word) for m in METERS for axis in ("width", "depth") for word in ("COLLAPSES", "GROWS")]
+    changes = [
+        (m, axis, word)
+        for m in METERS
+        for axis in ("width", "depth")
+        for word in ("COLLAPSES", "GROWS")
+    ]
     for meter, axis, word in changes:
         for rule in RULES:
             said = cause(meter, axis, word, rule).replace("instead of 'standard'", "")
-            cures = [part for part in re.split(r"(?<=[.;]) ", said) if re.search(r"\buse\b", part, re.IGNORECASE)]
+            cures = [
+                part
+                for part in re.split(r"(?<=[.;]) ", said)
+                if re.search(r"\buse\b", part, re.IGNORECASE)
+            ]
             for kind, names in kinds.items():
-                assert not any(kind in cure and rule in names for cure in cures), (meter, axis, word, rule)
+                assert not any(kind in cure and rule in names for cure in cures), (
+                    meter,
+                    axis,
+                    word,
+                    rule,
+                )
     assert "Use 'complete-p'" in cause("inner_update", "width", "COLLAPSES", "standard")
-    assert "'complete-p' should prevent it" in cause("function_update_inner", "width", "COLLAPSES", "complete-p")
+    assert "'complete-p' should prevent it" in cause(
+        "function_update_inner", "width", "COLLAPSES", "complete-p"
+    )
 
 
-# ---- intervals -------------------------------------------------------------------------------------------------------
+# ---- intervals
 
 
 def test_intervals_are_those_of_students_t_for_a_mean() -> None:
@@ -162,7 +206,8 @@ def test_intervals_are_those_of_students_t_for_a_mean() -> None:
 
 def test_intervals_of_two_groups_are_welchs() -> None:
     g = torch.Generator().manual_seed(0)
-    a, b = torch.randn(5, generator=g, dtype=torch.float64), 3 * torch.randn(9, generator=g, dtype=torch.float64)
+    a = torch.randn(5, generator=g, dtype=torch.float64)
+    b = 3 * torch.randn(9, generator=g, dtype=torch.float64)
     found = interval(lambda x, y: x.mean() - y.mean(), a, b)
     welch = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((welch.low, welch.high))
@@ -170,19 +215,24 @@ def test_intervals_of_two_groups_are_welchs() -> None:
 
 def test_slopes_and_roots() -> None:
     x = [2.0, 4.0, 8.0]
-    torch.testing.assert_close(log_slope(x, 3 * torch.tensor(x).pow(-0.5)), torch.tensor(-0.5, dtype=torch.float64))
+    torch.testing.assert_close(
+        log_slope(x, 3 * torch.tensor(x).pow(-0.5)), torch.tensor(-0.5, dtype=torch.float64)
+    )
     root = Interval(0.04, 0.01, -0.01, 0.09).root()
     assert (root.value, root.low, root.high) == pytest.approx((0.2, 0.0, 0.3))
     assert root.stderr == pytest.approx(0.025)
 
 
-# ---- noise of gradients ----------------------------------------------------------------------------------------------
+# ---- noise of gradients
 
-SIZE, SAMPLES = 60, 4
+SIZE = 60
+SAMPLES = 4
 
 
 def law_of_gradients() -> tuple[Tensor, Tensor]:
-    """The mean and the standard deviations of one sample's gradient: noise scale 16 in the plain metric."""
+    """The mean and the standard deviations of one sample's gradient: noise scale 16 in the plain
+    metric.
+    """
     scales = torch.linspace(0.5, 1.5, SIZE, dtype=torch.float64)
     mean = torch.ones(SIZE, dtype=torch.float64) * (scales.square().sum() / SIZE / 16).sqrt()
     return mean, scales
@@ -203,12 +253,20 @@ def covers(interval: Interval, truth: float) -> bool:
 
 @pytest.mark.parametrize(
     ("freedom", "size", "groups", "refuted"),
-    [(math.inf, 60, 3, 16), (math.inf, 60, 20, 34), (math.inf, 1, 3, 0), (2.5, 60, 3, 0), (2.5, 60, 20, 30)],
+    [
+        (math.inf, 60, 3, 16),
+        (math.inf, 60, 20, 34),
+        (math.inf, 1, 3, 0),
+        (2.5, 60, 3, 0),
+        (2.5, 60, 20, 30),
+    ],
 )
 def test_intervals_hold_the_noise_scale_of_known_gradients_and_not_another(
     freedom: float, size: int, groups: int, refuted: int
 ) -> None:
-    """Of 40: at 95 % fewer than 34 hold the truth once in 100 times. Few and heavy-tailed ones hold others as well."""
+    """Of 40: at 95 % fewer than 34 hold the truth once in 100 times. Few and heavy-tailed ones hold
+    others as well.
+    """
     stream = torch.Generator().manual_seed(0)
     found = [one for _ in range(40) for one in scales(freedom, size, groups, 16.0, stream)]
     assert sum(one.low <= one.truth <= one.high for one in found) >= 34
@@ -219,7 +277,8 @@ def test_signal_and_variance_are_unbiased_at_every_size_of_group() -> None:
     expected, scales = law_of_gradients()
     for group in (2, 8):
         noise = measured(torch.Generator().manual_seed(1), 400, group)
-        signal, variance = mean(noise.signals), mean(noise.variances)
+        signal = mean(noise.signals)
+        variance = mean(noise.variances)
         assert covers(signal, float(expected.square().sum()))
         assert covers(variance, float(scales.square().sum()))
     naive = variance.value / (signal.value + variance.value / SAMPLES)  # |g|^2 holds noise too
@@ -227,7 +286,8 @@ def test_signal_and_variance_are_unbiased_at_every_size_of_group() -> None:
 
 
 def test_gradients_without_signal_have_a_lower_limit_alone() -> None:
-    noise, stream = GradientNoise(1), torch.Generator().manual_seed(3)
+    noise = GradientNoise(1)
+    stream = torch.Generator().manual_seed(3)
     for gradient in torch.randn(80, SIZE, generator=stream):
         noise.add([gradient])
     estimate = noise.estimate()
@@ -243,7 +303,10 @@ def test_few_or_unequal_gradients_are_no_estimate() -> None:
         noise.add([torch.ones(3), torch.ones(2)])
     with pytest.raises(ValueError, match="group must be"):
         GradientNoise(1, group=1)
-    for above, below in (([-1.0, 1.0, 0.0], [1.0, -1.0, 0.1]), ([1.0, 1.1, 1.2], [-1.0, -1.1, -1.0])):
+    for above, below in (
+        ([-1.0, 1.0, 0.0], [1.0, -1.0, 0.1]),
+        ([1.0, 1.1, 1.2], [-1.0, -1.1, -1.0]),
+    ):
         assert math.isnan(ratio_of_means(torch.tensor(above), torch.tensor(below)).value)
     small = ratio_of_means(torch.tensor([-1.0, 1.0, 0.1]), torch.tensor([1.0, 1.1, 1.05]))
     assert small.low == 0 < small.high < math.inf
@@ -271,14 +334,17 @@ class Quadratic(torch.nn.Module):
 def test_the_noise_of_a_model_is_that_of_its_loss_and_leaves_the_model_as_it_was() -> None:
     scales = torch.linspace(0.5, 2.0, SIZE, dtype=torch.float64)
     x = torch.randn(40, 16, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    model, curvature = Quadratic(), scales.square()
+    model = Quadratic()
+    curvature = scales.square()
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return (curvature * outputs.square()).sum(1).mean() / 2 + 0 * targets.sum()
 
     before = model.w.detach().clone()
     noise = noise_of(model, model, loss, [(batch, torch.zeros(16)) for batch in x])
-    signal, variance = (curvature * 2).square().sum(), curvature.square().sum()  # of G = curvature w, and of one sample
+    # of G = curvature w, and of one sample
+    signal = (curvature * 2).square().sum()
+    variance = curvature.square().sum()
     assert noise.samples == 2
     assert covers(noise.estimate(), float(variance / signal))
     assert torch.equal(model.w, before)
@@ -289,12 +355,18 @@ def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> Non
     def batches(size: int, steps: int = 4) -> list[tuple[Tensor, Tensor]]:
         stream = torch.Generator().manual_seed(6)
         return [
-            (torch.randn(size, 5, generator=stream), torch.randint(3, (size,), generator=stream)) for _ in range(steps)
+            (torch.randn(size, 5, generator=stream), torch.randint(3, (size,), generator=stream))
+            for _ in range(steps)
         ]
 
     sizes = {"widths": [8, 16], "depths": [1], "seeds": 2, "rule": "mup", "noise": True}
     check = nfd.check(Residual, batches(16), **sizes)
-    assert [(row["width"], row["seed"]) for row in check.noise] == [(8, 0), (8, 1), (16, 0), (16, 1)]
+    assert [(row["width"], row["seed"]) for row in check.noise] == [
+        (8, 0),
+        (8, 1),
+        (16, 0),
+        (16, 1),
+    ]
     assert all(row["low"] <= row["value"] <= row["high"] for row in check.noise)
     assert "noise scale [95 % interval]" in str(check)
     plain = nfd.check(Residual, batches(16), **(sizes | {"noise": False}))

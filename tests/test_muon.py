@@ -1,4 +1,6 @@
-"""nfd.Muon beside PyTorch's, and any program of training: layers without stored weights do what dense twins do."""
+"""nfd.Muon beside PyTorch's, and any program of training: layers without stored weights do what
+dense twins do.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def wide(net: nn.Sequential) -> list[nn.Parameter]:
     return [p for index in (2, 4) for name, p in net[index].named_parameters() if name != "bias"]
 
 
-def train(net: nn.Sequential, make: Callable[..., torch.optim.Optimizer], steps: int = 8) -> list[Tensor]:
+def train(
+    net: nn.Sequential, make: Callable[..., torch.optim.Optimizer], steps: int = 8
+) -> list[Tensor]:
     muon = make(wide(net))
     taken = set(map(id, muon.param_groups[0]["params"]))
     adamw = torch.optim.AdamW([p for p in net.parameters() if id(p) not in taken], lr=0.01)
@@ -98,13 +102,16 @@ def step(make: Callable[..., torch.optim.Optimizer], gradient: Tensor) -> Tensor
 
 
 def test_steps_agree_with_those_in_bfloat16() -> None:
-    """Along the gradient, to that rounding; beside a gradient of low rank PyTorch's turns rounding into steps."""
+    """Along the gradient, to that rounding; beside a gradient of low rank PyTorch's turns rounding
+    into steps.
+    """
     stream = torch.Generator().manual_seed(0)
     for gradient in (
         torch.randn(30, 50, generator=stream),
         torch.randn(30, 6, generator=stream) @ torch.randn(6, 50, generator=stream),
     ):
-        ours, theirs = step(nfd.Muon, gradient), step(torch.optim.Muon, gradient)
+        ours = step(nfd.Muon, gradient)
+        theirs = step(torch.optim.Muon, gradient)
         rank = int(torch.linalg.matrix_rank(gradient))
         U, _, V = torch.linalg.svd(gradient)
         along = [U[:, :rank].T @ update @ V[:rank].T for update in (ours, theirs)]
@@ -154,14 +161,16 @@ def test_settings_and_parameters_of_others_are_refused() -> None:
         nfd.Muon([matrix]).add_param_group({"params": [nn.Parameter(torch.ones(4))]})
 
 
-# ---- any program of training -----------------------------------------------------------------------------------------
+# ---- any program of training
 
 
 def between(least: float, most: float) -> st.SearchStrategy[float]:
     return st.integers(0, 20).map(lambda k: least + k * (most - least) / 20)
 
 
-def ruled(kind: type[torch.optim.Optimizer], **options: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def ruled(
+    kind: type[torch.optim.Optimizer], **options: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Any]:
     """A rule with random options."""
     rates = {"lr": between(0.01, 0.2), "weight_decay": between(0, 0.5), "momentum": between(0, 0.9)}
     return st.fixed_dictionaries(rates | options).map(lambda drawn: partial(kind, **drawn))
@@ -181,7 +190,9 @@ class Trained:
     """Two wide matrices and the program of their training, which notes what they answered."""
 
     def __init__(self, net: nn.Sequential, optimizer: torch.optim.Optimizer, seed: int) -> None:
-        self.net, self.optimizer, self.stream = net, optimizer, torch.Generator().manual_seed(seed)
+        self.net = net
+        self.optimizer = optimizer
+        self.stream = torch.Generator().manual_seed(seed)
         self.answers: list[Tensor] = []
 
     def run(self, program: list[tuple[str, int]]) -> list[Tensor]:
@@ -215,11 +226,15 @@ class Trained:
 def test_any_program_steps_a_layer_as_its_dense_twin(
     case: tuple[Any, Any], program: list[tuple[str, int]], sizes: tuple[int, int, int], seed: int
 ) -> None:
-    (layer_of, rule_of), (n, m, k) = case, sizes
-    reused = mock.patch.object(basis, "_MAPPED", seed % 2 << 25)  # in every other program as if arrays were large
+    (layer_of, rule_of) = case
+    (n, m, k) = sizes
+    # in every other program as if arrays were large
+    reused = mock.patch.object(basis, "_MAPPED", seed % 2 << 25)
     with warnings.catch_warnings(), reused:
         warnings.simplefilter("ignore")
-        layers = [layer_of(i, o, std=i**-0.5, seed=seed + i, dtype=F64) for i, o in ((n, m), (m, k))]
+        layers = [
+            layer_of(i, o, std=i**-0.5, seed=seed + i, dtype=F64) for i, o in ((n, m), (m, k))
+        ]
         net = nn.Sequential(layers[0], nn.Tanh(), layers[1])
         start = copy.deepcopy(net)
         answers = Trained(net, rule_of(net.parameters()), seed).run(program)

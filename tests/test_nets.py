@@ -1,4 +1,6 @@
-"""ResNet and MLP: the equations, literal rates, streams, what the paper measures before and during training."""
+"""ResNet and MLP: the equations, literal rates, streams, what the paper measures before and during
+training.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def data(batch: int = 4, d: int = 5) -> Tensor:
 
 
 def test_forward_is_equation_1() -> None:
-    net, x = nfd.ResNet(5, 3, 8, 4, horizon=2.0, activation="tanh", dtype=F64), data()
+    net = nfd.ResNet(5, 3, 8, 4, horizon=2.0, activation="tanh", dtype=F64)
+    x = data()
     h = x @ net.U.T / math.sqrt(5)
     for W in net.outer:
         h = h + math.sqrt(2 / (4 * 8)) * torch.tanh(h) @ W.weight.T
@@ -54,8 +57,12 @@ def test_forward_is_equation_6_and_9_and_the_vanilla_network() -> None:
 
 
 def backward_by_hand(net: Any, h: Tensor, x_inner: Tensor | None, weighted: Tensor) -> Tensor:
-    """Eq. 3 (Eq. 24 for two-layer blocks) for delta = sum_c Lp_c g^(c); ``weighted`` [b, C] is dLoss/df."""
-    slope, n, m = activation(net.activation.name).slope, net.width, net.branch
+    """Eq. 3 (Eq. 24 for two-layer blocks) for delta = sum_c Lp_c g^(c); ``weighted`` [b, C] is
+    dLoss/df.
+    """
+    slope = activation(net.activation.name).slope
+    n = net.width
+    m = net.branch
     g = [weighted @ net.V]
     for index in range(net.depth - 1, -1, -1):
         outer = net.outer[index]
@@ -75,7 +82,9 @@ def backward_by_hand(net: Any, h: Tensor, x_inner: Tensor | None, weighted: Tens
 @pytest.mark.parametrize("feedback", ["shared", "independent", "static"])
 @pytest.mark.parametrize("regime", ["feature", "kernel"])
 def test_streams_are_equation_3(block: str, feedback: str, regime: str) -> None:
-    net = nfd.ResNet(5, 3, 8, 4, activation="tanh", block=block, feedback=feedback, regime=regime, dtype=F64)
+    net = nfd.ResNet(
+        5, 3, 8, 4, activation="tanh", block=block, feedback=feedback, regime=regime, dtype=F64
+    )
     target = torch.tensor([0, 1, 2, 0])
     s = net.streams(data())
     torch.nn.functional.cross_entropy(s.outputs, target).backward()
@@ -105,7 +114,9 @@ def test_rates_are_literally_these(rule: str, block: str, exponent: float) -> No
     assert rates == {role: 0.5 * factor for role, factor in expected.items()}
     kernel = nfd.ResNet(2, 2, 8, 16, block=block, branch_exponent=exponent, regime="kernel")
     rates = {group["role"]: group["lr"] for group in kernel.param_groups(0.5, rule)}
-    assert rates == {role: 0.5 * (factor / 8 if rule != "standard" else 1) for role, factor in expected.items()}
+    assert rates == {
+        role: 0.5 * (factor / 8 if rule != "standard" else 1) for role, factor in expected.items()
+    }
 
 
 def test_rules_that_do_not_fit_are_refused() -> None:
@@ -114,7 +125,9 @@ def test_rules_that_do_not_fit_are_refused() -> None:
         net.param_groups(0.1, "depth-mupp")
     with pytest.raises(ValueError, match=r"branch_exponent=1; this network has 0\.5"):
         net.param_groups(0.1, "complete-p")
-    with pytest.raises(ValueError, match=r"needs inner and outer roles; got \['input', 'outer', 'readout'\]"):
+    with pytest.raises(
+        ValueError, match=r"needs inner and outer roles; got \['input', 'outer', 'readout'\]"
+    ):
         net.param_groups(0.1, "depth-mup-inner")
     with pytest.raises(ValueError, match="regime='kernel'"):
         net.param_groups(0.1, "ntk")
@@ -137,7 +150,9 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), BAD)
-def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_named(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         nfd.ResNet(**({"in_features": 2, "out_features": 2, "width": 4, "depth": 2} | arguments))
 
@@ -155,7 +170,8 @@ class Subclass(nfd.ResNet):
 
 
 def test_streams_of_a_subclass_see_its_outputs() -> None:
-    ours, theirs = Subclass(8, 4).streams(data()), nfd.ResNet(5, 3, 8, 4, dtype=F64).streams(data())
+    ours = Subclass(8, 4).streams(data())
+    theirs = nfd.ResNet(5, 3, 8, 4, dtype=F64).streams(data())
     for s in (ours, theirs):
         s.outputs.sum().backward()
     torch.testing.assert_close(ours.outputs, 2 * theirs.outputs)
@@ -165,31 +181,43 @@ def test_streams_of_a_subclass_see_its_outputs() -> None:
 def test_parameters_that_a_subclass_adds_are_refused_by_name_until_they_are_frozen() -> None:
     net = Subclass(8, 4, gain=True)
     for make in (net.param_groups, lambda lr: nfd.plan(torch.nn.DataParallel(net))):
-        with pytest.raises(ValueError, match=r"Subclass has trainable parameters without a role.*'gain'"):
+        with pytest.raises(
+            ValueError, match=r"Subclass has trainable parameters without a role.*'gain'"
+        ):
             make(0.1)
     net.gain.requires_grad_(False)
     assert sum(len(group["params"]) for group in net.param_groups(0.1)) == 2 + 4
     nfd.plan(net)
 
 
-# ---- networks before training (nfd.paper.streams) --------------------------------------------------------------------
+# ---- networks before training (nfd.paper.streams)
 
 
 def inputs(rows: int = 3, size: int = 5) -> torch.Tensor:
     return torch.randn(rows, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("form", [{}, {"order": "post"}, {"block": "two-layer"}, {"regime": "kernel"}], ids=str)
-def test_streams_before_training_are_features_and_gradients_of_the_first_output(form: dict[str, Any]) -> None:
-    n, L, x = 6, 3, inputs()
+@pytest.mark.parametrize(
+    "form", [{}, {"order": "post"}, {"block": "two-layer"}, {"regime": "kernel"}], ids=str
+)
+def test_streams_before_training_are_features_and_gradients_of_the_first_output(
+    form: dict[str, Any],
+) -> None:
+    n = 6
+    L = 3
+    x = inputs()
     net = ResNet(5, 2, n, L, horizon=2.0, activation="tanh", dtype=torch.float64, **form)
     _, vectors = at_start(net, x)
     layers, _ = net.run(x)
     gradients = []
     for layer in layers:
-        rows = [torch.autograd.grad(net.read(layers[-1])[p, 0], layer, retain_graph=True)[0][p] for p in range(3)]
+        rows = [
+            torch.autograd.grad(net.read(layers[-1])[p, 0], layer, retain_graph=True)[0][p]
+            for p in range(3)
+        ]
         gradients.append(torch.stack(rows) * (math.sqrt(n) / net.alpha))
-    h, g = torch.stack(layers).detach(), torch.stack(gradients)
+    h = torch.stack(layers).detach()
+    g = torch.stack(gradients)
     torch.testing.assert_close(vectors["h_end"], h[-1].flatten())
     torch.testing.assert_close(vectors["g_start"], g[0].flatten())
     torch.testing.assert_close(vectors["h_rms"], h.square().mean((1, 2)).sqrt())
@@ -201,16 +229,26 @@ def test_streams_before_training_are_features_and_gradients_of_the_first_output(
 
 def particles(seeds: int, *size: int, **form: Any) -> dict[str, torch.Tensor]:
     """``h_particles`` and ``g_particles`` over seeds, ``[seeds]``."""
-    found = [at_start(ResNet(*size, seed=s, dtype=torch.float64, **form), inputs())[0] for s in range(seeds)]
-    return {name: torch.tensor([one[name] for one in found]) for name in ("h_particles", "g_particles")}
+    found = [
+        at_start(ResNet(*size, seed=s, dtype=torch.float64, **form), inputs())[0]
+        for s in range(seeds)
+    ]
+    return {
+        name: torch.tensor([one[name] for one in found]) for name in ("h_particles", "g_particles")
+    }
 
 
 @pytest.mark.parametrize("n", [2, 8])
 def test_particles_of_one_linear_block_are_known(n: int) -> None:
-    """Both mean squares are T E(s - 1)^2 = 2 T (1 - E s) with s = chi_n / sqrt(n), that of h times the inputs'."""
+    """Both mean squares are T E(s - 1)^2 = 2 T (1 - E s) with s = chi_n / sqrt(n), that of h times
+    the inputs'.
+    """
     T = 2.0
     mean = math.sqrt(2 / n) * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2))
-    wanted = {"h_particles": 2 * T * (1 - mean) * float(inputs().square().mean()), "g_particles": 2 * T * (1 - mean)}
+    wanted = {
+        "h_particles": 2 * T * (1 - mean) * float(inputs().square().mean()),
+        "g_particles": 2 * T * (1 - mean),
+    }
     for name, values in particles(400, 5, 2, n, 1, horizon=T, activation="identity").items():
         assert abs(float(values.mean()) - wanted[name]) < 4 * float(values.std()) / math.sqrt(400)
         assert float(values.std()) / math.sqrt(400) < 0.1 * wanted[name]
@@ -229,17 +267,24 @@ def test_particles_of_one_linear_block_are_known(n: int) -> None:
 def test_neurons_come_to_their_particles_as_one_over_n(form: dict[str, Any]) -> None:
     few, many = (particles(60, 5, 2, n, 3, **form) for n in (8, 64))
     for name in few:
-        assert float((many[name].mean() / few[name].mean()).log()) / math.log(8) == pytest.approx(-1, abs=0.3)
+        assert float((many[name].mean() / few[name].mean()).log()) / math.log(8) == pytest.approx(
+            -1, abs=0.3
+        )
 
 
-# ---- covariances of the steps (nfd.paper.streams) ------------------------------------------------------------------
+# ---- covariances of the steps (nfd.paper.streams)
 
 
-@pytest.mark.parametrize("form", [{}, {"network": "mlp", "rule": "mup"}, {"block": "two-layer"}], ids=str)
+@pytest.mark.parametrize(
+    "form", [{}, {"network": "mlp", "rule": "mup"}, {"block": "two-layer"}], ids=str
+)
 def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) -> None:
     """Against the definitions, entry by entry, along the plain loop."""
-    n, L = 16, 2
-    config = RunConfig(width=n, depth=L, steps=6, batch=1, every=3, meter="spectra", activation="tanh", **form)
+    n = 16
+    L = 2
+    config = RunConfig(
+        width=n, depth=L, steps=6, batch=1, every=3, meter="spectra", activation="tanh", **form
+    )
     with nfd.Sweep(progress=False) as sweep:
         (record,) = run_all(sweep, {n: [config]}, "spectra")[n]
     assert record.status == "done"
@@ -247,7 +292,9 @@ def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) ->
     dataset = dataset_of(config)
     net = trial_of(config).build().module
     optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule))
-    phis, firsts, deltas = [], [], []
+    phis = []
+    firsts = []
+    deltas = []
     for step, (x, y) in enumerate(zip(*dataset.batches(1, 6, 0), strict=True), start=1):
         layers, _ = net.run(x)
         loss = torch.nn.functional.cross_entropy(net.read(layers[-1]), y)
@@ -264,39 +311,61 @@ def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) ->
         for name, vectors in (("sigma", phis), ("theta", firsts), ("delta", deltas)):
             for layer in range(L):
                 matrix = torch.tensor(
-                    [[float(a[layer] @ b[layer]) / n for b in vectors] for a in vectors], dtype=torch.float64
+                    [[float(a[layer] @ b[layer]) / n for b in vectors] for a in vectors],
+                    dtype=torch.float64,
                 )
                 relative = torch.tensor(
-                    [[float(c) / math.sqrt(matrix[i, i] * matrix[j, j]) for j, c in enumerate(row)]
-                     for i, row in enumerate(matrix)], dtype=torch.float64,
-                )  # fmt: skip
+                    [
+                        [
+                            float(c) / math.sqrt(matrix[i, i] * matrix[j, j])
+                            for j, c in enumerate(row)
+                        ]
+                        for i, row in enumerate(matrix)
+                    ],
+                    dtype=torch.float64,
+                )
                 assert torch.diagonal(relative).tolist() == pytest.approx([1] * step)
                 look = (step // 3 - 1) * L + layer
                 for curve, wanted in ((name, matrix), (f"{name}_relative", relative)):
                     lowest = float(torch.linalg.eigvalsh(wanted)[0])
-                    assert float(record.curves[curve][look]) == pytest.approx(lowest, rel=1e-3, abs=1e-9)
+                    assert float(record.curves[curve][look]) == pytest.approx(
+                        lowest, rel=1e-3, abs=1e-9
+                    )
     for name in ("sigma_relative", "theta_relative", "delta_relative"):
         assert all(-1e-12 <= float(value) <= 1 for value in record.curves[name])
 
 
 def test_the_meter_of_updates_compares_with_the_start() -> None:
-    config = RunConfig(block="two-layer", width=12, depth=2, steps=4, batch=8, every=2, meter="updates")
+    config = RunConfig(
+        block="two-layer", width=12, depth=2, steps=4, batch=8, every=2, meter="updates"
+    )
     with nfd.Sweep(progress=False) as sweep:
         (record,) = run_all(sweep, {0: [config]}, "updates")[0]
-    dataset, member = dataset_of(config), trial_of(config).build()
-    net, start = member.module, copy.deepcopy(member.module)
-    probes, n = dataset.test_inputs[:PROBES], config.width
-    optimizer, moved = nfd.SGD(net.param_groups(config.eta_c, config.rule)), []
-    for step, (x, y) in enumerate(zip(*dataset.batches(8, 4, config.data_seed), strict=True), start=1):
+    dataset = dataset_of(config)
+    member = trial_of(config).build()
+    net = member.module
+    start = copy.deepcopy(member.module)
+    probes = dataset.test_inputs[:PROBES]
+    n = config.width
+    optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule))
+    moved = []
+    for step, (x, y) in enumerate(
+        zip(*dataset.batches(8, 4, config.data_seed), strict=True), start=1
+    ):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
         if step % 2 == 0:
             with torch.no_grad():
                 streams = net.streams(probes).h
-                inner = [h @ (a.weight - b.weight).T for h, a, b in zip(streams, net.inner, start.inner, strict=False)]
+                inner = [
+                    h @ (a.weight - b.weight).T
+                    for h, a, b in zip(streams, net.inner, start.inner, strict=False)
+                ]
                 moved.append((torch.stack(inner) / math.sqrt(n), net(probes) - start(probes)))
-    for name, values in zip(("inner_update", "function_update"), zip(*moved, strict=True), strict=True):
+    for name, values in zip(
+        ("inner_update", "function_update"), zip(*moved, strict=True), strict=True
+    ):
         wanted = [float(value.square().mean().sqrt()) for value in values]
         assert record.curves[name].tolist() == pytest.approx(wanted, rel=1e-4)
         assert min(wanted) > 0

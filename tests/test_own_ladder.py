@@ -32,7 +32,9 @@ def test_the_logits_of_a_byte_do_not_see_the_bytes_after_it() -> None:
 
 
 def test_every_cell_of_the_design_is_stored() -> None:
-    stored = {(*(row[name] for name in PLACE), row["lr"]) for row in rows() if row["part"] != "target"}
+    stored = {
+        (*(row[name] for name in PLACE), row["lr"]) for row in rows() if row["part"] != "target"
+    }
     asked = {(*(getattr(cell, name) for name in PLACE), r) for cell in ladder() for r in cell.rates}
     assert asked == stored
 
@@ -40,7 +42,9 @@ def test_every_cell_of_the_design_is_stored() -> None:
 def test_targets_are_sixteen_times_the_largest_and_the_longest() -> None:
     small = [cell for cell in ladder() if cell.part == "ladder"]
     large, long, _, both = targets().values()
-    most, longest = (max(getattr(cell, name) for cell in small) for name in ("parameters", "tokens"))
+    most, longest = (
+        max(getattr(cell, name) for cell in small) for name in ("parameters", "tokens")
+    )
     assert large.parameters == both.parameters >= 16 * most
     assert long.tokens == both.tokens >= 16 * longest
 
@@ -56,7 +60,10 @@ def test_a_target_is_compared_with_its_best_run(loss: float, inside: bool) -> No
     expected = told["losses"]["all shapes"]
     best = loss * expected["value"]
     about = {"part": "target"} | {name: told[name] for name in PLACE}
-    runs = [about | {"lr": told["advised"], "loss": 1.01 * best}, about | {"lr": told["advised"] / 2, "loss": best}]
+    runs = [
+        about | {"lr": told["advised"], "loss": 1.01 * best},
+        about | {"lr": told["advised"] / 2, "loss": best},
+    ]
     row = compare({"forecasts": [told]}, runs)["forecasts"][0]
     assert row["losses"]["all shapes"]["inside"] is inside
     assert row["losses"]["all shapes"]["error"] == pytest.approx(1 / loss - 1)

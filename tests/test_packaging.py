@@ -46,7 +46,15 @@ nfd.plan(net, base=8)
 @pytest.mark.slow  # mypy reads PyTorch: 25 s
 def test_a_project_checked_by_mypy_strict_sees_our_types(tmp_path: Path) -> None:
     (tmp_path / "downstream.py").write_text(DOWNSTREAM)
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", "downstream.py"]
+    mypy = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        tmp_path / "cache",
+        "downstream.py",
+    ]
     said = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True).stdout
     (error,) = re.findall(r".*: error: .*", said)
     assert error.startswith(f"downstream.py:{DOWNSTREAM.count(chr(10))}:")
@@ -76,7 +84,10 @@ def test_a_module_outside_of_the_wheel_would_be_noticed(text: str, names: list[s
 
 
 def test_messages_and_docstrings_name_no_module_that_the_wheel_lacks() -> None:
-    named = {path.name: modules_outside(path.read_text("utf-8")) for path in (ROOT / "src/nfd").rglob("*.py")}
+    named = {
+        path.name: modules_outside(path.read_text("utf-8"))
+        for path in (ROOT / "src/nfd").rglob("*.py")
+    }
     assert {path: names for path, names in named.items() if names} == {}
 
 

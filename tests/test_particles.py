@@ -37,7 +37,9 @@ def deviation(case: dict[str, Any], **change: Any) -> Tensor:
 
 def reference(case: dict[str, Any]) -> Any:
     name = f"{case['name']}-{case['activation']}-{case['feedback']}"
-    return pytest.param(case, id=name, marks=pytest.mark.slow if case["activation"] == "relu" else ())
+    return pytest.param(
+        case, id=name, marks=pytest.mark.slow if case["activation"] == "relu" else ()
+    )
 
 
 @pytest.mark.parametrize("case", [reference(case) for case in REFERENCE])
@@ -50,19 +52,36 @@ def test_definition_1_is_the_decoupled_network(case: dict[str, Any]) -> None:
 
 
 def test_moments_at_initialisation_are_those_of_propositions_2_and_6() -> None:
-    """Sigma is E phi^2 along Prop. 2, Theta is P_t, which solves -P' = E[phi' phibar'] P: finite-depth forms."""
+    """Sigma is E phi^2 along Prop. 2, Theta is P_t, which solves -P' = E[phi' phibar'] P:
+    finite-depth forms.
+    """
     x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    L, T = 16, 1.0
-    s = nfd.solve_nfd(x, torch.zeros(3), grid=L, horizon=T, activation="tanh", eta_c=0.0, particles=16384, replicates=4)
-    act, C = activation("tanh"), x @ x.T / 5
+    L = 16
+    T = 1.0
+    s = nfd.solve_nfd(
+        x,
+        torch.zeros(3),
+        grid=L,
+        horizon=T,
+        activation="tanh",
+        eta_c=0.0,
+        particles=16384,
+        replicates=4,
+    )
+    act = activation("tanh")
+    C = x @ x.T / 5
     covariances = [C]
     for _ in range(L):
         a = covariances[-1].diagonal()
-        covariances.append(covariances[-1] + T / L * act.moment(a[:, None], a[None, :], covariances[-1]))
+        covariances.append(
+            covariances[-1] + T / L * act.moment(a[:, None], a[None, :], covariances[-1])
+        )
     P = torch.ones(3, 3, dtype=torch.float64)
     for l in range(L, -1, -1):  # noqa: E741
         a = covariances[l].diagonal()
-        torch.testing.assert_close(s.Sigma[l], act.moment(a[:, None], a[None, :], covariances[l]), rtol=0, atol=0.02)
+        torch.testing.assert_close(
+            s.Sigma[l], act.moment(a[:, None], a[None, :], covariances[l]), rtol=0, atol=0.02
+        )
         torch.testing.assert_close(s.Theta[l], P, rtol=0, atol=0.04)
         below = covariances[l - 1]
         b = below.diagonal()
@@ -79,7 +98,12 @@ def test_repeated_samples_add_no_direction() -> None:
 
 SIXTY = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
-    (SIXTY[:4], torch.zeros(4), {"particles": 4}, r"particles must be more than the 4 samples.*deferred"),
+    (
+        SIXTY[:4],
+        torch.zeros(4),
+        {"particles": 4},
+        r"particles must be more than the 4 samples.*deferred",
+    ),
     (SIXTY[:4], torch.zeros(2), {}, r"inputs must be \[K, d\] and targets \[K\]"),
     (SIXTY[:4], torch.zeros(4), {"horizon": 0}, "horizon must be greater than 0"),
     (SIXTY[:4], torch.full((4,), torch.nan), {}, "targets must be finite"),
@@ -97,22 +121,38 @@ def test_bad_input_is_named(x: Tensor, y: Tensor, settings: dict[str, Any], mess
 
 def first_step(x: Tensor, L: int, activation: str, *, eq5: bool) -> Tensor:
     """``-(f^(1) - f^(0)) / (eta_c L')`` on an input repeated, [replicates]."""
-    eta_c, y, found = 1e-4, torch.tensor([-1.0, 0.0]), []
+    eta_c = 1e-4
+    y = torch.tensor([-1.0, 0.0])
+    found = []
     for seed in range(6):
         f = [
-            nfd.solve_nfd(x[[0, 0]], y, grid=L, activation=activation, eta_c=e, particles=8192, replicates=2, seed=seed,
-                          eq5_term=eq5).outputs
+            nfd.solve_nfd(
+                x[[0, 0]],
+                y,
+                grid=L,
+                activation=activation,
+                eta_c=e,
+                particles=8192,
+                replicates=2,
+                seed=seed,
+                eq5_term=eq5,
+            ).outputs
             for e in (0.0, eta_c)
-        ]  # fmt: skip
+        ]
         found.append(-(f[1][1] - f[0][1]) / (eta_c * (f[0][0] + 1.0)))
     return torch.stack(found)
 
 
 def test_the_first_step_is_that_of_the_decoupled_kernel_and_eq_5_adds_what_it_prints() -> None:
-    """2 C_L, and for the identity ``sum_{l >= 2} tau^2 q_{l-2}`` more, with ``q_l = q_0 (1 + tau)^l``."""
+    """2 C_L, and for the identity ``sum_{l >= 2} tau^2 q_{l-2}`` more, with ``q_l = q_0 (1 +
+    tau)^l``.
+    """
     x = torch.tensor([[2.0, 1.0, 0.5]], dtype=torch.float64)
-    L, q, tau = 4, float(x.square().mean()), 0.25
-    plain, printed = first_step(x, L, "identity", eq5=False), first_step(x, L, "identity", eq5=True)
+    L = 4
+    q = float(x.square().mean())
+    tau = 0.25
+    plain = first_step(x, L, "identity", eq5=False)
+    printed = first_step(x, L, "identity", eq5=True)
     expected = 2 * q * (1 + tau) ** L
     assert abs(float(plain.mean()) - expected) < 4 * float(stderr(plain))
     assert float(stderr(plain)) < 0.02 * expected
@@ -121,13 +161,20 @@ def test_the_first_step_is_that_of_the_decoupled_kernel_and_eq_5_adds_what_it_pr
     assert abs(float(more.mean()) - added) < 4 * float(stderr(more))
     assert float(stderr(more)) < 0.05 * added
     relu = first_step(x, L, "relu", eq5=False)
-    decoupled, standard = (float(nfd.kernel(x, kind=kind, depth=L)[0, 0]) for kind in ("independent-feedback", "ntk"))
+    decoupled, standard = (
+        float(nfd.kernel(x, kind=kind, depth=L)[0, 0]) for kind in ("independent-feedback", "ntk")
+    )
     assert abs(float(relu.mean()) - decoupled) < 4 * float(stderr(relu)) < abs(standard - decoupled)
 
 
 def test_what_diverges_is_a_result() -> None:
     s = nfd.solve_nfd(
-        SIXTY[:8].flip(0).numpy()[::-1], torch.ones(8), grid=4, activation="relu", eta_c=50.0, particles=256
+        SIXTY[:8].flip(0).numpy()[::-1],
+        torch.ones(8),
+        grid=4,
+        activation="relu",
+        eta_c=50.0,
+        particles=256,
     )
     assert s.diverged_at is not None
     assert bool(s.Sigma[:, s.diverged_at :].isnan().all())

@@ -1,4 +1,6 @@
-"""Plans: literal rates, roles of known and unknown models, what survives wrapping, and optimizers that are made."""
+"""Plans: literal rates, roles of known and unknown models, what survives wrapping, and optimizers
+that are made.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +23,53 @@ import nfd
 from nfd.scaling.optimizers import LAWS
 from nfd.scaling.rules import RULES, SPECTRAL, Power, Role
 
-M, ELL = 4.0, 9.0
+M = 4.0
+ELL = 9.0
 TOKENS = torch.arange(12).view(2, 6) % 11
 VECTORS = torch.linspace(-1, 1, 10).view(2, 5)
 
 
 def mlp(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3))
+    return nn.Sequential(
+        nn.Linear(5, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3)
+    )
 
 
-def residual(width: int = 32, depth: int = 4, rule: str = "depth-mup", **options: Any) -> tuple[nn.Module, nfd.Plan]:
+def residual(
+    width: int = 32, depth: int = 4, rule: str = "depth-mup", **options: Any
+) -> tuple[nn.Module, nfd.Plan]:
     model = Residual(width, depth)
     options = {"make_model": Residual, "base": (16, 2), "sample": VECTORS} | options
     return model, nfd.plan(model, rule=rule, **options)
 
 
-# ---- value: the table, written out -------------------------------------------------------------------------------
+# ---- value: the table, written out
 
 A = {"mup": 0.0, "depth-mup": 0.5, "depth-mup-inner": 0.5, "complete-p": 1.0}
-MATRIX_STD = {"input": lambda a: 1, "hidden": lambda a: M**-0.5, "outer": lambda a: M**-0.5 * ELL**-a}
-MATRIX_STD |= {"inner": lambda a: M**-0.5, "readout": lambda a: 1 / M, "embedding": lambda a: 1, "tied": lambda a: 1}
+MATRIX_STD = {
+    "input": lambda a: 1,
+    "hidden": lambda a: M**-0.5,
+    "outer": lambda a: M**-0.5 * ELL**-a,
+}
+MATRIX_STD |= {
+    "inner": lambda a: M**-0.5,
+    "readout": lambda a: 1 / M,
+    "embedding": lambda a: 1,
+    "tied": lambda a: 1,
+}
 
 
 def expected_rate(role: str, rule: str, optimizer: str, *, vector: bool) -> float:
     """In width as in Tensor Programs V, Table 3 (Yang et al.), over fan-in and fan-out."""
-    a, aware = A[rule], rule == "depth-mup-inner"
+    a = A[rule]
+    aware = rule == "depth-mup-inner"
     ell = ELL if rule != "mup" else 1.0
     sgd = optimizer == "sgd"
     depth = {
         "outer": ell**-1,
-        "inner": (ell**a if sgd else 1.0) if aware else (ell ** (2 * a - 1) if sgd else ell ** (a - 1)),
+        "inner": (ell**a if sgd else 1.0)
+        if aware
+        else (ell ** (2 * a - 1) if sgd else ell ** (a - 1)),
     }.get(role, 1.0)
     if vector:
         width = 1.0 if role == "readout" or not sgd else M
@@ -65,10 +84,15 @@ def expected_rate(role: str, rule: str, optimizer: str, *, vector: bool) -> floa
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "lion", "muon"])
 @pytest.mark.parametrize("rule", list(A))
-@pytest.mark.parametrize("role", ["input", "embedding", "tied", "hidden", "outer", "inner", "readout"])
+@pytest.mark.parametrize(
+    "role", ["input", "embedding", "tied", "hidden", "outer", "inner", "readout"]
+)
 def test_rates_are_those_of_the_table(role: Role, rule: str, optimizer: Any) -> None:
-    chosen, ell = RULES[rule], ELL if rule != "mup" else 1.0
-    fans = {"input": (1, M), "embedding": (1, M), "tied": (1, M), "readout": (M, 1)}.get(role, (M, M))
+    chosen = RULES[rule]
+    ell = ELL if rule != "mup" else 1.0
+    fans = {"input": (1, M), "embedding": (1, M), "tied": (1, M), "readout": (M, 1)}.get(
+        role, (M, M)
+    )
     law = LAWS[optimizer] if optimizer != "muon" or role in SPECTRAL else LAWS["adamw"]
     assert chosen.rate(role, law).at(*fans, ELL) == pytest.approx(
         expected_rate(role, rule, optimizer, vector=False), rel=1e-12
@@ -82,7 +106,12 @@ def test_rates_are_those_of_the_table(role: Role, rule: str, optimizer: Any) -> 
 @pytest.mark.parametrize("rule", list(A))
 def test_biases_follow_their_matrices(rule: str, optimizer: str) -> None:
     _, plan = residual(64, 18, rule, optimizer=optimizer)
-    for name, role in (("embed", "input"), ("blocks.3.up", "inner"), ("blocks.3.down", "outer"), ("head", "readout")):
+    for name, role in (
+        ("embed", "input"),
+        ("blocks.3.up", "inner"),
+        ("blocks.3.down", "outer"),
+        ("head", "readout"),
+    ):
         assert plan.roles[f"{name}.weight"] == plan.roles[f"{name}.bias"] == role
         expected = expected_rate(role, rule, optimizer, vector=True)
         assert plan.rate(f"{name}.bias") == pytest.approx(expected, rel=1e-12)
@@ -93,17 +122,26 @@ def test_biases_follow_their_matrices(rule: str, optimizer: str) -> None:
 @pytest.mark.parametrize("rule", ["mup", "depth-mup", "depth-mup-inner", "complete-p", "standard"])
 def test_at_the_base_nothing_changes(rule: str) -> None:
     model, plan = residual(16, 2, rule)
-    assert all(plan.rate(name) == plan.epsilon(name) == plan.weight_decay(name) == 1 for name in plan.entries)
+    assert all(
+        plan.rate(name) == plan.epsilon(name) == plan.weight_decay(name) == 1
+        for name in plan.entries
+    )
     assert all(plan.factor(name, plan.powers(name)[0]) == 1 for name in plan.entries)
     groups = plan.param_groups(model, lr=0.01, weight_decay=0.1)
     assert len(groups) == 1
-    assert {k: groups[0][k] for k in ("lr", "weight_decay", "eps")} == {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-8}
+    assert {k: groups[0][k] for k in ("lr", "weight_decay", "eps")} == {
+        "lr": 0.01,
+        "weight_decay": 0.1,
+        "eps": 1e-8,
+    }
     assert not plan.multipliers
 
 
 @pytest.mark.parametrize("rule", ["depth-mup", "depth-mup-inner", "complete-p"])
 def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
-    net = nfd.ResNet(5, 3, 16, 4, block="two-layer", branch_exponent=1.0 if rule == "complete-p" else 0.5)
+    net = nfd.ResNet(
+        5, 3, 16, 4, block="two-layer", branch_exponent=1.0 if rule == "complete-p" else 0.5
+    )
     plan = nfd.plan(net, rule=rule, optimizer="sgd")
     own = {id(p): g["lr"] for g in net.param_groups(0.1, rule) for p in g["params"]}
     for group in plan.param_groups(net, lr=0.1):
@@ -111,32 +149,47 @@ def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
     adam = nfd.plan(net, rule=rule, optimizer="adam")
     a = net.branch_exponent
     assert adam.rate("outer.0.weight") == pytest.approx(16**-0.5 * 4 ** (a - 1))
-    assert adam.rate("inner.0.weight") == pytest.approx(16**-0.5 * (1 if rule == "depth-mup-inner" else 4 ** (a - 1)))
+    assert adam.rate("inner.0.weight") == pytest.approx(
+        16**-0.5 * (1 if rule == "depth-mup-inner" else 4 ** (a - 1))
+    )
     assert adam.std("outer.2.weight") == adam.std("U") == 1
     doubled = nfd.plan(net, rule=rule, optimizer="sgd", base=(8, 4))
     assert doubled.rate("U") == 2
 
 
-# ---- roles -------------------------------------------------------------------------------------------------------
+# ---- roles
 
 
 def test_post_norm_models_have_width_rules_only() -> None:
     def post_norm(width: int, depth: int) -> nn.Module:
-        return nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 2), depth, enable_nested_tensor=False)
+        return nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(width, 2), depth, enable_nested_tensor=False
+        )
 
-    sizes: dict[str, Any] = {"make_model": post_norm, "base": (16, 2), "sample": torch.randn(3, 2, 32)}
+    sizes: dict[str, Any] = {
+        "make_model": post_norm,
+        "base": (16, 2),
+        "sample": torch.randn(3, 2, 32),
+    }
     plan = nfd.plan(post_norm(32, 2), rule="mup", **sizes)
     assert plan.roles["layers.0.linear2.weight"] == "hidden"
-    noted = [any("heads are assumed to keep their size" in note for note in p.notes) for p in (plan, residual()[1])]
+    noted = [
+        any("heads are assumed to keep their size" in note for note in p.notes)
+        for p in (plan, residual()[1])
+    ]
     assert noted == [True, False]
     assert "1/d" in plan.explain()
-    with pytest.raises(ValueError, match=r"goes through NativeLayerNorm(?s:.*)rule='mup'(?s:.*)norm_first=True"):
+    with pytest.raises(
+        ValueError, match=r"goes through NativeLayerNorm(?s:.*)rule='mup'(?s:.*)norm_first=True"
+    ):
         nfd.plan(post_norm(32, 2), rule="depth-mup", **sizes)
 
 
 def test_what_cannot_be_decided_is_asked() -> None:
     model = Residual(32, 4)
-    with pytest.raises(ValueError, match=r"cannot decide.*:\n  blocks.\*.up.weight: no sample.*(\n.*)*roles="):
+    with pytest.raises(
+        ValueError, match=r"cannot decide.*:\n  blocks.\*.up.weight: no sample.*(\n.*)*roles="
+    ):
         nfd.plan(model, make_model=Residual, base=(16, 2))
     roles = {"blocks.*.up.*": "inner", "blocks.*.down.*": "outer"}
     by_hand = nfd.plan(model, make_model=Residual, base=(16, 2), roles=roles)
@@ -163,14 +216,20 @@ def test_what_cannot_be_decided_is_asked() -> None:
         ({"rule": "depthmup", "base": (4, None)}, "Did you mean 'depth-mup'"),
         ({"optimizer": "adamx", "base": (4, None)}, "optimizer must be one of"),
         ({"base": (0, None)}, "the width of base must be at least 1"),
-        ({"make_model": Residual, "base": (4, 2), "blocks": "layers.*"}, r"no match for 'layers.\*'.*blocks.\*"),
+        (
+            {"make_model": Residual, "base": (4, 2), "blocks": "layers.*"},
+            r"no match for 'layers.\*'.*blocks.\*",
+        ),
         (
             {"make_model": Residual, "base": (4, 2), "roles": {"up.*": "inner"}},
             r"no match for 'up.\*'. Names look like",
         ),
         ({"base": (4, 2), "roles": {"head.*": "output"}}, "must be one of"),
         ({"make_model": Residual}, "make_model needs base="),
-        ({"make_model": lambda w, d: 3, "base": (4, None)}, "must return a torch.nn.Module; got int"),
+        (
+            {"make_model": lambda w, d: 3, "base": (4, None)},
+            "must return a torch.nn.Module; got int",
+        ),
         ({"base": Residual(8, 2), "make_model": Residual}, "pass it alone"),
         ({"rule": "ntk", "base": (4, None)}, "nfd.ResNet"),
     ],
@@ -188,8 +247,12 @@ def test_a_rule_for_another_multiplier_is_refused() -> None:
 def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
     """D, [0, 0] at the start, was planned as a matrix, and drawn by ``apply_``."""
 
-    def mixed(width: int, depth: int, linear: Callable[[int, int], nn.Module] = nfd.DeferredLinear) -> nn.Module:
-        return nn.Sequential(nn.Linear(5, width), *[linear(width, width) for _ in range(depth)], nn.Linear(width, 3))
+    def mixed(
+        width: int, depth: int, linear: Callable[[int, int], nn.Module] = nfd.DeferredLinear
+    ) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(5, width), *[linear(width, width) for _ in range(depth)], nn.Linear(width, 3)
+        )
 
     own = nfd.ResNet(5, 3, 8, 2, weights="deferred")
     for model, names in ((own, "'outer.0', 'outer.1'"), (mixed(8, 4), "'1', '2', '3' and 1 more")):
@@ -207,7 +270,9 @@ def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'adamw' acts on every entry"):
         plan.param_groups(mixed(8, 1, lambda n, m: nfd.DeferredLinear(n, m, bias=True)), lr=0.1)
     with pytest.raises(ValueError, match="these layers are deferred"):
-        nfd.check(mixed, [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], [8, 16], [1], rule="mup")
+        nfd.check(
+            mixed, [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], [8, 16], [1], rule="mup"
+        )
 
 
 class Routed(nn.Module):
@@ -215,7 +280,8 @@ class Routed(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.up, self.experts = nn.Linear(width, width), nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.up = nn.Linear(width, width)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
 
     def forward(self, h: Tensor) -> Tensor:
         return h + torch.as_tensor(self.experts[0](torch.relu(self.up(h))))
@@ -230,7 +296,7 @@ def test_an_expert_that_did_not_run_has_the_role_of_another() -> None:
     assert [roles[f"2.experts.{k}.weight"] for k in range(2)] == ["outer", "outer"]
 
 
-# ---- using a plan ------------------------------------------------------------------------------------------------
+# ---- using a plan
 
 
 def test_rate_times_decay_is_that_of_the_base_unless_a_tensor_is_spared() -> None:
@@ -256,7 +322,14 @@ def test_a_plan_is_stored_and_read(tmp_path: Path) -> None:
     torch.save({"model": model.state_dict(), "plan": plan.to_dict()}, tmp_path / "checkpoint.pt")
     stored = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert nfd.Plan.from_dict(stored["plan"]) == plan
-    for text in ("", "[]", "{}", '{"format": 1}', json.dumps(plan.to_dict() | {"depth": "2"}), "[" * 100_000):
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"format": 1}',
+        json.dumps(plan.to_dict() | {"depth": "2"}),
+        "[" * 100_000,
+    ):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(ValueError, match="plan"):
             nfd.Plan.load(tmp_path / "bad.json")
@@ -264,7 +337,9 @@ def test_a_plan_is_stored_and_read(tmp_path: Path) -> None:
 
 def test_another_model_is_refused() -> None:
     _, plan = residual()
-    with pytest.raises(ValueError, match=r"not the one planned: missing: 'blocks.3.*not planned|missing"):
+    with pytest.raises(
+        ValueError, match=r"not the one planned: missing: 'blocks.3.*not planned|missing"
+    ):
         plan.param_groups(Residual(32, 3), lr=0.1)
     with pytest.raises(ValueError, match="was planned as"):
         plan.apply_(Residual(64, 4))
@@ -275,7 +350,9 @@ def test_groups_survive_copies_compilation_and_schedulers() -> None:
     frozen = copy.deepcopy(model)
     frozen.embed.weight.requires_grad_(False)
     named = {id(p): n for n, p in frozen.named_parameters()}
-    assert "embed.weight" not in {named[id(p)] for g in plan.param_groups(frozen, lr=0.1) for p in g["params"]}
+    assert "embed.weight" not in {
+        named[id(p)] for g in plan.param_groups(frozen, lr=0.1) for p in g["params"]
+    }
     compiled = torch.compile(model, backend="eager")
     optimizer = torch.optim.AdamW(plan.param_groups(compiled, lr=0.1))
     before = [g["lr"] for g in optimizer.param_groups]
@@ -295,7 +372,7 @@ def test_the_explanation_says_what_was_decided_and_why() -> None:
     assert max(len(line) for line in text.splitlines() if not line.startswith("note")) <= 200
 
 
-# ---- what must be asked, kept or told apart ----------------------------------------------------------------------
+# ---- what must be asked, kept or told apart
 
 
 def test_a_head_registered_before_its_embedding_is_tied_all_the_same() -> None:
@@ -333,7 +410,13 @@ def test_transposed_grouped_and_bilinear_fans() -> None:
             self.pair = nn.Bilinear(width, width, width)
             self.gate = nn.Parameter(torch.randn(8, width))
 
-    plan = nfd.plan(Fans(32, 1), rule="mup", make_model=Fans, base=(8, 1), roles={"gate": "hidden", "up.*": "hidden"})
+    plan = nfd.plan(
+        Fans(32, 1),
+        rule="mup",
+        make_model=Fans,
+        base=(8, 1),
+        roles={"gate": "hidden", "up.*": "hidden"},
+    )
     found = {name: (e.ratios.fan_in, e.ratios.fan_out) for name, e in plan.entries.items()}
     assert found["up.weight"] == (1, 4)
     assert found["pair.weight"] == (16, 4)
@@ -342,11 +425,15 @@ def test_transposed_grouped_and_bilinear_fans() -> None:
 
 def test_a_plan_does_not_depend_on_where_the_random_stream_stands() -> None:
     """The base is made from a seed of its own, so that two plans of one model start it alike."""
-    model, sample, plans = Residual(32, 4), torch.randn(2, 5), []
+    model = Residual(32, 4)
+    sample = torch.randn(2, 5)
+    plans = []
     for _ in range(2):
         plans.append(nfd.plan(model, rule="mup", make_model=Residual, base=(8, 2), sample=sample))
         torch.randn(7)
-    assert [plans[0].std(name) for name in plans[0].entries] == [plans[1].std(name) for name in plans[1].entries]
+    assert [plans[0].std(name) for name in plans[0].entries] == [
+        plans[1].std(name) for name in plans[1].entries
+    ]
 
 
 _BASES = [{"base": (8, 2)}, {"base": (8, None)}, {"base": (4, 4)}]
@@ -354,8 +441,11 @@ _BASES = [{"base": (8, 2)}, {"base": (8, None)}, {"base": (4, 4)}]
 
 @pytest.mark.parametrize("sizes", _BASES)
 def test_a_constructor_with_swapped_arguments_is_refused(sizes: dict[str, int]) -> None:
-    model, sample = Residual(16, 4), torch.zeros(2, 5)
-    assert nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base"][0]
+    model = Residual(16, 4)
+    sample = torch.zeros(2, 5)
+    assert (
+        nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base"][0]
+    )
     with pytest.raises(ValueError, match=r"are they \(depth, width\)"):
         nfd.plan(model, make_model=lambda d, w: Residual(w, d), sample=sample, **sizes)
 
@@ -388,7 +478,8 @@ class ByDepth(Transformer):
 
 
 def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
-    model, sizes = ByDepth(64, 32), {"make_model": ByDepth, "base": (32, 2)}
+    model = ByDepth(64, 32)
+    sizes = {"make_model": ByDepth, "base": (32, 2)}
     plan = nfd.plan(model, rule="mup", sample=TOKENS, **sizes)
     base = nfd.plan(ByDepth(32, 2), rule="mup", sample=TOKENS, **sizes)
     for matrix, power in (("a", 0), ("b", 0.5), ("d", 0)):
@@ -408,7 +499,7 @@ def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
     assert not any("by depth" in note for note in (*deep_rule.notes, *base.notes))
 
 
-# ---- an embedding that is the head: its factor in the norm that feeds it alone, or in a wrapper --------------------
+# ---- an embedding that is the head: its factor in the norm that feeds it alone, or in a wrapper
 
 WRAPPED = "is the head as well, and no affine norm is seen to feed it alone"
 
@@ -416,17 +507,22 @@ WRAPPED = "is the head as well, and no affine norm is seen to feed it alone"
 class Tied(Transformer):
     """A Transformer whose embedding is its head, behind a norm of one's own."""
 
-    def __init__(self, width: int, depth: int, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, depth: int, norm: Callable[[int], nn.Module] = nn.LayerNorm
+    ) -> None:
         super().__init__(width, depth, tied=True)
         self.norm = norm(width)
 
 
 class RMSNorm(nn.Module):
-    """As Llama's: the gain, which may be stored as ``1 + g``, times a normalised copy of another type."""
+    """As Llama's: the gain, which may be stored as ``1 + g``, times a normalised copy of another
+    type.
+    """
 
     def __init__(self, width: int, offset: float = 0.0) -> None:
         super().__init__()
-        self.weight, self.offset = nn.Parameter(torch.full((width,), 1.0 - offset)), offset
+        self.weight = nn.Parameter(torch.full((width,), 1.0 - offset))
+        self.offset = offset
 
     def forward(self, x: Tensor) -> Tensor:
         z = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
@@ -473,13 +569,18 @@ def tied(make: Any, optimizer: str = "adamw") -> tuple[nn.Module, nfd.Plan]:
     return model, nfd.plan(model, rule="mup", optimizer=optimizer, sample=TOKENS, **sizes)
 
 
-@pytest.mark.parametrize(("make", "norm"), [(Tied, {"norm.weight", "norm.bias"}), (LLAMA, {"norm.weight"})])
+@pytest.mark.parametrize(
+    ("make", "norm"), [(Tied, {"norm.weight", "norm.bias"}), (LLAMA, {"norm.weight"})]
+)
 def test_a_norm_that_feeds_the_head_alone_takes_its_factor(make: Any, norm: set[str]) -> None:
     _, plan = tied(make)
     assert not plan.multipliers
     assert {name for name, entry in plan.entries.items() if entry.multiplier != Power()} == norm
     assert plan.constant("norm.weight") == 0.25
-    assert all((plan.rate(name), plan.weight_decay(name), plan.epsilon(name)) == (0.25, 4, 1) for name in norm)
+    assert all(
+        (plan.rate(name), plan.weight_decay(name), plan.epsilon(name)) == (0.25, 4, 1)
+        for name in norm
+    )
 
 
 @pytest.mark.parametrize("make", [GEMMA, WITHOUT_GAIN, TwoHeads, NormTwice, Shown, FROZEN])
@@ -495,7 +596,9 @@ def test_without_a_sample_the_head_is_wrapped_and_a_note_asks_for_one() -> None:
     assert any(WRAPPED in note and "sample=" in note for note in plan.notes)
 
 
-@pytest.mark.parametrize(("optimizer", "decay"), [("adamw", 0.1), ("adam", 0.0), ("sgd", 0.1), ("muon", 0.1)])
+@pytest.mark.parametrize(
+    ("optimizer", "decay"), [("adamw", 0.1), ("adam", 0.0), ("sgd", 0.1), ("muon", 0.1)]
+)
 def test_both_ways_train_the_same_function(optimizer: str, decay: float) -> None:
     """Thirty steps, bit for bit: the ratio of widths is a power of two."""
     model, folded = tied(Tied, optimizer)
@@ -516,7 +619,9 @@ def test_a_folded_model_is_saved_and_loaded_as_it_is(tmp_path: Path) -> None:
     nfd.plan(model, rule="mup", make_model=gpt2, base=(16, 2)).apply_(model)
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
-    torch.testing.assert_close(loaded.eval()(TOKENS).logits, model.eval()(TOKENS).logits, rtol=0, atol=0)
+    torch.testing.assert_close(
+        loaded.eval()(TOKENS).logits, model.eval()(TOKENS).logits, rtol=0, atol=0
+    )
 
 
 def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path) -> None:
@@ -528,14 +633,15 @@ def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path
     torch.testing.assert_close(loaded(TOKENS), model(TOKENS), rtol=0, atol=0)
 
 
-INPUTS, LABELS = torch.linspace(-1, 1, 40).view(8, 5), torch.arange(8) % 3
+INPUTS = torch.linspace(-1, 1, 40).view(8, 5)
+LABELS = torch.arange(8) % 3
 
 
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> list[float]:
     return train(model, optimizer, [(INPUTS, LABELS)] * count)
 
 
-# ---- apply_ ------------------------------------------------------------------------------------------------------
+# ---- apply_
 
 
 def test_applying_a_plan_inserts_its_multipliers_once() -> None:
@@ -554,27 +660,37 @@ def test_applying_a_plan_inserts_its_multipliers_once() -> None:
     assert plan.param_groups(model, lr=0.1)
 
 
-# ---- make_optimizer ----------------------------------------------------------------------------------------------
+# ---- make_optimizer
 
 
 def test_options_of_another_optimizer_are_refused() -> None:
     model, plan = residual(rule="complete-p", optimizer="adamw")
-    with pytest.raises(ValueError, match=r"optimizer='adamw' has no option 'momentum'.*option of 'sgd' or 'muon'"):
+    with pytest.raises(
+        ValueError, match=r"optimizer='adamw' has no option 'momentum'.*option of 'sgd' or 'muon'"
+    ):
         plan.make_optimizer(model, lr=0.1, momentum=0.9)
     with pytest.raises(ValueError, match="make takes no option 'momentum'"):
-        plan.make_optimizer(model, lr=0.1, momentum=0.9, make=lambda groups: torch.optim.AdamW(groups))
+        plan.make_optimizer(
+            model, lr=0.1, momentum=0.9, make=lambda groups: torch.optim.AdamW(groups)
+        )
     with pytest.raises(ValueError, match="adamw_lr is for what Muon leaves"):
         plan.make_optimizer(model, lr=0.1, adamw_lr=0.1)
     with pytest.raises(ValueError, match="eps is Adam's"):
         residual(rule="complete-p", optimizer="sgd")[1].param_groups(model, lr=0.1, eps=1e-6)
-    assert "eps" not in residual(rule="complete-p", optimizer="sgd")[1].param_groups(model, lr=0.1)[0]
+    assert (
+        "eps" not in residual(rule="complete-p", optimizer="sgd")[1].param_groups(model, lr=0.1)[0]
+    )
     with pytest.raises(ValueError, match="adamw_lr must be at least 0"):
-        residual(rule="complete-p", optimizer="muon")[1].make_optimizer(model, lr=0.1, adamw_lr=-0.1)
-    with pytest.raises(ValueError, match=r"optimizer='lion' is not built here.*make= of plan.make_optimizer"):
+        residual(rule="complete-p", optimizer="muon")[1].make_optimizer(
+            model, lr=0.1, adamw_lr=-0.1
+        )
+    with pytest.raises(
+        ValueError, match=r"optimizer='lion' is not built here.*make= of plan.make_optimizer"
+    ):
         residual(rule="complete-p", optimizer="lion")[1].make_optimizer(model, lr=0.1)
 
 
-# ---- Muon and AdamW as one ---------------------------------------------------------------------------------------
+# ---- Muon and AdamW as one
 
 
 def muon(**options: Any) -> tuple[Residual, torch.optim.Optimizer, nfd.Plan]:
@@ -610,7 +726,9 @@ def test_two_rates_and_a_scaled_epsilon() -> None:
     for group in ready.param_groups:
         for p in group["params"]:
             name = names[id(p)]
-            assert group["lr"] == pytest.approx((0.02 if group["use_muon"] else 0.003) * plan.rate(name))
+            assert group["lr"] == pytest.approx(
+                (0.02 if group["use_muon"] else 0.003) * plan.rate(name)
+            )
             if not group["use_muon"]:
                 assert group["eps"] == pytest.approx(1e-8 * plan.epsilon(name))
     assert {g["use_muon"] for g in ready.param_groups} == {True, False}
@@ -621,7 +739,8 @@ def test_two_rates_and_a_scaled_epsilon() -> None:
 def test_the_state_of_both_is_saved_and_loaded() -> None:
     model, ready, _ = muon()
     steps(model, ready, 3)
-    saved, weights = copy.deepcopy(ready.state_dict()), copy.deepcopy(model.state_dict())
+    saved = copy.deepcopy(ready.state_dict())
+    weights = copy.deepcopy(model.state_dict())
     expected = steps(model, ready, 3)
     again, other, _ = muon()
     again.load_state_dict(weights)
@@ -635,7 +754,8 @@ def test_the_state_of_both_is_saved_and_loaded() -> None:
         other.load_state_dict({"state": {}, "param_groups": []})
 
 
-# ---- the ratios of its rates: kept by schedules that multiply, and missed where something else sets rates -----------
+# ---- the ratios of its rates: kept by schedules that multiply, and missed where something else
+# sets rates
 
 STEPS = 6
 
@@ -643,10 +763,14 @@ Scheduler = Callable[[torch.optim.Optimizer], Callable[[], None]]
 
 
 def one_cycle(optimizer: torch.optim.Optimizer, rates: Any) -> Callable[[], None]:
-    return lr_scheduler.OneCycleLR(optimizer, max_lr=rates, total_steps=STEPS + 1, cycle_momentum=False).step
+    return lr_scheduler.OneCycleLR(
+        optimizer, max_lr=rates, total_steps=STEPS + 1, cycle_momentum=False
+    ).step
 
 
-def loop(optimizer: torch.optim.Optimizer, rate: Callable[[dict[str, Any]], float]) -> Callable[[], None]:
+def loop(
+    optimizer: torch.optim.Optimizer, rate: Callable[[dict[str, Any]], float]
+) -> Callable[[], None]:
     def step() -> None:
         for group in optimizer.param_groups:
             group["lr"] = rate(group)
@@ -655,14 +779,22 @@ def loop(optimizer: torch.optim.Optimizer, rate: Callable[[dict[str, Any]], floa
 
 
 KEPT: dict[str, Scheduler] = {
-    "a warm-up from zero": lambda o: lr_scheduler.LambdaLR(o, lr_lambda=lambda step: step / STEPS).step,
+    "a warm-up from zero": lambda o: (
+        lr_scheduler.LambdaLR(o, lr_lambda=lambda step: step / STEPS).step
+    ),
     "a cosine to zero": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS).step,
-    "one cycle with a peak for each group": lambda o: one_cycle(o, [group["lr"] for group in o.param_groups]),
-    "a loop that multiplies by lr_scale": lambda o: loop(o, lambda group: 0.003 * group["lr_scale"]),
+    "one cycle with a peak for each group": lambda o: one_cycle(
+        o, [group["lr"] for group in o.param_groups]
+    ),
+    "a loop that multiplies by lr_scale": lambda o: loop(
+        o, lambda group: 0.003 * group["lr_scale"]
+    ),
 }
 LOST: dict[str, Scheduler] = {
     "one peak for all groups": lambda o: one_cycle(o, 0.01),
-    "a cosine to a rate of its own": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS, eta_min=1e-3).step,
+    "a cosine to a rate of its own": lambda o: (
+        lr_scheduler.CosineAnnealingLR(o, T_max=STEPS, eta_min=1e-3).step
+    ),
     "a loop that sets one rate": lambda o: loop(o, lambda group: 0.003),
 }
 
@@ -671,7 +803,9 @@ LOST: dict[str, Scheduler] = {
 @pytest.mark.parametrize("name", [*KEPT, *LOST])
 def test_lost_ratios_are_warned_of_once(name: str, optimizer: str) -> None:
     model, plan = residual(rule="complete-p", optimizer=optimizer)
-    made = plan.make_optimizer(model, lr=0.003, **({"adamw_lr": 0.001} if optimizer == "muon" else {}))
+    made = plan.make_optimizer(
+        model, lr=0.003, **({"adamw_lr": 0.001} if optimizer == "muon" else {})
+    )
     advance = (KEPT | LOST)[name](made)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,6 @@
-"""What Windows and macOS lack is not needed: a sweep runs without it, in workers and in the driver."""
+"""What Windows and macOS lack is not needed: a sweep runs without it, in workers and in the
+driver.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,13 @@ from pathlib import Path
 import pytest
 from tests.contract.test_commands import SETUP
 
-SMALL = "transfer setup.py --widths 8 16 --depths 1 --rules mup --lr 1e-3 1e-2 0.1 --seeds 2 --workers 1"
+SMALL = (
+    "transfer setup.py --widths 8 16 --depths 1 --rules mup --lr 1e-3 1e-2 0.1 --seeds 2 --workers "
+    "1"
+)
 
-# Run by every process when it starts. Each of these is missing on Windows: modules, signal masks, what the system says
-# of itself, directories that open.
+# Run by every process when it starts. Each of these is missing on Windows: modules, signal masks,
+# what the system says of itself, directories that open.
 CUSTOMIZE = """
 import os, signal, sys
 
@@ -46,7 +51,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_sweep_runs_without_what_only_posix_has(tmp_path: Path) -> None:
-    """No locks of folders, no signal masks, no sysconf, no directories that open: in the driver and in its workers."""
+    """No locks of folders, no signal masks, no sysconf, no directories that open: in the driver and
+    in its workers.
+    """
     for name, text in (("setup.py", SETUP), ("run.py", SCRIPT), ("sitecustomize.py", CUSTOMIZE)):
         (tmp_path / name).write_text(text)
     paths = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])

@@ -1,4 +1,6 @@
-"""The judge of the rate in width tells powers that are planted, of the mean and of single networks, apart."""
+"""The judge of the rate in width tells powers that are planted, of the mean and of single networks,
+apart.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ SEEDS = {32: 60, 128: 40, 512: 24, 1024: 20, 4096: 12, 16384: 12}
 
 
 def planted(bias: float, scatter: float) -> dict[int, Tensor]:
-    """Bowls whose lowest point is off by ``3 n^-bias`` in the mean and by ``2 n^-scatter`` in single networks."""
+    """Bowls whose lowest point is off by ``3 n^-bias`` in the mean and by ``2 n^-scatter`` in
+    single networks.
+    """
     found = {}
     for n, count in SEEDS.items():
         # even quantiles of a Gaussian in place of a draw
@@ -32,7 +36,9 @@ def test_the_power_of_the_mean_is_told(bias: float, said: str) -> None:
     assert found["mean"]["p"]["low"] <= bias <= found["mean"]["p"]["high"]
 
 
-@pytest.mark.parametrize(("scatter", "said"), [(0.5, "as the bound"), (1.0, "faster than the bound")])
+@pytest.mark.parametrize(
+    ("scatter", "said"), [(0.5, "as the bound"), (1.0, "faster than the bound")]
+)
 def test_the_power_of_single_networks_is_told(scatter: float, said: str) -> None:
     found = judge(planted(1.0, scatter), STEP)["one network"]
     assert (found["word"], found["change"]) == (said, "it does not")
@@ -42,7 +48,8 @@ def test_the_power_of_single_networks_is_told(scatter: float, said: str) -> None
 def test_a_turn_at_1024_is_seen_and_the_cost_is_that_of_a_parabola() -> None:
     losses = planted(1.0, 0.5)
     for n in (4096, 16384):
-        losses[n] = planted(1.0, scatter=0.5 + 0.5 * (1 - math.log(1024) / math.log(n)))[n]  # n^-1 from 1,024 on
+        # n^-1 from 1,024 on
+        losses[n] = planted(1.0, scatter=0.5 + 0.5 * (1 - math.log(1024) / math.log(n)))[n]
     found = judge(losses, STEP)
     assert found["one network"]["change"] == "it changes at 1,024"
     own = planted(1.0, 0.5)[128]

@@ -1,4 +1,6 @@
-"""Findings survive their files, charts of every kind are drawn, pages hold in a browser, any results make a page."""
+"""Findings survive their files, charts of every kind are drawn, pages hold in a browser, any
+results make a page.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +37,47 @@ HOSTILE = (
 )
 
 
-def finding(kind: str, name: str = "", series: tuple[str, ...] = ("depth 2", "depth 8", "depth 4")) -> Finding:
+def finding(
+    kind: str, name: str = "", series: tuple[str, ...] = ("depth 2", "depth 8", "depth 4")
+) -> Finding:
     """A chart's worth of rows that fall with x, and a line to compare with."""
     places: list[float] = [4, 8, math.inf] if kind == "named" else [1, 2, 4, 8]
     rows = [
-        {"series": one, "x": x, "y": (k + 1) / (1 + min(x, 16)), "low": 0.8 / (1 + min(x, 16)), "high": k + 1.3}
+        {
+            "series": one,
+            "x": x,
+            "y": (k + 1) / (1 + min(x, 16)),
+            "low": 0.8 / (1 + min(x, 16)),
+            "high": k + 1.3,
+        }
         for k, one in enumerate(series)
         for x in places
     ]
     compared = [{"series": "slope -1", "x": x, "y": 1.5 / min(x, 16)} for x in places]
     axes = Axes("x", "y", "across", "up", kind)  # type: ignore[arg-type]
-    return Finding(name or kind, f"Kind {kind}", "It falls.", rows, axes, "A caption.", references=compared)
+    return Finding(
+        name or kind, f"Kind {kind}", "It falls.", rows, axes, "A caption.", references=compared
+    )
 
 
-# ---- findings ----------------------------------------------------------------------------------------------------
+# ---- findings
 
 NAMES = st.text(max_size=12) | st.sampled_from([*HOSTILE, "inf", "-inf", "nan", "'nan", "''inf"])
 NUMBERS = st.floats() | st.integers() | st.none() | st.booleans()
 ROWS = st.lists(st.dictionaries(NAMES, NUMBERS | NAMES, max_size=4), max_size=3)
 FINDINGS = st.builds(
-    Finding, NAMES, NAMES, NAMES, ROWS, st.builds(Axes, NAMES, NAMES, NAMES, NAMES, st.sampled_from(KINDS)), NAMES,
-    st.lists(NAMES, max_size=2), ROWS, st.lists(st.dictionaries(NAMES, NAMES, max_size=2), max_size=2), ROWS,
-)  # fmt: skip
+    Finding,
+    NAMES,
+    NAMES,
+    NAMES,
+    ROWS,
+    st.builds(Axes, NAMES, NAMES, NAMES, NAMES, st.sampled_from(KINDS)),
+    NAMES,
+    st.lists(NAMES, max_size=2),
+    ROWS,
+    st.lists(st.dictionaries(NAMES, NAMES, max_size=2), max_size=2),
+    ROWS,
+)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -92,7 +113,9 @@ EDITS: list[tuple[str, dict[str, Any], bool]] = [  # a part, a row of it, whethe
 
 
 @pytest.mark.parametrize(("part", "row", "is_drawn"), EDITS)
-def test_an_edited_result_is_drawn_or_said_to_be_damaged(part: str, row: Any, is_drawn: bool) -> None:
+def test_an_edited_result_is_drawn_or_said_to_be_damaged(
+    part: str, row: Any, is_drawn: bool
+) -> None:
     edited = {**finding("logarithmic").plain(), part: [row]}
     if is_drawn:
         chart_of(Finding.of(edited)).to_dict(validate=False)
@@ -101,7 +124,7 @@ def test_an_edited_result_is_drawn_or_said_to_be_damaged(part: str, row: Any, is
             Finding.of(edited)
 
 
-# ---- charts ------------------------------------------------------------------------------------------------------
+# ---- charts
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +143,30 @@ def test_every_kind_is_drawn(kind: str, stills: dict[str, tuple[bytes, ...]]) ->
     assert (0x85, 0x85, 0x85) in colours  # the reference
 
 
-# ---- pages -------------------------------------------------------------------------------------------------------
+# ---- pages
 
 
 CLAIM: dict[str, Any] = {
-    "id": "width", "source": "Thm. 1", "statement": "errors fall as n^-1/2 | <b>", "measurement": "slope of 5 widths",
-    "value": -0.5, "stderr": 0.02, "low": -0.54, "high": -0.46, "verdict": "holds", "reading": "It does", "tried": [],
-}  # fmt: skip
-BARE = {**CLAIM, "value": None, "low": None, "high": None, "verdict": "not testable here", "tried": ["one", "two"]}
+    "id": "width",
+    "source": "Thm. 1",
+    "statement": "errors fall as n^-1/2 | <b>",
+    "measurement": "slope of 5 widths",
+    "value": -0.5,
+    "stderr": 0.02,
+    "low": -0.54,
+    "high": -0.46,
+    "verdict": "holds",
+    "reading": "It does",
+    "tried": [],
+}
+BARE = {
+    **CLAIM,
+    "value": None,
+    "low": None,
+    "high": None,
+    "verdict": "not testable here",
+    "tried": ["one", "two"],
+}
 
 
 def test_claims_as_a_table() -> None:
@@ -139,7 +178,7 @@ def test_claims_as_a_table() -> None:
     assert "2 statements. Holds: 1, not testable here: 1." in shown
 
 
-# ---- the command -------------------------------------------------------------------------------------------------
+# ---- the command
 
 
 @pytest.fixture
@@ -150,8 +189,17 @@ def results(tmp_path: Path) -> Path:
         "out/study": {"title": "A study", "command": "nfd study", "findings": told},
         "out/claims": {"title": "Tested", "command": "nfd claims", "rows": [CLAIM]},
         "out/facts": {"command": "nfd kernel facts", "parity": "odd", "runs": [{"a": 1}]},
-        "out/old": {"command": "nfd transfer", "answers": ["It transfers."], "findings": {"depth": {"title": "Old"}}},
-        "out/odd": {"command": "nfd x", "findings": {"a": None, "b": {"rows": 3}}, "rules": [3], "title": 3},
+        "out/old": {
+            "command": "nfd transfer",
+            "answers": ["It transfers."],
+            "findings": {"depth": {"title": "Old"}},
+        },
+        "out/odd": {
+            "command": "nfd x",
+            "findings": {"a": None, "b": {"rows": 3}},
+            "rules": [3],
+            "title": 3,
+        },
         "out/.unfinished-1": {"title": "Hidden", "command": "nfd study"},
         "out/foreign": {"anything": 1},
     }
@@ -173,7 +221,15 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
             assert f"{name}/result.json: is damaged: not JSON" in said.err
         assert "foreign/result.json: was not written by nfd" in said.err
     text = (results / "report/report.html").read_text()
-    parts = ("A study", "Kind named", "label good", "odd", "It transfers.", "torn/result.json", "Not drawn: a is")
+    parts = (
+        "A study",
+        "Kind named",
+        "label good",
+        "odd",
+        "It transfers.",
+        "torn/result.json",
+        "Not drawn: a is",
+    )
     assert all(part in text for part in parts)
     assert "Hidden" not in text
     assert text.count('<figure class="plot"') == 3  # the first one opens the page, too
@@ -181,7 +237,7 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
     assert [one["folder"] for one in found["results"]] == ["claims", "facts", "odd", "old", "study"]
 
 
-# ---- a browser ---------------------------------------------------------------------------------------------------
+# ---- a browser
 
 FRAMES = {"light": (0, 1200, 1200), "dark": (1200, 1200, 1200), "phone": (2400, 380, 1600)}
 
@@ -189,7 +245,10 @@ FRAMES = {"light": (0, 1200, 1200), "dark": (1200, 1200, 1200), "phone": (2400, 
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     if browser() is None:
-        pytest.skip("needs chromium, chromium-browser or google-chrome on the PATH; make browser installs one")
+        pytest.skip(
+            "needs chromium, chromium-browser or google-chrome on the PATH; make browser installs "
+            "one"
+        )
     found = [finding(kind) for kind in KINDS]
     long = "a_name_that_is_longer_than_any_phone_is_wide_" * 4
     sections = [

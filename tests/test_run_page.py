@@ -1,4 +1,6 @@
-"""The page and the table of a training under way: what they show are its rows, and alerts where there are any."""
+"""The page and the table of a training under way: what they show are its rows, and alerts where
+there are any.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Limits(Alarm):
     is_of_sound = True
 
     def __init__(self, least: float, last_step: float = math.inf) -> None:
-        self.least, self.last_step = least, last_step
+        self.least = least
+        self.last_step = last_step
 
     def band(self, row: WatchRow) -> Band | None:
         if (row.meter, row.layer) != ("change", FROZEN) or row.step > self.last_step:
@@ -40,12 +43,19 @@ class Limits(Alarm):
     def alerts(self, rows: Sequence[WatchRow]) -> list[Alert]:
         judged = [row for row in rows if (band := self.band(row)) and row.value < band.low]
         said = Cause.FROZEN, "it does <not> train", ""
-        return [Alert(row.step, row.step, row.meter, row.layer, row.value, None, *said) for row in judged]
+        return [
+            Alert(row.step, row.step, row.meter, row.layer, row.value, None, *said)
+            for row in judged
+        ]
 
 
-def watched(least: float | None, page: Path | None = None, last_step: float = math.inf) -> nfd.Watch:
+def watched(
+    least: float | None, page: Path | None = None, last_step: float = math.inf
+) -> nfd.Watch:
     model, plan = planned(Residual(WIDTH, DEPTH))
-    watch = nfd.Watch(model, plan, X, every=2, expected=None if least is None else Limits(least, last_step))
+    watch = nfd.Watch(
+        model, plan, X, every=2, expected=None if least is None else Limits(least, last_step)
+    )
     if page is not None:
         watch.listeners.append(partial(nfd.run_page, path=page))
     with warnings.catch_warnings():
@@ -85,7 +95,9 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_beyond_the_last_look_of_the_check_nothing_is_judged_and_the_reader_is_told(tmp_path: Path) -> None:
+def test_beyond_the_last_look_of_the_check_nothing_is_judged_and_the_reader_is_told(
+    tmp_path: Path,
+) -> None:
     for last_step, is_told in ((2, True), (4, False)):
         watch = watched(1e-9, tmp_path / "run.html", last_step)
         text = f"Nothing is judged after step {last_step}: the check ends there."
@@ -104,20 +116,32 @@ def test_faults_of_the_check_are_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_values_are_those_of_the_rows(tmp_path: Path) -> None:
     watch = watched(5.0, tmp_path / "run.html")
-    page, table = text_of(tmp_path / "run.html"), str(watch)
-    shown = re.findall(r'<td data-label="of">(\S+)</td><td data-label="value">(?:<span[^>]*>)?([\d.e+-]+)', page)
+    page = text_of(tmp_path / "run.html")
+    table = str(watch)
+    shown = re.findall(
+        r'<td data-label="of">(\S+)</td><td data-label="value">(?:<span[^>]*>)?([\d.e+-]+)', page
+    )
     for row in (r for r in watch.rows if r.step == 4):
         assert f"{row.value:.4g}" in page, row
     (changed,) = [r for r in watch.rows if (r.step, r.meter, r.layer) == (4, "change", FROZEN)]
     assert page.count("Outside of the band") == 1
-    assert f"Outside of the band: {FROZEN} at step 4: {changed.value:.4g}, expected 10 [5, 10]." in page
+    assert (
+        f"Outside of the band: {FROZEN} at step 4: {changed.value:.4g}, expected 10 [5, 10]."
+        in page
+    )
     assert (FROZEN, f"{changed.value:.4g}") in shown
     network = [row for row in watch.rows if row.step == 4 and row.layer is None]
     of_network = {row.meter: row.value for row in network if row.meter != "alerts"}
     for meter, value in of_network.items():
-        assert re.search(rf"(?m)^ {meter} +the network .*\b{re.escape(f'{value:.3g}')}\b", table), meter
+        assert re.search(rf"(?m)^ {meter} +the network .*\b{re.escape(f'{value:.3g}')}\b", table), (
+            meter
+        )
         assert f"{meter} {value:.3g}" in watch.line
-    ups = sorted(r.value for r in watch.rows if (r.step, r.meter) == (4, "change") and str(r.layer).endswith("up"))
+    ups = sorted(
+        r.value
+        for r in watch.rows
+        if (r.step, r.meter) == (4, "change") and str(r.layer).endswith("up")
+    )
     assert f"[{ups[0]:.3g}, {ups[-1]:.3g}]" in table
 
 
@@ -137,7 +161,8 @@ def test_a_page_loads_nothing_and_follows_the_run(tmp_path: Path) -> None:
 
 
 def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
-    watch, notes = watched(None), tmp_path / "notes.html"
+    watch = watched(None)
+    notes = tmp_path / "notes.html"
     notes.write_text("<p>mine</p>")
     with pytest.raises(FileExistsError, match="not a page of a run"):
         nfd.run_page(watch, notes)
@@ -180,7 +205,8 @@ def test_a_page_of_a_long_run_costs_what_one_of_a_short_run_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Counted: for how many rows the page asks for bands."""
-    watch, asked = watched(5.0), list[WatchRow]()
+    watch = watched(5.0)
+    asked = list[WatchRow]()
     latest = [row for row in watch.rows if row.step == 4]
     monkeypatch.setattr(watch, "band", asked.append)
     counts = []

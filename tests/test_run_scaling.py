@@ -1,4 +1,6 @@
-"""Factors of batch and length in a plan: their values, the trainings that they make alike, switches and storage."""
+"""Factors of batch and length in a plan: their values, the trainings that they make alike, switches
+and storage.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def scaling(optimizer: str = "adamw", **run: Any) -> RunScaling:
 
 def group_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str) -> dict[str, Any]:
     wanted = dict(model.named_parameters())[name]
-    return next(group for group in optimizer.param_groups if any(p is wanted for p in group["params"]))
+    return next(
+        group for group in optimizer.param_groups if any(p is wanted for p in group["params"])
+    )
 
 
 def test_factors_are_those_of_the_sources() -> None:
@@ -55,7 +59,9 @@ def test_groups_have_the_factors_beside_those_of_the_sizes() -> None:
         base = group_of(small.make_optimizer(small_model, **settings), small_model, name)
         assert large["lr"] == pytest.approx(base["lr"] * rate)
         assert large["lr_scale"] == pytest.approx(base["lr_scale"] * rate)
-        assert large["lr"] * large["weight_decay"] == pytest.approx(base["lr"] * base["weight_decay"] / 2)
+        assert large["lr"] * large["weight_decay"] == pytest.approx(
+            base["lr"] * base["weight_decay"] / 2
+        )
         assert large["eps"] == pytest.approx(base["eps"] / 2)
         assert large["betas"] == pytest.approx((0.9**4, 0.99**4))
     assert plan.param_groups(model, lr=0.01)[0]["betas"] == pytest.approx((0.9**4, 0.999**4))
@@ -65,16 +71,21 @@ def test_groups_have_the_factors_beside_those_of_the_sizes() -> None:
 
 
 def ends(run: RunScaling, optimizer: str, batch: int, steps: int, adapted: bool) -> float:
-    """The mean square of 4,000 coordinates after training on quadratic losses with noise, at one number of samples."""
+    """The mean square of 4,000 coordinates after training on quadratic losses with noise, at one
+    number of samples.
+    """
     torch.manual_seed(0)
     x = torch.nn.Parameter(torch.full((4000,), 0.3, dtype=torch.float64))
-    rate, decay = 2e-3, 0.0
-    betas, eps = (0.9, 0.98), 1e-2
+    rate = 2e-3
+    decay = 0.0
+    betas = (0.9, 0.98)
+    eps = 1e-2
     if optimizer == "sgd":
         rate = 0.02
     if adapted:
         by_theorem = batch**0.5 if optimizer == "adamw" else run.factor("rate", optimizer)
-        rate, betas = rate * by_theorem, run.betas(betas, optimizer)
+        rate = rate * by_theorem
+        betas = run.betas(betas, optimizer)
         eps *= run.factor("epsilon", optimizer)
     stepped: torch.optim.Optimizer = torch.optim.SGD([x], lr=rate)
     if optimizer == "adamw":
@@ -96,7 +107,10 @@ def test_runs_of_two_batches_end_alike_by_the_theorems_and_not_without_them(opti
 def test_rates_stop_growing_at_the_critical_batch() -> None:
     run = scaling("sgd", batch=(100, 10**9), critical_batch=300)
     assert run.factor("rate", "sgd") == pytest.approx(1 + 300 / 100, rel=1e-5)
-    low, high = (scaling(batch=(2e5, 4e6), critical_batch=limit).factor("rate", "adamw") for limit in (1e4, 1e8))
+    low, high = (
+        scaling(batch=(2e5, 4e6), critical_batch=limit).factor("rate", "adamw")
+        for limit in (1e4, 1e8)
+    )
     assert low < 2 < 4 < high
 
 
@@ -105,12 +119,16 @@ def test_a_measured_limit_may_be_an_interval_and_is_said_where_it_is_exceeded() 
     assert 100 < plan.run.critical_batch < 100 * 8
     assert f"critical batch about {plan.run.critical_batch:.3g} (exceeded" in plan.explain()
     unknown = scaling(**LARGER, critical_batch=Interval(300.0, math.inf, 0.0, math.inf))
-    assert unknown.factor("rate", "adamw") == scaling(**LARGER).factor("rate", "adamw")  # it says nothing
+    # it says nothing
+    assert unknown.factor("rate", "adamw") == scaling(**LARGER).factor("rate", "adamw")
 
 
 def test_a_measured_critical_batch_narrows_that_of_the_law() -> None:
-    law, here = nfd.RateLaw.of_sweeps(), 4e5
-    told = [law.with_critical_batch(Interval(here, 0.0, here / by, here * by), 4e9) for by in (1, 4)]
+    law = nfd.RateLaw.of_sweeps()
+    here = 4e5
+    told = [
+        law.with_critical_batch(Interval(here, 0.0, here / by, here * by), 4e9) for by in (1, 4)
+    ]
     plain, four, one = (own.critical_batch(4e9) for own in (law, told[1], told[0]))
     assert one.low < here < one.high
     assert one.high / one.low < four.high / four.low < 0.5 * plain.high / plain.low
@@ -130,7 +148,10 @@ def test_every_law_can_be_switched_off(name: str) -> None:
 def test_the_table_names_law_label_and_source() -> None:
     plan = planned(**LARGER, laws={"decay-time-scale": False})[1]
     text = plan.explain()
-    assert all(word in text for word in ("best-rate", "theorem", "Malladi", "empirical law", "fixed powers"))
+    assert all(
+        word in text
+        for word in ("best-rate", "theorem", "Malladi", "empirical law", "fixed powers")
+    )
     assert "decay-time-scale" not in text
     assert all(law.source for law in RUN_LAWS)
     assert {row.label for row in scaling("lion", **LARGER).factors} == {"assumption"}
@@ -140,7 +161,8 @@ def test_the_schedule_warms_up_for_as_many_tokens_and_keeps_the_ratios() -> None
     model, plan = planned(**LARGER, schedule=nfd.RateSchedule(warmup=100, fall="linear", share=0.5))
     assert plan.run.schedule == nfd.RateSchedule(25, "linear", 0.5)
     optimizer = plan.make_optimizer(model, lr=0.1)
-    scheduler, seen = plan.make_schedule(optimizer), []
+    scheduler = plan.make_schedule(optimizer)
+    seen = []
     for _ in range(512):
         seen.append(optimizer.param_groups[0]["lr"] / optimizer.param_groups[0]["lr_scale"])
         plan.check_rates(optimizer)
@@ -158,7 +180,13 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
     stored.pop("run")  # as before runs were planned
     (tmp_path / "old.json").write_text(json.dumps(stored))
     assert nfd.Plan.load(tmp_path / "old.json").run is None
-    bare = {"law": "tokens-rate", "quantity": "rate", "optimizer": "adamw", "value": 0.5, "label": "empirical law"}
+    bare = {
+        "law": "tokens-rate",
+        "quantity": "rate",
+        "optimizer": "adamw",
+        "value": 0.5,
+        "label": "empirical law",
+    }
     run = {"batch": None, "tokens": [1.0, 9.0], "factors": [bare | {"formula": "", "source": ""}]}
     older = nfd.Plan.from_dict(stored | {"run": run | {"critical_batch": None, "schedule": None}})
     assert older.run is not None

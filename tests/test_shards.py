@@ -1,6 +1,8 @@
-"""Plans of models on the meta device and in parts: the numbers of the model that is made whole, bit for bit.
+"""Plans of models on the meta device and in parts: the numbers of the model that is made whole, bit
+for bit.
 
-The process group is PyTorch's fake one, which sends nothing; two processes at the end train on a real one.
+The process group is PyTorch's fake one, which sends nothing; two processes at the end train on a
+real one.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from nfd.scaling.plan import fill_
 
 
 class Tied(nn.Module):
-    """An embedding with a row of padding that is the head as well; no norm stands before the head."""
+    """An embedding with a row of padding that is the head as well; no norm stands before the
+    head.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -47,7 +51,8 @@ class Tied(nn.Module):
 
 
 ROOT = Path(__file__).parents[1]
-RANK = 1  # one alone: PyTorch keeps meshes that are equal, with their place, while a Python process lives
+# one alone: PyTorch keeps meshes that are equal, with their place, while a Python process lives
+RANK = 1
 SAMPLES = {Residual: torch.zeros(2, 5), Tied: torch.zeros(2, 3, dtype=torch.long)}
 MODELS = pytest.mark.parametrize("make", list(SAMPLES))
 
@@ -75,10 +80,13 @@ def process(rank: int, of: int) -> Iterator[None]:
 
 
 @MODELS
-def test_a_model_of_the_meta_device_begins_as_one_that_is_made_with_numbers(make: type[nn.Module]) -> None:
+def test_a_model_of_the_meta_device_begins_as_one_that_is_made_with_numbers(
+    make: type[nn.Module],
+) -> None:
     whole, plan = begun(make)
     model = plan.apply_(on_meta(make), seed=3)
-    own, expected = model.state_dict(), whole.state_dict()
+    own = model.state_dict()
+    expected = whole.state_dict()
     assert own.keys() == expected.keys()
     assert all(torch.equal(own[name], expected[name]) for name in expected)
     assert len(list(model.parameters())) == len(list(whole.parameters()))  # what was tied is tied
@@ -95,13 +103,15 @@ def test_a_process_draws_its_part_of_a_sharded_model(make: type[nn.Module], meta
             fully_shard(block)
         fully_shard(model)
         plan.apply_(model, seed=3)
-        own, expected = dict(model.named_parameters()), dict(whole.named_parameters())
+        own = dict(model.named_parameters())
+        expected = dict(whole.named_parameters())
         assert own.keys() == expected.keys()
         for name, p in own.items():
             assert isinstance(p, DTensor)
             part = expected[name].chunk(2)[RANK]
             assert torch.equal(p.to_local(), part)
-            assert p.to_local().untyped_storage().nbytes() <= -(-p.shape[0] // 2) * part[:1].nbytes  # and no more
+            # and no more
+            assert p.to_local().untyped_storage().nbytes() <= -(-p.shape[0] // 2) * part[:1].nbytes
         stepped = {id(p) for group in plan.param_groups(model, lr=0.1) for p in group["params"]}
         assert stepped == {id(p) for p in own.values()}
 
@@ -123,7 +133,9 @@ class Buffered(Residual):
 
 def test_numbers_of_the_meta_device_that_no_plan_knows_are_named() -> None:
     _, plan = begun(Residual)
-    with pytest.raises(InputError, match="'table' are on the meta device, and the plan does not know their numbers"):
+    with pytest.raises(
+        InputError, match="'table' are on the meta device, and the plan does not know their numbers"
+    ):
         plan.apply_(on_meta(Buffered))
     frozen = on_meta(Residual)
     frozen.get_parameter("embed.weight").requires_grad_(False)
@@ -136,14 +148,17 @@ def test_numbers_of_the_meta_device_that_no_plan_knows_are_named() -> None:
     assert torch.equal(model.get_buffer("table"), torch.arange(5.0))
 
 
-# ---- two real processes: DDP and FSDP2, watched ---------------------------------------------------------------------
+# ---- two real processes: DDP and FSDP2, watched
 
-STEPS, SIZE = 3, 8
+STEPS = 3
+SIZE = 8
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(step)
-    return torch.randn(SIZE, 5, generator=g, dtype=torch.float64), torch.randint(0, 3, (SIZE,), generator=g)
+    return torch.randn(SIZE, 5, generator=g, dtype=torch.float64), torch.randint(
+        0, 3, (SIZE,), generator=g
+    )
 
 
 def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, float]]:
@@ -175,7 +190,8 @@ def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, fl
     losses = []
     for step in range(STEPS):
         x, y = batch(step)
-        x, y = x.chunk(world)[rank], y.chunk(world)[rank]
+        x = x.chunk(world)[rank]
+        y = y.chunk(world)[rank]
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(wrapped(x), y)
         loss.backward()
@@ -190,7 +206,9 @@ def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, fl
 
 def worker(rank: int, world: int, port: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
+    )
     alone = trained("alone", 0, 1)
     for kind in ("ddp", "fsdp2", "meta, fsdp2"):
         together = trained(kind, rank, world)

@@ -1,4 +1,6 @@
-"""What a watch says of a training without a plan: each sign on a training that has it, and on sound ones."""
+"""What a watch says of a training without a plan: each sign on a training that has it, and on sound
+ones.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,29 @@ from nfd.watch.signs import LossSigns
 
 GENERATOR = torch.Generator().manual_seed(0)
 POINTS = [
-    (torch.randn(32, 5, generator=GENERATOR), torch.randint(0, 3, (32,), generator=GENERATOR)) for _ in range(4)
+    (torch.randn(32, 5, generator=GENERATOR), torch.randint(0, 3, (32,), generator=GENERATOR))
+    for _ in range(4)
 ] * 5
-IMAGES = [(torch.randn(8, 3, 6, 6, generator=GENERATOR), torch.randint(0, 10, (8,), generator=GENERATOR))] * 16
+IMAGES = [
+    (torch.randn(8, 3, 6, 6, generator=GENERATOR), torch.randint(0, 10, (8,), generator=GENERATOR))
+] * 16
 TOKENS = SHIFTED * 2
 Spoil = Callable[[nn.Module, int], None]
 Alerts = list[tuple[str, str | None]]
 
 
 def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    return nn.Sequential(
+        nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3)
+    )
 
 
 def train(
-    model: Any, batches: Sequence[Any], optimizer: torch.optim.Optimizer, watch: nfd.Watch, spoil: Spoil | None = None
+    model: Any,
+    batches: Sequence[Any],
+    optimizer: torch.optim.Optimizer,
+    watch: nfd.Watch,
+    spoil: Spoil | None = None,
 ) -> None:
     for step, (x, y) in enumerate(batches):
         optimizer.zero_grad()
@@ -76,7 +87,7 @@ def sgd(lr: float) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda model: torch.optim.SGD(model.parameters(), lr=lr)
 
 
-# ---- sound trainings -------------------------------------------------------------------------------------------------
+# ---- sound trainings
 
 
 def with_rest(model: nn.Module) -> nn.Module:
@@ -91,7 +102,9 @@ def frozen_on_purpose(model: nn.Module) -> nn.Module:
 
 
 def starting_at_zero(model: nn.Module) -> nn.Module:
-    """Branches that begin as the identity, so that their first matrices get no gradient at first."""
+    """Branches that begin as the identity, so that their first matrices get no gradient at
+    first.
+    """
     for k in range(3):
         nn.init.zeros_(model.get_parameter(f"blocks.{k}.down.weight"))
     return model
@@ -112,9 +125,13 @@ SOUND: dict[str, Callable[[], tuple[nfd.Watch, Alerts]]] = {
     "zeros at the start": lambda: watched(starting_at_zero(Residual(16, 3)), POINTS),
     "several rates": lambda: watched(mlp(), POINTS, two_rates),
     "a convolution with batch statistics": lambda: watched(ConvNet(8, 2), IMAGES),
-    "attention, biases of keys, rows that are not seen": lambda: watched(Transformer(16, 2), TOKENS),
+    "attention, biases of keys, rows that are not seen": lambda: watched(
+        Transformer(16, 2), TOKENS
+    ),
     "GPT-2": lambda: watched(gpt2(16, 2), TOKENS),
-    "16 bits at a rate that is not lost": lambda: watched(Language(16, 2).bfloat16(), TOKENS, adamw(1e-2)),
+    "16 bits at a rate that is not lost": lambda: watched(
+        Language(16, 2).bfloat16(), TOKENS, adamw(1e-2)
+    ),
     "32 bits at a low rate": lambda: watched(Language(16, 2), TOKENS, adamw(1e-6)),
 }
 
@@ -127,7 +144,7 @@ def test_a_sound_training_without_a_plan_raises_no_alert(name: str) -> None:
     assert watch.rows
 
 
-# ---- trainings that have a sign --------------------------------------------------------------------------------------
+# ---- trainings that have a sign
 
 
 def dying(model: nn.Module, step: int) -> None:
@@ -156,21 +173,31 @@ class Detached(Residual):
 
 
 BROKEN: dict[str, tuple[Callable[[], tuple[nfd.Watch, Alerts]], Alerts]] = {
-    "dies in training": (lambda: watched(Residual(16, 3), POINTS, spoil=dying), [("dead", "blocks.1.down")]),
+    "dies in training": (
+        lambda: watched(Residual(16, 3), POINTS, spoil=dying),
+        [("dead", "blocks.1.down")],
+    ),
     "dead from the start": (lambda: watched(dead(mlp()), POINTS), [("dead", "4")]),
     "not in the optimizer": (lambda: watched(mlp(), POINTS, two_of_three), [("frozen", "2")]),
     "detached": (
-        lambda: watched(Detached(16, 3), POINTS, lambda m: torch.optim.AdamW(m.parameters(), weight_decay=0.0)),
+        lambda: watched(
+            Detached(16, 3), POINTS, lambda m: torch.optim.AdamW(m.parameters(), weight_decay=0.0)
+        ),
         [("frozen", "blocks.1.up"), ("frozen", "blocks.1.down")],
     ),
     "the optimizer of another model": (
-        lambda: watched(mlp(), POINTS, lambda _: adamw(1e-3)(mlp())), [("frozen", None)]
+        lambda: watched(mlp(), POINTS, lambda _: adamw(1e-3)(mlp())),
+        [("frozen", None)],
     ),
-    "explodes": (lambda: watched(mlp(), POINTS[:4], sgd(300.0)), [("exploding", "2"), ("broken", None)]),
+    "explodes": (
+        lambda: watched(mlp(), POINTS[:4], sgd(300.0)),
+        [("exploding", "2"), ("broken", None)],
+    ),
     "steps that 16 bits lose": (
-        lambda: watched(Language(16, 2).bfloat16(), TOKENS, adamw(1e-6)), [("rounding", None)]
+        lambda: watched(Language(16, 2).bfloat16(), TOKENS, adamw(1e-6)),
+        [("rounding", None)],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -194,13 +221,15 @@ def test_a_resumed_watch_without_a_plan_goes_on_and_repeats_nothing() -> None:
     assert resumed.steps == 10
 
 
-# ---- losses ----------------------------------------------------------------------------------------------------------
+# ---- losses
 
 
 def losses(noise: float, steps: int = 400) -> list[float]:
     """A curve that falls, with lognormal noise."""
     draws = torch.randn(steps, generator=torch.Generator().manual_seed(1))
-    return [(1 + 4 * (step + 1) ** -0.5) * math.exp(noise * float(draws[step])) for step in range(steps)]
+    return [
+        (1 + 4 * (step + 1) ** -0.5) * math.exp(noise * float(draws[step])) for step in range(steps)
+    ]
 
 
 def causes_of(curve: Sequence[float]) -> list[tuple[str, int]]:
@@ -240,19 +269,23 @@ def test_a_watch_judges_the_losses_that_it_is_given() -> None:
             optimizer.zero_grad()
             watch.step(loss + 3 * (61 <= step < 70))
 
-    with pytest.warns(RuntimeWarning, match="step 63: the network: loss is .* since step 61: the loss has jumped"):
+    with pytest.warns(
+        RuntimeWarning, match="step 63: the network: loss is .* since step 61: the loss has jumped"
+    ):
         run_to_the_end()
     run = Recorder()
     to_wandb([row for row in watch.rows if row.layer is None], run)
     assert [values["nfd/alerts"] for values, _ in run.records] == [0.0] * 6 + [1.0] * 4
 
 
-# ---- bands without a plan --------------------------------------------------------------------------------------------
+# ---- bands without a plan
 
 
 @cache
 def ladder() -> nfd.Check:
-    return nfd.check(Residual, POINTS[:6], [16, 32], [2, 4], lr=3e-3, rule="standard", seeds=3, at=(1, 2, 4, 6))
+    return nfd.check(
+        Residual, POINTS[:6], [16, 32], [2, 4], lr=3e-3, rule="standard", seeds=3, at=(1, 2, 4, 6)
+    )
 
 
 def shapes_of(width: int, depth: int) -> dict[str, torch.Size]:
@@ -268,7 +301,9 @@ def test_the_bands_of_a_model_without_a_plan_are_those_of_its_own_size() -> None
     watch, alerts = watched(Residual(64, 4), POINTS[:6], adamw(3e-3), expected=check)
     assert alerts == []
     assert "2.25 times as wide" in str(watch)
-    plan = nfd.plan(Residual(64, 4), rule="standard", make_model=Residual, base=(16, 2), sample=POINTS[0][0])
+    plan = nfd.plan(
+        Residual(64, 4), rule="standard", make_model=Residual, base=(16, 2), sample=POINTS[0][0]
+    )
     of_plan = nfd.Watch(Residual(64, 4), plan, POINTS[0][0], every=2, expected=check)
     bands = [watch.band(row) for row in watch.rows]
     assert any(band is not None for band in bands)
@@ -299,13 +334,17 @@ def test_rates_that_were_verified_are_not_blamed() -> None:
 
 def test_a_check_that_cannot_tell_of_the_model_is_refused(tmp_path: Path) -> None:
     stored = ladder().ladder
-    older = stored | {"networks": [{k: v for k, v in run.items() if k != "shapes"} for run in stored["networks"]]}
+    older = stored | {
+        "networks": [{k: v for k, v in run.items() if k != "shapes"} for run in stored["networks"]]
+    }
     one_width = stored | {"networks": [run for run in stored["networks"] if run["width"] == 16]}
     with pytest.raises(ValueError, match=r"without the shapes of its networks.* Check again"):
         Ladder.of(older).size_of(shapes_of(64, 4))
     with pytest.raises(ValueError, match="does not show how wide and deep the model is"):
         Ladder.of(one_width).size_of(shapes_of(64, 4))
-    plan = nfd.plan(Residual(64, 4), rule="complete-p", make_model=Residual, base=(16, 2), sample=POINTS[0][0])
+    plan = nfd.plan(
+        Residual(64, 4), rule="complete-p", make_model=Residual, base=(16, 2), sample=POINTS[0][0]
+    )
     with pytest.raises(ValueError, match="rule='standard'; the plan has 'complete-p'"):
         nfd.Watch(Residual(64, 4), plan, POINTS[0][0], expected=ladder())
     path = tmp_path / "scaled.json"

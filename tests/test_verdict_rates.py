@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from calibration.verdicts import AT, CASES, SEEDS, Case, Tables, bank, beyond, by_case, by_kind, by_situation, split
+from calibration.verdicts import (
+    AT,
+    CASES,
+    SEEDS,
+    Case,
+    Tables,
+    bank,
+    beyond,
+    by_case,
+    by_kind,
+    by_situation,
+    split,
+)
 
 
 def made(case: Case, power: float) -> list[dict[str, Any]]:
@@ -15,10 +27,13 @@ def made(case: Case, power: float) -> list[dict[str, Any]]:
     g = torch.Generator().manual_seed(0)
     other = {"width": 64, "depth": 3}
     return [
-        other | {case.axis: n, "seed": seed, "step": step}
+        other
+        | {case.axis: n, "seed": seed, "step": step}
         | {"inner_update": n**power * float(torch.exp(0.05 * torch.randn((), generator=g)))}
-        for n in case.sizes for seed in range(SEEDS) for step in AT
-    ]  # fmt: skip
+        for n in case.sizes
+        for seed in range(SEEDS)
+        for step in AT
+    ]
 
 
 SOUND = Case("mlp", "complete-p", "adamw", 1e-3, "width")
@@ -41,7 +56,11 @@ def test_every_kind_of_fault_has_cases_and_none_is_twice() -> None:
     sound, broken = split(CASES)
     assert len(set(map(str, CASES))) == len(CASES)
     assert min(len(sound), len(broken)) >= 25
-    kinds = by_kind(Tables({case: made(case, 0.0) for case in CASES if case.model == "gpt" or case.model == "mlp"}))
+    kinds = by_kind(
+        Tables(
+            {case: made(case, 0.0) for case in CASES if case.model == "gpt" or case.model == "mlp"}
+        )
+    )
     assert all(row["cases"] for row in kinds)
 
 

@@ -26,18 +26,23 @@ from nfd.meters.updates import spectral_norm
 from nfd.watch import Alert, Cause
 from nfd.watch.causes import Alarm
 
-WIDTH, DEPTH = 16, 4
+WIDTH = 16
+DEPTH = 4
 X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (32,), generator=torch.Generator().manual_seed(1))
 
 
-def planned(model: nn.Module, x: Any = X, seed: int = 0, optimizer: str = "adamw") -> tuple[nn.Module, nfd.Plan]:
+def planned(
+    model: nn.Module, x: Any = X, seed: int = 0, optimizer: str = "adamw"
+) -> tuple[nn.Module, nfd.Plan]:
     base: dict[str, Any] = {"make_model": type(model), "base": (8, 2), "sample": x}
     plan = nfd.plan(model, rule="complete-p", optimizer=optimizer, **base)
     return plan.apply_(model, seed), plan
 
 
-def train(model: nn.Module, plan: nfd.Plan, steps: int, watch: Any = None, x: Any = X, y: Any = Y) -> None:
+def train(
+    model: nn.Module, plan: nfd.Plan, steps: int, watch: Any = None, x: Any = X, y: Any = Y
+) -> None:
     step(model, plan.make_optimizer(model, lr=0.01), watch, steps, x, y)
 
 
@@ -46,18 +51,24 @@ def step(model: nn.Module, optimizer: Any, watch: Any, steps: int, x: Any = X, y
 
 
 def value(watch: nfd.Watch, meter: str, layer: str | None = None, step: int | None = None) -> float:
-    (row,) = [r for r in watch.rows if (r.meter, r.layer) == (meter, layer) and r.step == (step or watch.steps)]
+    (row,) = [
+        r
+        for r in watch.rows
+        if (r.meter, r.layer) == (meter, layer) and r.step == (step or watch.steps)
+    ]
     return row.value
 
 
 def test_rows_are_what_training_changed_on_the_sample() -> None:
     model, plan = planned(Residual(WIDTH, DEPTH))
-    start, watch = copy.deepcopy(model), nfd.Watch(model, plan, X, every=3)
+    start = copy.deepcopy(model)
+    watch = nfd.Watch(model, plan, X, every=3)
     train(model, plan, 3, watch)
     assert {row.step for row in watch.rows} == {3}
 
     with torch.no_grad():
-        now, before = model.streams(X), start.streams(X)
+        now = model.streams(X)
+        before = start.streams(X)
         up: Any = model.get_submodule("blocks.1.up")
         delta = up.weight - start.get_parameter("blocks.1.up.weight")
         reset = copy.deepcopy(model)
@@ -70,10 +81,13 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
             ("function_update", None): rms(model(X) - start(X)),
             ("function_update_inner", None): rms(model(X) - reset(X)),
             ("update", "blocks.1.up"): rms(now[1] @ delta.T),
-            ("change", "blocks.1.up"): float(delta.norm() / start.get_parameter("blocks.1.up.weight").norm()),
+            ("change", "blocks.1.up"): float(
+                delta.norm() / start.get_parameter("blocks.1.up.weight").norm()
+            ),
             ("weight", "embed"): float(model.embed.weight.norm() / start.embed.weight.norm()),
             ("added", "blocks.1"): 4 * rms(now[2] - now[1]),  # times the number of blocks
-            ("update_to_weight", "blocks.1.up"): spectral_norm(delta) / spectral_norm(up.weight - delta),
+            ("update_to_weight", "blocks.1.up"): spectral_norm(delta)
+            / spectral_norm(up.weight - delta),
         }
     for (meter, layer), number in expected.items():
         assert value(watch, meter, layer) == pytest.approx(number, rel=1e-5), meter
@@ -81,7 +95,12 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
     places = [depths[layer] for layer in ("blocks.1", "blocks.1.up", "blocks.3", "head", None)]
     assert places == [0.5, 0.5, 1.0, None, None]
     kinds = {row.layer: row.kind for row in watch.rows}
-    assert [kinds[layer] for layer in ("blocks.1", "blocks.1.up", "blocks.3.up", "head")] == ["", "up", "up", "head"]
+    assert [kinds[layer] for layer in ("blocks.1", "blocks.1.up", "blocks.3.up", "head")] == [
+        "",
+        "up",
+        "up",
+        "head",
+    ]
 
 
 def test_the_alignment_is_that_of_the_last_update() -> None:
@@ -100,12 +119,15 @@ def test_the_alignment_is_that_of_the_last_update() -> None:
 
 
 class Restless(nn.Module):
-    """Dropout, batch statistics, noise that is drawn in eval mode too, and a buffer that counts passes."""
+    """Dropout, batch statistics, noise that is drawn in eval mode too, and a buffer that counts
+    passes.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.net = Residual(width, depth)
-        self.norm, self.drop = nn.BatchNorm1d(5), nn.Dropout(0.3)
+        self.norm = nn.BatchNorm1d(5)
+        self.drop = nn.Dropout(0.3)
         self.passes: torch.Tensor
         self.register_buffer("passes", torch.zeros(()))
         self.cached: torch.Tensor
@@ -191,7 +213,9 @@ def test_a_start_of_the_same_size_is_no_wrong_start(rule: Any) -> None:
         return model
 
     model = make(WIDTH, 4)
-    plan = nfd.plan(model, rule=rule, make_model=None if rule == "standard" else make, sample=IDS, **options)
+    plan = nfd.plan(
+        model, rule=rule, make_model=None if rule == "standard" else make, sample=IDS, **options
+    )
     plan.apply_(model, seed=3)
     for name in ("layers.0.a.weight", "layers.1.d.weight"):
         weight = model.get_parameter(name)
@@ -203,13 +227,16 @@ def test_a_start_of_the_same_size_is_no_wrong_start(rule: Any) -> None:
 class Several(Alarm):
     """Expects nothing, and raises an alert at every look."""
 
-    last_step, is_of_sound = 99, True
+    last_step = 99
+    is_of_sound = True
 
     def __init__(self) -> None: ...
 
     def alerts(self, rows: Any) -> list[Alert]:
         row = rows[0]
-        return [Alert(row.step, row.step, row.meter, None, len(rows), None, Cause.UNKNOWN, "seen", "")]
+        return [
+            Alert(row.step, row.step, row.meter, None, len(rows), None, Cause.UNKNOWN, "seen", "")
+        ]
 
     def band(self, row: Any) -> None:
         return None
@@ -219,7 +246,11 @@ def test_a_resumed_watch_goes_on_with_the_same_rows(tmp_path: Path) -> None:
     def begun(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, nfd.Watch]:
         torch.manual_seed(0)
         model, plan = planned(Residual(WIDTH, DEPTH), seed=seed)
-        return model, plan.make_optimizer(model, lr=0.01), nfd.Watch(model, plan, X, 2, Several(), seed=watched)
+        return (
+            model,
+            plan.make_optimizer(model, lr=0.01),
+            nfd.Watch(model, plan, X, 2, Several(), seed=watched),
+        )
 
     for watched in (4, 5):  # starts are drawn again; starts are kept
         model, optimizer, watch = begun(4)
@@ -230,12 +261,17 @@ def test_a_resumed_watch_goes_on_with_the_same_rows(tmp_path: Path) -> None:
         with pytest.warns(RuntimeWarning) as warned:
             step(model, optimizer, watch, 3)
         resumed, own, again = begun(9)  # its own start does not matter
-        for part, state in zip((resumed, own, again), torch.load(path, weights_only=True), strict=True):
+        for part, state in zip(
+            (resumed, own, again), torch.load(path, weights_only=True), strict=True
+        ):
             part.load_state_dict(state)
-        with pytest.warns(RuntimeWarning) as warned_again:  # of the two alerts that the first part did not raise
+        # of the two alerts that the first part did not raise
+        with pytest.warns(RuntimeWarning) as warned_again:
             step(resumed, own, again, 3)
         assert len(warned_again) == 2
-        assert [str(warning.message) for warning in warned_again] == [str(warning.message) for warning in warned]
+        assert [str(warning.message) for warning in warned_again] == [
+            str(warning.message) for warning in warned
+        ]
         assert again.table == watch.table
         assert again.alerts == watch.alerts
         assert len(again.alerts) == 3
@@ -276,7 +312,10 @@ def test_bad_input_is_refused() -> None:
         (lambda: nfd.Watch(model, plan, X[:, :4]), "must take the sample"),
         (lambda: nfd.Watch(model, plan, torch.tensor(2)), "must take the sample"),
         (lambda: nfd.Watch(model, plan, X, expected=X), "expected must be"),
-        (lambda: nfd.Watch(nfd.defer(Residual(WIDTH, DEPTH)), plan, X), "these layers are deferred"),
+        (
+            lambda: nfd.Watch(nfd.defer(Residual(WIDTH, DEPTH)), plan, X),
+            "these layers are deferred",
+        ),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
             wrong()
@@ -292,7 +331,8 @@ class Wrapped(Optimizer):
     """Another library's wrapper, which is not set up as an optimizer of PyTorch."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
 
     def step(self, closure: Any = None) -> None:
         """That of the optimizer."""
@@ -304,7 +344,11 @@ class Wrapped(Optimizer):
 
 
 def warned_of(
-    model: nn.Module, optimizers: Any, watch: nfd.Watch, steps: int = 2, schedule: Callable[[int], float] | None = None
+    model: nn.Module,
+    optimizers: Any,
+    watch: nfd.Watch,
+    steps: int = 2,
+    schedule: Callable[[int], float] | None = None,
 ) -> list[str]:
     """Returns what is warned of."""
     own = optimizers if isinstance(optimizers, list) else [optimizers]
@@ -328,9 +372,12 @@ SOUND: dict[str, Make] = {
     "the optimizer of the plan": lambda model, plan: plan.make_optimizer(model, lr=LR),
     "Adam with its groups": lambda model, plan: Adam(plan.param_groups(model, lr=LR)),
     "the same rates by hand": lambda model, plan: AdamW(
-        [{"params": group["params"], "lr": group["lr"]} for group in plan.param_groups(model, LR)], weight_decay=0.0
+        [{"params": group["params"], "lr": group["lr"]} for group in plan.param_groups(model, LR)],
+        weight_decay=0.0,
     ),
-    "an optimizer for each group": lambda model, plan: [AdamW([group]) for group in plan.param_groups(model, LR)],
+    "an optimizer for each group": lambda model, plan: [
+        AdamW([group]) for group in plan.param_groups(model, LR)
+    ],
     "wrapped": lambda model, plan: Wrapped(plan.make_optimizer(model, lr=LR)),
     "one that does not step the model": lambda model, plan: [
         plan.make_optimizer(model, lr=LR),
@@ -342,15 +389,21 @@ SOUND: dict[str, Make] = {
 @pytest.mark.parametrize("name", SOUND)
 def test_rates_of_the_plan_are_no_alert(name: str) -> None:
     model, plan = planned(Residual(WIDTH, DEPTH))
-    optimizers, watch = SOUND[name](model, plan), nfd.Watch(model, plan, X)
-    assert warned_of(model, optimizers, watch, schedule=lambda step: step / 2) == []  # the first step has no rate
+    optimizers = SOUND[name](model, plan)
+    watch = nfd.Watch(model, plan, X)
+    # the first step has no rate
+    assert warned_of(model, optimizers, watch, schedule=lambda step: step / 2) == []
     assert watch.alerts == []
 
 
 def test_what_muon_leaves_to_adamw_may_have_a_rate_of_its_own() -> None:
     model, plan = planned(Residual(WIDTH, DEPTH), optimizer="muon")
     watch = nfd.Watch(model, plan, X)
-    assert warned_of(model, plan.make_optimizer(model, lr=LR, adamw_lr=LR / 7), watch) == watch.alerts == []
+    assert (
+        warned_of(model, plan.make_optimizer(model, lr=LR, adamw_lr=LR / 7), watch)
+        == watch.alerts
+        == []
+    )
 
 
 WRONG: dict[str, Make] = {
@@ -365,7 +418,8 @@ WRONG: dict[str, Make] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_one_rate_for_all_tensors_is_told_at_the_first_step_that_has_a_rate(name: str) -> None:
     model, plan = planned(Residual(WIDTH, DEPTH))
-    optimizer, watch = WRONG[name](model, plan), nfd.Watch(model, plan, X, every=9)
+    optimizer = WRONG[name](model, plan)
+    watch = nfd.Watch(model, plan, X, every=9)
     warned = warned_of(model, optimizer, watch, 3, schedule=lambda step: max(step - 1, 0))
     (alert,) = watch.alerts
     assert (alert.step, alert.cause) == (2, Cause.OPTIMIZER)
@@ -380,18 +434,27 @@ def test_one_rate_for_all_tensors_is_told_at_the_first_step_that_has_a_rate(name
     resumed.load_state_dict(json.loads(json.dumps(watch.state_dict(start=False))))
     assert resumed.alerts == []
     assert warned_of(model, optimizer, resumed) == []  # the earlier watch warned of it
-    assert [other.tensor for other in resumed.alerts[0].tensors] == [other.tensor for other in alert.tensors]
+    assert [other.tensor for other in resumed.alerts[0].tensors] == [
+        other.tensor for other in alert.tensors
+    ]
 
 
 def test_an_optimizer_of_another_kind_is_named() -> None:
     for optimizer, make, names in (
         ("adamw", SGD, "'embed.weight', 'embed.bias', 'blocks.0.up.weight' and 17 more"),
-        ("muon", AdamW, "'blocks.0.up.weight', 'blocks.0.down.weight', 'blocks.1.up.weight' and 5 more"),
+        (
+            "muon",
+            AdamW,
+            "'blocks.0.up.weight', 'blocks.0.down.weight', 'blocks.1.up.weight' and 5 more",
+        ),
     ):
         model, plan = planned(Residual(WIDTH, DEPTH), optimizer=optimizer)
         watch = nfd.Watch(model, plan, X)
         (warned,) = warned_of(model, make(plan.param_groups(model, LR)), watch)
-        assert f"step 1: the plan is for {optimizer}; the optimizer of {names} is {make.__name__}." in warned
+        assert (
+            f"step 1: the plan is for {optimizer}; the optimizer of {names} is {make.__name__}."
+            in warned
+        )
 
 
 def test_no_hook_stays() -> None:
@@ -407,10 +470,12 @@ def test_no_hook_stays() -> None:
     assert len(_global_optimizer_post_hooks) == before
 
 
-# ---- how alerts are told ---------------------------------------------------------------------------------------------
+# ---- how alerts are told
 
 
-def test_every_alert_is_warned_of_and_logged_once_also_in_a_second_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_alert_is_warned_of_and_logged_once_also_in_a_second_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Under Python's usual filter, which shows the same words at one line of code once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -421,7 +486,8 @@ def test_every_alert_is_warned_of_and_logged_once_also_in_a_second_run(caplog: p
             assert len(watch.alerts) == 3
     told = [str(alert) for alert in watch.alerts] * 2
     assert [str(warning.message) for warning in caught] == told
-    assert {Path(warning.filename).name for warning in caught} == {"models.py"}  # whose loop calls step()
+    # whose loop calls step()
+    assert {Path(warning.filename).name for warning in caught} == {"models.py"}
     assert [record.getMessage() for record in caplog.records if record.name == "nfd"] == told
     assert [row.value for row in watch.rows if row.meter == "alerts"] == [1.0, 2.0, 3.0]
 
@@ -444,7 +510,10 @@ def test_a_loop_can_end_at_an_alert() -> None:
             train(model, plan, 2, watch)
         assert watch.should_stop == stops
     model, plan, watch = begun("raise", Several())
-    with pytest.warns(RuntimeWarning, match="seen"), pytest.raises(nfd.watch.AlertError, match="step 2: the network"):
+    with (
+        pytest.warns(RuntimeWarning, match="seen"),
+        pytest.raises(nfd.watch.AlertError, match="step 2: the network"),
+    ):
         train(model, plan, 6, watch)
     assert watch.steps == 2
     for on_alert in ("stop", "raise"):  # a sound training goes on

@@ -1,4 +1,6 @@
-"""Layers without stored weights: exactness beside dense twins, laws of their matrices, state, and what they refuse."""
+"""Layers without stored weights: exactness beside dense twins, laws of their matrices, state, and
+what they refuse.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
     for index, layer in enumerate(trained):
         if isinstance(layer, nfd.DeferredLinear | nfd.StructuredLinear):
             W = layer.complete()
-            dense = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, dtype=F64)
+            dense = nn.Linear(
+                layer.in_features, layer.out_features, bias=layer.bias is not None, dtype=F64
+            )
             dense.weight = nn.Parameter(W)
             if layer.bias is not None:
                 dense.bias = nn.Parameter(start[index].bias.detach().clone())
@@ -60,11 +64,13 @@ def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
     return twin
 
 
-# ---- beside a dense network ---------------------------------------------------------------------------------------
+# ---- beside a dense network
 
 
 def awkward_training(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Duplicates, near-duplicates, accumulation, forward without backward, zero inputs, evaluation."""
+    """Duplicates, near-duplicates, accumulation, forward without backward, zero inputs,
+    evaluation.
+    """
     inputs = batches(9)
     inputs[2] = inputs[1]
     inputs[3][1] = inputs[3][0]
@@ -116,7 +122,9 @@ def test_completed_dense_network_repeats_every_output(
 SCALINGS = {
     "nothing": lambda p: None,
     "clip_grad_norm_": lambda p: nn.utils.clip_grad_norm_(p, 1e-3, error_if_nonfinite=True),
-    "clip_grad_norm_ of infinite order": lambda p: nn.utils.clip_grad_norm_(p, 1e-3, norm_type=math.inf),
+    "clip_grad_norm_ of infinite order": lambda p: nn.utils.clip_grad_norm_(
+        p, 1e-3, norm_type=math.inf
+    ),
     "mul": lambda p: [q.grad.mul_(0.3) for q in p],
     "div": lambda p: [q.grad.div_(1024.0) for q in p],
     "negative": lambda p: [q.grad.neg_() for q in p],
@@ -133,7 +141,9 @@ SCALINGS = {
 def test_scaling_a_gradient_as_a_whole_is_that_of_the_dense_network(
     scaling: str, dtype: torch.dtype, weights: str
 ) -> None:
-    """Between two backward passes and before a step, over several layers; the first step keeps its gradient."""
+    """Between two backward passes and before a step, over several layers; the first step keeps its
+    gradient.
+    """
 
     def build(weights: str) -> Network:
         return nfd.ResNet(5, 2, 30, 2, activation="tanh", weights=weights, seed=5, dtype=dtype)
@@ -150,18 +160,23 @@ def test_scaling_a_gradient_as_a_whole_is_that_of_the_dense_network(
                 optimizer.zero_grad(set_to_none=k % 4 == 1)
         return outputs
 
-    assert gap(build, program, 0.3, "depth-mup", weights, momentum=0.5) < (1e-12 if dtype == F64 else 1e-4)
+    assert gap(build, program, 0.3, "depth-mup", weights, momentum=0.5) < (
+        1e-12 if dtype == F64 else 1e-4
+    )
 
 
-# ---- in place of nn.Linear ----------------------------------------------------------------------------------------
+# ---- in place of nn.Linear
 
 
 @every_layer
 def test_a_standard_deviation_is_a_factor_and_nothing_else(layer_of: Layer) -> None:
-    """Bit for bit where the factor is a power of two; so one alone, the default, changes nothing."""
+    """Bit for bit where the factor is a power of two; so one alone, the default, changes
+    nothing.
+    """
     one, four = (layer_of(40, 30, std=std, seed=5) for std in (1.0, 4.0))
     x = normal(3, 40, dtype=torch.float32).requires_grad_()
-    y, z = one(x), four(x)
+    y = one(x)
+    z = four(x)
     assert torch.equal(4 * y, z)
     assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] * f for out, f in ((y, 4), (z, 1))))
     assert torch.equal(layer_of(40, 30, seed=5)(x), y)
@@ -169,7 +184,9 @@ def test_a_standard_deviation_is_a_factor_and_nothing_else(layer_of: Layer) -> N
 
 @pytest.mark.parametrize("feedback", ["independent", "static"])
 @every_layer
-def test_the_feedback_matrix_has_the_same_standard_deviation(layer_of: Layer, feedback: str) -> None:
+def test_the_feedback_matrix_has_the_same_standard_deviation(
+    layer_of: Layer, feedback: str
+) -> None:
     layer = layer_of(30, 20, bias=True, std=0.1, feedback=feedback, seed=0, dtype=F64)
     x = normal(3, 30).requires_grad_()
     y = layer(x)
@@ -184,7 +201,8 @@ def test_the_feedback_matrix_has_the_same_standard_deviation(layer_of: Layer, fe
 
 @every_layer
 def test_a_matrix_that_starts_at_zero_learns(layer_of: Layer) -> None:
-    layer, x = layer_of(30, 20, std=0.0, seed=0, dtype=F64), normal(3, 30)
+    layer = layer_of(30, 20, std=0.0, seed=0, dtype=F64)
+    x = normal(3, 30)
 
     def closure() -> Tensor:
         loss = (layer(x) - 1).square().mean()
@@ -203,7 +221,9 @@ def test_biases_begin_as_those_of_pytorch() -> None:
 
 @both_kinds
 def test_training_after_loading_leaves_what_was_loaded_as_it_is(kind: Layer) -> None:
-    """One state begins several runs, also where the directions are complete, so that no step needs more memory."""
+    """One state begins several runs, also where the directions are complete, so that no step needs
+    more memory.
+    """
     first, other = (kind(30, 20, seed=0) for _ in range(2))
 
     def train(layer: Any) -> None:
@@ -219,11 +239,14 @@ def test_training_after_loading_leaves_what_was_loaded_as_it_is(kind: Layer) -> 
     other.load_state_dict(state)
     train(other)
     train(first)
-    assert all(torch.equal(state[name], kept[name]) for name in kept if isinstance(kept[name], Tensor))
+    assert all(
+        torch.equal(state[name], kept[name]) for name in kept if isinstance(kept[name], Tensor)
+    )
 
 
 def test_a_momentum_of_before_loading_is_refused_and_double_precision_continues() -> None:
-    layer, x = nfd.DeferredLinear(40, 30), batches(1, d=40)[0].float()
+    layer = nfd.DeferredLinear(40, 30)
+    x = batches(1, d=40)[0].float()
     optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     layer(x).square().mean().backward()
     optimizer.step()
@@ -237,7 +260,7 @@ def test_a_momentum_of_before_loading_is_refused_and_double_precision_continues(
         optimizer.step()
 
 
-# ---- deferred: the law of its matrix, and queries that are not recorded -------------------------------------------
+# ---- deferred: the law of its matrix, and queries that are not recorded
 
 
 def ask(layer: nfd.DeferredLinear, x: Tensor) -> Tensor:
@@ -249,8 +272,12 @@ def ask(layer: nfd.DeferredLinear, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("feedback", ["shared", "independent"])
 def test_completed_weights_are_iid_standard_normal(feedback: str) -> None:
-    """Power iteration asks towards the top singular vectors: the entries and the spectrum must not notice."""
-    entries, norms, reference = [], [], []
+    """Power iteration asks towards the top singular vectors: the entries and the spectrum must not
+    notice.
+    """
+    entries = []
+    norms = []
+    reference = []
     for seed in range(80):
         layer = nfd.DeferredLinear(24, 16, feedback=feedback, seed=seed, dtype=F64)
         x = torch.eye(24, dtype=F64)[:3] + 0.1
@@ -268,7 +295,12 @@ def test_completed_weights_are_iid_standard_normal(feedback: str) -> None:
 
 @pytest.mark.parametrize(
     ("samples", "scale"),
-    [(400, 1.0), *(pytest.param(n, 1.0, marks=pytest.mark.slow) for n in (1000, 2000)), (200, 1e-12), (200, 1e12)],
+    [
+        (400, 1.0),
+        *(pytest.param(n, 1.0, marks=pytest.mark.slow) for n in (1000, 2000)),
+        (200, 1e-12),
+        (200, 1e12),
+    ],
 )
 def test_float32_bases_stay_orthonormal_over_many_samples(samples: int, scale: float) -> None:
     n = max(1250, samples + samples // 4)
@@ -285,7 +317,8 @@ def test_float32_bases_stay_orthonormal_over_many_samples(samples: int, scale: f
     for frame in (layer.matrix.forward.directions, layer.matrix.backward.directions):
         Q = frame.rows.double()
         assert len(Q) > 0.7 * samples
-        assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 4e-6  # 1e-6 is usual, and 6e-6 without the overlap
+        # 1e-6 is usual, and 6e-6 without the overlap
+        assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 4e-6
 
 
 @pytest.mark.parametrize("mode", ["eval", "no_grad"])
@@ -318,7 +351,8 @@ def test_an_unrecorded_draw_honours_what_the_backward_pass_learned() -> None:
 
 
 def test_rows_that_are_not_finite_answer_nan_and_reveal_nothing() -> None:
-    layer, x = nfd.DeferredLinear(10, 10), normal(3, 10, dtype=torch.float32)
+    layer = nfd.DeferredLinear(10, 10)
+    x = normal(3, 10, dtype=torch.float32)
     x[1, 4] = torch.inf
     y = layer(x)
     assert torch.isnan(y[1]).all()
@@ -331,7 +365,8 @@ def test_layers_without_a_seed_are_independent_and_repeat_under_manual_seed() ->
     """With one seed for all, W x and V relu(W x) had the correlation 1."""
 
     def two() -> tuple[Tensor, Tensor, Tensor]:
-        first, second = nfd.DeferredLinear(600, 600), nfd.DeferredLinear(600, 600)
+        first = nfd.DeferredLinear(600, 600)
+        second = nfd.DeferredLinear(600, 600)
         y = first(x).detach()
         return y, second(torch.relu(y)).detach(), second(x).detach()
 
@@ -339,12 +374,14 @@ def test_layers_without_a_seed_are_independent_and_repeat_under_manual_seed() ->
     torch.manual_seed(3)
     y, z, w = two()
     for other in (z, w):
-        assert abs(float(torch.corrcoef(torch.stack([y.flatten(), other.flatten()]))[0, 1])) < 5 / math.sqrt(2400)
+        assert abs(
+            float(torch.corrcoef(torch.stack([y.flatten(), other.flatten()]))[0, 1])
+        ) < 5 / math.sqrt(2400)
     torch.manual_seed(3)
     assert all(torch.equal(a, b) for a, b in zip((y, z, w), two(), strict=True))
 
 
-# ---- structured: the transform and the law of its matrix ----------------------------------------------------------
+# ---- structured: the transform and the law of its matrix
 
 
 def matrix(n_in: int, n_out: int, seed: int = 0) -> RotatedMatrix:
@@ -377,9 +414,12 @@ def test_the_transposed_product_is_that_of_the_same_matrix(n_in: int, n_out: int
 
 @pytest.mark.parametrize(("n_in", "n_out"), SIZES[:-1])
 def test_singular_values_have_the_moments_of_marchenko_and_pastur(n_in: int, n_out: int) -> None:
-    """``tr (W'W / n)^k`` of Gaussian matrices in the limit; at finite n they are 1/n away, times a few."""
+    """``tr (W'W / n)^k`` of Gaussian matrices in the limit; at finite n they are 1/n away, times a
+    few.
+    """
     W = dense(matrix(n_in, n_out), n_in)
-    large, small = max(n_in, n_out), min(n_in, n_out)
+    large = max(n_in, n_out)
+    small = min(n_in, n_out)
     c = small / large
     eigenvalues = torch.linalg.svdvals(W).square() / large
     for power, limit in ((1, 1.0), (2, 1 + c), (3, 1 + 3 * c + c**2)):
@@ -398,14 +438,19 @@ ALIGNED = {
 
 @pytest.mark.parametrize("x", ALIGNED.values(), ids=ALIGNED.keys())
 def test_vectors_that_are_aligned_with_the_transform_are_nothing_special(x: Tensor) -> None:
-    """Answers have the kurtosis of normal numbers, forward and backward; without signs they are constant or a spike."""
+    """Answers have the kurtosis of normal numbers, forward and backward; without signs they are
+    constant or a spike.
+    """
     answers = [
         y / 32
         for W in (matrix(1024, 1024, seed) for seed in range(12))
         for y in (W.product(x), W.transposed_product(x))
     ]
     kurtosis = [float(y.pow(4).mean() / y.square().mean() ** 2) for y in answers]
-    assert abs(statistics.mean(kurtosis) - 3) < 4 * statistics.stdev(kurtosis) / math.sqrt(len(kurtosis)) + 6 / 1024
+    assert (
+        abs(statistics.mean(kurtosis) - 3)
+        < 4 * statistics.stdev(kurtosis) / math.sqrt(len(kurtosis)) + 6 / 1024
+    )
     assert abs(statistics.mean(float(y.square().mean()) for y in answers) - 1) < 0.05
 
 
@@ -422,25 +467,34 @@ def test_the_halves_of_an_increment_add_up_to_it(count: int) -> None:
 
 
 def test_an_increment_has_the_limit_of_one_matrix_and_is_free_of_the_others() -> None:
-    """Moments of circular elements that are free of each other, though increments of a path share matrices."""
+    """Moments of circular elements that are free of each other, though increments of a path share
+    matrices.
+    """
     n = 256
-    W, V = increment(3, 8), increment(4, 8)
+    W = increment(3, 8)
+    V = increment(4, 8)
 
     def moment(*factors: Tensor) -> float:
         return float(torch.linalg.multi_dot(factors).trace()) / n ** (1 + len(factors) / 2)
 
     for power, limit in ((1, 1.0), (2, 2.0), (3, 5.0)):
         assert abs(moment(*[W.T, W] * power) - limit) < 10 * power**2 / n
-    for A, of_others in ((V, (0.0, 1.0, 0.0)), (W, (1.0, 2.0, 2.0))):  # of free ones, and of one and the same
+    # of free ones, and of one and the same
+    for A, of_others in ((V, (0.0, 1.0, 0.0)), (W, (1.0, 2.0, 2.0))):
         words = (W.T, A), (W.T, W, A.T, A), (W.T, A, W.T, A)
         for word, limit in zip(words, of_others, strict=True):
             assert abs(moment(*word) - limit) < 40 / n
 
 
-def first_step(weights: str, feedback: str, seed: int, coupled: bool, width: int = 1024, depth: int = 16) -> float:
+def first_step(
+    weights: str, feedback: str, seed: int, coupled: bool, width: int = 1024, depth: int = 16
+) -> float:
     """How far a small step moves the output of a repeated input, over the rate."""
-    net = nfd.ResNet(8, 1, width, depth, weights=weights, feedback=feedback, seed=seed, coupled=coupled)
-    rate, x = 1e-3, torch.ones(1, 8)
+    net = nfd.ResNet(
+        8, 1, width, depth, weights=weights, feedback=feedback, seed=seed, coupled=coupled
+    )
+    rate = 1e-3
+    x = torch.ones(1, 8)
     y = net(x)
     y.sum().backward()
     nfd.SGD(net.param_groups(rate), maximize=True).step()
@@ -452,22 +506,29 @@ def first_step(weights: str, feedback: str, seed: int, coupled: bool, width: int
     ("feedback", "kind", "other"),
     [("shared", "ntk", "independent-feedback"), ("independent", "independent-feedback", "ntk")],
 )
-def test_the_first_step_is_that_of_gaussian_weights(feedback: str, kind: str, other: str, coupled: bool) -> None:
+def test_the_first_step_is_that_of_gaussian_weights(
+    feedback: str, kind: str, other: str, coupled: bool
+) -> None:
     """The response term is there with shared feedback, and gone with independent feedback."""
     steps = [first_step("structured", feedback, seed, coupled) for seed in range(8)]
-    mean, error = statistics.mean(steps), statistics.stdev(steps) / math.sqrt(len(steps))
-    limit, wrong = (float(nfd.kernel(torch.ones(1, 8), kind=name, depth=16)) for name in (kind, other))
+    mean = statistics.mean(steps)
+    error = statistics.stdev(steps) / math.sqrt(len(steps))
+    limit, wrong = (
+        float(nfd.kernel(torch.ones(1, 8), kind=name, depth=16)) for name in (kind, other)
+    )
     assert abs(mean - limit) < 4 * error
     assert abs(mean - wrong) > 6 * error
 
 
-# ---- structured: samples that are recorded, and compressed --------------------------------------------------------
+# ---- structured: samples that are recorded, and compressed
 
 every_basis = pytest.mark.parametrize("basis", ["inputs", "gradients"])
 
 
 def trained(net: Any, optimizer: Any, steps: range) -> list[Tensor]:
-    """Outputs of a training that accumulates, clips, follows a schedule, and steps twice by one gradient."""
+    """Outputs of a training that accumulates, clips, follows a schedule, and steps twice by one
+    gradient.
+    """
     x, y = digits().batches(6, 40, 0)
     outputs = []
     for k in steps:
@@ -486,14 +547,20 @@ def trained(net: Any, optimizer: Any, steps: range) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("feedback", ["shared", "independent", "static"])
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.5, "weight_decay": 1e-3}, {"momentum": 0.9, "nesterov": True}])
-def test_samples_that_were_compressed_repeat_the_dense_network(feedback: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.5, "weight_decay": 1e-3}, {"momentum": 0.9, "nesterov": True}]
+)
+def test_samples_that_were_compressed_repeat_the_dense_network(
+    feedback: Any, options: dict[str, Any]
+) -> None:
     def build(weights: str) -> Network:
         return nfd.ResNet(64, 10, 50, 2, weights=weights, feedback=feedback, seed=1, dtype=F64)
 
     def program(net: Any, optimizer: torch.optim.Optimizer) -> list[Tensor]:
         outputs = trained(net, optimizer, range(40))
-        assert net.weights == "dense" or all(layer.basis is not None and layer.rank < 170 for layer in net.outer)
+        assert net.weights == "dense" or all(
+            layer.basis is not None and layer.rank < 170 for layer in net.outer
+        )
         assert float((outputs[-1] - outputs[0]).abs().max()) > 0.01
         return outputs
 
@@ -505,21 +572,29 @@ def test_a_training_that_goes_on_after_a_compression_is_the_training() -> None:
         net = nfd.ResNet(64, 10, 40, 2, weights="structured", seed=1).double()
         return net, nfd.SGD(net.param_groups(0.5), momentum=0.9, weight_decay=1e-3)
 
-    (net, optimizer), (other, again) = made(), made()
+    (net, optimizer) = made()
+    (other, again) = made()
     trained(net, optimizer, range(21))
     other.load_state_dict(copy.deepcopy(net.state_dict()))
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     copied = copy.deepcopy(net)
     assert torch.equal(copied(torch.ones(2, 64).double()), net(torch.ones(2, 64).double()))
-    torch.testing.assert_close(trained(net, optimizer, range(21, 40)), trained(other, again, range(21, 40)))
+    torch.testing.assert_close(
+        trained(net, optimizer, range(21, 40)), trained(other, again, range(21, 40))
+    )
 
 
 @every_basis
 @pytest.mark.parametrize("resolution", [1e-10, 0.05])
-def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(basis: str, resolution: float) -> None:
+def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(
+    basis: str, resolution: float
+) -> None:
     """Two forward passes, then their two backward passes: the first of these adds directions."""
-    layer = nfd.StructuredLinear(30, 20, std=0.2, seed=0, basis=basis, resolution=resolution, dtype=F64)
-    x, g = normal(9, 30), normal(9, 20, seed=1)
+    layer = nfd.StructuredLinear(
+        30, 20, std=0.2, seed=0, basis=basis, resolution=resolution, dtype=F64
+    )
+    x = normal(9, 30)
+    g = normal(9, 20, seed=1)
     rows = x.clone()
     layer(rows[:3]).backward(g[:3])
     answers = [layer(rows[3:6]), layer(rows[6:])]
@@ -533,8 +608,12 @@ def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(ba
 
 @every_basis
 def test_a_gradient_is_shown_with_the_norm_of_that_of_the_dense_weights(basis: Any) -> None:
-    """Also where it outlives a step, which compresses its first samples; those that come later are held as they are."""
-    layer, x, g = nfd.StructuredLinear(30, 20, seed=0, basis=basis, dtype=F64), normal(60, 30), normal(60, 20, seed=1)
+    """Also where it outlives a step, which compresses its first samples; those that come later are
+    held as they are.
+    """
+    layer = nfd.StructuredLinear(30, 20, seed=0, basis=basis, dtype=F64)
+    x = normal(60, 30)
+    g = normal(60, 20, seed=1)
     for _ in range(2):
         layer(x[:5]).backward(g[:5])
     assert float(layer.update.grad.norm()) == pytest.approx(2 * float((g[:5].T @ x[:5]).norm()))
@@ -552,7 +631,7 @@ def test_a_gradient_is_shown_with_the_norm_of_that_of_the_dense_weights(basis: A
     torch.testing.assert_close(layer.dense_weights(), start - 0.1 * twice)
 
 
-# ---- what is refused ----------------------------------------------------------------------------------------------
+# ---- what is refused
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -568,15 +647,20 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 @both_kinds
 @pytest.mark.parametrize(("arguments", "error", "message"), BAD)
-def test_bad_arguments_are_named(kind: Layer, arguments: Any, error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_named(
+    kind: Layer, arguments: Any, error: type[Exception], message: str
+) -> None:
     unknown = kind is nfd.DeferredLinear and arguments.keys() & {"resolution", "basis"}
-    with pytest.raises(TypeError if unknown else error, match="unexpected keyword" if unknown else message):
+    with pytest.raises(
+        TypeError if unknown else error, match="unexpected keyword" if unknown else message
+    ):
         kind(**({"in_features": 3, "out_features": 3} | arguments))
 
 
 @both_kinds
 def test_what_does_not_fit_a_layer_is_refused(kind: Layer) -> None:
-    layer, state = kind(6, 6), kind(6, 6).state_dict()
+    layer = kind(6, 6)
+    state = kind(6, 6).state_dict()
     with pytest.raises(ValueError, match="6 features"):
         layer(torch.zeros(2, 4))
     with pytest.raises(TypeError, match="float32"):
@@ -608,7 +692,8 @@ def test_what_cannot_be_differentiated_is_refused_with_a_reason() -> None:
         with pytest.raises(RuntimeError, match="checkpoint"):
             out.sum().backward()
     optimizer = nfd.SGD(layer.parameters(), lr=0.1)
-    first, second = layer(x).sum(), layer(x).sum()
+    first = layer(x).sum()
+    second = layer(x).sum()
     first.backward()
     optimizer.step()
     with pytest.raises(RuntimeError, match="between a forward pass and its backward"):
@@ -629,14 +714,18 @@ EDITS = {
     "one entry": lambda layer: layer.update.grad.view(-1)[:1].mul_(2),
     "replaced": lambda layer: setattr(layer.update, "grad", torch.ones_like(layer.update.grad)),
     "scale": lambda layer: layer.scale.grad.add_(1.0),
-    "an average with another process": lambda layer: layer.update.grad.lerp_(layer.update.grad.flip(0), 0.5),
+    "an average with another process": lambda layer: layer.update.grad.lerp_(
+        layer.update.grad.flip(0), 0.5
+    ),
 }
 
 
 @every_layer
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("again", [False, True])
-def test_an_edit_of_a_gradient_by_entries_is_refused_and_nothing_moves(layer_of: Layer, edit: str, again: bool) -> None:
+def test_an_edit_of_a_gradient_by_entries_is_refused_and_nothing_moves(
+    layer_of: Layer, edit: str, again: bool
+) -> None:
     layer = with_gradient(layer_of)
     before = layer.dense_weights(seed=0)
     EDITS[edit](layer)
@@ -666,7 +755,10 @@ def test_an_optimizer_of_pytorch_is_refused(layer_of: Layer, make: Any, foreach:
 def test_the_two_parts_of_a_matrix_are_stepped_alike_or_not_at_all(rule: Any) -> None:
     """The usual split, no decay for tensors without two dimensions, would decay D and leave s."""
     layer = with_gradient()
-    split = [{"params": [layer.update], "weight_decay": 0.1}, {"params": [layer.scale], "weight_decay": 0.0}]
+    split = [
+        {"params": [layer.update], "weight_decay": 0.1},
+        {"params": [layer.scale], "weight_decay": 0.0},
+    ]
     for groups in (split, split[:1]):
         with pytest.raises(RuntimeError, match="two parts of one matrix"):
             rule(groups, lr=0.1).step()
@@ -676,10 +768,11 @@ def test_the_two_parts_of_a_matrix_are_stepped_alike_or_not_at_all(rule: Any) ->
         rule(layer.parameters(), lr=0.1, weight_decay=0.1).step()
 
 
-# ---- programs that PyTorch records instead of running -------------------------------------------------------------
+# ---- programs that PyTorch records instead of running
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's, of what it reads itself
+# PyTorch's, of what it reads itself
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 def test_a_compiled_network_leaves_the_layer_out_of_its_graphs_and_is_the_same() -> None:
     def outputs(compiled: bool) -> Tensor:
         torch.manual_seed(0)
@@ -704,7 +797,8 @@ def test_a_compiled_network_leaves_the_layer_out_of_its_graphs_and_is_the_same()
 
 @both_kinds
 def test_programs_that_are_transformed_are_refused(kind: Layer) -> None:
-    layer, x = kind(40, 30), torch.ones(2, 40)
+    layer = kind(40, 30)
+    x = torch.ones(2, 40)
     for transformed in (
         lambda: torch.vmap(layer)(x),
         lambda: torch.func.grad(lambda x: layer(x).sum())(x),
@@ -720,7 +814,9 @@ def test_programs_that_are_transformed_are_refused(kind: Layer) -> None:
 def test_a_trained_network_is_freed_at_once(weights: Any) -> None:
     """Not when Python next looks for cycles: a sweep would hold the networks of many trials."""
     batches = list(zip(*digits().batches(4, 3, seed=0), strict=True))
-    trial = nfd.Trial(nfd.resnets(64, 10), nfd.Task(batches), 16, 2, seed=0, lr=0.1, weights=weights)
+    trial = nfd.Trial(
+        nfd.resnets(64, 10), nfd.Task(batches), 16, 2, seed=0, lr=0.1, weights=weights
+    )
     trial.train()  # what is made once
     gc.collect()
     gc.disable()

@@ -1,4 +1,6 @@
-"""``{claims}`` shows every statement of ``claims.json`` in a table, with a filter where JavaScript runs."""
+"""``{claims}`` shows every statement of ``claims.json`` in a table, with a filter where JavaScript
+runs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 CLAIMS = Path(__file__).parents[1] / "claims.json"
-RESTATED = {"theorem-1", "corollary1-first-step", "corollary1-trained"}  # by the abstracts of versions 2 and 3
+# by the abstracts of versions 2 and 3
+RESTATED = {"theorem-1", "corollary1-first-step", "corollary1-trained"}
 HEAD = ("claim", "the paper says", "version", "verdict", "measured, 95 %")
 
 _STYLE = """<style>
@@ -77,14 +80,23 @@ def _row(row: Mapping[str, Any]) -> str:
     version = "1; abstracts of 2 and 3" if row["id"] in RESTATED else "1"
     tried = "; ".join(row["tried"])
     more = {"How": row["measurement"], "Reading": row["reading"], "Tried": tried and f"{tried}."}
-    details = "".join(f"<p><b>{name}.</b> {escape(text)}</p>" for name, text in more.items() if text)
+    details = "".join(
+        f"<p><b>{name}.</b> {escape(text)}</p>" for name, text in more.items() if text
+    )
     cells = [
         f"<td><code>{row['id']}</code><small>{escape(row['source'])}</small></td>",
-        f"<td>{escape(row['statement'])}<details><summary>How it was measured</summary>{details}</details></td>",
-        *(f'<td data-name="{name}">{escape(text)}</td>'
-          for name, text in zip(HEAD[2:], (version, row["verdict"], number(row)), strict=True)),
-    ]  # fmt: skip
-    text = escape(" ".join([row["id"], row["source"], row["statement"], f"version {version}", row["verdict"]]).lower())
+        f"<td>{escape(row['statement'])}<details><summary>How it was "
+        f"measured</summary>{details}</details></td>",
+        *(
+            f'<td data-name="{name}">{escape(text)}</td>'
+            for name, text in zip(HEAD[2:], (version, row["verdict"], number(row)), strict=True)
+        ),
+    ]
+    text = escape(
+        " ".join(
+            [row["id"], row["source"], row["statement"], f"version {version}", row["verdict"]]
+        ).lower()
+    )
     return f'<tr id="{row["id"]}" data-text="{text}">{"".join(cells)}</tr>'
 
 
@@ -93,7 +105,11 @@ def number(row: Mapping[str, Any]) -> str:
     if row["value"] is None:
         return "none"
     value, low, high = (f"{row[name]:#.3g}".rstrip(".") for name in ("value", "low", "high"))
-    return f"{value} (exact)" if row["low"] == row["high"] == row["value"] else f"{value} [{low}, {high}]"
+    return (
+        f"{value} (exact)"
+        if row["low"] == row["high"] == row["value"]
+        else f"{value} [{low}, {high}]"
+    )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

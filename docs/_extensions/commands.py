@@ -1,5 +1,5 @@
-"""``{nfd-help} COMMAND`` says what a command does and how it is called, describes the options that are named, and folds
-all of its help.
+"""``{nfd-help} COMMAND`` says what a command does and how it is called, describes the options that
+are named, and folds all of its help.
 
 They are what ``nfd COMMAND --help`` prints, asked of the command while the site is built.
 """
@@ -20,32 +20,45 @@ from sphinx.util.docutils import SphinxDirective
 from nfd.cli import main
 
 _WIDTH = "80"  # characters of a line of help: what fits the column of the page
-_OPTION = re.compile(r"(?m)^  (--.+?)(?:  +|\n +)(\S.*(?:\n {6,}\S.*)*)")  # as nfd.cli.help_page lays it out
+# as nfd.cli.help_page lays it out
+_OPTION = re.compile(r"(?m)^  (--.+?)(?:  +|\n +)(\S.*(?:\n {6,}\S.*)*)")
 
 
 class Help(SphinxDirective):
-    """The help of the command named by the argument; of ``nfd`` without one. The content names its main options."""
+    """The help of the command named by the argument; of ``nfd`` without one. The content names its
+    main options.
+    """
 
     optional_arguments = 2  # the command, such as check or paper study
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """What it does, its usage and a list of options before the block of text; that alone where none are named."""
+        """What it does, its usage and a list of options before the block of text; that alone where
+        none are named.
+        """
         text = help_of(*self.arguments)
-        block = nodes.container("", nodes.literal_block(text, text, language="text"), classes=["help"])
+        block = nodes.container(
+            "", nodes.literal_block(text, text, language="text"), classes=["help"]
+        )
         names = " ".join(self.content).split()
         if not names:
             return [block]
         described = {shown.split()[0]: (shown, meant) for shown, meant in _OPTION.findall(text)}
         if lacking := [name for name in names if name not in described]:
-            raise self.error(f"{' '.join(self.arguments)} has no {', '.join(lacking)}, but {', '.join(described)}")
+            raise self.error(
+                f"{' '.join(self.arguments)} has no {', '.join(lacking)}, but "
+                f"{', '.join(described)}"
+            )
         usage, about, *_ = text.removeprefix("usage: ").split("\n\n")
         options = nodes.definition_list()
         for shown, meant in (described[name] for name in names):
             term = nodes.term("", "", nodes.literal("", shown))
             meaning = nodes.definition("", nodes.paragraph("", " ".join(meant.split())))
             options += nodes.definition_list_item("", term, meaning)
-        summary = f"<details><summary>All options of <code>{escape('nfd ' + ' '.join(self.arguments))}</code></summary>"
+        summary = (
+            "<details><summary>All options of "
+            f"<code>{escape('nfd ' + ' '.join(self.arguments))}</code></summary>"
+        )
         return [
             nodes.paragraph("", " ".join(about.split())),
             nodes.paragraph("", "", nodes.strong("", "Usage: "), nodes.literal("", usage)),

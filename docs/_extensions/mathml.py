@@ -35,7 +35,9 @@ def _joined(_app: Sphinx, page: nodes.document, _name: str) -> None:
 
 def _inline(writer: Any, node: nodes.math) -> None:
     shown = _translated(node, block=False)
-    writer.body.append(f'<span class="joined">{shown}{node["after"]}</span>' if "after" in node else shown)
+    writer.body.append(
+        f'<span class="joined">{shown}{node["after"]}</span>' if "after" in node else shown
+    )
     raise nodes.SkipNode
 
 
@@ -49,8 +51,11 @@ def _block(writer: Any, node: nodes.math_block) -> None:
 def _translated(node: nodes.Element, *, block: bool) -> str:
     text = node.astext()
     try:
-        shown = str(tex2mathml(text, as_block=block)).replace('false">|', 'false" lspace="0" rspace="0">|')
-        return re.sub(r"<mo>&ApplyFunction;</mo>(?=\s*<(?!mo))", '<mspace width="0.17em"/>', shown)  # log p
+        shown = str(tex2mathml(text, as_block=block)).replace(
+            'false">|', 'false" lspace="0" rspace="0">|'
+        )
+        # log p
+        return re.sub(r"<mo>&ApplyFunction;</mo>(?=\s*<(?!mo))", '<mspace width="0.17em"/>', shown)
     except ValueError as error:
         _LOG.warning("formula %r: %s", text, error, location=node)
         return f"<code>{escape(text)}</code>"

@@ -1,4 +1,6 @@
-"""Data sets in memory: scikit-learn's digits, and any labelled images as normalised tensors and batches."""
+"""Data sets in memory: scikit-learn's digits, and any labelled images as normalised tensors and
+batches.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from nfd.core.errors import InputError
 from nfd.core.modes import undisturbed
 from nfd.core.random import generator
 
-# ---- A labelled image data set in memory: bytes, split, statistics, and batches in a deterministic order
+# ---- A labelled image data set in memory: bytes, split, statistics, and batches in a deterministic
+# order
 
 
 _LEVELS = 256
@@ -38,20 +41,23 @@ class Images:
 
     def split(self, seed: int) -> tuple[Images, Images]:
         """Training and test parts: a random fifth, decided by ``seed``, is the test part."""
-        order, tests = torch.randperm(len(self), generator=generator(seed, "split")), math.ceil(len(self) / _TEST_SHARE)
+        order = torch.randperm(len(self), generator=generator(seed, "split"))
+        tests = math.ceil(len(self) / _TEST_SHARE)
         return self[order[tests:]], self[order[:tests]]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images with a training and a test part, normalised per channel with the statistics of the training part.
+    """Images with a training and a test part, normalised per channel with the statistics of the
+    training part.
 
     Attributes:
         name: its name in reports.
         classes: their names; a label is an index into them.
         train, test: bytes and labels.
         source: where it came from, and whether it is the official file.
-        official: True when a checksum says so, False when it says otherwise, None when there is none to compare.
+        official: True when a checksum says so, False when it says otherwise, None when there is
+            none to compare.
     """
 
     name: str
@@ -73,10 +79,15 @@ class Dataset:
 
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of every channel of the training pixels, exact, ``[channels]`` float64."""
+        """Mean and standard deviation of every channel of the training pixels, exact,
+        ``[channels]`` float64.
+        """
         channels = self.train.pixels.flatten(2).unbind(1)
-        counts = torch.stack([torch.bincount(c.flatten(), minlength=_LEVELS) for c in channels]).double()
-        values, total = torch.arange(_LEVELS, dtype=torch.float64), counts.sum(1)
+        counts = torch.stack(
+            [torch.bincount(c.flatten(), minlength=_LEVELS) for c in channels]
+        ).double()
+        values = torch.arange(_LEVELS, dtype=torch.float64)
+        total = counts.sum(1)
         mean = counts @ values / total
         std = ((counts * (values - mean[:, None]).square()).sum(1) / (total - 1)).sqrt()
         return mean, std
@@ -91,12 +102,15 @@ class Dataset:
         return digest.hexdigest()
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """``[..., channels, height, width]`` pixels as ``[..., d]`` float32: zero mean, unit variance per channel."""
+        """``[..., channels, height, width]`` pixels as ``[..., d]`` float32: zero mean, unit
+        variance per channel.
+        """
         mean, std = self.statistics
         if not bool((std > 0).all()):
             constant = (~(std > 0)).nonzero().flatten().tolist()
             raise InputError(
-                f"{self.name}: every training pixel of channel {constant[0]} is the same; nothing to learn."
+                f"{self.name}: every training pixel of channel {constant[0]} is the same; nothing "
+                "to learn."
             )
         scaled = (pixels.double() - mean[:, None, None]) / std[:, None, None]
         return scaled.flatten(-3).float()
@@ -122,19 +136,26 @@ class Dataset:
         return self.test.labels
 
     def batches(self, size: int, steps: int, seed: int) -> tuple[Tensor, Tensor]:
-        """``inputs [steps, size, d]`` and ``targets [steps, size]``: shuffled epochs, the same for the same seed.
+        """``inputs [steps, size, d]`` and ``targets [steps, size]``: shuffled epochs, the same for
+        the same seed.
 
-        Every sample is seen once before any is seen twice; a remainder that does not fill a batch is dropped.
+        Every sample is seen once before any is seen twice; a remainder that does not fill a batch
+        is dropped.
         """
         order = self.order(size, steps, seed)
         return self.normalised(self.train.pixels[order]), self.train.labels[order]
 
     def order(self, size: int, steps: int, seed: int) -> Tensor:
         """Which training samples ``batches`` returns, ``[steps, size]``."""
-        size, steps = check_count("batch size", size), check_count("steps", steps)
+        size = check_count("batch size", size)
+        steps = check_count("steps", steps)
         if size > len(self.train):
-            raise InputError(f"batch size must be at most the {len(self.train)} training samples; got {size}.")
-        return torch.stack([b for b, _ in zip(self._shuffled(size, seed), range(steps), strict=False)])
+            raise InputError(
+                f"batch size must be at most the {len(self.train)} training samples; got {size}."
+            )
+        return torch.stack(
+            [b for b, _ in zip(self._shuffled(size, seed), range(steps), strict=False)]
+        )
 
     def _shuffled(self, size: int, seed: int) -> Iterator[Tensor]:
         stream = generator(seed, "data")
@@ -143,12 +164,14 @@ class Dataset:
             yield from torch.split(epoch[: len(epoch) // size * size], size)
 
 
-# ---- scikit-learn's digits: 1,797 images of 8 x 8 pixels, shipped with the library, nothing to download
+# ---- scikit-learn's digits: 1,797 images of 8 x 8 pixels, shipped with the library, nothing to
+# download
 
 
 @undisturbed()
 def digits(seed: int = 0) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels: 1,437 to train on and 360 to test, split by ``seed``.
+    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels: 1,437 to train on and 360 to test,
+    split by ``seed``.
 
     Example::
 
@@ -160,4 +183,6 @@ def digits(seed: int = 0) -> Dataset:
     pixels = torch.from_numpy(raw.images).to(torch.uint8)[:, None]
     train, test = Images(pixels, torch.from_numpy(raw.target).long()).split(seed)
     names = tuple(map(str, range(10)))
-    return Dataset("digits", names, train, test, "scikit-learn's copy of the UCI handwritten digits", True)
+    return Dataset(
+        "digits", names, train, test, "scikit-learn's copy of the UCI handwritten digits", True
+    )

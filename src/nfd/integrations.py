@@ -1,4 +1,6 @@
-"""Plans and watches in other people's trainers: callbacks, each made when it is first used, and writers of rows."""
+"""Plans and watches in other people's trainers: callbacks, each made when it is first used, and
+writers of rows.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,18 @@ def __getattr__(name: str) -> Any:
     try:
         trainer = importlib.import_module(library)
     except ImportError:
-        raise ImportError(f"{name} needs {library}, which is not installed. pip install {packages}") from None
-    return type(name, (hooks, getattr(trainer, base)), {"__module__": __name__, "__doc__": hooks.__doc__})
+        raise ImportError(
+            f"{name} needs {library}, which is not installed. pip install {packages}"
+        ) from None
+    return type(
+        name, (hooks, getattr(trainer, base)), {"__module__": __name__, "__doc__": hooks.__doc__}
+    )
 
 
 class _Hooks:
-    """What the callbacks of all trainers have in common: a plan, a watch, and what a step of the watch says."""
+    """What the callbacks of all trainers have in common: a plan, a watch, and what a step of the
+    watch says.
+    """
 
     def __init__(self, plan: Plan | None, watch: Watch | None) -> None:
         name = type(self).__name__
@@ -47,14 +55,17 @@ class _Hooks:
             raise InputTypeError(f"watch must be an nfd.Watch or None; got {type(watch).__name__}.")
         if plan is None and watch is None:
             raise InputError(
-                f"{name} has nothing to do: it was given neither a plan, whose rates it checks, nor a watch, which it "
-                f"steps. A training without a plan is watched by {name}(None, nfd.Watch(model, None, sample))."
+                f"{name} has nothing to do: it was given neither a plan, whose rates it checks, "
+                "nor a watch, which it steps. A training without a plan is watched by "
+                f"{name}(None, nfd.Watch(model, None, sample))."
             )
         self.plan = plan
         self.watch = watch
 
     def _step(self, watch: Watch, loss: torch.Tensor | float | None = None) -> dict[str, float]:
-        """Step a watch; returns the numbers to log: the meters of the network after a look, and new alerts at once."""
+        """Step a watch; returns the numbers to log: the meters of the network after a look, and new
+        alerts at once.
+        """
         count = len(watch.alerts) if watch.steps else 0
         rows = watch.step(loss)
         if not rows and len(watch.alerts) > count:
@@ -63,28 +74,34 @@ class _Hooks:
 
 
 class _InTrainer(_Hooks):
-    """A callback for Hugging Face's Trainer: it checks that the optimizer is the plan's, and steps a watch.
+    """A callback for Hugging Face's Trainer: it checks that the optimizer is the plan's, and steps
+    a watch.
 
-    The watch counts updates, not accumulated batches, and not the steps that a gradient scaler skips. It gets the
-    losses that the Trainer logs. It is saved in ``trainer_state.json`` of every checkpoint and continues from there. If
-    it was made with ``on_alert="stop"``, the training ends at an alert.
+    The watch counts updates, not accumulated batches, and not the steps that a gradient scaler
+    skips. It gets the losses that the Trainer logs. It is saved in ``trainer_state.json`` of every
+    checkpoint and continues from there. If it was made with ``on_alert="stop"``, the training ends
+    at an alert.
 
     Args:
-        plan: of the Trainer's model. If given, training does not begin unless the optimizer has its groups; any
-            optimizer with one rate fits a plan whose factors are all 1, such as ``rule="standard"``.
-        watch: of the same model, made after the Trainer (which moves the model) and before training; of a model without
-            a plan ``nfd.Watch(model, None, sample)``.
-        log: a function that gets the meters of the whole network and the number of alerts, ``nfd/alerts``, after every
-            look, as a dict. Pass ``trainer.log`` to send them to all loggers of the Trainer. None leaves them in
-            ``watch.rows``.
+        plan: of the Trainer's model. If given, training does not begin unless the optimizer has its
+            groups; any optimizer with one rate fits a plan whose factors are all 1, such as
+            ``rule="standard"``.
+        watch: of the same model, made after the Trainer (which moves the model) and before
+            training; of a model without a plan ``nfd.Watch(model, None, sample)``.
+        log: a function that gets the meters of the whole network and the number of alerts,
+            ``nfd/alerts``, after every look, as a dict. Pass ``trainer.log`` to send them to all
+            loggers of the Trainer. None leaves them in ``watch.rows``.
 
     Raises:
         ImportError: if transformers is not installed.
-        ValueError: without a plan and a watch; when training begins, if the optimizer is not the plan's.
+        ValueError: without a plan and a watch; when training begins, if the optimizer is not the
+            plan's.
 
     Example::
 
-        trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+        trainer = transformers.Trainer(
+            model, arguments, train_dataset=data, optimizers=(optimizer, None)
+        )
         watch = nfd.Watch(model, plan, sample)
         trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
     """
@@ -118,15 +135,21 @@ class _InTrainer(_Hooks):
             control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Log the look of this step, where it may be logged: behind the gradients' norm, before a checkpoint."""
-        unlogged, self._unlogged = self._unlogged, {}
+        """Log the look of this step, where it may be logged: behind the gradients' norm, before a
+        checkpoint.
+        """
+        unlogged = self._unlogged
+        self._unlogged = {}
         if unlogged and self.log is not None:
             is_due = control.should_log
             self.log(unlogged)
-            control.should_log = is_due  # a log of any numbers ends it, and the Trainer's own loss was not logged yet
+            # a log of any numbers ends it, and the Trainer's own loss was not logged yet
+            control.should_log = is_due
         self.on_epoch_end(args, state, control)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any
+    ) -> None:
         """Give the watch a loss that the Trainer logs."""
         if self.watch is not None and logs is not None and "loss" in logs:
             self.watch.note_loss(float(logs["loss"]))
@@ -137,28 +160,33 @@ class _InTrainer(_Hooks):
             self.on_evaluate(args, state, control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Put the watch into the state, as JSON: only after this the Trainer decides whether to save its best model."""
+        """Put the watch into the state, as JSON: only after this the Trainer decides whether to
+        save its best model.
+        """
         if self.watch is not None:
             state.stateful_callbacks[_STATE] = self.watch.state_dict(start=False)
 
 
 class _InLightning(_Hooks):
-    """A callback for Lightning: it checks that the optimizer is the plan's, steps a watch, and logs its meters.
+    """A callback for Lightning: it checks that the optimizer is the plan's, steps a watch, and logs
+    its meters.
 
-    The watch counts updates, not accumulated batches, and gets the losses of ``training_step``. It is saved with every
-    checkpoint and continues from there. Loggers get the meters of the whole network and the number of alerts,
-    ``nfd/alerts``. If the watch was made with ``on_alert="stop"``, the training ends at an alert.
+    The watch counts updates, not accumulated batches, and gets the losses of ``training_step``. It
+    is saved with every checkpoint and continues from there. Loggers get the meters of the whole
+    network and the number of alerts, ``nfd/alerts``. If the watch was made with
+    ``on_alert="stop"``, the training ends at an alert.
 
     Args:
-        plan: of the LightningModule or of a module inside it. If given, training does not begin unless the optimizers
-            have its groups; any optimizer with one rate fits a plan whose factors are all 1, such as
-            ``rule="standard"``.
-        watch: of the same module, made before training, with the module on the device of the training; of a module
-            without a plan ``nfd.Watch(module, None, sample)``.
+        plan: of the LightningModule or of a module inside it. If given, training does not begin
+            unless the optimizers have its groups; any optimizer with one rate fits a plan whose
+            factors are all 1, such as ``rule="standard"``.
+        watch: of the same module, made before training, with the module on the device of the
+            training; of a module without a plan ``nfd.Watch(module, None, sample)``.
 
     Raises:
         ImportError: if lightning is not installed.
-        ValueError: without a plan and a watch; when training begins, if the optimizers are not the plan's.
+        ValueError: without a plan and a watch; when training begins, if the optimizers are not the
+            plan's.
     """
 
     def __init__(self, plan: Plan | None = None, watch: Watch | None = None) -> None:
@@ -174,7 +202,9 @@ class _InLightning(_Hooks):
             remedy = "Let configure_optimizers return plan.make_optimizer(self.model, lr=...)."
             check_optimizers(self.plan, next(planned, pl_module), trainer.optimizers, remedy)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, outputs: Any = None, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: nn.Module, outputs: Any = None, *_: Any, **__: Any
+    ) -> None:
         """Step the watch if the optimizer has stepped, and log the meters of the whole network."""
         if self.watch is None or trainer.global_step == self._stepped:
             return
@@ -183,7 +213,9 @@ class _InLightning(_Hooks):
         if meters := self._step(self.watch, loss if isinstance(loss, torch.Tensor) else None):
             for logger in trainer.loggers:
                 logger.log_metrics(meters, step=self.watch.steps)
-        if self.watch.on_alert == "stop" and _in_any_process(self.watch.should_stop, pl_module.device):
+        if self.watch.on_alert == "stop" and _in_any_process(
+            self.watch.should_stop, pl_module.device
+        ):
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -212,29 +244,41 @@ _CALLBACKS = {  # hooks, and the class that a library calls callbacks
 __all__ = [*_CALLBACKS, "to_tensorboard", "to_wandb"]
 
 
-def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str) -> None:
-    """Raise, with the remedy, unless optimizers step a model at the rates of its plan; let them warn of lost ratios.
+def check_optimizers(
+    plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str
+) -> None:
+    """Raise, with the remedy, unless optimizers step a model at the rates of its plan; let them
+    warn of lost ratios.
 
-    Where every factor of the plan is 1, an optimizer without its groups fits that has one rate for all tensors.
+    Where every factor of the plan is 1, an optimizer without its groups fits that has one rate for
+    all tensors.
     """
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    planned = {id(p): group[SCALE] for group in plan.param_groups(model, lr=1.0) for p in group["params"]}
+    planned = {
+        id(p): group[SCALE] for group in plan.param_groups(model, lr=1.0) for p in group["params"]
+    }
     rates = {float(group.get("lr") or 0.0) for group in groups}
     has_one_rate = len(rates) == 1 and all(SCALE not in group for group in groups)
-    is_plain = has_one_rate and all(math.isclose(scale, 1.0, rel_tol=1e-6) for scale in planned.values())
+    is_plain = has_one_rate and all(
+        math.isclose(scale, 1.0, rel_tol=1e-6) for scale in planned.values()
+    )
     usual = 1.0 if is_plain else math.nan
     scales = {id(p): group.get(SCALE, usual) for group in groups for p in group["params"]}
-    names = {id(held.parameters[0]): name for name, held in held_as_planned(model, plan.entries).items()}
+    names = {
+        id(held.parameters[0]): name for name, held in held_as_planned(model, plan.entries).items()
+    }
     wrong = [
         name
         for key, name in names.items()
-        if key in planned and not math.isclose(scales.get(key, math.nan), planned[key], rel_tol=1e-6)
+        if key in planned
+        and not math.isclose(scales.get(key, math.nan), planned[key], rel_tol=1e-6)
     ]
     if wrong:
         kinds = " and ".join(type(optimizer).__name__ for optimizer in optimizers) or "trainer"
         raise InputError(
-            f"The {kinds} does not step {quoted(wrong)} at the rates of the plan: it was made without its groups, for "
-            f"another plan or model, or before these were to train. {remedy}"
+            f"The {kinds} does not step {quoted(wrong)} at the rates of the plan: it was made "
+            "without its groups, for another plan or model, or before these were to train. "
+            f"{remedy}"
         )
     for optimizer in () if is_plain else optimizers:
         check_rates(optimizer)
@@ -258,14 +302,16 @@ def to_tensorboard(rows: Iterable[WatchRow], writer: Any) -> None:
     """Write the rows of a watch to TensorBoard: one scalar per meter and layer, at its step.
 
     Args:
-        rows: of ``watch.step()`` or ``watch.rows``. writer: a ``torch.utils.tensorboard.SummaryWriter``.
+        rows: of ``watch.step()`` or ``watch.rows``. writer: a
+            ``torch.utils.tensorboard.SummaryWriter``.
     """
     for row in rows:
         writer.add_scalar(tag(row), row.value, row.step)
 
 
 def to_wandb(rows: Sequence[WatchRow], run: Any) -> None:
-    """Log the rows of a watch to Weights & Biases, at their steps. These must not precede steps logged before.
+    """Log the rows of a watch to Weights & Biases, at their steps. These must not precede steps
+    logged before.
 
     Args:
         rows: of ``watch.step()`` or ``watch.rows``. run: of ``wandb.init``.

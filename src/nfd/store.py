@@ -23,17 +23,20 @@ if TYPE_CHECKING:
 
 FILE = "runs.sqlite"  # in the directory of a sweep
 _DRIVER = "runs.driver"  # beside it while it is open: the number of the process that writes
-_ID, _VERSION = int.from_bytes(b"nfds"), 3  # whose the file is, and the version of its table
+# whose the file is, and the version of its table
+_ID = int.from_bytes(b"nfds")
+_VERSION = 3
 _COLUMNS = "key, status, config, metrics, observed, seconds"
 _TABLE = f"""
 BEGIN;
-CREATE TABLE records (key TEXT PRIMARY KEY, status TEXT NOT NULL, config TEXT NOT NULL, metrics TEXT NOT NULL,
-    observed TEXT NOT NULL, seconds REAL NOT NULL, curves BLOB NOT NULL);
+CREATE TABLE records (key TEXT PRIMARY KEY, status TEXT NOT NULL, config TEXT NOT NULL,
+    metrics TEXT NOT NULL, observed TEXT NOT NULL, seconds REAL NOT NULL, curves BLOB NOT NULL);
 PRAGMA application_id = {_ID};
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: of another table than ours
+# the last: of another table than ours
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 Status = Literal["done", "diverged", "failed"]
 
@@ -42,10 +45,11 @@ Status = Literal["done", "diverged", "failed"]
 class Record:
     """What is kept of one trial.
 
-    ``config`` is plain JSON data, ``metrics`` are numbers by name (a diverged run has inf and nan), ``curves`` arrays
-    by name. A record that was listed has no curves, and two records are compared without them. ``observed`` is what
-    observers returned beside numbers, as plain data. Of a trial that failed, which is not stored, ``error`` says why,
-    and ``trace`` where, if that was a mistake of ours.
+    ``config`` is plain JSON data, ``metrics`` are numbers by name (a diverged run has inf and nan),
+    ``curves`` arrays by name. A record that was listed has no curves, and two records are compared
+    without them. ``observed`` is what observers returned beside numbers, as plain data. Of a trial
+    that failed, which is not stored, ``error`` says why, and ``trace`` where, if that was a mistake
+    of ours.
     """
 
     key: str
@@ -64,14 +68,17 @@ class Store:
 
     Raises:
         BlockingIOError: another process writes to this directory.
-        ValueError: the directory cannot be written, or the file in it is damaged, of another program or version.
+        ValueError: the directory cannot be written, or the file in it is damaged, of another
+            program or version.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
         self.path = None if directory is None else prepare_directory(directory) / FILE
         with self._in_words():
             # It does not wait for other processes, and begins no transactions of its own.
-            self._database = sqlite3.connect(self.path or ":memory:", timeout=0, isolation_level=None)
+            self._database = sqlite3.connect(
+                self.path or ":memory:", timeout=0, isolation_level=None
+            )
             try:
                 self._prepare()
             except BaseException:
@@ -84,12 +91,20 @@ class Store:
         execute = self._database.execute
         execute("PRAGMA locking_mode = EXCLUSIVE")  # until it is closed, or this process dies
         ((tables,),) = execute("SELECT count(*) FROM sqlite_master")
-        ((owner,),), ((version,),) = execute("PRAGMA application_id"), execute("PRAGMA user_version")
+        ((owner,),) = execute("PRAGMA application_id")
+        ((version,),) = execute("PRAGMA user_version")
         if (tables or owner) and (owner, version) != (_ID, _VERSION):
-            whose = f"by version {version} of the store, not {_VERSION}" if owner == _ID else "by another program"
-            raise InputError(f"{self.path} was made {whose}. Move it away, or choose another directory.")
+            whose = (
+                f"by version {version} of the store, not {_VERSION}"
+                if owner == _ID
+                else "by another program"
+            )
+            raise InputError(
+                f"{self.path} was made {whose}. Move it away, or choose another directory."
+            )
         execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = FULL")  # a group took minutes to train, and takes milliseconds to reach the disk
+        # a group took minutes to train, and takes milliseconds to reach the disk
+        execute("PRAGMA synchronous = FULL")
         if not tables:
             self._database.executescript(_TABLE)
         ((found,),) = execute("PRAGMA quick_check(1)")
@@ -106,7 +121,8 @@ class Store:
         """Add a record: when this returns it is on the disk."""
         from safetensors.numpy import save
 
-        curves = {name: np.array(x, order="C") for name, x in record.curves.items()}  # ``save`` reads no strides
+        # ``save`` reads no strides
+        curves = {name: np.array(x, order="C") for name, x in record.curves.items()}
         texts = [json.dumps(part) for part in (record.config, record.metrics, record.observed)]
         row = (record.key, record.status, *texts, record.seconds, save(curves))
         with self._in_words():
@@ -118,7 +134,9 @@ class Store:
 
     def records(self) -> list[Record]:
         """All records in the order in which they were added, without their curves."""
-        return list(map(self._record, self._select(f"SELECT {_COLUMNS} FROM records ORDER BY rowid")))
+        return list(
+            map(self._record, self._select(f"SELECT {_COLUMNS} FROM records ORDER BY rowid"))
+        )
 
     def record(self, key: str) -> Record:
         """One record, without its curves."""
@@ -141,42 +159,54 @@ class Store:
     def _row(self, query: str, key: str) -> tuple[Any, ...]:
         rows = self._select(query, key)
         if not rows:
-            raise InputError(f"trial {key} is not stored in {self.path or 'this sweep'}. Train it: sweep.run([trial]).")
+            raise InputError(
+                f"trial {key} is not stored in {self.path or 'this sweep'}. Train it: "
+                "sweep.run([trial])."
+            )
         return rows[0]
 
     def _select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._in_words():
             return self._database.execute(query, values).fetchall()
 
-    # ---- what can be wrong with a file ---------------------------------------------------------------------------
+    # ---- what can be wrong with a file
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Errors of SQLite and of what it holds, as errors that say which file it is and what to do."""
+        """Errors of SQLite and of what it holds, as errors that say which file it is and what to
+        do.
+        """
         try:
             yield
         except (UnicodeDecodeError, json.JSONDecodeError, SafetensorError) as error:
             raise self._damaged(str(error)) from error
         except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without one: a text, not UTF-8
+            # without one: a text, not UTF-8
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if isinstance(error, sqlite3.ProgrammingError):  # a mistake of ours
                 raise
             if code in _DAMAGE:
                 raise self._damaged(str(error)) from error
             if code == sqlite3.SQLITE_BUSY:
                 raise self._busy() from error
-            said = f"could not be read or written ({error}); what was stored before is safe. Free space and start again"
+            said = (
+                f"could not be read or written ({error}); what was stored before is safe. Free "
+                "space and start again"
+            )
             number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
             raise OSError(number, said, str(self.path)) from error
 
     def _damaged(self, why: str) -> InputError:
         return InputError(
-            f"{self.path} is damaged ({why}). Put a copy in its place, or choose another directory and train again."
+            f"{self.path} is damaged ({why}). Put a copy in its place, or choose another directory "
+            "and train again."
         )
 
     def _busy(self) -> BlockingIOError:
         try:
-            driver = f"process {(self.path or Path()).with_name(_DRIVER).read_text(encoding='ascii')}"
+            driver = (
+                f"process {(self.path or Path()).with_name(_DRIVER).read_text(encoding='ascii')}"
+            )
         except (OSError, ValueError):  # of another program, or not written yet
             driver = "another process"
         said = f"{driver} has it open. Wait until it ends, stop it, or choose another directory"

@@ -1,4 +1,6 @@
-"""Tests of what one describes to the library: ``check_law`` steps an optimizer to see whether its law is true."""
+"""Tests of what one describes to the library: ``check_law`` steps an optimizer to see whether its
+law is true.
+"""
 
 from __future__ import annotations
 
@@ -25,31 +27,38 @@ def check_law(
     law: str | OptimizerLaw | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
     make: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> Measurement:
-    """Step an optimizer on small matrices, and raise unless its law is true; returns what was measured.
+    """Step an optimizer on small matrices, and raise unless its law is true; returns what was
+    measured.
 
-    It can tell: the ``degree`` of an update in the gradient; whether its entries are normalised one by one or a
-    matrix as a whole (``unit``, ``vector_unit``), or in parts; how its largest singular value follows the shape
-    (``shape_norm``); whether ``epsilon`` acts beside the entries of the gradient; whether weight decay is
-    ``decoupled``; ``states``; whether vectors are stepped (``rest``); ``equivariant``; whether the
-    ``hyperparameters`` are in the groups, and running means have the shares of the past that they name.
+    It can tell: the ``degree`` of an update in the gradient; whether its entries are normalised one
+    by one or a matrix as a whole (``unit``, ``vector_unit``), or in parts; how its largest singular
+    value follows the shape (``shape_norm``); whether ``epsilon`` acts beside the entries of the
+    gradient; whether weight decay is ``decoupled``; ``states``; whether vectors are stepped
+    (``rest``); ``equivariant``; whether the ``hyperparameters`` are in the groups, and running
+    means have the shares of the past that they name.
 
-    It cannot tell what only long training does, such as estimates of a distance or of curvature, nor what
-    methods beside ``step`` change. Gradients are of rank one, as those of a batch are of low rank in a wide
-    network: an optimizer that acts otherwise at full rank is judged by the former.
+    It cannot tell what only long training does, such as estimates of a distance or of curvature,
+    nor what methods beside ``step`` change. Gradients are of rank one, as those of a batch are of
+    low rank in a wide network: an optimizer that acts otherwise at full rank is judged by the
+    former.
 
     Args:
-        law: the law, or its name. Of an optimizer object, its class or a function that makes it there is nothing to
-            compare: it is measured alone, unless its class has a law. The object itself is never stepped.
+        law: the law, or its name. Of an optimizer object, its class or a function that makes it
+            there is nothing to compare: it is measured alone, unless its class has a law. The
+            object itself is never stepped.
         make: what makes the optimizer from groups, if the law does not say.
 
     Raises:
-        nfd.testing.LawError: an ``AssertionError`` that names every claim that is false, and what was measured.
-        ValueError: if the optimizer cannot be made or stepped, or no law fits it (updates that follow the
-            weights, other tensors, or no power of the gradient).
+        nfd.testing.LawError: an ``AssertionError`` that names every claim that is false, and what
+            was measured.
+        ValueError: if the optimizer cannot be made or stepped, or no law fits it (updates that
+            follow the weights, other tensors, or no power of the gradient).
 
     Example::
 
-        law = nfd.OptimizerLaw("my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True, states=2)
+        law = nfd.OptimizerLaw(
+            "my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True, states=2
+        )
         print(nfd.testing.check_law(law))
     """
     if isinstance(law, str):
@@ -71,12 +80,16 @@ def _check(law: OptimizerLaw, measurement: Measurement, probe: Probe) -> None:
     """Raise unless a measurement agrees with a law."""
     false = measurement.false_claims(law)
     if law.states != measurement.states:
-        false.append(f"states is {law.states}; measured {measurement.states} numbers per parameter.")
+        false.append(
+            f"states is {law.states}; measured {measurement.states} numbers per parameter."
+        )
     if law.classes and measurement.name not in law.classes:
         false.append(f"classes are {', '.join(law.classes)}; measured was {measurement.name}.")
     false += _false_hyperparameters(law, probe)
     if false:
-        raise LawError(f"The law {law.name!r} is not that of the {measurement.name}: {' '.join(false)}")
+        raise LawError(
+            f"The law {law.name!r} is not that of the {measurement.name}: {' '.join(false)}"
+        )
 
 
 def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
@@ -97,13 +110,16 @@ def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
         numbers = list(values[0]) if isinstance(values[0], tuple | list) else [values[0]]
         if len(averages) > len(numbers):
             false.append(
-                f"hyperparameters: {setting.name} has {len(numbers)} numbers; the law says what {len(averages)} follow."
+                f"hyperparameters: {setting.name} has {len(numbers)} numbers; the law says what "
+                f"{len(averages)} follow."
             )
         for value, follows in zip(numbers, averages, strict=False):
-            if follows is not None and not any(abs(past - value) < _ALIKE * max(value, _ALIKE) for past in pasts):
+            if follows is not None and not any(
+                abs(past - value) < _ALIKE * max(value, _ALIKE) for past in pasts
+            ):
                 false.append(
-                    f"hyperparameters: {setting.name} has {value!r}, which follows {follows!r}; measured: the "
-                    "optimizer keeps no running mean with this share of the past."
+                    f"hyperparameters: {setting.name} has {value!r}, which follows {follows!r}; "
+                    "measured: the optimizer keeps no running mean with this share of the past."
                 )
     named = {setting.name for setting in law.settings}
     unnamed = [name for name in DECAYS if name in optimizer.param_groups[0] and name not in named]

@@ -30,7 +30,8 @@ def main() -> None:
     with ProcessPoolExecutor(2) as pool:
         answers = list(pool.map(_asked, [beast.name for beast in BEASTS]))
         of_sound = list(pool.map(_of_sound, [model.name for model in SOUND]))
-    named, false = sum(bool(bug.named) for bug, _ in answers), sum(bool(twin.raised) for _, twin in answers)
+    named = sum(bool(bug.named) for bug, _ in answers)
+    false = sum(bool(twin.raised) for _, twin in answers)
     rows = []
     for beast, (bug, twin) in zip(BEASTS, answers, strict=True):
         said = bug.named or "not named"
@@ -41,7 +42,9 @@ def main() -> None:
         for model, answer in zip(SOUND, of_sound, strict=True)
     ]
     PAGE.write_text(
-        WORDS.read_text().format(count=len(BEASTS), named=named, false=false, rows="".join(rows), sound="".join(sound))
+        WORDS.read_text().format(
+            count=len(BEASTS), named=named, false=false, rows="".join(rows), sound="".join(sound)
+        )
     )
     print(f"{named} of {len(BEASTS)} named, {false} twins raise something: {PAGE}")
 

@@ -1,7 +1,9 @@
-"""Twenty scaling bugs of public code in our own words, each with a sound twin that differs by one argument.
+"""Twenty scaling bugs of public code in our own words, each with a sound twin that differs by one
+argument.
 
-Most users scale by code of their own, here that of ``tests.bestiary.gpt``, and ask ``nfd.check`` with
-``rule="standard"``, which leaves it as it is. Some take a plan, and err in the loop: ``nfd.Watch`` looks at them.
+Most users scale by code of their own, here that of ``tests.bestiary.gpt``, and ask ``nfd.check``
+with ``rule="standard"``, which leaves it as it is. Some take a plan, and err in the loop:
+``nfd.Watch`` looks at them.
 """
 
 from __future__ import annotations
@@ -49,9 +51,12 @@ class Beast:
     """A bug and its twin.
 
     Attributes:
-        name: of the bug. source: the repository and file, or the thread, where it stands or stood. says: what it does.
-        make: from whether the twin is meant to the model and its task; under ``ask="watch"`` to a watch that has run.
-        layers: kinds of tensors, one of which an answer must name. causes: one of these it must say of it.
+        name: of the bug. source: the repository and file, or the thread, where it stands or stood.
+            says: what it does.
+        make: from whether the twin is meant to the model and its task; under ``ask="watch"`` to a
+            watch that has run.
+        layers: kinds of tensors, one of which an answer must name. causes: one of these it must say
+            of it.
         axis: along which the fault grows; None where it does not.
         optimizer: what the user tells nfd that it is.
     """
@@ -91,7 +96,7 @@ def scaled(rows: dict[str, Row], make: Callable[..., Optimizer] = adamw, **optio
     return (lambda width, depth: GPT(Size(width, depth, {**TABLE, **rows}))), task(make, **options)
 
 
-# ---- rates -----------------------------------------------------------------------------------------------------------
+# ---- rates
 
 
 @beast(
@@ -147,7 +152,7 @@ def names_of_another_model(sound: bool) -> Asked:
     return scaled({} if sound else {"hidden": Row(-0.5), "outer": Row(-0.5, 0.0, -1.0, -1.0)})
 
 
-# ---- the head --------------------------------------------------------------------------------------------------------
+# ---- the head
 
 
 class Readout(GPT):
@@ -166,7 +171,9 @@ class Readout(GPT):
 def no_readout(sound: bool) -> Asked:
     """The head is a plain layer, and the optimizer leaves heads to a readout's factor."""
     table = {**TABLE, "head": Row() if sound else Row(std=-0.5)}
-    return (lambda width, depth: (Readout if sound else GPT)(Size(width, depth, table))), task(adamw)
+    return (lambda width, depth: (Readout if sound else GPT)(Size(width, depth, table))), task(
+        adamw
+    )
 
 
 @beast(
@@ -203,10 +210,12 @@ def tied_head_scaled_twice(sound: bool) -> Asked:
     return (lambda width, depth: Tied(Size(width, depth), 1 if sound else 2)), task(adamw)
 
 
-# ---- starts ----------------------------------------------------------------------------------------------------------
+# ---- starts
 
 
-@beast(source="karpathy/nanoGPT, model.py, _init_weights: std=0.02", layers=MATRICES, causes=("start",))
+@beast(
+    source="karpathy/nanoGPT, model.py, _init_weights: std=0.02", layers=MATRICES, causes=("start",)
+)
 def constant_start(sound: bool) -> Asked:
     """Matrices start alike at all widths, beside the rates of muP."""
     same = {"hidden": Row(0.0, -1.0), "outer": Row(0.0, -1.0, -1.0, -1.0), "head": Row(0.0, -1.0)}
@@ -229,10 +238,13 @@ class Experts(nn.Module):
     def __init__(self, size: Size, alone: bool) -> None:
         super().__init__()
         n = size.width
-        self.up, self.down = (nn.Parameter(torch.empty(EXPERTS, *fans)) for fans in ((n, 2 * n), (2 * n, n)))
+        self.up, self.down = (
+            nn.Parameter(torch.empty(EXPERTS, *fans)) for fans in ((n, 2 * n), (2 * n, n))
+        )
         for stack, kind in ((self.up, "hidden"), (self.down, "outer")):
             for part in [matrix.T for matrix in stack.data] if alone else [stack.data]:
-                nn.init.kaiming_uniform_(part, a=math.sqrt(5))  # its fan-in: all dimensions but the first
+                # its fan-in: all dimensions but the first
+                nn.init.kaiming_uniform_(part, a=math.sqrt(5))
             size.mark(stack, kind)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -248,7 +260,9 @@ class Experts(nn.Module):
 )
 def fan_of_a_stack(sound: bool) -> Asked:
     """The fan-in of a stack of experts is taken for in times out."""
-    return (lambda width, depth: GPT(Size(width, depth), mlp=partial(Experts, alone=sound))), task(adamw)
+    return (lambda width, depth: GPT(Size(width, depth), mlp=partial(Experts, alone=sound))), task(
+        adamw
+    )
 
 
 @beast(
@@ -265,10 +279,12 @@ def branch_unscaled(sound: bool) -> Asked:
     if not sound:
         rows = {"down": shrinks._replace(std_l=0.0), "up": TABLE["hidden"]._replace(std_l=-1.0)}
     table = {**TABLE, **rows}
-    return (lambda width, depth: GPT(Size(width, depth, table), mlp=partial(MLP, kinds=("up", "down")))), task(adamw)
+    return (
+        lambda width, depth: GPT(Size(width, depth, table), mlp=partial(MLP, kinds=("up", "down")))
+    ), task(adamw)
 
 
-# ---- attention and Muon ----------------------------------------------------------------------------------------------
+# ---- attention and Muon
 
 
 class FewHeads(Attention):
@@ -309,7 +325,8 @@ class Grouped(Attention):
     def __init__(self, size: Size) -> None:
         super().__init__(size)
         del self.qkv
-        self.q, self.kv = size.linear(size.width, size.width), size.linear(size.width, 2 * HEAD, "few")
+        self.q = size.linear(size.width, size.width)
+        self.kv = size.linear(size.width, 2 * HEAD, "few")
 
     def split(self, x: Tensor) -> Any:
         """Queries, keys and values, each by its heads."""
@@ -387,13 +404,18 @@ def router_as_hidden(sound: bool) -> Asked:
     return (lambda width, depth: GPT(Size(width, depth, table), mlp=experts)), task(make)
 
 
-# ---- decay and epsilon -----------------------------------------------------------------------------------------------
+# ---- decay and epsilon
 
 
-def own_adamw(groups: list[dict[str, Any]], decay: Callable[[Any], float], eps: Callable[[Any], float]) -> Optimizer:
+def own_adamw(
+    groups: list[dict[str, Any]], decay: Callable[[Any], float], eps: Callable[[Any], float]
+) -> Optimizer:
     """AdamW at the table's rates, with a decay and an epsilon for every tensor."""
     lr = groups[0]["lr"]
-    own = [{"params": [p], "lr": lr * p.rate, "weight_decay": decay(p), "eps": eps(p)} for p in parameters(groups)]
+    own = [
+        {"params": [p], "lr": lr * p.rate, "weight_decay": decay(p), "eps": eps(p)}
+        for p in parameters(groups)
+    ]
     return torch.optim.AdamW(own)
 
 
@@ -404,7 +426,9 @@ def own_adamw(groups: list[dict[str, Any]], decay: Callable[[Any], float], eps: 
 )
 def decay_falls_with_the_rate(sound: bool) -> Asked:
     """AdamW multiplies decay by the rate: wider hidden matrices decay less."""
-    strength = (lambda p: 0.1 / p.rate * is_decayed(p)) if sound else (lambda p: 0.1 * is_decayed(p))
+    strength = (
+        (lambda p: 0.1 / p.rate * is_decayed(p)) if sound else (lambda p: 0.1 * is_decayed(p))
+    )
     return scaled({}, partial(own_adamw, decay=strength, eps=lambda _: 1e-8))
 
 
@@ -434,17 +458,20 @@ def epsilon_above_gradients(sound: bool) -> Asked:
     return scaled({}, partial(own_adamw, decay=lambda _: 0.0, eps=eps))
 
 
-# ---- the loop of a large run -----------------------------------------------------------------------------------------
+# ---- the loop of a large run
 
 
 def watched(
     begun: Callable[[nn.Module], object] = lambda model: None,
     scheduled: Callable[[Optimizer], Any] = lambda optimizer: None,
 ) -> nfd.Watch:
-    """A watch of a planned run: ``begun`` is called on the planned model, ``scheduled`` makes its scheduler."""
+    """A watch of a planned run: ``begun`` is called on the planned model, ``scheduled`` makes its
+    scheduler.
+    """
     torch.manual_seed(0)
     make_model = lambda width, depth: GPT(Size(width, depth))  # noqa: E731
-    pairs, model = batches(), make_model(128, 4)
+    pairs = batches()
+    model = make_model(128, 4)
     plan = nfd.plan(model, make_model=make_model, base=(BASE_WIDTH, BASE_DEPTH), sample=pairs[0][0])
     plan.apply_(model, seed=0)
     begun(model)
@@ -473,7 +500,9 @@ def one_rate_of_a_cycle(sound: bool) -> nfd.Watch:
 
     def cycle(optimizer: Optimizer) -> Any:
         rates = [group["lr"] for group in optimizer.param_groups] if sound else 3e-3
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=10, cycle_momentum=False)
+        return torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, rates, total_steps=10, cycle_momentum=False
+        )
 
     return watched(scheduled=cycle)
 
@@ -495,7 +524,7 @@ def drawn_again(sound: bool) -> nfd.Watch:
     return watched(begun=(lambda model: None) if sound else (lambda model: model.apply(reset)))
 
 
-# ---- sound models that look unlike a plan's --------------------------------------------------------------------------
+# ---- sound models that look unlike a plan's
 
 
 SOUND: list[Beast] = []
@@ -506,7 +535,9 @@ def sound(**about: Any) -> Callable[[Callable[[], Asked]], Callable[[], Asked]]:
 
     def add(make: Callable[[], Asked]) -> Callable[[], Asked]:
         model = partial(_sound_only, make)
-        SOUND.append(Beast(make.__name__, about.pop("source"), make.__doc__ or "", model, (), (), **about))
+        SOUND.append(
+            Beast(make.__name__, about.pop("source"), make.__doc__ or "", model, (), (), **about)
+        )
         return make
 
     return add
@@ -531,18 +562,26 @@ class ScaledBranches(Block):
 
 
 class Published(GPT):
-    """CompleteP as it was published: the factor in the forward pass, hidden rates that fall with width alone."""
+    """CompleteP as it was published: the factor in the forward pass, hidden rates that fall with
+    width alone.
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__(size)
-        self.blocks = nn.ModuleList(ScaledBranches(size, BASE_DEPTH / size.depth) for _ in range(size.depth))
+        self.blocks = nn.ModuleList(
+            ScaledBranches(size, BASE_DEPTH / size.depth) for _ in range(size.depth)
+        )
 
 
 @sound(source="NVIDIA/Megatron-LM, pull request 4381", axis="depth", sizes=DEEP)
 def factor_in_the_forward_pass() -> Asked:
-    """Branches are divided by depth in the forward pass; AdamW with an epsilon of 1e-12, rates of base / n."""
+    """Branches are divided by depth in the forward pass; AdamW with an epsilon of 1e-12, rates of
+    base / n.
+    """
     table = {**TABLE, "outer": TABLE["hidden"]}
-    return (lambda width, depth: Published(Size(width, depth, table))), task(partial(adamw, eps=1e-12))
+    return (lambda width, depth: Published(Size(width, depth, table))), task(
+        partial(adamw, eps=1e-12)
+    )
 
 
 class Biased(Attention):
@@ -555,7 +594,10 @@ class Biased(Attention):
 
     def split(self, x: Tensor) -> Any:
         """Queries, keys and values, each by its heads."""
-        return (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
 
 
 @sound(source="huggingface/transformers, models/bert/modeling_bert.py: BertSelfAttention.key")
@@ -575,7 +617,10 @@ class Probed(GPT):
     def logits(self, h: Tensor) -> Tensor:
         """What the head makes of the normalised stream beside what the query finds."""
         q = self.pool.q(self.probe).expand(len(h), -1, -1)
-        q, k, v = (t.unflatten(-1, (self.pool.heads, -1)).transpose(1, 2) for t in (q, self.pool.k(h), self.pool.v(h)))
+        q, k, v = (
+            t.unflatten(-1, (self.pool.heads, -1)).transpose(1, 2)
+            for t in (q, self.pool.k(h), self.pool.v(h))
+        )
         pooled = self.pool.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return self.head(h + pooled)
 

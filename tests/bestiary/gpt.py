@@ -1,8 +1,9 @@
-"""A small GPT with its own muP and CompleteP, as users write them: starts, rates and decays of the published tables.
+"""A small GPT with its own muP and CompleteP, as users write them: starts, rates and decays of the
+published tables.
 
-Every parameter carries what its constructor knows, its kind and the factor of its rate, as ``infshape`` of
-microsoft/mup does, so that a function of parameter groups can find it. Tokens are the grey levels of coarse digits, in
-reading order.
+Every parameter carries what its constructor knows, its kind and the factor of its rate, as
+``infshape`` of microsoft/mup does, so that a function of parameter groups can find it. Tokens are
+the grey levels of coarse digits, in reading order.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from torch.nn import functional as F  # noqa: N812
 import nfd
 from nfd.data import digits
 
-BASE_WIDTH, BASE_DEPTH = 32, 2
-HEAD, LEVELS, TOKENS, EXPERTS = 16, 8, 16, 4
+BASE_WIDTH = 32
+BASE_DEPTH = 2
+HEAD = 16
+LEVELS = 8
+TOKENS = 16
+EXPERTS = 4
 Optimizer = torch.optim.Optimizer
 
 
 class Row(NamedTuple):
-    """Powers of the ratio m of widths and of the ratio l of depths, in a start and in AdamW's rate."""
+    """Powers of the ratio m of widths and of the ratio l of depths, in a start and in AdamW's
+    rate.
+    """
 
     std: float = 0.0
     rate: float = 0.0
@@ -32,8 +39,9 @@ class Row(NamedTuple):
     rate_l: float = 0.0
 
 
-# Yang et al., Tensor Programs V, table 3, and Dey et al., CompleteP, with 1/l folded into what writes the stream. A
-# matrix from a growing to a fixed number of coordinates, such as a router, is one of output: the row of the head.
+# Yang et al., Tensor Programs V, table 3, and Dey et al., CompleteP, with 1/l folded into what
+# writes the stream. A matrix from a growing to a fixed number of coordinates, such as a router, is
+# one of output: the row of the head.
 TABLE: Mapping[str, Row] = {
     "input": Row(),
     "vector": Row(),
@@ -47,13 +55,19 @@ class Size:
     """The size of a network, and a user's table that scales it."""
 
     def __init__(self, width: int, depth: int, table: Mapping[str, Row] = TABLE) -> None:
-        self.width, self.depth, self.table = width, depth, table
-        self.m, self.l = width / BASE_WIDTH, depth / BASE_DEPTH
+        self.width = width
+        self.depth = depth
+        self.table = table
+        self.m = width / BASE_WIDTH
+        self.l = depth / BASE_DEPTH
 
     def mark(self, p: nn.Parameter, kind: str) -> nn.Parameter:
         """The parameter, which now knows its kind and the factor of its rate."""
         row: Any = self.table.get(kind, Row())
-        p.kind, p.m, p.rate = kind, self.m, self.m**row.rate * self.l**row.rate_l  # type: ignore[attr-defined]
+        # type: ignore[attr-defined]
+        p.kind = kind
+        p.m = self.m
+        p.rate = self.m**row.rate * self.l**row.rate_l
         return p
 
     def draw(self, p: nn.Parameter, kind: str, base_std: float) -> nn.Parameter:
@@ -65,7 +79,11 @@ class Size:
     def linear(self, n_in: int, n_out: int, kind: str = "hidden", bias: bool = False) -> nn.Linear:
         """A layer whose base has weights of variance 1/in, and less where it writes the stream."""
         layer = nn.Linear(n_in, n_out, bias=bias)
-        self.draw(layer.weight, kind, math.sqrt(self.m / n_in) * (0.3 if kind in ("outer", "down") else 1.0))
+        self.draw(
+            layer.weight,
+            kind,
+            math.sqrt(self.m / n_in) * (0.3 if kind in ("outer", "down") else 1.0),
+        )
         if bias:
             nn.init.zeros_(self.mark(layer.bias, "vector"))
         return layer
@@ -90,7 +108,8 @@ class Attention(nn.Module):
         super().__init__()
         n = size.width
         self.heads = n // HEAD
-        self.qkv, self.proj = size.linear(n, 3 * n), size.linear(n, n, "outer")
+        self.qkv = size.linear(n, 3 * n)
+        self.proj = size.linear(n, n, "outer")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Values, mixed by heads of the same size at every width."""
@@ -121,9 +140,14 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm attention and layers."""
 
-    def __init__(self, size: Size, attention: Callable[[Size], nn.Module], mlp: Callable[[Size], nn.Module]) -> None:
+    def __init__(
+        self, size: Size, attention: Callable[[Size], nn.Module], mlp: Callable[[Size], nn.Module]
+    ) -> None:
         super().__init__()
-        self.norm1, self.attn, self.norm2, self.mlp = RMSNorm(size), attention(size), RMSNorm(size), mlp(size)
+        self.norm1 = RMSNorm(size)
+        self.attn = attention(size)
+        self.norm2 = RMSNorm(size)
+        self.mlp = mlp(size)
 
     def forward(self, h: Tensor) -> Tensor:
         """The stream behind this block."""
@@ -142,11 +166,13 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.size = size
-        self.tokens, self.places = nn.Embedding(LEVELS, size.width), nn.Embedding(TOKENS - 1, size.width)
+        self.tokens = nn.Embedding(LEVELS, size.width)
+        self.places = nn.Embedding(TOKENS - 1, size.width)
         for table in (self.tokens, self.places):
             size.draw(table.weight, "input", 0.7)
         self.blocks = nn.ModuleList(Block(size, attention, mlp) for _ in range(size.depth))
-        self.norm, self.head = RMSNorm(size), size.linear(size.width, LEVELS, "head")
+        self.norm = RMSNorm(size)
+        self.head = size.linear(size.width, LEVELS, "head")
 
     def logits(self, h: Tensor) -> Tensor:
         """What the head makes of the normalised stream."""
@@ -160,7 +186,7 @@ class GPT(nn.Module):
         return self.logits(self.norm(h))
 
 
-# ---- how users train it ----------------------------------------------------------------------------------------------
+# ---- how users train it
 
 
 def batches(seed: int = 0, steps: int = 5, size: int = 16) -> list[tuple[Tensor, Tensor]]:
@@ -183,10 +209,15 @@ def is_decayed(p: Any) -> bool:
 
 def adamw(groups: list[dict[str, Any]], **options: Any) -> Optimizer:
     """AdamW at the table's rates, its decay as strong at every size."""
-    lr, decay = groups[0]["lr"], groups[0]["weight_decay"]
+    lr = groups[0]["lr"]
+    decay = groups[0]["weight_decay"]
     return torch.optim.AdamW(
         [
-            {"params": [p], "lr": lr * p.rate, "weight_decay": decay / p.rate if is_decayed(p) else 0.0}
+            {
+                "params": [p],
+                "lr": lr * p.rate,
+                "weight_decay": decay / p.rate if is_decayed(p) else 0.0,
+            }
             for p in parameters(groups)
         ],
         **options,
@@ -205,7 +236,9 @@ def orthogonal(gradient: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.AdamW):
-    """Orthogonal updates where a group has a ``shape``, which is a factor of rows and columns; AdamW elsewhere."""
+    """Orthogonal updates where a group has a ``shape``, which is a factor of rows and columns;
+    AdamW elsewhere.
+    """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -217,12 +250,18 @@ class Muon(torch.optim.AdamW):
         return super().step(closure)
 
 
-def muon(groups: list[dict[str, Any]], shape: Callable[[int, int], float], adamw_lr: float = 3e-3) -> Optimizer:
+def muon(
+    groups: list[dict[str, Any]], shape: Callable[[int, int], float], adamw_lr: float = 3e-3
+) -> Optimizer:
     """Muon for the matrices of blocks, AdamW at the table's rates for the rest."""
     lr = groups[0]["lr"]
     return Muon(
         [
-            {"params": [p], "lr": lr * p.rate if own else adamw_lr * p.rate, "shape": shape if own else None}
+            {
+                "params": [p],
+                "lr": lr * p.rate if own else adamw_lr * p.rate,
+                "shape": shape if own else None,
+            }
             for p in parameters(groups)
             for own in [p.kind in ("hidden", "outer", "few")]
         ],
@@ -233,6 +272,8 @@ def muon(groups: list[dict[str, Any]], shape: Callable[[int, int], float], adamw
 MUON_TABLE = dict(TABLE) | {"hidden": Row(-0.5), "outer": Row(-0.5, 0.0, -1.0, -1.0)}
 
 
-def task(make_optimizer: Callable[[list[dict[str, Any]]], Optimizer], seed: int = 0, **options: Any) -> nfd.Task:
+def task(
+    make_optimizer: Callable[[list[dict[str, Any]]], Optimizer], seed: int = 0, **options: Any
+) -> nfd.Task:
     """Five steps on digits."""
     return nfd.Task(batches(seed), make_optimizer=make_optimizer, **options)

@@ -21,7 +21,9 @@ class ResidualMLP(nn.Module):
         super().__init__()
         self.embed = nn.Linear(64, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
+            )
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(width)
@@ -46,7 +48,9 @@ def digits() -> tuple[Tensor, Tensor]:
 def batches(steps: int = 10, size: int = 32, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Batches of digits, drawn without replacement while they last."""
     x, y = digits()
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).repeat(1 + steps * size // len(x))
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).repeat(
+        1 + steps * size // len(x)
+    )
     return [(x[rows], y[rows]) for rows in order[: steps * size].split(size)]
 
 
@@ -56,7 +60,9 @@ def write_setup(folder: Path, text: str) -> None:
     (folder / "setup.py").write_text(text)
 
 
-def run(*arguments: str | Path, folder: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str | Path, folder: Path, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
     """The installed ``nfd``, in a process of its own that starts in ``folder``."""
     command = [str(NFD), *map(str, arguments)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)

@@ -1,8 +1,9 @@
-"""Forty small trainings, whose losses version 0.2.0 wrote down: the same numbers are promised ever after.
+"""Forty small trainings, whose losses version 0.2.0 wrote down: the same numbers are promised ever
+after.
 
 The functions ``paper_training`` and ``planned_training`` are the only places that call the library.
 
-    python -m tests.contract.parity    # writes parity.json anew: only where numbers change on purpose
+    python -m tests.contract.parity  # writes parity.json anew: where numbers change on purpose
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from torch.nn.functional import cross_entropy
 import nfd
 
 LOSSES = Path(__file__).with_suffix(".json")
-STEPS, BATCH, INPUTS, CLASSES = 4, 8, 12, 5
-WIDTH, DEPTH = 32, 4
+STEPS = 4
+BATCH = 8
+INPUTS = 12
+CLASSES = 5
+WIDTH = 32
+DEPTH = 4
 WIDE = 256  # of layers without stored weights: more than the rows that pass through them
 ALL = 1e-9  # a resolution at which structured layers drop nothing
 BASE = 16, 2
@@ -46,7 +51,11 @@ class MLP(nn.Module):
         super().__init__()
         self.embed = nn.Linear(INPUTS, width, bias=False)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 2 * width, bias=False), nn.Tanh(), nn.Linear(2 * width, width, bias=False))
+            nn.Sequential(
+                nn.Linear(width, 2 * width, bias=False),
+                nn.Tanh(),
+                nn.Linear(2 * width, width, bias=False),
+            )
             for _ in range(depth)
         )
         self.head = nn.Linear(width, CLASSES, bias=False)
@@ -64,7 +73,8 @@ class Attention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.heads = width // 8
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.before = nn.LayerNorm(width)
+        self.between = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.proj = nn.Linear(width, width, bias=False)
         self.gate = nn.Linear(width, 2 * width, bias=False)
@@ -72,7 +82,10 @@ class Attention(nn.Module):
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, h: Tensor) -> Tensor:
-        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in self.qkv(self.before(h)).chunk(3, -1))
+        q, k, v = (
+            x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for x in self.qkv(self.before(h)).chunk(3, -1)
+        )
         read = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         h = h + self.proj(read)
         normed = self.between(h)
@@ -102,7 +115,9 @@ class Convolution(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         sizes = [1, *[width] * depth]
-        self.layers = nn.ModuleList(nn.Conv1d(a, b, 3, padding=1, bias=False) for a, b in pairwise(sizes))
+        self.layers = nn.ModuleList(
+            nn.Conv1d(a, b, 3, padding=1, bias=False) for a, b in pairwise(sizes)
+        )
         self.head = nn.Linear(width, CLASSES, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,7 +136,9 @@ MODELS: Mapping[str, Callable[[int, int], nn.Module]] = {
 
 def cases() -> Iterator[tuple[str, Case]]:
     """Names and settings of all trainings."""
-    paper: list[Case] = [{"block": "one-layer", "rule": rule} for rule in ("mup", "depth-mup", "complete-p")]
+    paper: list[Case] = [
+        {"block": "one-layer", "rule": rule} for rule in ("mup", "depth-mup", "complete-p")
+    ]
     paper += [{"block": "two-layer", "rule": rule} for rule in EXPONENTS]
     paper += [{"activation": name} for name in ("tanh", "gelu", "erf")]
     paper += [{"order": "post"}, {"horizon": 2.0}]
@@ -130,12 +147,21 @@ def cases() -> Iterator[tuple[str, Case]]:
         paper += [{"block": block, "optimizer": name} for name in ("adam", "muon")]
         paper += [{"block": block, "weights": weights} for weights in ("deferred", "structured")]
         paper += [{"block": block, "weights": "deferred", "feedback": "independent"}]
-    paper += [{"momentum": 0.9}, {"weights": "deferred", "momentum": 0.9}, {"weights": "structured", "momentum": 0.9}]
-    own: list[Case] = [{"model": model, "optimizer": o} for model in ("mlp", "transformer") for o in RATES]
+    paper += [
+        {"momentum": 0.9},
+        {"weights": "deferred", "momentum": 0.9},
+        {"weights": "structured", "momentum": 0.9},
+    ]
+    own: list[Case] = [
+        {"model": model, "optimizer": o} for model in ("mlp", "transformer") for o in RATES
+    ]
     own += [{"model": "transformer", "rule": rule} for rule in ("standard", "mup", "depth-mup")]
     own += [{"model": "convolution", "rule": "mup", "optimizer": name} for name in ("sgd", "adamw")]
     for weights in ("deferred", "structured"):
-        own += [{"model": model, "optimizer": "muon", "weights": weights} for model in ("mlp", "transformer")]
+        own += [
+            {"model": model, "optimizer": "muon", "weights": weights}
+            for model in ("mlp", "transformer")
+        ]
     own += [{"model": "mlp", "optimizer": "sgd", "weights": "deferred"}]
     for case in (*paper, *own):
         yield " ".join(f"{name}={value}" for name, value in case.items()), case
@@ -147,7 +173,11 @@ def losses(case: Case) -> list[float]:
 
 
 def paper_training(
-    rule: str = "depth-mup", optimizer: str = "sgd", weights: str = "dense", momentum: float = 0.0, **settings: Any
+    rule: str = "depth-mup",
+    optimizer: str = "sgd",
+    weights: str = "dense",
+    momentum: float = 0.0,
+    **settings: Any,
 ) -> list[float]:
     """Train a network of the paper at the rate of width 1 and depth 1."""
     net = nfd.ResNet(
@@ -168,7 +198,9 @@ def paper_training(
         stepper = nfd.plan(net, rule=rule, optimizer="muon").make_optimizer(net, lr=rate)
     else:
         groups = net.param_groups(rate, rule, optimizer)
-        stepper = nfd.SGD(groups, momentum=momentum) if optimizer == "sgd" else torch.optim.Adam(groups)
+        stepper = (
+            nfd.SGD(groups, momentum=momentum) if optimizer == "sgd" else torch.optim.Adam(groups)
+        )
     return trained(net, stepper)
 
 
@@ -176,7 +208,8 @@ def planned_training(
     model: str, optimizer: str = "adamw", rule: str = "complete-p", weights: str = "dense"
 ) -> list[float]:
     """Train a model of one's own by a plan, wider and deeper than its base."""
-    make, x = MODELS[model], data()[0][0]
+    make = MODELS[model]
+    x = data()[0][0]
     torch.manual_seed(4)
     net = make(WIDTH if weights == "dense" else WIDE, DEPTH).double()
     plan = nfd.plan(
@@ -190,13 +223,16 @@ def planned_training(
     if weights == "dense":
         plan.apply_(net, seed=5)
     else:
-        net = nfd.defer(net, plan, weights=weights, resolution=ALL if weights == "structured" else None, seed=5)
+        net = nfd.defer(
+            net, plan, weights=weights, resolution=ALL if weights == "structured" else None, seed=5
+        )
     return trained(net, plan.make_optimizer(net, lr=RATES[optimizer]))
 
 
 def trained(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
     """Train on every batch, by a loop as users write it."""
-    batches, seen = data(), []
+    batches = data()
+    seen = []
     for x, y in batches:
         optimizer.zero_grad()
         loss = cross_entropy(net(x), y)

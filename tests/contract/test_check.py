@@ -1,4 +1,6 @@
-"""Checks: verdicts of what is true and what is false, meters by hand, late looks, own losses, refusals, the command."""
+"""Checks: verdicts of what is true and what is false, meters by hand, late looks, own losses,
+refusals, the command.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ import numpy as np
 import pytest
 import torch
 from tests.contract.common import ResidualMLP, batches, run
-from tests.models import IDS, SHIFTED, ConvNet, Language, Residual, encoder, gpt2, shifted_loss, train
+from tests.models import (
+    IDS,
+    SHIFTED,
+    ConvNet,
+    Language,
+    Residual,
+    encoder,
+    gpt2,
+    shifted_loss,
+    train,
+)
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -37,7 +49,10 @@ class Gaining(Residual):
 
 def vectors(steps: int, batch: int = 16) -> list[tuple[Tensor, Tensor]]:
     g = torch.Generator().manual_seed(1)
-    return [(torch.randn(batch, 5, generator=g), torch.randint(0, 3, (batch,), generator=g)) for _ in range(steps)]
+    return [
+        (torch.randn(batch, 5, generator=g), torch.randint(0, 3, (batch,), generator=g))
+        for _ in range(steps)
+    ]
 
 
 def checked(make_model: Any = Residual, task: Any = None, **options: Any) -> nfd.Check:
@@ -48,7 +63,9 @@ def checked(make_model: Any = Residual, task: Any = None, **options: Any) -> nfd
 
 def verdicts(check: nfd.Check, step: int | None = None) -> dict[tuple[str, str], str]:
     looked = check.steps if step is None else step
-    return {(row["meter"], row["axis"]): row["verdict"] for row in check.table if row["step"] == looked}
+    return {
+        (row["meter"], row["axis"]): row["verdict"] for row in check.table if row["step"] == looked
+    }
 
 
 def row_of(check: nfd.Check, meter: str, axis: str) -> dict[str, Any]:
@@ -59,18 +76,27 @@ def kinds(check: nfd.Check) -> list[str]:
     return [failure.event.kind for failure in check.failures]
 
 
-# ---- rules that are right and wrong ----------------------------------------------------------------------------------
+# ---- rules that are right and wrong
 
 
 @pytest.mark.parametrize(
     ("rule", "inner", "together"),
-    [("depth-mup", "COLLAPSES", 0.0), ("depth-mup-inner", "STABLE", 0.5), ("complete-p", "STABLE", 0.0)],
+    [
+        ("depth-mup", "COLLAPSES", 0.0),
+        ("depth-mup-inner", "STABLE", 0.5),
+        ("complete-p", "STABLE", 0.0),
+    ],
 )
-def test_inner_updates_of_two_layer_blocks_go_as_eq_8_says(rule: Any, inner: str, together: float) -> None:
-    """One rate for all starves inner matrices with depth; under Eq. 8 what they do together grows as sqrt(L)."""
+def test_inner_updates_of_two_layer_blocks_go_as_eq_8_says(
+    rule: Any, inner: str, together: float
+) -> None:
+    """One rate for all starves inner matrices with depth; under Eq. 8 what they do together grows
+    as sqrt(L).
+    """
     family = nfd.resnets(5, 3, block="two-layer", rule=rule)
     check = nfd.check(family, vectors(10, 64), [64], [4, 8, 16, 32], seeds=3)
-    row, joint = row_of(check, "inner_update", "depth"), row_of(check, "function_update_inner", "depth")
+    row = row_of(check, "inner_update", "depth")
+    joint = row_of(check, "function_update_inner", "depth")
     assert row["verdict"] == inner
     assert row["slope"] == pytest.approx(-0.5 if inner == "COLLAPSES" else 0.0, abs=0.1)
     assert joint["slope"] == pytest.approx(together, abs=0.12)
@@ -84,15 +110,27 @@ def test_inner_updates_of_two_layer_blocks_go_as_eq_8_says(rule: Any, inner: str
 
 
 def test_standard_rates_grow_with_size_and_those_of_mup_and_complete_p_do_not() -> None:
-    sizes: dict[str, Any] = {"task": vectors(4), "widths": [32, 64, 128], "depths": [2, 4, 8], "optimizer": "sgd"}
+    sizes: dict[str, Any] = {
+        "task": vectors(4),
+        "widths": [32, 64, 128],
+        "depths": [2, 4, 8],
+        "optimizer": "sgd",
+    }
     found = {
-        rule: checked(rule=rule, lr=lr, **sizes) for rule, lr in (("standard", 0.1), ("mup", 0.3), ("complete-p", 0.3))
+        rule: checked(rule=rule, lr=lr, **sizes)
+        for rule, lr in (("standard", 0.1), ("mup", 0.3), ("complete-p", 0.3))
     }
     words = {rule: verdicts(check) for rule, check in found.items()}
     assert words["standard"]["inner_update", "width"] == "GROWS"
     assert "rates do not follow it" in row_of(found["standard"], "inner_update", "width")["cause"]
-    assert words["standard"]["stream_update", "depth"] == words["mup"]["stream_update", "depth"] == "GROWS"
-    assert not {"GROWS", "COLLAPSES"} & {word for (_, axis), word in words["mup"].items() if axis == "width"}
+    assert (
+        words["standard"]["stream_update", "depth"]
+        == words["mup"]["stream_update", "depth"]
+        == "GROWS"
+    )
+    assert not {"GROWS", "COLLAPSES"} & {
+        word for (_, axis), word in words["mup"].items() if axis == "width"
+    }
     assert [check.ok for check in found.values()] == [False, False, True]
     assert str(found["complete-p"]).startswith("No fault found.")
     assert "'complete-p' has the remedies built in" in str(found["standard"]).splitlines()[0]
@@ -101,8 +139,16 @@ def test_standard_rates_grow_with_size_and_those_of_mup_and_complete_p_do_not() 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own
 def test_a_gpt_drifts_with_depth_under_mup_and_not_under_complete_p() -> None:
     dicts = [{"input_ids": ids, "labels": ids} for ids in IDS]
-    options: dict[str, Any] = {"task": dicts, "widths": [32], "depths": [2, 4, 8], "seeds": 3, "optimizer": "adamw"}
-    drifts, planned = (checked(gpt2, rule=rule, lr=3e-3, **options) for rule in ("mup", "complete-p"))
+    options: dict[str, Any] = {
+        "task": dicts,
+        "widths": [32],
+        "depths": [2, 4, 8],
+        "seeds": 3,
+        "optimizer": "adamw",
+    }
+    drifts, planned = (
+        checked(gpt2, rule=rule, lr=3e-3, **options) for rule in ("mup", "complete-p")
+    )
     for meter in ("activation_update", "stream_update"):
         assert verdicts(drifts)[meter, "depth"] == "GROWS"
     assert not drifts.ok
@@ -110,11 +156,15 @@ def test_a_gpt_drifts_with_depth_under_mup_and_not_under_complete_p() -> None:
 
 
 class Stochastic(torch.optim.AdamW):
-    """AdamW whose weights of 16 bits are rounded up or down by chance, which keeps updates in the mean."""
+    """AdamW whose weights of 16 bits are rounded up or down by chance, which keeps updates in the
+    mean.
+    """
 
     def __init__(self, groups: Any) -> None:
         super().__init__(groups)
-        self.weights = {p: p.detach().float() for group in self.param_groups for p in group["params"]}
+        self.weights = {
+            p: p.detach().float() for group in self.param_groups for p in group["params"]
+        }
 
     @torch.no_grad()
     def step(self, *_: Any) -> None:
@@ -123,20 +173,30 @@ class Stochastic(torch.optim.AdamW):
         for group in self.param_groups:
             for p in group["params"]:
                 state = self.state[p]
-                update = (state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8)).float().clamp(-1, 1)
+                update = (
+                    (state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8)).float().clamp(-1, 1)
+                )
                 wanted = before[p].float() - group["lr"] * update
-                digit = torch.finfo(p.dtype).eps * torch.exp2(wanted.abs().clamp_min(1e-30).log2().floor())
+                digit = torch.finfo(p.dtype).eps * torch.exp2(
+                    wanted.abs().clamp_min(1e-30).log2().floor()
+                )
                 p.copy_((wanted / digit + torch.rand_like(wanted)).floor() * digit)
 
 
 @pytest.mark.parametrize(
     ("dtype", "make_optimizer", "is_rounded"),
-    [(torch.bfloat16, None, True), (torch.float32, None, False), (torch.bfloat16, Stochastic, False)],
+    [
+        (torch.bfloat16, None, True),
+        (torch.float32, None, False),
+        (torch.bfloat16, Stochastic, False),
+    ],
 )
 def test_updates_that_16_bits_round_away_are_named_in_place_of_lazy_training(
     dtype: torch.dtype, make_optimizer: Any, is_rounded: bool
 ) -> None:
-    """At a rate of 3e-4 two steps change 0.9 of the entries of matrices of width 64, and 0.6 of width 256."""
+    """At a rate of 3e-4 two steps change 0.9 of the entries of matrices of width 64, and 0.6 of
+    width 256.
+    """
     make: Any = lambda width, depth: ResidualMLP(width, depth).to(dtype)  # noqa: E731
     pairs = [(x.to(dtype), y) for x, y in batches(2)]
     task = nfd.Task(pairs, make_optimizer=make_optimizer)
@@ -163,7 +223,8 @@ class SandwichBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.before, self.behind = GemmaNorm(width), GemmaNorm(width)
+        self.before = GemmaNorm(width)
+        self.behind = GemmaNorm(width)
         self.gate, self.up = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
         self.down = nn.Linear(2 * width, width, bias=False)
 
@@ -173,7 +234,9 @@ class SandwichBlock(nn.Module):
 
 
 class GemmaLike(nn.Module):
-    """A tied head, and embeddings that begin at 0.02 and are multiplied by the root of the width."""
+    """A tied head, and embeddings that begin at 0.02 and are multiplied by the root of the
+    width.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -192,18 +255,27 @@ class GemmaLike(nn.Module):
 
 
 class SiglipLike(nn.Module):
-    """A learned query pools the stream, and cosines to a vector of each class are multiplied by a learned scale."""
+    """A learned query pools the stream, and cosines to a vector of each class are multiplied by a
+    learned scale.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.embed = nn.Linear(5, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU("tanh"), nn.Linear(width, width))
+            nn.Sequential(
+                nn.LayerNorm(width),
+                nn.Linear(width, width),
+                nn.GELU("tanh"),
+                nn.Linear(width, width),
+            )
             for _ in range(depth)
         )
-        self.norm, self.probe = nn.LayerNorm(width), nn.Parameter(torch.randn(1, 1, width))
+        self.norm = nn.LayerNorm(width)
+        self.probe = nn.Parameter(torch.randn(1, 1, width))
         self.pool = nn.MultiheadAttention(width, width // 8, batch_first=True)
-        self.classes, self.scale = nn.Parameter(torch.randn(3, width)), nn.Parameter(torch.zeros(()))
+        self.classes = nn.Parameter(torch.randn(3, width))
+        self.scale = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
@@ -211,13 +283,19 @@ class SiglipLike(nn.Module):
             h = h + block(h)
         h = self.norm(h)
         pooled, _ = self.pool(self.probe.expand(len(h), -1, -1), h, h, need_weights=False)
-        cosines = functional.normalize(pooled[:, 0], dim=-1) @ functional.normalize(self.classes, dim=-1).T
+        cosines = (
+            functional.normalize(pooled[:, 0], dim=-1)
+            @ functional.normalize(self.classes, dim=-1).T
+        )
         return self.scale.exp() * cosines
 
 
 def patches(steps: int) -> list[tuple[Tensor, Tensor]]:
     g = torch.Generator().manual_seed(2)
-    return [(torch.randn(16, 4, 5, generator=g), torch.randint(0, 3, (16,), generator=g)) for _ in range(steps)]
+    return [
+        (torch.randn(16, 4, 5, generator=g), torch.randint(0, 3, (16,), generator=g))
+        for _ in range(steps)
+    ]
 
 
 def words(steps: int) -> list[tuple[Tensor, Tensor]]:
@@ -230,18 +308,25 @@ def words(steps: int) -> list[tuple[Tensor, Tensor]]:
 def test_twins_of_gemma_3_and_siglip_are_sound_by_depth_and_without_factors_are_not(
     make: Any, task: Any, rule: str, is_sound: bool
 ) -> None:
-    """What training changes differs in direction from block to block behind norms: LIMIT at most, under the plan."""
-    check = checked(make, task, rule=rule, optimizer="adamw", lr=2e-3, widths=[32], depths=[2, 4, 8], seeds=2)
+    """What training changes differs in direction from block to block behind norms: LIMIT at most,
+    under the plan.
+    """
+    check = checked(
+        make, task, rule=rule, optimizer="adamw", lr=2e-3, widths=[32], depths=[2, 4, 8], seeds=2
+    )
     assert check.ok == is_sound, str(check)
     assert (verdicts(check)["activation_update", "depth"] == "GROWS") != is_sound
 
 
 class NormedBranches(nn.Module):
-    """Norms behind branches only, as OLMo 2 has them, over weights of one standard deviation at every width."""
+    """Norms behind branches only, as OLMo 2 has them, over weights of one standard deviation at
+    every width.
+    """
 
     def __init__(self, width: int, depth: int, std: float) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.embed = nn.Linear(5, width)
+        self.head = nn.Linear(width, 3)
         self.up = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
         self.down = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
         self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(depth))
@@ -256,16 +341,24 @@ class NormedBranches(nn.Module):
 
 
 @pytest.mark.parametrize(("std", "is_named"), [(1e-3, True), (0.3, False)])
-def test_norms_whose_epsilon_no_start_reaches_are_named_beside_a_fault(std: float, is_named: bool) -> None:
+def test_norms_whose_epsilon_no_start_reaches_are_named_beside_a_fault(
+    std: float, is_named: bool
+) -> None:
     make = partial(NormedBranches, std=std)
-    check = checked(make, rule="complete-p", lr=1e-2, optimizer="adamw", depths=[2, 8], task=vectors(3))
+    check = checked(
+        make, rule="complete-p", lr=1e-2, optimizer="adamw", depths=[2, 8], task=vectors(3)
+    )
     assert check.ok != is_named
-    assert [text for text in check.wrong if "the epsilon of norms.* is" in text] == (check.wrong if is_named else [])
+    assert [text for text in check.wrong if "the epsilon of norms.* is" in text] == (
+        check.wrong if is_named else []
+    )
     assert "check roles" not in str(check)
 
 
 class Fading(torch.optim.AdamW):
-    """AdamW that from its fifth step on pulls weights back to their start, so that ``kept`` of every step is left."""
+    """AdamW that from its fifth step on pulls weights back to their start, so that ``kept`` of
+    every step is left.
+    """
 
     def __init__(self, groups: Any, power: float) -> None:
         super().__init__(groups)
@@ -284,26 +377,53 @@ class Fading(torch.optim.AdamW):
 @pytest.mark.parametrize(("power", "late"), [(0.0, "STABLE"), (0.6, "COLLAPSES")])
 def test_a_collapse_that_comes_late_is_seen_late(power: float, late: str) -> None:
     task = nfd.Task(vectors(1, 32) * 8, make_optimizer=lambda groups: Fading(groups, power))
-    check = checked(task=task, widths=[32, 64, 128, 256], optimizer="adamw", lr=1e-3, seeds=4, at=(1, 8))
-    assert [verdicts(check, step)["update_to_weight", "width"] for step in (1, 8)] == ["STABLE", late]
+    check = checked(
+        task=task, widths=[32, 64, 128, 256], optimizer="adamw", lr=1e-3, seeds=4, at=(1, 8)
+    )
+    assert [verdicts(check, step)["update_to_weight", "width"] for step in (1, 8)] == [
+        "STABLE",
+        late,
+    ]
     assert check.ok == (late == "STABLE")
 
 
-# ---- failures --------------------------------------------------------------------------------------------------------
+# ---- failures
 
 
 @pytest.mark.parametrize(
     ("make_model", "options", "kind", "said"),
     [
         (Residual, {"lr": 1e-2}, None, "No fault found"),
-        (partial(Gaining, gain=4.0), {"depths": [2, 8], "lr": 1e-6}, "gradients-explode", "gradients explode"),
-        (partial(Gaining, gain=0.1), {"depths": [2, 8], "lr": 1e-6}, "gradients-vanish", "gradients vanish"),
-        (Residual, {"lr": 3.0, "optimizer": "adamw", "task": vectors(1) * 6}, "loss-rose", "rate is too large"),
+        (
+            partial(Gaining, gain=4.0),
+            {"depths": [2, 8], "lr": 1e-6},
+            "gradients-explode",
+            "gradients explode",
+        ),
+        (
+            partial(Gaining, gain=0.1),
+            {"depths": [2, 8], "lr": 1e-6},
+            "gradients-vanish",
+            "gradients vanish",
+        ),
+        (
+            Residual,
+            {"lr": 3.0, "optimizer": "adamw", "task": vectors(1) * 6},
+            "loss-rose",
+            "rate is too large",
+        ),
         (Residual, {"lr": 1e6, "task": vectors(12)}, "not-finite", "not finite, first in"),
-        (Residual, {"lr": 9e19, "task": vectors(1), "rule": "standard"}, "not-finite", "after step 1, not finite"),
+        (
+            Residual,
+            {"lr": 9e19, "task": vectors(1), "rule": "standard"},
+            "not-finite",
+            "after step 1, not finite",
+        ),
     ],
 )
-def test_what_breaks_a_training_is_named(make_model: Any, options: dict[str, Any], kind: str, said: str) -> None:
+def test_what_breaks_a_training_is_named(
+    make_model: Any, options: dict[str, Any], kind: str, said: str
+) -> None:
     check = checked(make_model, **options)
     assert said in str(check)
     assert (kinds(check) == []) if kind is None else (kind in kinds(check))
@@ -348,7 +468,8 @@ def test_what_a_model_draws_follows_from_the_seed_alone(draw: Any) -> None:
 def test_networks_of_two_sizes_begin_independently() -> None:
     runs = checked(widths=[16], depths=[2, 4], task=vectors(1), seeds=12).runs
     sizes = [[run["activation"] for run in runs if run["depth"] == depth] for depth in (2, 4)]
-    assert abs(float(torch.corrcoef(torch.tensor(sizes))[0, 1])) < 0.7  # shared draws make it 0.9 and more
+    # shared draws make it 0.9 and more
+    assert abs(float(torch.corrcoef(torch.tensor(sizes))[0, 1])) < 0.7
 
 
 def attention(width: int, depth: int) -> nn.Module:
@@ -359,11 +480,23 @@ def attention(width: int, depth: int) -> nn.Module:
 def test_every_kind_of_module_is_measured(make_model: Any, optimizer: str) -> None:
     g = torch.Generator().manual_seed(0)
     images = [(torch.randn(8, 3, 6, 6, generator=g) + 3, torch.arange(8))] * 2
-    options: dict[str, Any] = {"task": images if make_model is ConvNet else SHIFTED[:2], "rule": "complete-p"}
+    options: dict[str, Any] = {
+        "task": images if make_model is ConvNet else SHIFTED[:2],
+        "rule": "complete-p",
+    }
     check = checked(make_model, **options, depths=[2, 4], optimizer=optimizer, lr=1e-3, at=(1, 2))
     meters = {meter for meter, _ in verdicts(check)}
-    assert meters >= {"inner_update", "stream_update", "function_update", "function_update_inner", "gradient", "loss"}
-    assert all(math.isfinite(run[meter]) and run[meter] > 0 for run in check.runs for meter in meters)
+    assert meters >= {
+        "inner_update",
+        "stream_update",
+        "function_update",
+        "function_update_inner",
+        "gradient",
+        "loss",
+    }
+    assert all(
+        math.isfinite(run[meter]) and run[meter] > 0 for run in check.runs for meter in meters
+    )
     aligned = [row["alignment"] for row in check.rows if row["matrix"] and "alignment" in row]
     assert aligned
     assert all(0 < value <= 1 + 1e-3 for value in aligned)
@@ -374,7 +507,9 @@ def test_every_kind_of_module_is_measured(make_model: Any, optimizer: str) -> No
 
 def test_what_cannot_be_read_is_not_measured() -> None:
     def plain(width: int, depth: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+        return nn.Sequential(
+            nn.Linear(5, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
+        )
 
     check = checked(plain, depths=[1])
     for meter in ("inner_update", "stream_update", "function_update_inner"):
@@ -384,7 +519,7 @@ def test_what_cannot_be_read_is_not_measured() -> None:
     assert "NOT MEASURED" not in verdicts(checked()).values()
 
 
-# ---- meters by hand --------------------------------------------------------------------------------------------------
+# ---- meters by hand
 
 
 def rms(*values: Tensor) -> float:
@@ -393,23 +528,37 @@ def rms(*values: Tensor) -> float:
 
 def test_meters_are_what_they_say() -> None:
     """Eqs. 27, 33 and 34, and the rest of the table, of networks that the test trains itself."""
-    task, x = nfd.Task(vectors(2)), vectors(2)[0][0]
+    task = nfd.Task(vectors(2))
+    x = vectors(2)[0][0]
     family = nfd.Family(Residual, base=(8, 2), sample=task.sample)
     check = nfd.check(family, task, [8, 16], [3], lr=0.01, seeds=2)
     assert len(check.runs) == 4
     for seen in check.runs:
         model: Any = family.build(seen["width"], 3, seed=seen["seed"])
-        start, optimizer = deepcopy(model), family.plan(seen["width"], 3).make_optimizer(model, lr=0.01)
+        start = deepcopy(model)
+        optimizer = family.plan(seen["width"], 3).make_optimizer(model, lr=0.01)
         h = start.streams(x)
-        ends = torch.autograd.grad(nn.functional.cross_entropy(start.head(h[-1]), task.batches[0][1]), (h[0], h[-1]))
+        ends = torch.autograd.grad(
+            nn.functional.cross_entropy(start.head(h[-1]), task.batches[0][1]), (h[0], h[-1])
+        )
         losses = train(model, optimizer, task.batches)
-        back, inner, stream, ratios = deepcopy(model), [], [], []
+        back = deepcopy(model)
+        inner = []
+        stream = []
+        ratios = []
         with torch.no_grad():
-            for block, before, reset, z in zip(model.blocks, start.blocks, back.blocks, model.streams(x), strict=False):
+            for block, before, reset, z in zip(
+                model.blocks, start.blocks, back.blocks, model.streams(x), strict=False
+            ):
                 moved = block.up.weight - before.up.weight
                 inner.append(z @ moved.T)
-                stream.append(3 * torch.relu(block.up(z)) @ (block.down.weight - before.down.weight).T)
-                ratios.append(torch.linalg.matrix_norm(moved, 2) / torch.linalg.matrix_norm(before.up.weight, 2))
+                stream.append(
+                    3 * torch.relu(block.up(z)) @ (block.down.weight - before.down.weight).T
+                )
+                ratios.append(
+                    torch.linalg.matrix_norm(moved, 2)
+                    / torch.linalg.matrix_norm(before.up.weight, 2)
+                )
                 reset.up.weight.copy_(before.up.weight)
             expected = {
                 "activation": rms(model.streams(x)[-1]),
@@ -422,46 +571,73 @@ def test_meters_are_what_they_say() -> None:
                 "loss": losses[-1],
             }
         assert {name: seen[name] for name in expected} == pytest.approx(expected, rel=1e-3)
-        assert seen["update_to_weight"] == pytest.approx(rms(torch.stack(ratios)), rel=0.05)  # by power iteration
+        # by power iteration
+        assert seen["update_to_weight"] == pytest.approx(rms(torch.stack(ratios)), rel=0.05)
 
 
-# ---- several steps ---------------------------------------------------------------------------------------------------
+# ---- several steps
 
 
 def test_a_look_at_a_step_is_a_check_of_that_length_and_holds_every_matrix() -> None:
     options: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2}
-    several, alone = checked(task=vectors(4), at=(1, 3), **options), checked(task=vectors(1), **options)
+    several = checked(task=vectors(4), at=(1, 3), **options)
+    alone = checked(task=vectors(1), **options)
     assert (several.steps, several.at, alone.at, alone.growth) == (3, (1, 3), (1,), [])
     for one, other in zip(several.rows, [row for row in alone.rows for _ in (1, 3)], strict=True):
         if one["step"] == 1:
-            (same,) = [r for r in alone.rows if all(r[k] == one[k] for k in ("width", "seed", "matrix"))]
-            assert [one[k] for k in same if k != "step"] == [same[k] for k in same if k != "step"], other
-    names = ["", "embed.weight", *(f"blocks.{k}.{of}.weight" for k in range(2) for of in ("up", "down")), "head.weight"]
+            (same,) = [
+                r for r in alone.rows if all(r[k] == one[k] for k in ("width", "seed", "matrix"))
+            ]
+            assert [one[k] for k in same if k != "step"] == [
+                same[k] for k in same if k != "step"
+            ], other
+    names = [
+        "",
+        "embed.weight",
+        *(f"blocks.{k}.{of}.weight" for k in range(2) for of in ("up", "down")),
+        "head.weight",
+    ]
     places = [(row["width"], row["seed"], row["step"], row["matrix"]) for row in several.rows]
-    assert places == [(n, s, t, name) for n in (8, 16) for s in range(2) for t in (1, 3) for name in names]
-    assert all(0 < row["alignment"] <= 1 + 1e-5 for row in several.rows if row["role"] in ("inner", "outer", "readout"))
+    assert places == [
+        (n, s, t, name) for n in (8, 16) for s in range(2) for t in (1, 3) for name in names
+    ]
+    assert all(
+        0 < row["alignment"] <= 1 + 1e-5
+        for row in several.rows
+        if row["role"] in ("inner", "outer", "readout")
+    )
 
 
 def test_growth_with_the_step_is_the_power_of_the_step() -> None:
-    """Under a linear loss and SGD nothing but the rate decides how far outputs of a linear model move: as step^1."""
+    """Under a linear loss and SGD nothing but the rate decides how far outputs of a linear model
+    move: as step^1.
+    """
     task = nfd.Task(vectors(1) * 8, loss=lambda out, y: 1e-4 * out.sum())
     for schedule, power in ((None, 1.0), (lambda step: float(step < 1), 0.0)):
-        given = task if schedule is None else nfd.Task(vectors(1) * 8, loss=task.loss, schedule=schedule)
+        given = (
+            task
+            if schedule is None
+            else nfd.Task(vectors(1) * 8, loss=task.loss, schedule=schedule)
+        )
         check = checked(task=given, optimizer="sgd", lr=1e-3, at=(1, 2, 4, 8), seeds=3)
         (row,) = [row for row in check.growth if row["meter"] == "function_update"]
         assert row["slope"] == pytest.approx(power, abs=0.02)
         assert row["axis"] == "step"
 
 
-# ---- batches, losses, optimizers -------------------------------------------------------------------------------------
+# ---- batches, losses, optimizers
 
 
 def test_dicts_of_hugging_face_are_trained_on_the_loss_that_the_model_returns() -> None:
     dicts = [{"input_ids": ids, "labels": ids} for ids in IDS[:2]]
     own = checked(Language, dicts, optimizer="adamw")
-    given = checked(Language, nfd.Task([(ids, ids) for ids in IDS[:2]], loss=shifted_loss), optimizer="adamw")
+    given = checked(
+        Language, nfd.Task([(ids, ids) for ids in IDS[:2]], loss=shifted_loss), optimizer="adamw"
+    )
     for meter in ("loss", "inner_update", "function_update"):
-        assert [run[meter] for run in own.runs] == pytest.approx([run[meter] for run in given.runs], rel=1e-5)
+        assert [run[meter] for run in own.runs] == pytest.approx(
+            [run[meter] for run in given.runs], rel=1e-5
+        )
     assert not own.copies
     assert not given.copies
     copied = checked(Language, [(ids, ids) for ids in IDS[:1]], optimizer="adamw")
@@ -477,7 +653,8 @@ class Masked(Residual):
 
 
 def test_inputs_may_be_tuples_and_dicts() -> None:
-    pairs, mask = vectors(2), torch.ones(16, 1)
+    pairs = vectors(2)
+    mask = torch.ones(16, 1)
     several = [((x, mask), y) for x, y in pairs], [({"x": x, "mask": mask}, y) for x, y in pairs]
     alone = checked(task=pairs).runs
     for task in several:
@@ -490,13 +667,17 @@ def test_what_muon_leaves_to_adamw_has_a_rate_of_its_own() -> None:
     """At a rate of zero the readout stays; at the rate itself nothing changes."""
 
     def readouts(rate: float | None) -> list[dict[str, Any]]:
-        check = checked(task=nfd.Task(vectors(2), adamw_lr=rate), rule="complete-p", optimizer="muon", lr=0.02)
+        check = checked(
+            task=nfd.Task(vectors(2), adamw_lr=rate), rule="complete-p", optimizer="muon", lr=0.02
+        )
         return [row for row in check.rows if row["role"] == "readout"]
 
     assert all(row["change"] == 0 for row in readouts(0.0))
     assert readouts(0.02) == readouts(None)
     assert all(row["change"] > 0 for row in readouts(None))
-    with pytest.raises(ValueError, match="adamw_lr is for what Muon leaves to AdamW; got optimizer='sgd'"):
+    with pytest.raises(
+        ValueError, match="adamw_lr is for what Muon leaves to AdamW; got optimizer='sgd'"
+    ):
         checked(task=nfd.Task(vectors(2), adamw_lr=0.1), optimizer="sgd")
 
 
@@ -507,7 +688,10 @@ def test_optimizers_and_arrays_of_ones_own_are_taken() -> None:
     own = checked(task=nfd.Task(arrays, make_optimizer=torch.optim.RMSprop), optimizer="adamw")
     assert "RMSprop, lr" in str(own)
     halved = nfd.Task(arrays, schedule=lambda step: 0.5)
-    losses = [[run["loss"] for run in checked(task=task, lr=lr).runs] for task, lr in ((halved, 0.2), (arrays, 0.1))]
+    losses = [
+        [run["loss"] for run in checked(task=task, lr=lr).runs]
+        for task, lr in ((halved, 0.2), (arrays, 0.1))
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     for make_optimizer, said in (
         (lambda groups: groups, "must return an optimizer; got list"),
@@ -517,7 +701,7 @@ def test_optimizers_and_arrays_of_ones_own_are_taken() -> None:
             checked(task=nfd.Task(arrays, make_optimizer=make_optimizer))
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
+# ---- refusals
 
 
 def test_seeds_that_give_one_network_are_refused() -> None:
@@ -525,7 +709,9 @@ def test_seeds_that_give_one_network_are_refused() -> None:
         torch.manual_seed(3)
         return Residual(width, depth)
 
-    with pytest.raises(ValueError, match=r"make_model\(8, 2\) gives the same network for seeds 0 and 1"):
+    with pytest.raises(
+        ValueError, match=r"make_model\(8, 2\) gives the same network for seeds 0 and 1"
+    ):
         checked(fixed, rule="standard")
     assert checked(fixed).table  # the rule draws the start anew
 
@@ -548,9 +734,18 @@ def test_seeds_that_give_one_network_are_refused() -> None:
         ({"make_model": lambda w, d: Residual(8, d)}, "does it use its first argument, width"),
         ({"make_model": lambda w, d: None}, "must return a torch.nn.Module"),
         ({"make_model": Residual(8, 2)}, "not a model"),
-        ({"task": [(torch.full((2, 5), math.nan), torch.tensor([0, 1]))]}, r"batches\[0\] must be finite"),
-        ({"task": [((torch.ones(2, 5), [np.array([math.inf])]), torch.tensor([0, 1]))]}, r"\[0\]\[1\]\[0\] must be"),
-        ({"task": [(torch.randn(2, 7), torch.tensor([0, 1]))]}, r"trained on batches\[0\].*\[2, 7\].*models.py"),
+        (
+            {"task": [(torch.full((2, 5), math.nan), torch.tensor([0, 1]))]},
+            r"batches\[0\] must be finite",
+        ),
+        (
+            {"task": [((torch.ones(2, 5), [np.array([math.inf])]), torch.tensor([0, 1]))]},
+            r"\[0\]\[1\]\[0\] must be",
+        ),
+        (
+            {"task": [(torch.randn(2, 7), torch.tensor([0, 1]))]},
+            r"trained on batches\[0\].*\[2, 7\].*models.py",
+        ),
         ({"task": {"x": torch.ones(2, 5)}}, r"Put it into a list"),
         ({"make_model": Language, "task": [(IDS[0] + 40, IDS[0])]}, "IndexError"),
     ],
@@ -560,7 +755,7 @@ def test_bad_requests_are_refused_by_name(options: dict[str, Any], said: str) ->
         checked(**options)
 
 
-# ---- sweeps ----------------------------------------------------------------------------------------------------------
+# ---- sweeps
 
 
 def test_networks_in_a_sweep_are_not_trained_again(tmp_path: Path) -> None:
@@ -583,13 +778,15 @@ def test_networks_in_a_sweep_are_not_trained_again(tmp_path: Path) -> None:
     assert found[2].table == found[1].table == checked(Counted, widths=[8, 16], depths=[1, 2]).table
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
+# ---- the command
 
 SETUP = """
 import nfd, torch
 family = nfd.resnets(5, 3, block="two-layer", rule="RULE")
 g = torch.Generator().manual_seed(1)
-batches = [(torch.randn(64, 5, generator=g), torch.randint(0, 3, (64,), generator=g)) for _ in range(5)]
+batches = [
+    (torch.randn(64, 5, generator=g), torch.randint(0, 3, (64,), generator=g)) for _ in range(5)
+]
 """
 
 
@@ -604,18 +801,26 @@ def test_the_command_says_writes_and_exits(rule: str, code: int, tmp_path: Path)
     result = json.loads((tmp_path / "found/result.json").read_text())
     assert (result["ok"], result["rule"], result["optimizer"]) == (not code, rule, "sgd")
     assert {"meter", "slope", "low", "high", "verdict", "cause"} <= result["table"][0].keys()
-    words = {row["step"]: row["verdict"] for row in result["table"] if row["meter"] == "inner_update"}
+    words = {
+        row["step"]: row["verdict"] for row in result["table"] if row["meter"] == "inner_update"
+    }
     assert words == dict.fromkeys((1, 5), "COLLAPSES" if code else "STABLE")
 
 
-# ---- verdicts of ``nfd.check`` on networks that are sound, and on networks that are broken by construction -----------
+# ---- verdicts of ``nfd.check`` on networks that are sound, and on networks that are broken by
+# construction
 
 Groups = list[dict[str, Any]]
 
 
 def slowed(groups: Groups, power: float) -> Groups:
     """With every rate of the plan times ``width^power`` over that of width 16."""
-    width = max(p.shape[1] for group in groups for p in group["params"] if p.dim() == 2 and p.shape[0] in (10, 128))
+    width = max(
+        p.shape[1]
+        for group in groups
+        for p in group["params"]
+        if p.dim() == 2 and p.shape[0] in (10, 128)
+    )
     return [group | {"lr": group["lr"] * (width / 16) ** power} for group in groups]
 
 
@@ -629,7 +834,9 @@ def forgets(groups: Groups) -> torch.optim.Optimizer:
     for group in groups:
         square = [p for p in group["params"] if p.dim() == 2 and p.shape[0] == p.shape[1]]
         others = [p for p in group["params"] if not any(p is own for own in square)]
-        parts += [group | {"params": square, "lr": group["lr"] / group["lr_scale"]}] if square else []
+        parts += (
+            [group | {"params": square, "lr": group["lr"] / group["lr_scale"]}] if square else []
+        )
         parts += [group | {"params": others}] if others else []
     return torch.optim.AdamW(parts)
 
@@ -664,7 +871,8 @@ class Text(ResidualMLP):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__(width, depth)
-        self.embed, self.head = nn.Embedding(128, width), nn.Linear(width, 128)
+        self.embed = nn.Embedding(128, width)
+        self.head = nn.Linear(width, 128)
 
 
 def text(steps: int) -> list[tuple[Tensor, Tensor]]:
@@ -673,9 +881,13 @@ def text(steps: int) -> list[tuple[Tensor, Tensor]]:
     return [(ids[:, :-1], ids[:, 1:]) for ids in windows]
 
 
-def test_lazy_training_is_found_and_the_update_of_the_function_that_falls_alone_is_no_fault() -> None:
+def test_lazy_training_is_found_and_the_update_of_the_function_that_falls_alone_is_no_fault() -> (
+    None
+):
     widths = [16, 32, 64, 128]
-    lazy = nfd.check(ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-0.5)), widths, **WIDTHS)
+    lazy = nfd.check(
+        ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-0.5)), widths, **WIDTHS
+    )
     assert row_of(lazy, "inner_update", "width")["verdict"] == "COLLAPSES"
     assert not lazy.ok
     sound = nfd.check(Text, text(3), widths, **WIDTHS)
@@ -687,7 +899,9 @@ def test_lazy_training_is_found_and_the_update_of_the_function_that_falls_alone_
 
 
 @pytest.mark.parametrize("power", [0.0, -0.5])
-def test_updates_whose_directions_alone_fall_are_no_collapse_and_rates_that_fall_are(power: float) -> None:
+def test_updates_whose_directions_alone_fall_are_no_collapse_and_rates_that_fall_are(
+    power: float,
+) -> None:
     """Random bytes, 128 in a batch: more directions than the layers have coordinates."""
     law = nfd.OptimizerLaw("signum", lambda groups: Signum(slowed(groups, power)), states=1)
     g = torch.Generator().manual_seed(0)
@@ -700,6 +914,10 @@ def test_updates_whose_directions_alone_fall_are_no_collapse_and_rates_that_fall
     assert found.ok == (not power)
 
 
-def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_is_a_collapse() -> None:
-    found = nfd.check(ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-1.0)), [16, 32, 64, 128], **WIDTHS)
+def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_is_a_collapse() -> (
+    None
+):
+    found = nfd.check(
+        ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-1.0)), [16, 32, 64, 128], **WIDTHS
+    )
     assert row_of(found, "function_update", "width")["verdict"] == "COLLAPSES"

@@ -1,4 +1,6 @@
-"""Stored trials are of the code that was asked for: an edit is another model, and the same code is the same one."""
+"""Stored trials are of the code that was asked for: an edit is another model, and the same code is
+the same one.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ BATCHES = batches(2, 4)
 class Network(nn.Module):
     """A perceptron with a skip, with an activation of one's choice."""
 
-    def __init__(self, width: int, depth: int, activation: Callable[[Any], Any] = torch.relu) -> None:
+    def __init__(
+        self, width: int, depth: int, activation: Callable[[Any], Any] = torch.relu
+    ) -> None:
         super().__init__()
         self.inside = ResidualMLP(width, depth)
         self.activation = activation
@@ -81,7 +85,9 @@ CONSTRUCTORS: dict[str, Callable[[Any], Any]] = {
     "partial": lambda f: functools.partial(Network, activation=f),
     "class": with_a_class,
     "cached": lambda f: functools.lru_cache(None)(closed_over(f)),
-    "dict": lambda f: (lambda kinds: lambda width, depth: Network(width, depth, kinds["f"]))({"f": f}),
+    "dict": lambda f: (lambda kinds: lambda width, depth: Network(width, depth, kinds["f"]))(
+        {"f": f}
+    ),
 }
 
 
@@ -97,7 +103,9 @@ def sweep() -> Iterator[nfd.Sweep]:
 
 
 @pytest.mark.parametrize("spelling", CONSTRUCTORS)
-def test_another_constructor_under_one_name_is_another_trial(spelling: str, sweep: nfd.Sweep) -> None:
+def test_another_constructor_under_one_name_is_another_trial(
+    spelling: str, sweep: nfd.Sweep
+) -> None:
     make = CONSTRUCTORS[spelling]
     (relu,) = sweep.run([trial(make(torch.relu))])
     (tanh,) = sweep.run([trial(make(torch.tanh))])
@@ -122,8 +130,16 @@ TASKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"loss": lambda outputs, targets: outputs.square().mean()},
     ),
     "loss of a closure": (
-        {"loss": functools.partial(lambda outputs, targets, by: cross_entropy(outputs, targets) * by, by=1.0)},
-        {"loss": functools.partial(lambda outputs, targets, by: cross_entropy(outputs, targets) * by, by=2.0)},
+        {
+            "loss": functools.partial(
+                lambda outputs, targets, by: cross_entropy(outputs, targets) * by, by=1.0
+            )
+        },
+        {
+            "loss": functools.partial(
+                lambda outputs, targets, by: cross_entropy(outputs, targets) * by, by=2.0
+            )
+        },
     ),
     "optimizer": (
         {"make_optimizer": lambda groups: torch.optim.SGD(groups)},
@@ -147,7 +163,9 @@ def test_another_loss_or_optimizer_is_another_trial(part: str, sweep: nfd.Sweep)
 
 def test_another_optimizer_under_a_registered_name_is_another_trial(sweep: nfd.Sweep) -> None:
     def registered(momentum: float) -> nfd.Trial:
-        law = nfd.OptimizerLaw("of-code", lambda groups: torch.optim.SGD(groups, momentum=momentum), degree=1.0)
+        law = nfd.OptimizerLaw(
+            "of-code", lambda groups: torch.optim.SGD(groups, momentum=momentum), degree=1.0
+        )
         nfd.register_optimizer(law, replace=True)
         return trial(ResidualMLP, optimizer="of-code")
 
@@ -157,7 +175,9 @@ def test_another_optimizer_under_a_registered_name_is_another_trial(sweep: nfd.S
 
 
 def seen_by(name: str) -> nfd.Observer:
-    """An observer that notes the norm or the sum of the output's weights, whose class is called as the other's."""
+    """An observer that notes the norm or the sum of the output's weights, whose class is called as
+    the other's.
+    """
 
     class Seen(nfd.Observation):
         def __init__(self, module: nn.Module) -> None:
@@ -176,7 +196,10 @@ def seen_by(name: str) -> nfd.Observer:
 
 def test_another_observer_under_one_name_is_another_trial(sweep: nfd.Sweep) -> None:
     family = nfd.Family(ResidualMLP, (8, 2), rule="standard")
-    norm, total = (nfd.Trial(family, nfd.Task(BATCHES), 8, 2, 0, 0.01, observe=(seen_by(n),)) for n in ("norm", "sum"))
+    norm, total = (
+        nfd.Trial(family, nfd.Task(BATCHES), 8, 2, 0, 0.01, observe=(seen_by(n),))
+        for n in ("norm", "sum")
+    )
     first, second = sweep.run([norm, total])
     assert first.metrics["seen"] != second.metrics["seen"]
 
@@ -184,7 +207,15 @@ def test_another_observer_under_one_name_is_another_trial(sweep: nfd.Sweep) -> N
 def test_two_checks_in_one_sweep_have_their_own_answers() -> None:
     with nfd.Sweep(progress=False) as sweep:
         answers = [
-            nfd.check(lambda n, L, f=f: Network(n, L, f), BATCHES, [8, 16], [2], lr=0.01, seeds=2, sweep=sweep)
+            nfd.check(
+                lambda n, L, f=f: Network(n, L, f),
+                BATCHES,
+                [8, 16],
+                [2],
+                lr=0.01,
+                seeds=2,
+                sweep=sweep,
+            )
             for f in (torch.relu, torch.tanh)
         ]
         assert len(sweep.store.keys()) == 8
@@ -220,7 +251,9 @@ def test_what_a_constructor_only_writes_to_is_no_code(sweep: nfd.Sweep) -> None:
     assert sweep.missing([trial(Counting(torch.tanh))]) == 1
 
 
-def test_what_a_constructor_writes_to_and_reads_still_counts(sweep: nfd.Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_constructor_writes_to_and_reads_still_counts(
+    sweep: nfd.Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def make_model(width: int, depth: int) -> nn.Module:
         CONFIG.setdefault("width", width)
         return Network(width, depth, CONFIG["activation"])
@@ -240,7 +273,11 @@ class Registry(dict[str, Any]):
 def executed(activation: Callable[[Any], Any]) -> Any:
     """A constructor as a notebook defines it, whose class says that it is of builtins."""
     names: dict[str, Any] = {"Network": Network, "activation": activation}
-    exec("class Model(Network):\n  def __init__(s, w, d):\n    super(Model, s).__init__(w, d, activation)", names)
+    exec(
+        "class Model(Network):\n  def __init__(s, w, d):\n    super(Model, s).__init__(w, d, "
+        "activation)",
+        names,
+    )
     return names["Model"]
 
 
@@ -278,7 +315,8 @@ def test_what_refers_to_itself_or_lies_deep_has_a_hash(sweep: nfd.Sweep) -> None
     members.add(Member)
     for _ in range(2000):
         nested = [nested]
-    lock, pattern = threading.Lock(), re.compile("x")
+    lock = threading.Lock()
+    pattern = re.compile("x")
 
     def make_model(width: int, depth: int) -> nn.Module:
         assert members
@@ -334,7 +372,9 @@ RUN = """
     batches = [(torch.ones(4, 8), torch.tensor([0, 1, 2, 3]))] * 2
     with warnings.catch_warnings(record=True) as said, nfd.Sweep("out", progress=False) as sweep:
         warnings.simplefilter("always")
-        check = nfd.check(make_model, batches, [8, 16], [1], lr=0.01, seeds=2, rule="standard", sweep=sweep)
+        check = nfd.check(
+            make_model, batches, [8, 16], [1], lr=0.01, seeds=2, rule="standard", sweep=sweep
+        )
         rows = len(sweep.store.keys())
     warned = [str(w.message) for w in said if w.category.__name__ == "UsageWarning"]
     print(json.dumps([rows, warned, check.notes]))
@@ -353,10 +393,15 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(folder: Path) -> Any:
-    """How many trials are stored after a check in a new process, what it warned of, and the notes of its answer."""
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # the second process reads what the first one compiled
+    """How many trials are stored after a check in a new process, what it warned of, and the notes
+    of its answer.
+    """
+    # the second process reads what the first one compiled
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "run.py"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -369,7 +414,11 @@ EDITS = {  # a file, what is replaced there, and by what
 }
 SAME = {
     "nothing": ("model.py", "HEADS = 1", "HEADS = 1"),
-    "a comment and a docstring": ("model.py", "import late", '"""Make it."""  # anew\n    import late'),
+    "a comment and a docstring": (
+        "model.py",
+        "import late",
+        '"""Make it."""  # anew\n    import late',
+    ),
     "a name of a local variable": ("late.py", "outputs", "classes"),
     "a function that is not read": ("parts.py", "return 1", "return 2"),
 }
@@ -391,7 +440,9 @@ def edited(stored: Path, folder: Path, edit: tuple[str, str, str]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_is_trained_anew_with_a_warning_and_a_note(edit: str, stored: Path, tmp_path: Path) -> None:
+def test_an_edit_is_trained_anew_with_a_warning_and_a_note(
+    edit: str, stored: Path, tmp_path: Path
+) -> None:
     rows, warned, notes = edited(stored, tmp_path, EDITS[edit])
     assert rows == 8
     assert warned == notes
@@ -434,7 +485,10 @@ def test_the_papers_networks_keep_the_keys_of_their_stored_runs() -> None:
 def test_a_warning_comes_once_and_shows_the_callers_line(tmp_path: Path) -> None:
     with nfd.Sweep(tmp_path, progress=False) as sweep:
         sweep.run([trial(Maker(torch.relu))])
-    with warnings.catch_warnings(record=True) as caught, nfd.Sweep(tmp_path, progress=False) as sweep:
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        nfd.Sweep(tmp_path, progress=False) as sweep,
+    ):
         warnings.simplefilter("always")
         sweep.run([trial(Maker(torch.tanh))])
         sweep.run([trial(Maker(torch.sigmoid))])

@@ -29,7 +29,8 @@ def make_model(width, depth):
 
 _samples = torch.Generator().manual_seed(0)
 batches = [
-    (torch.randn(4, 64, generator=_samples), torch.randint(10, (4,), generator=_samples)) for _ in range(2)
+    (torch.randn(4, 64, generator=_samples), torch.randint(10, (4,), generator=_samples))
+    for _ in range(2)
 ]
 """
 COMMANDS = {
@@ -51,7 +52,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def checked(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A folder after a check in it, and what the check said."""
     folder = tmp_path_factory.mktemp("checked")
     (folder / "setup.py").write_text(SETUP)
@@ -64,7 +67,10 @@ def result(folder: Path, name: str) -> dict[str, Any]:
 
 
 def test_help_and_version_come_without_pytorch() -> None:
-    code = "import sys; from nfd.cli import main; assert main(['--help']) == main(['--version']) == 0\n"
+    code = (
+        "import sys; from nfd.cli import main; assert main(['--help']) == main(['--version']) == "
+        "0\n"
+    )
     code += "assert not {'torch', 'altair', 'pydantic'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(f"\n  {name} " in done.stdout for name in [*COMMANDS, "report", "paper"])
@@ -90,23 +96,31 @@ def test_a_plan_is_that_of_python_and_says_which_network_it_fits(folder: Path) -
     assert run(*PLAN, "--depth", "2", "--rule", "complete-p", folder=folder).returncode == 0
     namespace: dict[str, Any] = {}
     exec(SETUP, namespace)
-    family = nfd.Family(namespace["make_model"], (8, 1), "complete-p", sample=namespace["batches"][0][0])
-    stored, plan = nfd.Plan.load(folder / "out/plan/plan.json"), family.plan(16, 2)
+    family = nfd.Family(
+        namespace["make_model"], (8, 1), "complete-p", sample=namespace["batches"][0][0]
+    )
+    stored = nfd.Plan.load(folder / "out/plan/plan.json")
+    plan = family.plan(16, 2)
     assert {name: (stored.roles[name], stored.rate(name)) for name in stored.roles} == {
         name: (plan.roles[name], plan.rate(name)) for name in plan.roles
     }
     fits = (*PLAN, "--fits", "out/plan/plan.json", "--depth")
-    same, deeper = run(*fits, "2", folder=folder), run(*fits, "3", folder=folder)
+    same = run(*fits, "2", folder=folder)
+    deeper = run(*fits, "3", folder=folder)
     assert (same.returncode, deeper.returncode) == (0, 1)
     assert "does not fit" in deeper.stdout
     assert "blocks.2." in deeper.stdout
 
 
 def test_a_plan_of_a_run_scales_with_batch_and_tokens(folder: Path) -> None:
-    assert run(*PLAN, "--batch", "64", "256", "--tokens", "1e4", "1e5", folder=folder).returncode == 0
+    assert (
+        run(*PLAN, "--batch", "64", "256", "--tokens", "1e4", "1e5", folder=folder).returncode == 0
+    )
     planned = nfd.Plan.load(folder / "out/plan/plan.json").run
     assert planned.steps == round(1e5 / 256)
-    rows = [f"{B},1e4,{2.0**k},{3 + 0.01 * (k + 9) ** 2}" for B in (64, 128) for k in range(-12, -6)]
+    rows = [
+        f"{B},1e4,{2.0**k},{3 + 0.01 * (k + 9) ** 2}" for B in (64, 128) for k in range(-12, -6)
+    ]
     (folder / "runs.csv").write_text("\n".join(["batch,tokens,lr,loss", *rows]))
     assert run(*PLAN, "--batch", "64", "256", "--law", "runs.csv", folder=folder).returncode == 0
     assert "2 cells of runs" in nfd.Plan.load(folder / "out/plan/plan.json").run.factors[0].source
@@ -122,10 +136,12 @@ def test_any_results_make_one_page(folder: Path) -> None:
         assert "1 result, " in done.stdout
         assert "torn/result.json: is damaged" in done.stderr
     assert [one["folder"] for one in result(folder, "report")["results"]] == ["plan"]
-    assert "would replace a result" in run("report", "out", "--out", "out/plan", folder=folder).stderr
+    assert (
+        "would replace a result" in run("report", "out", "--out", "out/plan", folder=folder).stderr
+    )
 
 
-# ---- the ends of a command ---------------------------------------------------------------------------------------
+# ---- the ends of a command
 
 ENDS: list[tuple[str, int, str]] = [  # in the user's constructor; the exit code; what is said
     ("raise MemoryError", 2, "out of memory"),
@@ -148,9 +164,13 @@ def test_how_a_command_ends(code: str, exit_code: int, said: str, folder: Path) 
 
 def test_a_mistake_of_ours_is_told_as_one_with_its_traceback(folder: Path) -> None:
     """As if a function of ours divided by zero."""
-    breaking = "import sys, nfd.core.files as ours, nfd.cli as m; ours.write_json = lambda *_: 1 // 0"
+    breaking = (
+        "import sys, nfd.core.files as ours, nfd.cli as m; ours.write_json = lambda *_: 1 // 0"
+    )
     code = f"{breaking}\nsys.exit(m.main(sys.argv[1:]))"
-    done = subprocess.run([sys.executable, "-c", code, *PLAN], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *PLAN], cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 70
     assert "bug in nfd, not an error in your input: ZeroDivisionError" in done.stderr
     assert "Traceback" in done.stderr
@@ -174,17 +194,24 @@ def test_closed_and_full_streams_are_survived(redirected: str, code: int, said: 
     assert "Exception" not in done.stderr + done.stdout
 
 
-# ---- files of others and full disks ------------------------------------------------------------------------------
+# ---- files of others and full disks
 
 
-@pytest.mark.parametrize(("arguments", "name"), [(PLAN, "plan.json"), (SMALL, "runs.csv"), (SMALL, "report.html")])
-def test_files_of_others_are_refused_before_any_work(arguments: tuple[str, ...], name: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "name"), [(PLAN, "plan.json"), (SMALL, "runs.csv"), (SMALL, "report.html")]
+)
+def test_files_of_others_are_refused_before_any_work(
+    arguments: tuple[str, ...], name: str, folder: Path
+) -> None:
     theirs = folder / "out" / arguments[0] / name
     theirs.parent.mkdir(parents=True)
     theirs.write_text("theirs")
     done = run(*arguments, folder=folder)
     assert done.returncode == 2
-    assert f"'out/{arguments[0]}' holds '{name}', which nfd did not make. Nothing was changed." in done.stderr
+    assert (
+        f"'out/{arguments[0]}' holds '{name}', which nfd did not make. Nothing was changed."
+        in done.stderr
+    )
     assert {path.name: path.read_text() for path in theirs.parent.iterdir()} == {name: "theirs"}
 
 
@@ -194,13 +221,19 @@ def limited(size: int) -> Callable[[], None]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_the_earlier_result_whole_and_what_was_found_is_printed(checked: Any) -> None:
+def test_a_full_disk_leaves_the_earlier_result_whole_and_what_was_found_is_printed(
+    checked: Any,
+) -> None:
     folder, _ = checked
     out = folder / "out" / "check"
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     code = "import sys; from nfd.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-c", code, *SMALL], cwd=folder, capture_output=True, text=True, preexec_fn=limited(100_000)
+        [sys.executable, "-c", code, *SMALL],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        preexec_fn=limited(100_000),
     )
     assert done.returncode == 2
     assert "nothing was changed" in done.stderr
@@ -208,7 +241,9 @@ def test_a_full_disk_leaves_the_earlier_result_whole_and_what_was_found_is_print
 
 
 def test_an_interrupted_command_says_so(folder: Path) -> None:
-    (folder / "setup.py").write_text(SETUP + "\nprint('begun', flush=True)\nimport time\ntime.sleep(600)\n")
+    (folder / "setup.py").write_text(
+        SETUP + "\nprint('begun', flush=True)\nimport time\ntime.sleep(600)\n"
+    )
     with subprocess.Popen(
         ["env", "--default-signal=INT", NFD, *SMALL],
         cwd=folder,
@@ -225,7 +260,11 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("transfer", marks=pytest.mark.slow), pytest.param("scaling-law", marks=pytest.mark.slow), "predict"],
+    [
+        pytest.param("transfer", marks=pytest.mark.slow),
+        pytest.param("scaling-law", marks=pytest.mark.slow),
+        "predict",
+    ],
 )  # check and plan are asked above
 def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Path) -> None:
     answer = run(name, "setup.py", *COMMANDS[name].split(), folder=folder)

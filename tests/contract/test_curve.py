@@ -1,4 +1,6 @@
-"""The forecast of a run: intervals hold final losses of curves with a known law, and a watch alerts to what leaves."""
+"""The forecast of a run: intervals hold final losses of curves with a known law, and a watch alerts
+to what leaves.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,28 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import nfd
 
-TOTAL, SEEN = 8000, 2000
+TOTAL = 8000
+SEEN = 2000
 COOLED = nfd.RateSchedule(warmup=200, fall="linear", share=0.2)
 COSINE = nfd.RateSchedule(warmup=200, fall="cosine")
 CONSTANT = nfd.RateSchedule(warmup=200)
 
 
 def curve(
-    schedule: nfd.RateSchedule, power: float = 0.5, fall: float = 0.068, *, seed: int = 0, total: int = TOTAL
+    schedule: nfd.RateSchedule,
+    power: float = 0.5,
+    fall: float = 0.068,
+    *,
+    seed: int = 0,
+    total: int = TOTAL,
 ) -> dict[int, float]:
-    """Losses at 160 steps of a run whose law is that of the forecast, from its sums over all steps."""
-    random, rates = np.random.default_rng(seed), np.array([schedule(step, total) for step in range(total)])
-    S, falls = np.cumsum(rates), -np.diff(rates, prepend=rates[0])
+    """Losses at 160 steps of a run whose law is that of the forecast, from its sums over all
+    steps.
+    """
+    random = np.random.default_rng(seed)
+    rates = np.array([schedule(step, total) for step in range(total)])
+    S = np.cumsum(rates)
+    falls = -np.diff(rates, prepend=rates[0])
     falls[: schedule.warmup + 1] = 0.0
     losses = dict[int, float]()
     for step in range(total // 160, total + 1, total // 160):
@@ -41,10 +53,13 @@ def until(losses: dict[int, float], step: int = SEEN) -> dict[int, float]:
 
 
 def test_intervals_hold_final_losses_of_runs_with_several_schedules() -> None:
-    random, held, errors = np.random.default_rng(0), list[bool](), list[float]()
+    random = np.random.default_rng(0)
+    held = list[bool]()
+    errors = list[float]()
     for seed in range(24):
         schedule = (COOLED, COSINE, CONSTANT)[seed % 3]
-        power, fall = 0.5 * math.exp(0.2 * random.normal()), 0.068 * math.exp(0.15 * random.normal())
+        power = 0.5 * math.exp(0.2 * random.normal())
+        fall = 0.068 * math.exp(0.15 * random.normal())
         losses = curve(schedule, power, fall, seed=seed)
         said = nfd.forecast_run(until(losses), schedule, TOTAL, rate=1e-3)
         assert said.seen == SEEN
@@ -57,14 +72,19 @@ def test_intervals_hold_final_losses_of_runs_with_several_schedules() -> None:
 
 def test_the_drop_of_the_cool_down_is_forecast_before_it_begins() -> None:
     losses = curve(COOLED)
-    cooled, constant = (nfd.forecast_run(until(losses), s, TOTAL, rate=1e-3).loss for s in (COOLED, CONSTANT))
+    cooled, constant = (
+        nfd.forecast_run(until(losses), s, TOTAL, rate=1e-3).loss for s in (COOLED, CONSTANT)
+    )
     assert cooled.value < 0.97 * constant.value
-    assert cooled.high - cooled.low > constant.high - constant.low  # what was not seen yet is not known
+    # what was not seen yet is not known
+    assert cooled.high - cooled.low > constant.high - constant.low
 
 
 def test_more_of_the_run_narrows_the_forecast() -> None:
     losses = curve(COOLED)
-    early, late = (nfd.forecast_run(until(losses, step), COOLED, TOTAL).loss for step in (SEEN, 7600))
+    early, late = (
+        nfd.forecast_run(until(losses, step), COOLED, TOTAL).loss for step in (SEEN, 7600)
+    )
     assert late.high - late.low < 0.5 * (early.high - early.low)
     assert late.low < losses[TOTAL] < late.high
 
@@ -80,7 +100,9 @@ def test_a_wide_forecast_is_refused_with_a_remedy_and_a_narrow_one_is_not() -> N
 
 def test_a_rate_that_is_known_narrows_and_moves_the_drop() -> None:
     losses = until(curve(COOLED))
-    unknown, low, high = (nfd.forecast_run(losses, COOLED, TOTAL, rate=rate).loss for rate in (None, 1e-4, 2e-3))
+    unknown, low, high = (
+        nfd.forecast_run(losses, COOLED, TOTAL, rate=rate).loss for rate in (None, 1e-4, 2e-3)
+    )
     assert high.value < low.value
     assert low.high - low.low < unknown.high - unknown.low
 
@@ -92,8 +114,11 @@ def test_schedules_come_as_people_have_them() -> None:
     rates = [6e-4 * COOLED(step, TOTAL) for step in range(TOTAL)]
     wanted = nfd.forecast_run(losses, COOLED, TOTAL).loss.value
     for schedule in (scheduler.lr_lambdas[0], rates, np.array(rates)):
-        assert nfd.forecast_run(losses, schedule, TOTAL).loss.value == pytest.approx(wanted, rel=1e-9)
-    every = np.interp(range(1, SEEN + 1), list(losses), list(losses.values())).tolist()  # one loss for each step
+        assert nfd.forecast_run(losses, schedule, TOTAL).loss.value == pytest.approx(
+            wanted, rel=1e-9
+        )
+    # one loss for each step
+    every = np.interp(range(1, SEEN + 1), list(losses), list(losses.values())).tolist()
     assert nfd.forecast_run(every, COOLED, TOTAL).loss.value == pytest.approx(wanted, rel=0.01)
 
 
@@ -115,18 +140,23 @@ def test_what_cannot_be_answered_says_why() -> None:
         nfd.forecast_run(losses, COOLED, TOTAL).at(100)
 
 
-SHORT, FAST = 480, nfd.RateSchedule(warmup=10, fall="linear", share=0.4)
+SHORT = 480
+FAST = nfd.RateSchedule(warmup=10, fall="linear", share=0.4)
 
 
 def watched(losses: dict[int, float]) -> nfd.Watch:
     """A watch that was given the losses of a run, and made a forecast after its first quarter."""
-    model, x = Residual(8, 2), torch.randn(4, 5)
+    model = Residual(8, 2)
+    x = torch.randn(4, 5)
     plan = nfd.plan(model, rule="complete-p", make_model=Residual, base=(8, 2), sample=x)
     watch = nfd.Watch(plan.apply_(model, 0), plan, x, every=12)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the model does not train, which is told where it is tested
+        # the model does not train, which is told where it is tested
+        warnings.simplefilter("ignore", RuntimeWarning)
         for step in range(1, SHORT + 1):
-            watch.step(torch.tensor(losses[step]) if step in losses and step % 2 else losses.get(step))
+            watch.step(
+                torch.tensor(losses[step]) if step in losses and step % 2 else losses.get(step)
+            )
             if step == SHORT // 4:
                 watch.forecast(SHORT, FAST, rate=1e-3)
     return watch
@@ -135,7 +165,9 @@ def watched(losses: dict[int, float]) -> nfd.Watch:
 def test_a_watch_alerts_to_losses_that_leave_the_forecast_and_not_to_those_that_follow_it() -> None:
     losses = curve(FAST, total=SHORT)
     assert [alert for alert in watched(losses).alerts if alert.cause.name == "LOSS"] == []
-    broken = {step: loss * (1.05 if step > SHORT // 2 else 1.0) for step, loss in losses.items()} | {60: math.nan}
+    broken = {
+        step: loss * (1.05 if step > SHORT // 2 else 1.0) for step, loss in losses.items()
+    } | {60: math.nan}
     (alert,) = [alert for alert in watched(broken).alerts if alert.cause.name == "LOSS"]
     assert alert.meter == "loss"
     assert alert.layer is None

@@ -1,4 +1,6 @@
-"""One default of rule and optimizer, whatever is asked and in which language; the paper's networks have their own."""
+"""One default of rule and optimizer, whatever is asked and in which language; the paper's networks
+have their own.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,24 @@ import nfd
 
 BATCHES = batches(3, 8)
 LONGER = batches(8, 32)
-OWN, PAPERS = ("complete-p", "adamw"), ("depth-mup", "sgd")
+OWN = ("complete-p", "adamw")
+PAPERS = ("depth-mup", "sgd")
 
 
 def resnet(width: int, depth: int) -> nfd.ResNet:
     return nfd.ResNet(64, 10, width, depth, seed=int(torch.randint(1000, ())))
 
 
-KINDS = [pytest.param(ResidualMLP, OWN, id="a model"), pytest.param(resnet, PAPERS, id="nfd.ResNet")]
+KINDS = [
+    pytest.param(ResidualMLP, OWN, id="a model"),
+    pytest.param(resnet, PAPERS, id="nfd.ResNet"),
+]
 
 
 @pytest.mark.parametrize(("make_model", "default"), KINDS)
-def test_every_question_has_the_default_of_the_model(make_model: Any, default: tuple[str, str]) -> None:
+def test_every_question_has_the_default_of_the_model(
+    make_model: Any, default: tuple[str, str]
+) -> None:
     rule, optimizer = default
     sample = BATCHES[0][0]
     base = {"make_model": make_model, "base": (8, 2), "sample": sample}
@@ -40,11 +48,15 @@ def test_every_question_has_the_default_of_the_model(make_model: Any, default: t
     assert f"rule {rule}, {optimizer}" in law.about
     transfer = nfd.transfer(make_model, BATCHES, [8, 16], [2], lr=(1e-3, 1e-2, 1e-1), seeds=2)
     assert optimizer in transfer.about
-    assert [answer.rule for answer in transfer] == (["standard", rule] if default == OWN else [rule])
+    assert [answer.rule for answer in transfer] == (
+        ["standard", rule] if default == OWN else [rule]
+    )
 
 
 @pytest.mark.parametrize(("make_model", "default"), KINDS)
-def test_a_family_has_the_default_of_its_model_unless_it_has_another(make_model: Any, default: tuple[str, str]) -> None:
+def test_a_family_has_the_default_of_its_model_unless_it_has_another(
+    make_model: Any, default: tuple[str, str]
+) -> None:
     family = nfd.Family(make_model, (8, 2), sample=BATCHES[0][0])
     assert (family.rule, family.optimizer) == default
     other = nfd.Family(make_model, (8, 2), optimizer="muon", sample=BATCHES[0][0])
@@ -64,7 +76,8 @@ def test_a_prediction_has_the_default_too_and_holds_what_wide_networks_do() -> N
     apart = torch.as_tensor(predicted.loss) - losses.mean(0)
     errors = torch.hypot(half / 2, losses.std(0) / len(losses) ** 0.5)
     assert bool((apart.abs() < 3 * errors).all())  # at each of eight steps
-    assert float(losses[:, 0].mean() - losses[:, -1].mean()) > 5 * float(half[-1])  # an interval that says something
+    # an interval that says something
+    assert float(losses[:, 0].mean() - losses[:, -1].mean()) > 5 * float(half[-1])
     with pytest.raises(ValueError, match="adamw"):
         nfd.predict(**about, weights="structured")
 
@@ -96,9 +109,13 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("command", [pytest.param(name, marks=[pytest.mark.slow] * (name != "plan")) for name in WORDS])
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.slow] * (name != "plan")) for name in WORDS]
+)
 @pytest.mark.parametrize(("model", "default"), [("ResidualMLP", OWN), ("resnet", PAPERS)])
-def test_the_shell_has_them_as_well(command: str, model: str, default: tuple[str, str], tmp_path: Path) -> None:
+def test_the_shell_has_them_as_well(
+    command: str, model: str, default: tuple[str, str], tmp_path: Path
+) -> None:
     write_setup(tmp_path, SETUP.format(model=model))
     ended = run(command, "setup.py", *WORDS[command], "--out", "out", folder=tmp_path)
     assert ended.returncode in (0, 1), ended.stderr

@@ -1,4 +1,6 @@
-"""A watch that expects what a check of small networks says: faults of a training are named, with their layer."""
+"""A watch that expects what a check of small networks says: faults of a training are named, with
+their layer.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ import nfd
 @cache
 def ladder() -> nfd.Check:
     task = nfd.Task(SHIFTED, weight_decay=0.01)
-    return nfd.check(Language, task, [8, 16], [2, 4], 5e-3, rule="complete-p", optimizer="adamw", at=(1, 2, 4, 8))
+    return nfd.check(
+        Language, task, [8, 16], [2, 4], 5e-3, rule="complete-p", optimizer="adamw", at=(1, 2, 4, 8)
+    )
 
 
 def alerts(change: Callable[[Any, list[dict[str, Any]]], None] | None, expected: Any) -> list[Any]:
     """The alerts of a network under a watch, its model and groups changed before training."""
     family = nfd.Family(Language, base=(8, 2), rule="complete-p", sample=SHIFTED[0][0])
-    model, plan = family.build(32, 8, seed=1), family.plan(32, 8)
+    model = family.build(32, 8, seed=1)
+    plan = family.plan(32, 8)
     groups = plan.param_groups(model, lr=5e-3, weight_decay=0.01)
     if change is not None:
         change(model, groups)
@@ -66,14 +71,16 @@ def strong_decay(_: Any, groups: list[dict[str, Any]]) -> None:
         (None, "", ""),
     ],
 )
-def test_a_fault_of_a_training_is_named_with_its_layer(change: Any, cause: str, layer: str, tmp_path: Path) -> None:
+def test_a_fault_of_a_training_is_named_with_its_layer(
+    change: Any, cause: str, layer: str, tmp_path: Path
+) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         found = alerts(change, ladder())
     assert [str(warning.message) for warning in warned] == [str(alert) for alert in found]
-    assert [(alert.cause, (getattr(alert, "layer", None) or "")[: len(layer)]) for alert in found[:1]] == (
-        [(cause, layer)] if cause else []
-    )
+    assert [
+        (alert.cause, (getattr(alert, "layer", None) or "")[: len(layer)]) for alert in found[:1]
+    ] == ([(cause, layer)] if cause else [])
     if change is frozen:
         ladder().save(tmp_path / "result.json")
         with pytest.warns(RuntimeWarning, match="the layer does not train"):
@@ -81,8 +88,12 @@ def test_a_fault_of_a_training_is_named_with_its_layer(change: Any, cause: str, 
 
 
 def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
-    stored, path = ladder().ladder, tmp_path / "other.json"
-    older = [run | {"readings": [reading[:5] for reading in run["readings"]]} for run in stored["networks"]]
+    stored = ladder().ladder
+    path = tmp_path / "other.json"
+    older = [
+        run | {"readings": [reading[:5] for reading in run["readings"]]}
+        for run in stored["networks"]
+    ]
     bad = (
         (stored | {"rule": "mup"}, "rule='mup'"),
         (stored | {"base": [4, 2]}, "counts from 4 x 2"),
@@ -100,8 +111,13 @@ def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_meter_that_an_earlier_version_defined_otherwise_is_not_compared(tmp_path: Path) -> None:
-    stored, path = ladder().ladder, tmp_path / "older.json"
-    path.write_text(json.dumps({"ladder": {name: value for name, value in stored.items() if name != "definition"}}))
+    stored = ladder().ladder
+    path = tmp_path / "older.json"
+    path.write_text(
+        json.dumps(
+            {"ladder": {name: value for name, value in stored.items() if name != "definition"}}
+        )
+    )
     with pytest.warns(RuntimeWarning, match="stream_update left out factors"):
         older = compared(path)
     assert compared(ladder()) - older == {"stream_update"}
@@ -112,7 +128,8 @@ def test_a_meter_that_an_earlier_version_defined_otherwise_is_not_compared(tmp_p
 def compared(expected: Any) -> set[str]:
     """The meters of a look that have a band."""
     family = nfd.Family(Language, base=(8, 2), rule="complete-p", sample=SHIFTED[0][0])
-    model, plan = family.build(32, 8, seed=1), family.plan(32, 8)
+    model = family.build(32, 8, seed=1)
+    plan = family.plan(32, 8)
     watch = nfd.Watch(model, plan, SHIFTED[0][0], 1, expected)
     train(model, plan.make_optimizer(model, lr=5e-3), SHIFTED[:1], watch)
     return {row.meter for row in watch.rows if watch.band(row) is not None}
@@ -131,6 +148,7 @@ class Wider(Language):
 
 def test_a_check_of_networks_with_other_layers_is_refused() -> None:
     family = nfd.Family(Wider, base=(8, 2), rule="complete-p", sample=SHIFTED[0][0])
-    model, plan = family.build(32, 8), family.plan(32, 8)
+    model = family.build(32, 8)
+    plan = family.plan(32, 8)
     with pytest.raises(ValueError, match="other layers: the model alone has 'more'"):
         nfd.Watch(model, plan, SHIFTED[0][0], 2, ladder())

@@ -1,4 +1,6 @@
-"""Mixtures of experts: their plans, sweeps over their numbers, and what a check says of experts that learn nothing."""
+"""Mixtures of experts: their plans, sweeps over their numbers, and what a check says of experts
+that learn nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,41 @@ class Mixture(nn.Module):
     """A router that scores E experts by a sigmoid, of which a token adds up k.
 
     Args:
-        kind: how experts are held and applied: ``"bmm"``, ``"grouped"``, ``"index"``, or a ``"list"`` of modules.
+        kind: how experts are held and applied: ``"bmm"``, ``"grouped"``, ``"index"``, or a
+            ``"list"`` of modules.
         turned: whether a stacked matrix is [E, out, in].
         router: ``"linear"``, or a bare parameter, ``"rows"`` [E, n] or ``"columns"`` [n, E].
-        bias: of the scores that choose: a ``"buffer"``, or a ``"parameter"`` that no gradient reaches.
+        bias: of the scores that choose: a ``"buffer"``, or a ``"parameter"`` that no gradient
+            reaches.
         hidden: units of an expert; twice the width if None.
         among: how many of the experts the router chooses from.
         favour: what the first expert's score has over that of others.
     """
 
     def __init__(
-        self, width: int, kind: str = "index", turned: bool = False, router: str = "linear", bias: str = "",
-        shared: bool = False, hidden: int | None = None, experts: int = 4, top_k: int = 2, among: int | None = None,
+        self,
+        width: int,
+        kind: str = "index",
+        turned: bool = False,
+        router: str = "linear",
+        bias: str = "",
+        shared: bool = False,
+        hidden: int | None = None,
+        experts: int = 4,
+        top_k: int = 2,
+        among: int | None = None,
         favour: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        self.kind, self.turned, self.top_k, self.among, self.favour = kind, turned, top_k, among, favour
+        self.kind = kind
+        self.turned = turned
+        self.top_k = top_k
+        self.among = among
+        self.favour = favour
         units = hidden or 2 * width
-        self.router: nn.Module | None = nn.Linear(width, experts, bias=False) if router == "linear" else None
+        self.router: nn.Module | None = (
+            nn.Linear(width, experts, bias=False) if router == "linear" else None
+        )
         if router != "linear":
             rows = torch.randn(experts, width) / width**0.5
             self.gate = nn.Parameter(rows if router == "rows" else rows.T.contiguous())
@@ -46,8 +65,11 @@ class Mixture(nn.Module):
         if kind == "list":
             self.experts = nn.ModuleList(feed_forward(width, units) for _ in range(experts))
         else:
-            up, down = torch.randn(experts, width, units) / width**0.5, torch.randn(experts, units, width) / units**0.5
-            self.up, self.down = (nn.Parameter(w.transpose(1, 2).contiguous() if turned else w) for w in (up, down))
+            up = torch.randn(experts, width, units) / width**0.5
+            down = torch.randn(experts, units, width) / units**0.5
+            self.up, self.down = (
+                nn.Parameter(w.transpose(1, 2).contiguous() if turned else w) for w in (up, down)
+            )
         self.bias: Any = nn.Parameter(torch.zeros(experts)) if bias == "parameter" else None
         if bias == "buffer":
             self.register_buffer("offset", torch.zeros(experts))
@@ -66,7 +88,11 @@ class Mixture(nn.Module):
         else:
             scores = nn.functional.linear(x, self.gate) if self.by_rows else x @ self.gate
         scores = torch.cat([scores[:, :1] + self.favour, scores[:, 1:]], 1).sigmoid()
-        chosen = (scores if self.bias is None else scores + self.bias)[:, : self.among].topk(self.top_k, -1).indices
+        chosen = (
+            (scores if self.bias is None else scores + self.bias)[:, : self.among]
+            .topk(self.top_k, -1)
+            .indices
+        )
         weights = scores.gather(-1, chosen)
         gates = torch.zeros_like(scores).scatter(-1, chosen, weights)
         self.balance = scores.mean(0).square().sum()
@@ -77,16 +103,24 @@ class Mixture(nn.Module):
         elif self.kind == "grouped":
             order = chosen.flatten().argsort()
             ends = chosen.flatten().bincount(minlength=len(self.up)).cumsum(0).int()
-            up, down = self.stacked(self.up).bfloat16(), self.stacked(self.down).bfloat16()
+            up = self.stacked(self.up).bfloat16()
+            down = self.stacked(self.down).bfloat16()
             rows = order // self.top_k
             made = torch.relu(nn.functional.grouped_mm(x[rows].bfloat16(), up, offs=ends))
-            made = nn.functional.grouped_mm(made, down, offs=ends).float() * weights.flatten()[order, None]
+            made = (
+                nn.functional.grouped_mm(made, down, offs=ends).float()
+                * weights.flatten()[order, None]
+            )
             out = out.index_add(0, rows, made)
         else:
             for e in range(gates.shape[1]):
                 rows = gates[:, e].nonzero().squeeze(-1)
                 if len(rows):
-                    made = self.experts[e](x[rows]) if self.kind == "list" else self.of_stack(x[rows], e)
+                    made = (
+                        self.experts[e](x[rows])
+                        if self.kind == "list"
+                        else self.of_stack(x[rows], e)
+                    )
                     out = out.index_add(0, rows, gates[rows, e, None] * made)
         return out.view_as(h)
 
@@ -101,7 +135,8 @@ def feed_forward(width: int, units: int) -> nn.Module:
 class Block(nn.Module):
     def __init__(self, width: int, **about: Any) -> None:
         super().__init__()
-        self.norm, self.moe = nn.RMSNorm(width), Mixture(width, **about)
+        self.norm = nn.RMSNorm(width)
+        self.moe = Mixture(width, **about)
 
     def forward(self, h: Tensor) -> Tensor:
         out: Tensor = h + self.moe(self.norm(h))
@@ -112,25 +147,40 @@ class Model(nn.Module):
     """Logits of the next token, and where asked for the loss that spreads tokens over experts."""
 
     def __init__(
-        self, width: int, depth: int, experts: int = 4, top_k: int = 2, balanced: bool = True, **about: Any
+        self,
+        width: int,
+        depth: int,
+        experts: int = 4,
+        top_k: int = 2,
+        balanced: bool = True,
+        **about: Any,
     ) -> None:
         super().__init__()
-        self.embed, self.norm = nn.Embedding(VOCABULARY, width), nn.RMSNorm(width)
-        self.blocks = nn.ModuleList(Block(width, experts=experts, top_k=top_k, **about) for _ in range(depth))
-        self.head, self.balanced = nn.Linear(width, VOCABULARY, bias=False), balanced
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.norm = nn.RMSNorm(width)
+        self.blocks = nn.ModuleList(
+            Block(width, experts=experts, top_k=top_k, **about) for _ in range(depth)
+        )
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        self.balanced = balanced
 
     def forward(self, ids: Tensor) -> Any:
         h = self.embed(ids)
         for block in self.blocks:
             h = block(h)
-        logits, balances = self.head(self.norm(h)), [block.moe.balance for block in self.blocks]
+        logits = self.head(self.norm(h))
+        balances = [block.moe.balance for block in self.blocks]
         return (logits, torch.stack(balances).sum()) if self.balanced else logits
 
 
-# ---- plans -----------------------------------------------------------------------------------------------------------
+# ---- plans
 
 HELD: list[dict[str, Any]] = [
-    *({"kind": kind, "turned": turned} for kind in ("bmm", "grouped", "index") for turned in (False, True)),
+    *(
+        {"kind": kind, "turned": turned}
+        for kind in ("bmm", "grouped", "index")
+        for turned in (False, True)
+    ),
     {"router": "rows"},
     {"router": "columns"},
     {"bias": "buffer"},
@@ -145,14 +195,24 @@ def planned(optimizer: str, **about: Any) -> nfd.Plan:
     """Four times as wide and twice as deep as its base, under complete-p."""
     make: Any = partial(Model, **about)
     torch.manual_seed(0)
-    return nfd.plan(make(32, 4), rule="complete-p", make_model=make, base=(8, 2), sample=IDS, optimizer=optimizer)
+    return nfd.plan(
+        make(32, 4),
+        rule="complete-p",
+        make_model=make,
+        base=(8, 2),
+        sample=IDS,
+        optimizer=optimizer,
+    )
 
 
 @pytest.mark.parametrize("about", HELD, ids=str)
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_roles_and_rates_follow_what_experts_do_and_not_how_they_are_held(optimizer: str, about: Any) -> None:
+def test_roles_and_rates_follow_what_experts_do_and_not_how_they_are_held(
+    optimizer: str, about: Any
+) -> None:
     plan = planned(optimizer, **about)
-    of_muon = {"up": 1.0, "down": 1 / 2}  # Muon's rates do not follow width where shapes keep their ratio
+    # Muon's rates do not follow width where shapes keep their ratio
+    of_muon = {"up": 1.0, "down": 1 / 2}
     for name, entry in plan.entries.items():
         last = name.split(".moe.")[-1]
         if ".moe." not in name or entry.is_vector:
@@ -166,18 +226,27 @@ def test_roles_and_rates_follow_what_experts_do_and_not_how_they_are_held(optimi
         assert entry.fan_in == {"up": 32, "down": 64}[does]
         assert plan.std(name) == pytest.approx(entry.start.std * {"up": 1 / 2, "down": 1 / 4}[does])
         assert plan.is_muon(name) == (optimizer == "muon" and len(entry.shape) == 2)
-        assert plan.rate(name) == (of_muon[does] if plan.is_muon(name) else {"up": 1 / 4, "down": 1 / 8}[does])
+        assert plan.rate(name) == (
+            of_muon[does] if plan.is_muon(name) else {"up": 1 / 4, "down": 1 / 8}[does]
+        )
     if optimizer == "muon" and about.get("kind") != "list":  # Muon of PyTorch takes matrices alone
         assert any("go to adamw" in note and "blocks.*.moe.up" in note for note in plan.notes)
 
 
 def test_an_expert_without_a_token_has_the_roles_of_the_others_in_every_layer() -> None:
-    """One token reaches one expert of each block; layers of all others are matched by place, not by any number."""
+    """One token reaches one expert of each block; layers of all others are matched by place, not by
+    any number.
+    """
     make: Any = partial(Model, kind="list", experts=8, top_k=1)
-    plan = nfd.plan(make(32, 2), rule="complete-p", make_model=make, base=(8, 2), sample=IDS[:1, :1])
+    plan = nfd.plan(
+        make(32, 2), rule="complete-p", make_model=make, base=(8, 2), sample=IDS[:1, :1]
+    )
     for layer, role in (("0", "inner"), ("2", "outer")):
         names = [
-            f"blocks.{b}.moe.experts.{e}.{layer}.{of}" for b in (0, 1) for e in range(8) for of in ("weight", "bias")
+            f"blocks.{b}.moe.experts.{e}.{layer}.{of}"
+            for b in (0, 1)
+            for e in range(8)
+            for of in ("weight", "bias")
         ]
         assert {plan.roles[name] for name in names} == {role}
 
@@ -188,15 +257,18 @@ def test_a_bias_that_only_chooses_is_planned_and_left_alone() -> None:
     assert (plan.roles[name], plan.constant(name), plan.rate(name)) == ("vector", 0.0, 1.0)
 
 
-# ---- sweeps over the number of experts -------------------------------------------------------------------------------
+# ---- sweeps over the number of experts
 
 
 class Steeper(nn.Module):
-    """A bowl whose curvature is the number of experts, so that the best rate falls as one over it."""
+    """A bowl whose curvature is the number of experts, so that the best rate falls as one over
+    it.
+    """
 
     def __init__(self, width: int, depth: int, experts: int = 4, *, top_k: int = 1) -> None:
         super().__init__()
-        self.place, self.unused = nn.Parameter(1 + 0.1 * torch.rand(1)), nn.Linear(1, width)
+        self.place = nn.Parameter(1 + 0.1 * torch.rand(1))
+        self.unused = nn.Linear(1, width)
         self.curvature = experts / top_k
 
     def forward(self, x: Tensor) -> Tensor:
@@ -211,7 +283,9 @@ BOWL = nfd.Task([(torch.ones(4, 1), torch.ones(4, 1))] * 3, height)
 RATES = [2.0**k for k in range(-5, 2)]
 
 
-def swept(axes: dict[str, Any], sweep: nfd.Sweep | None = None, make_model: Any = Steeper) -> nfd.Transfer:
+def swept(
+    axes: dict[str, Any], sweep: nfd.Sweep | None = None, make_model: Any = Steeper
+) -> nfd.Transfer:
     family = nfd.Family(make_model, (4, 2), "standard", "sgd", name="steeper")
     return nfd.transfer(family, BOWL, [4], [2], RATES, axes=axes, seeds=2, sweep=sweep)
 
@@ -224,12 +298,15 @@ def test_a_keyword_of_make_model_is_an_axis() -> None:
         assert not drift.low <= 0 <= drift.high
     assert answer.best("standard", 4, 2, experts=8).value == pytest.approx(1 / 8, rel=0.2)
     assert "experts^" in str(answer)
-    fixed = swept({"experts": (2, 4)}, make_model=partial(Steeper, top_k=2))  # and keywords that are bound stay
+    # and keywords that are bound stay
+    fixed = swept({"experts": (2, 4)}, make_model=partial(Steeper, top_k=2))
     assert fixed.best("standard", 4, 2, experts=4).value == pytest.approx(1 / 2, rel=0.2)
 
 
 def test_an_unknown_axis_is_named_with_all_that_can_vary() -> None:
-    with pytest.raises(ValueError, match=r"'batch_size'.*'experts', 'top_k'; got 'expert'. Did you mean 'experts'"):
+    with pytest.raises(
+        ValueError, match=r"'batch_size'.*'experts', 'top_k'; got 'expert'. Did you mean 'experts'"
+    ):
         swept({"expert": (2, 4)})
     with pytest.raises(ValueError, match="got 'width'"):
         swept({"width": (2, 4)})
@@ -250,11 +327,12 @@ def test_stored_trials_of_different_values_never_mix(tmp_path: Path) -> None:
     assert first[8] == pytest.approx(first[2] / 4, rel=0.2)
     others, _ = best(Steeper, {"top_k": (2, 8)})
     assert others[8] > 8 * first[8]
-    bound, _ = best(partial(Steeper, top_k=4), {"experts": (2, 8)})  # the family's own keywords tell it apart too
+    # the family's own keywords tell it apart too
+    bound, _ = best(partial(Steeper, top_k=4), {"experts": (2, 8)})
     assert bound[8] == pytest.approx(4 * first[8], rel=0.2)
 
 
-# ---- experts that learn nothing --------------------------------------------------------------------------------------
+# ---- experts that learn nothing
 
 
 def texts(steps: int, rows: int = 8, length: int = 16) -> list[tuple[Tensor, Tensor]]:
@@ -281,7 +359,11 @@ def test_experts_that_no_token_reaches_are_named(kind: str, router: str) -> None
     assert found.keys() == {"experts-dead"}
     failure = found["experts-dead"]
     holder = "blocks.0.moe.experts" if kind == "list" else "blocks.0.moe"
-    assert (failure.event.layer, failure.event.size, failure.event.step) == (f"expert 6 of {holder}", 1 / 4, 4)
+    assert (failure.event.layer, failure.event.size, failure.event.step) == (
+        f"expert 6 of {holder}",
+        1 / 4,
+        4,
+    )
     assert failure.networks == failure.of == 6
     assert f"no token reached expert 6 of {holder}" in str(failure)
 
@@ -310,7 +392,9 @@ def collapsing(width: int, depth: int, above: int = 0) -> nn.Module:
 @pytest.mark.parametrize(("above", "networks"), [(0, 6), (16, 3)])
 def test_a_router_that_chooses_one_expert_is_named(above: int, networks: int) -> None:
     make: Any = partial(collapsing, above=above)
-    check = nfd.check(make, texts(4), [16, 32], [2], rule="mup", optimizer="adamw", lr=1e-3, seeds=3)
+    check = nfd.check(
+        make, texts(4), [16, 32], [2], rule="mup", optimizer="adamw", lr=1e-3, seeds=3
+    )
     failure = told(check)["router-collapsed"]
     assert failure.event.layer == "blocks.0.moe.router"
     assert failure.event.size == 1
@@ -333,6 +417,8 @@ def test_a_gradient_that_is_not_asked_for_is_no_fault() -> None:
             block.moe.experts[1].requires_grad_(False)
         return model
 
-    check = nfd.check(frozen, texts(4), [16, 32], [2], rule="mup", optimizer="adamw", lr=1e-3, seeds=2)
+    check = nfd.check(
+        frozen, texts(4), [16, 32], [2], rule="mup", optimizer="adamw", lr=1e-3, seeds=2
+    )
     assert not told(check)
     assert math.isfinite(check.runs[0]["loss"])

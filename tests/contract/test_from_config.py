@@ -1,4 +1,6 @@
-"""``nfd.from_config``: models of Hugging Face's transformers at every size, from the config of one."""
+"""``nfd.from_config``: models of Hugging Face's transformers at every size, from the config of
+one.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,22 @@ TOWERS: dict[str, Any] = {
     "depth": ["text_config.num_hidden_layers", "vision_config.num_hidden_layers"],
 }
 
-# per model: its config at width 64 and depth 6, options, its class, an input, and what the model of width 32 and depth
-# 2 has: the numbers of blocks in its stacks, the shapes of some tensors
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any], dict[str, Any]]] = {
+# per model: its config at width 64 and depth 6, options, its class, an input, and what the model of
+# width 32 and depth 2 has: the numbers of blocks in its stacks, the shapes of some tensors
+CASES: dict[
+    str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any], dict[str, Any]]
+] = {
     "GPT-2": (
         "GPT2Config",
         {**TOKENS, "n_embd": 64, "n_layer": 6, "n_head": 8, "n_positions": 64},
         {},
         "GPT2LMHeadModel",
         IDS,
-        {"transformer.h": 2, "transformer.wpe.weight": (64, 32), "transformer.h.0.mlp.c_fc.weight": (32, 128)},
+        {
+            "transformer.h": 2,
+            "transformer.wpe.weight": (64, 32),
+            "transformer.h.0.mlp.c_fc.weight": (32, 128),
+        },
     ),
     "Llama": (
         "LlamaConfig",
@@ -99,7 +107,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any],
     ),
     "T5: both depths": (
         "T5Config",
-        {**TOKENS, "d_model": 64, "d_ff": 128, "d_kv": 8, "num_layers": 6, "num_decoder_layers": 12, "num_heads": 8}
+        {
+            **TOKENS,
+            "d_model": 64,
+            "d_ff": 128,
+            "d_kv": 8,
+            "num_layers": 6,
+            "num_decoder_layers": 12,
+            "num_heads": 8,
+        }
         | {"decoder_start_token_id": 0},
         {},
         "T5ForConditionalGeneration",
@@ -142,7 +158,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any],
         {},
         "ViTForImageClassification",
         PIXELS,
-        {"vit.layers": 2, "vit.embeddings.position_embeddings": (1, 5, 32), "classifier.weight": (2, 32)},
+        {
+            "vit.layers": 2,
+            "vit.embeddings.position_embeddings": (1, 5, 32),
+            "classifier.weight": (2, 32),
+        },
     ),
     "CLIP: towers of two widths": (
         "CLIPConfig",
@@ -154,15 +174,31 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any],
         TOWERS,
         "CLIPModel",
         IDS | PIXELS,
-        {"text_model.encoder.layers": 2, "vision_model.encoder.layers": 4, "visual_projection.weight": (24, 48)},
+        {
+            "text_model.encoder.layers": 2,
+            "vision_model.encoder.layers": 4,
+            "visual_projection.weight": (24, 48),
+        },
     ),
     "CLIP: what is scaled by name": (
         "CLIPConfig",
-        {"text_config": {**TOKENS, **ENCODER}, "vision_config": {**ENCODER, **IMAGES}, "projection_dim": 24},
-        {"width": "text_config.hidden_size", "depth": "text_config.num_hidden_layers", "scale": ["projection_dim"]},
+        {
+            "text_config": {**TOKENS, **ENCODER},
+            "vision_config": {**ENCODER, **IMAGES},
+            "projection_dim": 24,
+        },
+        {
+            "width": "text_config.hidden_size",
+            "depth": "text_config.num_hidden_layers",
+            "scale": ["projection_dim"],
+        },
         "CLIPModel",
         IDS | PIXELS,
-        {"text_model.encoder.layers": 2, "vision_model.encoder.layers": 6, "visual_projection.weight": (12, 64)},
+        {
+            "text_model.encoder.layers": 2,
+            "vision_model.encoder.layers": 6,
+            "visual_projection.weight": (12, 64),
+        },
     ),
     "Mamba": (
         "MambaConfig",
@@ -182,7 +218,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any],
         {"width": "hidden_sizes", "depth": "depths"},
         "ConvNextForImageClassification",
         {"pixel_values": torch.ones(2, 3, 32, 32)},
-        {"convnext.encoder.stages.1.layers": 3, "convnext.encoder.stages.1.layers.0.pwconv1.weight": (256, 64)},
+        {
+            "convnext.encoder.stages.1.layers": 3,
+            "convnext.encoder.stages.1.layers.0.pwconv1.weight": (256, 64),
+        },
     ),
 }
 
@@ -210,9 +249,16 @@ def test_sizes_change_together(name: str) -> None:
     assert type(model).__name__ == kind
     own = dict(model.named_parameters())
     for path, size in wanted.items():
-        assert (len(model.get_submodule(path)) if isinstance(size, int) else own[path].shape) == size, path  # type: ignore[arg-type]
-    assert all(output.isfinite().all() for output in model(**inputs).values() if isinstance(output, torch.Tensor))
-    assert shapes(make_model(64, 6)) == shapes(getattr(transformers, kind)(config))  # its own size is itself
+        assert (
+            len(model.get_submodule(path)) if isinstance(size, int) else own[path].shape
+        ) == size, path  # type: ignore[arg-type]
+    assert all(
+        output.isfinite().all()
+        for output in model(**inputs).values()
+        if isinstance(output, torch.Tensor)
+    )
+    # its own size is itself
+    assert shapes(make_model(64, 6)) == shapes(getattr(transformers, kind)(config))
     assert config.to_dict() == before
 
 
@@ -222,17 +268,22 @@ def test_kinds_of_layers_repeat_their_pattern() -> None:
     for depth in (1, 3, 4, 9):
         kinds = nfd.from_config(config)(32, depth).config.layer_types
         assert kinds == (["sliding_attention", "full_attention"] * 5)[:depth]
-    config.layer_types = ["full_attention"] * 2 + ["sliding_attention"] * 4  # no pattern: as it begins
+    # no pattern: as it begins
+    config.layer_types = ["full_attention"] * 2 + ["sliding_attention"] * 4
     assert nfd.from_config(config)(32, 3).config.layer_types == config.layer_types[:3]
 
 
 def test_further_keywords_are_fields() -> None:
     make_model = nfd.from_config(config_of("Mixtral"))
-    model = make_model(32, 2, num_experts=5, num_key_value_heads=1)  # the second by another name of the config's
+    # the second by another name of the config's
+    model = make_model(32, 2, num_experts=5, num_key_value_heads=1)
     assert model.model.layers[0].mlp.gate.weight.shape == (5, 32)
     assert model.model.layers[0].self_attn.k_proj.weight.shape == (8, 32)
     towers = nfd.from_config(config_of("CLIP: towers of two widths"), **TOWERS)
-    assert len(towers(32, 2, **{"vision_config.num_hidden_layers": 1}).vision_model.encoder.layers) == 1
+    assert (
+        len(towers(32, 2, **{"vision_config.num_hidden_layers": 1}).vision_model.encoder.layers)
+        == 1
+    )
 
 
 def test_a_class_can_be_chosen() -> None:
@@ -242,7 +293,9 @@ def test_a_class_can_be_chosen() -> None:
     for chosen in (transformers.LlamaModel, transformers.AutoModel):
         assert type(nfd.from_config(config, model_class=chosen)(32, 2)) is transformers.LlamaModel
     config.architectures = ["SomebodysModel"]
-    with pytest.raises(ValueError, match=r"no class 'SomebodysModel' for a LlamaConfig: pass model_class"):
+    with pytest.raises(
+        ValueError, match=r"no class 'SomebodysModel' for a LlamaConfig: pass model_class"
+    ):
         nfd.from_config(config)
 
 
@@ -262,7 +315,11 @@ def test_stores_know_families_by_their_configs() -> None:
     own = name(llama())
     assert "LlamaForCausalLM" in own
     assert name(pickle.loads(pickle.dumps(llama()))) == own
-    others = [llama(keep=["intermediate_size"]), llama(model_class=transformers.LlamaModel), nfd.from_config(other)]
+    others = [
+        llama(keep=["intermediate_size"]),
+        llama(model_class=transformers.LlamaModel),
+        nfd.from_config(other),
+    ]
     assert len({own, *map(name, others)}) == 4
 
 
@@ -273,21 +330,36 @@ def llama_by_hand(width: int, depth: int) -> nn.Module:
 
 
 def t5_by_hand(width: int, depth: int) -> nn.Module:
-    sizes = {"d_model": width, "d_ff": 2 * width, "num_heads": width // 8, "d_kv": 8, "decoder_start_token_id": 0}
-    config = transformers.T5Config(**TOKENS, **sizes, num_layers=depth, num_decoder_layers=2 * depth)
+    sizes = {
+        "d_model": width,
+        "d_ff": 2 * width,
+        "num_heads": width // 8,
+        "d_kv": 8,
+        "decoder_start_token_id": 0,
+    }
+    config = transformers.T5Config(
+        **TOKENS, **sizes, num_layers=depth, num_decoder_layers=2 * depth
+    )
     return transformers.T5ForConditionalGeneration(config)
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own
 @pytest.mark.parametrize(
-    ("name", "by_hand", "rule"), [("Llama", llama_by_hand, "complete-p"), ("T5: both depths", t5_by_hand, "mup")]
+    ("name", "by_hand", "rule"),
+    [("Llama", llama_by_hand, "complete-p"), ("T5: both depths", t5_by_hand, "mup")],
 )
 def test_plans_are_those_of_a_function_by_hand(name: str, by_hand: Any, rule: Any) -> None:
     def factors(make_model: Any) -> dict[tuple[str, str], float]:
         torch.manual_seed(0)
         sample = CASES[name][4]
-        plan = nfd.plan(make_model(64, 4), rule=rule, make_model=make_model, base=(32, 2), sample=sample)
-        return {(name, what): getattr(plan, what)(name) for name in plan.entries for what in ("rate", "std")}
+        plan = nfd.plan(
+            make_model(64, 4), rule=rule, make_model=make_model, base=(32, 2), sample=sample
+        )
+        return {
+            (name, what): getattr(plan, what)(name)
+            for name in plan.entries
+            for what in ("rate", "std")
+        }
 
     assert factors(nfd.from_config(config_of(name))) == pytest.approx(factors(by_hand))
 
@@ -295,7 +367,11 @@ def test_plans_are_those_of_a_function_by_hand(name: str, by_hand: Any, rule: An
 @pytest.mark.parametrize(
     ("kind", "message", "call"),
     [
-        (TypeError, r"config must be a config of transformers.*model.config; got a dict", partial(nfd.from_config, {})),
+        (
+            TypeError,
+            r"config must be a config of transformers.*model.config; got a dict",
+            partial(nfd.from_config, {}),
+        ),
         (
             ValueError,
             r"LlamaConfig has no field 'hiden_size'. Did you mean 'hidden_size'",
@@ -323,21 +399,35 @@ def test_plans_are_those_of_a_function_by_hand(name: str, by_hand: Any, rule: An
             r"depth must be a multiple of 2.*got 3: decoder_layers is 3 at 6",
             lambda: nfd.from_config(config_of("Whisper"))(32, 3),
         ),
-        (ValueError, r"num_hidden_layers is the depth: it is given twice", lambda: llama()(32, 2, num_hidden_layers=3)),
-        (ValueError, r"LlamaConfig has no field 'num_experts'", lambda: llama()(32, 2, num_experts=3)),
+        (
+            ValueError,
+            r"num_hidden_layers is the depth: it is given twice",
+            lambda: llama()(32, 2, num_hidden_layers=3),
+        ),
+        (
+            ValueError,
+            r"LlamaConfig has no field 'num_experts'",
+            lambda: llama()(32, 2, num_experts=3),
+        ),
         (TypeError, r"depth must be a whole number; got 2.0", lambda: llama()(32, 2.0)),
         (ValueError, r"width must be at least 1; got 0", lambda: llama()(0, 2)),
     ],
 )
-def test_errors_name_the_field(kind: type[Exception], message: str, call: Callable[[], Any]) -> None:
+def test_errors_name_the_field(
+    kind: type[Exception], message: str, call: Callable[[], Any]
+) -> None:
     with pytest.raises(kind, match=message):
         call()
 
 
-@pytest.mark.parametrize(("step", "expected"), [(1, {2: [0, 1], 8: [*range(8)]}), (2, {2: [1], 8: [1, 3, 5, 7]})])
+@pytest.mark.parametrize(
+    ("step", "expected"), [(1, {2: [0, 1], 8: [*range(8)]}), (2, {2: [1], 8: [1, 3, 5, 7]})]
+)
 def test_the_places_of_experts_follow_depth(step: int, expected: dict[int, list[int]]) -> None:
     sizes = {**TOKENS, **SIZES, **HEADS, "num_hidden_layers": 4, "intermediate_size_mlp": 64}
-    config = transformers.Llama4TextConfig(**sizes, num_local_experts=2, interleave_moe_layer_step=step)
+    config = transformers.Llama4TextConfig(
+        **sizes, num_local_experts=2, interleave_moe_layer_step=step
+    )
     make = nfd.from_config(config)
     for depth, places in expected.items():
         model = make(64, depth)
@@ -346,7 +436,13 @@ def test_the_places_of_experts_follow_depth(step: int, expected: dict[int, list[
 
 
 def test_a_first_dense_layer_stays_one() -> None:
-    sizes = {**TOKENS, **SIZES, **HEADS, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+    sizes = {
+        **TOKENS,
+        **SIZES,
+        **HEADS,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    }
     make = nfd.from_config(transformers.Qwen2MoeConfig(**sizes, num_experts=2, mlp_only_layers=[0]))
     assert make(64, 12).config.mlp_only_layers == [0]
     assert make(64, 2, mlp_only_layers=[1]).config.mlp_only_layers == [1]

@@ -1,4 +1,6 @@
-"""What users give, and what they are told: labels that do not count, batches of nothing, names, tensors, progress."""
+"""What users give, and what they are told: labels that do not count, batches of nothing, names,
+tensors, progress.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 
 import nfd
 
-# ---- labels that do not count ------------------------------------------------------------------------------------
+# ---- labels that do not count
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -47,7 +49,8 @@ def test_ignored_labels_count_nowhere() -> None:
     def check(task: Any) -> nfd.Check:
         return nfd.check(ResidualMLP, task, [8, 16], [1, 2], seeds=2)
 
-    ours, by_torch = check(pairs), check(nfd.Task(pairs, theirs))
+    ours = check(pairs)
+    by_torch = check(nfd.Task(pairs, theirs))
     short = check([(x[y >= 0], y[y >= 0]) for x, y in pairs])
     for run_of_ours, *others in zip(ours.runs, by_torch.runs, short.runs, strict=True):
         assert run_of_ours["loss"] == pytest.approx(others[0]["loss"], rel=1e-5)
@@ -58,13 +61,17 @@ def test_ignored_labels_count_nowhere() -> None:
 
 def test_predictions_and_sweeps_take_ignored_labels() -> None:
     pairs = partly_labelled(3)
-    answer = nfd.transfer(ResidualMLP, pairs, [8, 16], [1], (1e-4, 0.01, 9.0), rules=("mup",), seeds=2)
+    answer = nfd.transfer(
+        ResidualMLP, pairs, [8, 16], [1], (1e-4, 0.01, 9.0), rules=("mup",), seeds=2
+    )
     assert answer.regret("mup") is not None
     few = [
         [(x[2:5], y[2:5]) for x, y in pairs],
         [(x[:5], y[:5]) for x, y in pairs],
     ]  # of five the first two do not count
-    alone, among = (nfd.predict(nfd.resnets(64, 10), own, depth=2, width=32, replicates=2) for own in few)
+    alone, among = (
+        nfd.predict(nfd.resnets(64, 10), own, depth=2, width=32, replicates=2) for own in few
+    )
     assert among.loss.tolist() == pytest.approx(alone.loss.tolist(), rel=1e-4)
     assert 1.5 < float(alone.loss[0]) < 4
 
@@ -99,7 +106,13 @@ def test_cut_batches_and_labels_of_the_model_are_looked_at_too() -> None:
     with pytest.raises(ValueError, match=r"labels of batches\[0\].*-100"):
         nfd.check(ResidualMLP, dicts, [8, 16], [1])
     with pytest.raises(ValueError, match="-100"):
-        nfd.predict(nfd.resnets(4, 3), [(torch.randn(3, 4), torch.full((3,), -100))], depth=2, width=32, replicates=2)
+        nfd.predict(
+            nfd.resnets(4, 3),
+            [(torch.randn(3, 4), torch.full((3,), -100))],
+            depth=2,
+            width=32,
+            replicates=2,
+        )
 
 
 def test_other_labels_are_told_their_range() -> None:
@@ -115,15 +128,18 @@ def test_an_empty_sample_is_refused() -> None:
         nfd.plan(ResidualMLP(16, 1), make_model=ResidualMLP, base=(8, None), sample=nothing)
 
 
-# ---- names and tensors -------------------------------------------------------------------------------------------
+# ---- names and tensors
 
 
 def planned() -> nfd.Plan:
-    return nfd.plan(ResidualMLP(16, 2), make_model=ResidualMLP, base=(8, 1), sample=torch.ones(2, 64))
+    return nfd.plan(
+        ResidualMLP(16, 2), make_model=ResidualMLP, base=(8, 1), sample=torch.ones(2, 64)
+    )
 
 
 def test_a_plan_takes_the_names_of_compiled_and_wrapped_models() -> None:
-    plan, model = planned(), ResidualMLP(16, 2)
+    plan = planned()
+    model = ResidualMLP(16, 2)
     whole = torch.compile(model, backend="eager")
     for wrapped in (nn.DataParallel(ResidualMLP(16, 2)), whole, nn.DataParallel(whole)):
         names = dict(zip(dict(wrapped.named_parameters()), plan.roles, strict=True))
@@ -186,8 +202,13 @@ class Spectral(ResidualMLP):
 
 def test_complex_parameters_are_refused_by_name() -> None:
     asked: tuple[Callable[[], Any], ...] = (
-        lambda: nfd.plan(Spectral(16, 1), make_model=Spectral, base=(8, None), sample=torch.ones(2, 64)),
-        *(partial(question, Spectral, batches(1, 4), [8, 16], [1, 2]) for question in QUESTIONS.values()),
+        lambda: nfd.plan(
+            Spectral(16, 1), make_model=Spectral, base=(8, None), sample=torch.ones(2, 64)
+        ),
+        *(
+            partial(question, Spectral, batches(1, 4), [8, 16], [1, 2])
+            for question in QUESTIONS.values()
+        ),
     )
     for ask in asked:
         with pytest.raises(ValueError, match=r"complex: 'spectrum'"):
@@ -198,7 +219,11 @@ def test_complex_parameters_are_refused_by_name() -> None:
 def test_an_unknown_rule_is_told_the_known_ones(rule: str) -> None:
     asked: tuple[Callable[[], Any], ...] = (
         lambda: nfd.plan(
-            ResidualMLP(16, 1), make_model=ResidualMLP, base=(8, None), rule=rule, sample=torch.ones(2, 64)
+            ResidualMLP(16, 1),
+            make_model=ResidualMLP,
+            base=(8, None),
+            rule=rule,
+            sample=torch.ones(2, 64),
         ),
         lambda: nfd.check(ResidualMLP, batches(1, 4), [8, 16], [1], rule=rule),
         lambda: nfd.transfer(ResidualMLP, batches(1, 4), [8, 16], [1], rules=[rule]),
@@ -217,8 +242,11 @@ def test_rules_of_a_log_may_have_any_name(tmp_path: Path) -> None:
         writer.writerow(["width", "rule", "lr", "seed", "loss"])
         writer.writerows(
             [n, rule, 2.0**k, seed, 2 + 0.1 * (k + seed / 9) ** 2]
-            for rule in rules for n in (64, 128) for seed in (0, 1) for k in range(-3, 4)
-        )  # fmt: skip
+            for rule in rules
+            for n in (64, 128)
+            for seed in (0, 1)
+            for k in range(-3, 4)
+        )
     answer = run("transfer", "--from", "runs.csv", "--guess", "9", folder=tmp_path)
     assert answer.returncode == 0, answer.stderr
     out = tmp_path / "out" / "transfer"
@@ -226,7 +254,7 @@ def test_rules_of_a_log_may_have_any_name(tmp_path: Path) -> None:
     assert len({path.name.lower() for path in out.glob("loss-*.csv")}) == len(rules)
 
 
-# ---- progress ----------------------------------------------------------------------------------------------------
+# ---- progress
 
 ASKED = """
 import sys
@@ -264,7 +292,9 @@ def on_a_terminal(code: str, columns: int = 80) -> str:
     reader = threading.Thread(target=read)
     reader.start()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)}
-    subprocess.run([sys.executable, "-c", code], stderr=theirs, env=environment, check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-c", code], stderr=theirs, env=environment, check=True, timeout=300
+    )
     os.close(theirs)
     reader.join()
     os.close(ours)
@@ -272,15 +302,19 @@ def on_a_terminal(code: str, columns: int = 80) -> str:
 
 
 def test_a_terminal_gets_a_bar_unless_it_is_not_wanted() -> None:
-    silent, shown = on_a_terminal(ASKED.format(shown=[{"progress": False}, {}])).split("predicted", 1)
+    silent, shown = on_a_terminal(ASKED.format(shown=[{"progress": False}, {}])).split(
+        "predicted", 1
+    )
     assert [*silent.split(), "predicted"] == SAID
     checked, rest = shown.split("checked")
     transferred, rest = rest.split("transferred")
     fitted, rest = rest.split("fitted")
-    assert all(" runs" in screen and "left" in screen for screen in (checked, transferred, fitted, rest))
+    assert all(
+        " runs" in screen and "left" in screen for screen in (checked, transferred, fitted, rest)
+    )
 
 
-# ---- refusals are said in full, and answered -------------------------------------------------------------------------
+# ---- refusals are said in full, and answered
 
 
 class Spare(ResidualMLP):
@@ -304,7 +338,9 @@ VERBS: dict[str, Callable[..., Any]] = {
     "transfer": lambda make, task, **more: nfd.transfer(
         make, task, [8, 16], [2], (1e-3, 1e-2, 1e-1), seeds=2, rules=["complete-p"], **more
     ),
-    "scaling_law": lambda make, task, **more: nfd.scaling_law(make, task, [8, 12, 16], [2], seeds=2, **more),
+    "scaling_law": lambda make, task, **more: nfd.scaling_law(
+        make, task, [8, 12, 16], [2], seeds=2, **more
+    ),
     "predict": lambda make, task, **more: nfd.predict(
         make, task, depth=2, width=128, weights="dense", replicates=2, **more
     ),
@@ -318,7 +354,9 @@ def test_a_role_that_no_plan_can_decide_is_named_and_can_be_passed(verb: str) ->
     assert VERBS[verb](Spare, batches(2, 8), roles={"spare": "embedding"}) is not None
 
 
-def test_a_check_under_standard_says_why_tensors_are_not_judged_and_judges_them_with_roles() -> None:
+def test_a_check_under_standard_says_why_tensors_are_not_judged_and_judges_them_with_roles() -> (
+    None
+):
     silent, told = (
         nfd.check(Spare, batches(2, 8), [8, 16], [2], rule="standard", seeds=2, roles=roles)
         for roles in (None, {"spare": "embedding"})
@@ -344,5 +382,7 @@ def test_blocks_and_roles_of_the_papers_networks_are_refused() -> None:
 
 
 def test_an_error_of_several_lines_is_said_with_the_line_that_says_what_failed() -> None:
-    with pytest.raises(ValueError, match=r"Error\(s\) in loading state_dict for Linear: size mismatch for weight"):
+    with pytest.raises(
+        ValueError, match=r"Error\(s\) in loading state_dict for Linear: size mismatch for weight"
+    ):
         nfd.check(Restored, batches(2, 8), [8, 16], [2], seeds=2)

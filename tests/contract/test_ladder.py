@@ -1,4 +1,6 @@
-"""The law over parameters and tokens: intervals hold new runs, poor ladders are refused, the usual fit is shown."""
+"""The law over parameters and tokens: intervals hold new runs, poor ladders are refused, the usual
+fit is shown.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ def true_loss(N: float, D: float, p: float = 2.0) -> float:
     return float(1.7 + ((110 / N**0.27) ** p + (370 / D**0.28) ** p) ** (1 / p))
 
 
-def ladder(error: float, seed: int = 0, p: float = 2.0, sizes: list[tuple[float, float]] = SIZES) -> Rows:
+def ladder(
+    error: float, seed: int = 0, p: float = 2.0, sizes: list[tuple[float, float]] = SIZES
+) -> Rows:
     """Runs of a ladder, with an error relative to their loss."""
     random = np.random.default_rng(seed)
     return [
-        {"params": N, "tokens": D, "loss": true_loss(N, D, p) * math.exp(error * random.normal())} for N, D in sizes
+        {"params": N, "tokens": D, "loss": true_loss(N, D, p) * math.exp(error * random.normal())}
+        for N, D in sizes
     ]
 
 
@@ -40,9 +45,11 @@ def fitted(error: float) -> nfd.LadderLaw:
 
 
 def test_intervals_hold_new_runs_at_many_times_the_compute() -> None:
-    random, held = np.random.default_rng(1), list[bool]()
+    random = np.random.default_rng(1)
+    held = list[bool]()
     for seed in range(12):
-        p, error = random.choice([1.0, 2.0, 3.0]), random.choice([0.001, 0.003, 0.01])
+        p = random.choice([1.0, 2.0, 3.0])
+        error = random.choice([0.001, 0.003, 0.01])
         law = nfd.fit_ladder(ladder(error, seed, p))
         for N, D in ((2e9, 8e10), (7e9, 2e11)):
             said = law.at(parameters=N, tokens=D)
@@ -101,7 +108,10 @@ def test_runs_overrule_the_prior_where_they_tell_more() -> None:
 
     random = np.random.default_rng(1)
     sizes = [(N, D) for N in (5e7, 1e8, 2e8, 4e8, 8e8) for D in (1e9, 4e9, 1.6e10, 6.4e10)]
-    rows = [{"params": N, "tokens": D, "loss": loss(N, D) * math.exp(0.001 * random.normal())} for N, D in sizes]
+    rows = [
+        {"params": N, "tokens": D, "loss": loss(N, D) * math.exp(0.001 * random.normal())}
+        for N, D in sizes
+    ]
     law = nfd.fit_ladder(rows)
     assert law.at(parameters=7e9, tokens=1.4e12).value == pytest.approx(loss(7e9, 1.4e12), rel=0.01)
     assert law.refused(parameters=7e9, tokens=1.4e12) is None
@@ -116,10 +126,14 @@ def test_few_runs_that_a_law_meets_are_no_reason_for_a_narrow_forecast() -> None
 
 
 def test_runs_on_one_line_say_nothing_about_what_lies_off_it() -> None:
-    law = nfd.fit_ladder(ladder(0.001, sizes=[(N, 20 * N) for N in (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)]))
+    law = nfd.fit_ladder(
+        ladder(0.001, sizes=[(N, 20 * N) for N in (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)])
+    )
     assert law.refused(parameters=7e9, tokens=1.4e11) is None
     assert "one line" in (law.refused(parameters=7e9, tokens=1.4e12) or "")
-    assert fitted(0.002).refused(parameters=7e9, tokens=1.4e12) != law.refused(parameters=7e9, tokens=1.4e12)
+    assert fitted(0.002).refused(parameters=7e9, tokens=1.4e12) != law.refused(
+        parameters=7e9, tokens=1.4e12
+    )
 
 
 def test_the_best_split_is_as_uncertain_as_the_runs_and_repeats_why_not_to_trust_it() -> None:
@@ -145,7 +159,8 @@ def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:
 
 def test_the_next_run_is_paid_for_and_narrows_the_forecast_more_than_the_smallest_again() -> None:
     short = ladder(0.003, sizes=[(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 4e9, 8e9)])
-    law, budget = nfd.fit_ladder(short), 6 * 8e8 * 32e9
+    law = nfd.fit_ladder(short)
+    budget = 6 * 8e8 * 32e9
     chosen = law.next_run(budget=budget, target=FAR)
     assert 6 * chosen.size["parameters"] * chosen.size["tokens"] <= budget * 1.001
     assert chosen.cost <= budget * 1.001
@@ -168,8 +183,12 @@ def test_the_prior_is_named_can_be_another_and_can_be_turned_off(tmp_path: Path)
     assert law.prior in str(law)
     stored = Path(nfd.__file__).parent / "laws/priors/losses.json"
     shutil.copy(stored, tmp_path / "own.json")
-    (tmp_path / "own.json").write_text(json.dumps(json.loads(stored.read_text()) | {"name": "our ladders"}))
-    own, wide = (nfd.fit_ladder(ladder(0.01), prior=prior) for prior in (tmp_path / "own.json", None))
+    (tmp_path / "own.json").write_text(
+        json.dumps(json.loads(stored.read_text()) | {"name": "our ladders"})
+    )
+    own, wide = (
+        nfd.fit_ladder(ladder(0.01), prior=prior) for prior in (tmp_path / "own.json", None)
+    )
     assert own.prior == "our ladders"
     assert own.at(**FAR) == law.at(**FAR)
     assert wide.prior == "wide priors"
@@ -189,11 +208,14 @@ def test_the_usual_fit_stands_beside_it_in_the_answer() -> None:
 
 @pytest.mark.parametrize("name", ["parameters", "tokens"])
 def test_one_variable_alone_has_its_law(name: str) -> None:
-    random, held = np.random.default_rng(0), list[bool]()
+    random = np.random.default_rng(0)
+    held = list[bool]()
     for _ in range(8):
         sizes = 1e9 * 2.0 ** np.arange(6)
         losses = (1.7 + 300 * sizes**-0.28) * np.exp(0.003 * random.normal(size=6))
-        law = nfd.fit_ladder([{name: x, "loss": loss} for x, loss in zip(sizes, losses, strict=True)])
+        law = nfd.fit_ladder(
+            [{name: x, "loss": loss} for x, loss in zip(sizes, losses, strict=True)]
+        )
         said = law.at(**{name: 3e11})
         held.append(said.low < 1.7 + 300 * 3e11**-0.28 < said.high)
     assert law.variables == (name,)
@@ -226,7 +248,9 @@ def test_the_shell_answers_about_a_run_and_exits_with_1_where_it_is_refused(tmp_
     def asked(error: float, *at: str) -> tuple[int, str]:
         lines = ["params,tokens,loss", *(",".join(map(str, row.values())) for row in ladder(error))]
         (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
-        done = run("scaling-law", "--from", "runs.csv", "--at", *at, "--out", "answer", folder=tmp_path)
+        done = run(
+            "scaling-law", "--from", "runs.csv", "--at", *at, "--out", "answer", folder=tmp_path
+        )
         return done.returncode, done.stdout + done.stderr
 
     code, text = asked(0.002, "parameters=7B", "tokens=2e11", "--best", "flops=1e22")
@@ -245,7 +269,9 @@ def test_the_shell_answers_about_a_run_and_exits_with_1_where_it_is_refused(tmp_
 
 
 def test_a_printed_law_shows_the_largest_runs_against_it() -> None:
-    law = nfd.fit_ladder([*ladder(0.002), {"params": 16e8, "tokens": 64e9, "loss": 1.1 * true_loss(16e8, 64e9)}])
+    law = nfd.fit_ladder(
+        [*ladder(0.002), {"params": 16e8, "tokens": 64e9, "loss": 1.1 * true_loss(16e8, 64e9)}]
+    )
     last = str(law).split("Sizes:" if len(law.losses) <= 12 else "sizes:")[1].strip().splitlines()
     (row,) = [line for line in last if line.split()[:2] == ["1.6B", "64B"]]
     assert float(row.split()[-1].rstrip("%")) > 3

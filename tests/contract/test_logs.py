@@ -1,4 +1,6 @@
-"""Answers from logs: which rows are runs, best rates and laws that are known, published tables, and the commands."""
+"""Answers from logs: which rows are runs, best rates and laws that are known, published tables, and
+the commands.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,29 @@ class Frame:
     """What a DataFrame of pandas has of a table."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows, self.columns = rows, list(rows[0])
+        self.rows = rows
+        self.columns = list(rows[0])
 
     def to_dict(self, form: str) -> Rows:
         assert form == "records"
         return self.rows
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
+# ---- rows
 
 
 def rates(drift: float, seeds: int = 4, scatter: float = 0.1, scale: float = 1.0) -> Rows:
-    """Losses that are parabolas around ``2^(-10 + drift log2(width / 64))``, with another place for every seed."""
+    """Losses that are parabolas around ``2^(-10 + drift log2(width / 64))``, with another place for
+    every seed.
+    """
     random = np.random.default_rng(0)
     places = scatter * random.normal(size=(4, seeds))
     return [
         {"width": n, "depth": 4, "lr": 2.0**k, "seed": s}
-        | {"loss": scale * (3 + 0.05 * (k + 10 - drift * j + places[j, s]) ** 2 + 0.002 * random.normal())}
+        | {
+            "loss": scale
+            * (3 + 0.05 * (k + 10 - drift * j + places[j, s]) ** 2 + 0.002 * random.normal())
+        }
         for j, n in enumerate((64, 128, 256, 512))
         for s in range(seeds)
         for k in range(-14, -4)
@@ -56,20 +64,42 @@ def rates(drift: float, seeds: int = 4, scatter: float = 0.1, scale: float = 1.0
 PLAIN = rates(0.0, seeds=2)
 DRESSES: dict[str, Callable[[Rows], Any]] = {
     "W&B's API": lambda rows: [
-        {"name": str(k), "config": {"n_embd": r["width"], "optim": {"lr": r["lr"]}, "seed": r["seed"], "depth": 4}}
+        {
+            "name": str(k),
+            "config": {
+                "n_embd": r["width"],
+                "optim": {"lr": r["lr"]},
+                "seed": r["seed"],
+                "depth": 4,
+            },
+        }
         | {"summary": {"loss": r["loss"], "_step": 99}}
         for k, r in enumerate(rows)
     ],
     "prefixes": lambda rows: [
-        {"config/d_model": r["width"], "config.learning_rate": r["lr"], "hparams/seed": r["seed"], "loss": r["loss"]}
+        {
+            "config/d_model": r["width"],
+            "config.learning_rate": r["lr"],
+            "hparams/seed": r["seed"],
+            "loss": r["loss"],
+        }
         | {"config/n_layer": 4}
         for r in rows
     ],
-    "a frame": lambda rows: Frame([{name: float(value) for name, value in row.items()} for row in rows]),
+    "a frame": lambda rows: Frame(
+        [{name: float(value) for name, value in row.items()} for row in rows]
+    ),
     "texts": lambda rows: [{name: f" {value} " for name, value in row.items()} for row in rows],
-    "steps": lambda rows: [r | {"_step": step, "loss": r["loss"] + (9 - step)} for step in (0, 9, 4) for r in rows],
+    "steps": lambda rows: [
+        r | {"_step": step, "loss": r["loss"] + (9 - step)} for step in (0, 9, 4) for r in rows
+    ],
     "scalars": lambda rows: [
-        {"run": f"width={r['width']},depth=4,lr={r['lr']},seed={r['seed']}", "tag": "loss", "step": k, "value": value}
+        {
+            "run": f"width={r['width']},depth=4,lr={r['lr']},seed={r['seed']}",
+            "tag": "loss",
+            "step": k,
+            "value": value,
+        }
         for r in rows
         for k, value in ((0, 9.0), (7, r["loss"]), (3, 8.0))
     ],
@@ -79,7 +109,9 @@ DRESSES: dict[str, Callable[[Rows], Any]] = {
 @pytest.mark.parametrize("dress", DRESSES)
 def test_columns_are_known_by_their_usual_names(dress: str) -> None:
     given = DRESSES[dress](PLAIN)
-    assert nfd.fit_transfer(given).best("logged", 512, 4) == nfd.fit_transfer(PLAIN).best("logged", 512, 4)
+    assert nfd.fit_transfer(given).best("logged", 512, 4) == nfd.fit_transfer(PLAIN).best(
+        "logged", 512, 4
+    )
 
 
 def test_runs_that_did_not_end_are_left_out_and_those_that_diverged_count() -> None:
@@ -93,14 +125,23 @@ def test_runs_that_did_not_end_are_left_out_and_those_that_diverged_count() -> N
 
 
 def test_steps_without_a_loss_are_told_from_divergence() -> None:
-    """A frame has not-a-number for both: gaps stand between losses, and where other runs have none either."""
+    """A frame has not-a-number for both: gaps stand between losses, and where other runs have none
+    either.
+    """
 
     def history(row: dict[str, Any], losses: Sequence[float]) -> Rows:
         cells = {4 * k: loss for k, loss in enumerate(losses)}
-        return [row | {"_step": step, "loss": cells.get(step, math.nan)} for step in range(4 * len(losses))]
+        return [
+            row | {"_step": step, "loss": cells.get(step, math.nan)}
+            for step in range(4 * len(losses))
+        ]
 
     ends = {2.0**-5: (4.0, 3.5, math.nan)}
-    table = [cells for row in PLAIN for cells in history(row, ends.get(row["lr"], (4.0, 3.5, row["loss"])))]
+    table = [
+        cells
+        for row in PLAIN
+        for cells in history(row, ends.get(row["lr"], (4.0, 3.5, row["loss"])))
+    ]
     losses = nfd.fit_transfer(Frame(table)).of("logged").cells[512, 4].losses
     assert np.isinf(losses).sum(1).tolist() == [1, 1]
     assert np.isinf(losses[:, -1]).all()
@@ -110,34 +151,58 @@ ONE = PLAIN[0]
 BAD: list[tuple[Any, Any, type[Exception], str]] = [
     (3, None, TypeError, "dicts, or a DataFrame, or the path of a CSV"),
     ("no such file.csv", None, OSError, "there is none at 'no such file.csv'"),
-    ([{"width": 1, "loss": 2.0}], None, ValueError, r"known to be the lr. Name it: .*The columns are 'width', 'loss'"),
-    ([{"lr": 1, "train_loss": 2.0, "val_loss": 3.0}], None, ValueError, "'train_loss', 'val_loss' may all be the loss"),
+    (
+        [{"width": 1, "loss": 2.0}],
+        None,
+        ValueError,
+        r"known to be the lr. Name it: .*The columns are 'width', 'loss'",
+    ),
+    (
+        [{"lr": 1, "train_loss": 2.0, "val_loss": 3.0}],
+        None,
+        ValueError,
+        "'train_loss', 'val_loss' may all be the loss",
+    ),
     (PLAIN, {"lr": "rate"}, ValueError, "'rate' for the lr, but the log has no such column"),
     ([ONE | {"lr": "high"}], None, ValueError, "column 'lr' must hold numbers; row 1 has 'high'"),
     ([{"lr": 0.1, "loss": 1.0}], None, ValueError, "must say the width or the depth"),
     ([*PLAIN, ONE], None, ValueError, "they differ in something else"),
-    ([row | {"steps": steps} for row in PLAIN for steps in (100, 200)], None, ValueError, "several lengths"),
+    (
+        [row | {"steps": steps} for row in PLAIN for steps in (100, 200)],
+        None,
+        ValueError,
+        "several lengths",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("rows", "columns", "error", "message"), BAD)
-def test_malformed_tables_are_refused_by_name(rows: Any, columns: Any, error: type[Exception], message: str) -> None:
+def test_malformed_tables_are_refused_by_name(
+    rows: Any, columns: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         nfd.fit_transfer(rows, columns=columns)
 
 
 def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
     """As seeds, runs of two decays would make an interval of what is no noise."""
-    mixed, constant = ([row | {"config/weight_decay": f * row["seed"] + 0.1} for row in PLAIN] for f in (0.1, 0.0))
+    mixed, constant = (
+        [row | {"config/weight_decay": f * row["seed"] + 0.1} for row in PLAIN] for f in (0.1, 0.0)
+    )
     (note,) = {*nfd.fit_transfer(mixed).notes} - {*nfd.fit_transfer(PLAIN).notes}
     assert "'config/weight_decay' varies but is not read" in note
     assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(PLAIN).notes
 
 
 def test_rows_that_differ_in_words_alone_are_said_to_count_as_equal() -> None:
-    """As seeds, the losses of two optimizers, architectures or data sets would be averaged without a word."""
+    """As seeds, the losses of two optimizers, architectures or data sets would be averaged without
+    a word.
+    """
     runs = [{"params": N, "tokens": 20 * N, "loss": 2 + 100 / N**0.3} for N in (1e7, 3e7, 1e8, 3e8)]
-    mixed, apart = ([run | {"Model": f"{k} layers", "host": f"node{i}"} for i, run in enumerate(runs)] for k in (6, 28))
+    mixed, apart = (
+        [run | {"Model": f"{k} layers", "host": f"node{i}"} for i, run in enumerate(runs)]
+        for k in (6, 28)
+    )
     (note,) = {*nfd.fit_ladder([*mixed, *apart]).notes} - {*nfd.fit_ladder(runs).notes}
     assert "differ in 'Model'" in note
     assert nfd.fit_ladder(mixed).notes == nfd.fit_ladder(runs).notes
@@ -147,7 +212,12 @@ def test_histories_of_several_runs_that_no_column_tells_apart_are_refused() -> N
     """The last row of one of them would stand for all."""
     sizes = (1e7, 3e7, 1e8, 3e8)
     rows = [
-        {"params": N, "step": step, "job": f"{kind}-{N:g}", "loss": 2 + kind / 9 + 100 / N**0.3 + 9 / step}
+        {
+            "params": N,
+            "step": step,
+            "job": f"{kind}-{N:g}",
+            "loss": 2 + kind / 9 + 100 / N**0.3 + 9 / step,
+        }
         for N in sizes
         for kind in (1, 2)
         for step in (10, 20, 30)
@@ -159,11 +229,18 @@ def test_histories_of_several_runs_that_no_column_tells_apart_are_refused() -> N
     assert len(nfd.fit_ladder([row for row in rows if row["job"][0] == "1"]).losses) == len(sizes)
 
 
-# ---- tables as people have them --------------------------------------------------------------------------------------
+# ---- tables as people have them
 
-BATCH, LENGTH = 2**19, 2048
+BATCH = 2**19
+LENGTH = 2048
 SWEPT: Rows = [
-    {"parameters": N, "tokens": steps * BATCH, "batch": BATCH, "lr": k * 1e-3, "loss": 3 + math.log(k / best) ** 2 / 50}
+    {
+        "parameters": N,
+        "tokens": steps * BATCH,
+        "batch": BATCH,
+        "lr": k * 1e-3,
+        "loss": 3 + math.log(k / best) ** 2 / 50,
+    }
     for N, best in ((125_000_000, 4), (350_000_000, 3))
     for steps in (4000, 16000)
     for k in (1, 2, 4, 8)
@@ -174,19 +251,32 @@ def german(x: float) -> str:
     return str(x).replace(".", ",")
 
 
-TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {  # what is between fields, and a row
+# what is between fields, and a row
+TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "W&B's runs": (
         ",",
         lambda r: (
-            {"Name": f"run {r}", "State": "finished", "config.model.n_params": r["parameters"], "Tags": ""}
-            | {"config.data.train_tokens": r["tokens"], "config.batch_tokens": BATCH, "config.lr": r["lr"]}
+            {
+                "Name": f"run {r}",
+                "State": "finished",
+                "config.model.n_params": r["parameters"],
+                "Tags": "",
+            }
+            | {
+                "config.data.train_tokens": r["tokens"],
+                "config.batch_tokens": BATCH,
+                "config.lr": r["lr"],
+            }
             | {"summary.lr": 0, "summary.val/loss": r["loss"]}
         ),
     ),
     "words, semicolons and decimal commas": (
         ";",
         lambda r: (
-            {"Number of parameters": f"{german(r['parameters'] / 1e9)} B", "Training tokens": f"{r['tokens']:,}"}
+            {
+                "Number of parameters": f"{german(r['parameters'] / 1e9)} B",
+                "Training tokens": f"{r['tokens']:,}",
+            }
             | {"Batch size (tokens)": "2^19", "Peak learning rate": german(r["lr"])}
             | {"final val loss (nats/token)": german(r["loss"])}
         ),
@@ -194,8 +284,15 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {  #
     "tabs, a mark of order and thousands": (
         "\t",
         lambda r: (
-            {"\ufeffparams": f"{r['parameters'] // 10**6}M", "D": f"{r['tokens']:,}".replace(",", " ")}
-            | {"batch": f"{BATCH:,}", "max_lr": f"{r['lr'] * 1e3:g} x 10^-3", "Validation loss": r["loss"]}
+            {
+                "\ufeffparams": f"{r['parameters'] // 10**6}M",
+                "D": f"{r['tokens']:,}".replace(",", " "),
+            }
+            | {
+                "batch": f"{BATCH:,}",
+                "max_lr": f"{r['lr'] * 1e3:g} x 10^-3",
+                "Validation loss": r["loss"],
+            }
         ),
     ),
     "units in names": (
@@ -208,14 +305,24 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {  #
     "letters, with and without embeddings": (
         ",",
         lambda r: (
-            {"N": r["parameters"], "N_noemb": r["parameters"] // 2, "D": r["tokens"], "batch_tokens": BATCH}
+            {
+                "N": r["parameters"],
+                "N_noemb": r["parameters"] // 2,
+                "D": r["tokens"],
+                "batch_tokens": BATCH,
+            }
             | {"lr": r["lr"], "width": "", "loss": r["loss"]}
         ),
     ),
     "without embeddings": (
         ",",
         lambda r: (
-            {"non_embedding_params": r["parameters"], "tokens": r["tokens"], "batch": BATCH, "lr": r["lr"]}
+            {
+                "non_embedding_params": r["parameters"],
+                "tokens": r["tokens"],
+                "batch": BATCH,
+                "lr": r["lr"],
+            }
             | {"loss": r["loss"]}
         ),
     ),
@@ -229,8 +336,17 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {  #
     "steps of sequences": (
         ",",
         lambda r: (
-            {"n_params": r["parameters"], "max_iters": r["tokens"] // BATCH, "lr": r["lr"], "loss": r["loss"]}
-            | {"seq_len": LENGTH, "global_batch_size": BATCH // LENGTH, "gradient_accumulation_steps": 4}
+            {
+                "n_params": r["parameters"],
+                "max_iters": r["tokens"] // BATCH,
+                "lr": r["lr"],
+                "loss": r["loss"],
+            }
+            | {
+                "seq_len": LENGTH,
+                "global_batch_size": BATCH // LENGTH,
+                "gradient_accumulation_steps": 4,
+            }
         ),
     ),
 }
@@ -252,7 +368,8 @@ def read_as(kind: str, path: Path, encoding: str = "utf-8") -> nfd.RateLaw:
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_table_is_read_as_it_was_exported(kind: str, tmp_path: Path) -> None:
-    read, size = read_as(kind, tmp_path / "runs.csv"), {"parameters": 7e9, "tokens": 1e11, "batch": 1e6}
+    read = read_as(kind, tmp_path / "runs.csv")
+    size = {"parameters": 7e9, "tokens": 1e11, "batch": 1e6}
     meant = nfd.fit_rate_law(SWEPT).at(**size)
     assert read.at(**size).rate.value == pytest.approx(meant.rate.value, rel=1e-6)
     assert read.at(**size).rate.high == pytest.approx(meant.rate.high, rel=1e-6)
@@ -262,34 +379,55 @@ def test_a_table_is_read_as_it_was_exported(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_table_of_excel_in_utf_16_and_a_chart_of_wandb_are_read(tmp_path: Path) -> None:
-    """The chart has a column for each run, whose name says its settings, beside its least and most."""
+    """The chart has a column for each run, whose name says its settings, beside its least and
+    most.
+    """
     meant = nfd.fit_rate_law(SWEPT)
     assert str(read_as("units in names", tmp_path / "runs.csv", "utf-16")) == str(meant)
-    runs = {f"N={r['parameters']}_D={r['tokens']},batch=2^19,lr={r['lr']:g} - val/loss": r["loss"] for r in SWEPT}
+    runs = {
+        f"N={r['parameters']}_D={r['tokens']},batch=2^19,lr={r['lr']:g} - val/loss": r["loss"]
+        for r in SWEPT
+    }
     chart: Rows = [
-        {"Step": step} | {name + end: text for name, loss in runs.items() for end in ("", "__MIN", "__MAX")
-        for text in ["" if step > 300 else loss + (300 - step)]}
+        {"Step": step}
+        | {
+            name + end: text
+            for name, loss in runs.items()
+            for end in ("", "__MIN", "__MAX")
+            for text in ["" if step > 300 else loss + (300 - step)]
+        }
         for step in (100, 300, 200, 400)
-    ]  # fmt: skip
+    ]
     assert str(nfd.fit_rate_law(written(tmp_path / "chart.csv", chart))) == str(meant)
 
 
 QUESTIONS = [  # where a guess may be wrong
-    ("params,n_parameters,loss\n7,8,1", r"'n_parameters', 'params' may all be the parameters.*--columns parameters="),
+    (
+        "params,n_parameters,loss\n7,8,1",
+        r"'n_parameters', 'params' may all be the parameters.*--columns parameters=",
+    ),
     ("total_params,active_params,loss\n7,8,1", "may all be the parameters, and differ"),
     ("params,tokens,train_loss,eval/loss\n7,8,1,2", "may all be the loss, and differ"),
     ("params,tokens,loss,loss\n7,8,1,2", "several columns 'loss'"),
     ("width,tokens,loss\n65.536,8,1", "'65.536'. It may be read in two ways"),
     ('params,tokens,loss\n"1,300B",8,1', "'1,300B'. It may be read in two ways"),
     ("params,tokens,loss\n7 or 8,8,1", "column 'params' must hold numbers; row 1 has '7 or 8'"),
-    ("params,steps,global_batch_size,seq_len,loss\n7,8,4194304,1024,1", r"4.29e\+09 tokens in a batch.*columns batch="),
-    ("model,perplexity\nbig,8", r"no column of the log is known to be the loss. Name it: columns=\{'loss'"),
+    (
+        "params,steps,global_batch_size,seq_len,loss\n7,8,4194304,1024,1",
+        r"4.29e\+09 tokens in a batch.*columns batch=",
+    ),
+    (
+        "model,perplexity\nbig,8",
+        r"no column of the log is known to be the loss. Name it: columns=\{'loss'",
+    ),
     ("params;tokens;loss\n7;8", "another number of fields"),
 ]
 
 
 @pytest.mark.parametrize(("text", "message"), QUESTIONS)
-def test_a_table_that_may_be_read_in_two_ways_is_a_question(text: str, message: str, tmp_path: Path) -> None:
+def test_a_table_that_may_be_read_in_two_ways_is_a_question(
+    text: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "runs.csv").write_text(text + "\n")
     with pytest.raises(ValueError, match=message):
         nfd.fit_scaling_law(tmp_path / "runs.csv")
@@ -316,7 +454,7 @@ def test_steps_stand_for_tokens_only_where_a_batch_is_unknown_and_this_is_said()
     assert all("Steps stand for tokens" in " ".join(law.notes) for law in (part, alone))
 
 
-# ---- transfer --------------------------------------------------------------------------------------------------------
+# ---- transfer
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.5, -1.0])
@@ -335,7 +473,8 @@ def test_a_drift_is_found_whatever_the_unit_of_the_loss(drift: float, scale: flo
 
 def test_drifts_of_one_seed_hold_the_truth() -> None:
     """About 95 of 100, from the scatter about a power law alone."""
-    random, held = np.random.default_rng(1), 0
+    random = np.random.default_rng(1)
+    held = 0
     for _ in range(60):
         rows = [
             {"width": n, "lr": 2.0**k, "loss": 3 + 0.05 * (k + 10 + place) ** 2}
@@ -370,16 +509,24 @@ def test_divergence_counts_and_does_not_move_the_optimum() -> None:
         assert best.value == pytest.approx(2**-10, rel=0.3)
 
 
-# ---- the law of size -------------------------------------------------------------------------------------------------
+# ---- the law of size
 
 
-def sizes(seeds: int, noise: float = 0.01, power: float = 1.0, lengths: Sequence[float] = ()) -> Rows:
+def sizes(
+    seeds: int, noise: float = 0.01, power: float = 1.0, lengths: Sequence[float] = ()
+) -> Rows:
     """Losses ``0.7 + 8 / n^power + 0.5 / L``, with ``3 / sqrt(D)`` more where runs have lengths."""
     random = np.random.default_rng(1)
     return [
         {"width": n, "depth": L, "seed": 10_000 * n + 100 * L + s}
         | ({"tokens": D} if lengths else {"params": 12 * n * n * L + 100 * n})
-        | {"loss": 0.7 + 8 / n**power + 0.5 / L + (3 / math.sqrt(D) if lengths else 0.0) + noise * random.normal()}
+        | {
+            "loss": 0.7
+            + 8 / n**power
+            + 0.5 / L
+            + (3 / math.sqrt(D) if lengths else 0.0)
+            + noise * random.normal()
+        }
         for n in (64, 128, 256, 512)
         for L in (4, 8, 16, 32)
         for D in lengths or (1.0,)
@@ -396,7 +543,8 @@ def test_a_grid_with_seeds_has_the_law_of_size_with_its_floor() -> None:
     assert capacity.held_out.inside
     best = capacity.best(parameters="1M")
     assert best.cost <= 10**6
-    assert best.cost == 12 * best.width**2 * best.depth + 100 * best.width  # counted by the log's own counts
+    # counted by the log's own counts
+    assert best.cost == 12 * best.width**2 * best.depth + 100 * best.width
     with pytest.raises(ValueError, match="flops is not known: only parameters are"):
         capacity.best(flops="1T")
 
@@ -419,10 +567,15 @@ def test_lengths_have_a_power_of_their_own() -> None:
 
 
 def test_small_sizes_that_break_the_law_are_left_out_and_told() -> None:
-    random, held = np.random.default_rng(0), list[bool]()
+    random = np.random.default_rng(0)
+    held = list[bool]()
     for _ in range(40):
         rows = [
-            {"width": n, "seed": 100 * n + s, "loss": 2 + 8 / n + (1.0 if n == 64 else 0.0) + 0.01 * random.normal()}
+            {
+                "width": n,
+                "seed": 100 * n + s,
+                "loss": 2 + 8 / n + (1.0 if n == 64 else 0.0) + 0.01 * random.normal(),
+            }
             for n in (64, 128, 256, 512, 1024, 2048)
             for s in range(3)
         ]
@@ -439,16 +592,22 @@ def test_of_several_rates_the_best_of_each_size_or_a_given_one_counts() -> None:
     rows = sizes(2, noise=1e-4)
     best = [row | {"lr": 0.1 if row["width"] > 64 else 0.2} for row in rows]
     worse = [row | {"lr": lr, "loss": row["loss"] + 1} for row in rows for lr in (0.05, 0.4)]
-    chosen, floor = nfd.fit_scaling_law(best + worse, rate="best"), nfd.fit_scaling_law(best).floor.value
+    chosen = nfd.fit_scaling_law(best + worse, rate="best")
+    floor = nfd.fit_scaling_law(best).floor.value
     assert chosen.floor.value == pytest.approx(floor)
-    assert nfd.fit_scaling_law(best + worse, rate=0.05).floor.value == pytest.approx(floor + 1, abs=0.01)
+    assert nfd.fit_scaling_law(best + worse, rate=0.05).floor.value == pytest.approx(
+        floor + 1, abs=0.01
+    )
     with pytest.raises(ValueError, match=r"The rates are 0.05, 0.1"):
         nfd.fit_scaling_law(best + worse, rate=0.3)
 
 
 REFUSED: list[tuple[Rows, str]] = [
     ([{"width": 64, "loss": 1.0}] * 3, "none of them varies"),
-    ([{"width": 32 * k, "depth": k, "loss": 1 + 1 / k} for k in range(1, 9)], "independently of each other"),
+    (
+        [{"width": 32 * k, "depth": k, "loss": 1 + 1 / k} for k in range(1, 9)],
+        "independently of each other",
+    ),
     ([row | {"lr": k % 2 + 1} for k, row in enumerate(sizes(2))], "differ in lr"),
     ([{"tokens": k, "loss": 1 + 1 / k} for k in (1, 2, 3)], "needs more sizes"),
 ]
@@ -460,7 +619,9 @@ def test_logs_without_a_law_are_refused(rows: Rows, message: str) -> None:
         nfd.fit_scaling_law(rows)
 
 
-def test_tokens_that_grow_within_a_run_are_its_history_where_steps_say_so_and_else_a_question() -> None:
+def test_tokens_that_grow_within_a_run_are_its_history_where_steps_say_so_and_else_a_question() -> (
+    None
+):
     rows: list[dict[str, Any]] = [
         {
             "run": f"{N:g}",
@@ -474,24 +635,40 @@ def test_tokens_that_grow_within_a_run_are_its_history_where_steps_say_so_and_el
     ]
     law = nfd.fit_ladder(rows)
     assert sorted(law.losses) == [(N, 20 * N) for N in (1e8, 2e8, 4e8, 8e8, 1.6e9)]
-    unsure = nfd.fit_ladder([{name: value for name, value in row.items() if name != "step"} for row in rows])
+    unsure = nfd.fit_ladder(
+        [{name: value for name, value in row.items() if name != "step"} for row in rows]
+    )
     assert len(unsure.losses) == 50
     assert "give the last row of every run" in str(unsure)
     assert "give the last row of every run" not in str(law)
 
 
-# ---- the commands ----------------------------------------------------------------------------------------------------
+# ---- the commands
 
 
 @pytest.mark.slow
 def test_the_commands_answer_from_a_table(tmp_path: Path) -> None:
-    written(tmp_path / "rates.csv", [{"my rate" if k == "lr" else k: v for k, v in r.items()} for r in rates(0.5)])
-    done = run("transfer", "--from", "rates.csv", "--columns", "lr=my rate", "--out", "t", folder=tmp_path)
+    written(
+        tmp_path / "rates.csv",
+        [{"my rate" if k == "lr" else k: v for k, v in r.items()} for r in rates(0.5)],
+    )
+    done = run(
+        "transfer", "--from", "rates.csv", "--columns", "lr=my rate", "--out", "t", folder=tmp_path
+    )
     assert "lr from 'my rate'" in done.stdout
     drift = json.loads((tmp_path / "t/result.json").read_text())["rules"][0]["drift"]["width"]
     assert drift["low"] < 0.5 < drift["high"]
     written(tmp_path / "sizes.csv", [{**row, "eval/loss": row.pop("loss")} for row in sizes(3)])
-    done = run("scaling-law", "--from", "sizes.csv", "--columns", "loss=eval/loss", "--out", "c", folder=tmp_path)
+    done = run(
+        "scaling-law",
+        "--from",
+        "sizes.csv",
+        "--columns",
+        "loss=eval/loss",
+        "--out",
+        "c",
+        folder=tmp_path,
+    )
     assert "The law: loss =" in done.stdout
     floor = json.loads((tmp_path / "c/result.json").read_text())["fit"]["floor"]
     assert floor["low"] < 0.7 < floor["high"]
@@ -514,7 +691,11 @@ def test_the_shell_says_the_rate_of_a_training(tmp_path: Path) -> None:
 
 
 def test_one_seed_of_each_rate_has_no_interval_and_a_report(tmp_path: Path) -> None:
-    rows = [{"width": n, "lr": 2.0**k, "loss": 2 + (k + 8) ** 2 / 9 + 9 / n} for n in (64, 128) for k in range(-11, -5)]
+    rows = [
+        {"width": n, "lr": 2.0**k, "loss": 2 + (k + 8) ** 2 / 9 + 9 / n}
+        for n in (64, 128)
+        for k in range(-11, -5)
+    ]
     lines = (",".join(map(str, row.values())) for row in rows)
     (tmp_path / "runs.csv").write_text("\n".join(["width,lr,loss", *lines]))
     done = run("transfer", "--from", "runs.csv", "--out", "out", folder=tmp_path)

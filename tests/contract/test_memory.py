@@ -1,4 +1,6 @@
-"""What a library leaves of a process: the memory that others free beside wide layers goes back to the system."""
+"""What a library leaves of a process: the memory that others free beside wide layers goes back to
+the system.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ print(resident() - before < 2**26)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators decide for themselves")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other allocators decide for themselves"
+)
 def test_memory_that_is_freed_beside_wide_layers_goes_back() -> None:
     done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"]

@@ -1,4 +1,6 @@
-"""Mistakes on the command line and in the user's file: what arrived, what was expected, what to do, in their words."""
+"""Mistakes on the command line and in the user's file: what arrived, what was expected, what to do,
+in their words.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ import pytest
 from tests.contract.common import NFD
 from tests.contract.test_commands import SETUP
 
-INSIDES = ("pydantic", "ValidationError", "FieldInfo", "Annotated", "typing.", "<class", "tyro", "Config", "Traceback")
+INSIDES = (
+    "pydantic",
+    "ValidationError",
+    "FieldInfo",
+    "Annotated",
+    "typing.",
+    "<class",
+    "tyro",
+    "Config",
+    "Traceback",
+)
 SMALL = "--widths 8 16 --depths 1 --seeds 2"
 LINES = [  # what is typed, and what the answer must hold
     # values of the wrong kind, for every kind of option
@@ -73,7 +85,8 @@ FILES = {  # what stands at the end of the user's file, and what the answer must
     "del batches": "neither task batches",
     "make_modle = make_model; del make_model": "make_modle Did you mean make_model neither",
     "make_model = lambda width: ResidualMLP(width, 1)": "make_model (width, depth) (width)",
-    "def make_model(width, depth): ResidualMLP(width, depth)": "make_model torch.nn.Module NoneType",
+    "def make_model(width, depth): ResidualMLP(width, "
+    "depth)": "make_model torch.nn.Module NoneType",
     "make_model = 3": "make_model (width, depth) int",
     "make_model = ResidualMLP(8, 1)": "make_model function ResidualMLP",
     "batches = []": "batches (inputs, targets) none",
@@ -90,15 +103,22 @@ FILES = {  # what stands at the end of the user's file, and what the answer must
     "init_scale = 'no'": "init_scale 'no'",
 }
 RAISING = {  # the same, where the user's own code raises: with its line and words
-    "def make_model(width, depth): raise KeyError('no preset')": "KeyError no preset setup.py in make_model",
-    "def loss(outputs, targets): raise ArithmeticError('not today')": "ArithmeticError not today setup.py line 34",
+    "def make_model(width, depth): raise KeyError('no "
+    "preset')": "KeyError no preset setup.py in make_model",
+    "def loss(outputs, targets): raise ArithmeticError('not "
+    "today')": "ArithmeticError not today setup.py line 34",
     "batches = undefined": "NameError undefined setup.py",
     "import nothing_of_this_name": "ModuleNotFoundError nothing_of_this_name setup.py",
     "def broken(:": "setup.py, line 34 invalid syntax",
     "import sys; sys.exit(0)": "sys.exit",
     "make_model = lambda width, depth: nn.Linear(3, width)": "make_model inputs 64",
 }
-RIGHT = ["--version", "--help", "transfer --help", "plan setup.py --width 16 --depth 1 --base 8,1 --seed=3"]
+RIGHT = [
+    "--version",
+    "--help",
+    "transfer --help",
+    "plan setup.py --width 16 --depth 1 --base 8,1 --seed=3",
+]
 
 RUNNER = """
 import contextlib, io, json, os, runpy, shlex, sys
@@ -121,7 +141,9 @@ Answers = dict[str, tuple[int, str]]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """The answer to every mistake, and to lines that hold none, by the installed script in one process."""
+    """The answer to every mistake, and to lines that hold none, by the installed script in one
+    process.
+    """
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "right.py").write_text(SETUP)
     (folder / "empty").mkdir()
@@ -130,7 +152,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     asked |= {end: (f"check setup.py {SMALL}", f"\n{end}\n") for end in [*FILES, *RAISING]}
     command = [sys.executable, "-c", RUNNER, str(NFD)]
     given = json.dumps(list(asked.values()))
-    answers = subprocess.run(command, cwd=folder, input=given, stdout=subprocess.PIPE, text=True, check=True)
+    answers = subprocess.run(
+        command, cwd=folder, input=given, stdout=subprocess.PIPE, text=True, check=True
+    )
     return dict(zip(asked, map(tuple, json.loads(answers.stdout)), strict=True))
 
 
@@ -149,7 +173,9 @@ def test_a_mistake_is_told_in_the_users_words(typed: str, words: str, told: Answ
 
 
 @pytest.mark.parametrize(("end", "words"), RAISING.items())
-def test_an_error_of_the_users_code_is_shown_with_its_line(end: str, words: str, told: Answers) -> None:
+def test_an_error_of_the_users_code_is_shown_with_its_line(
+    end: str, words: str, told: Answers
+) -> None:
     code, text = told[end]
     assert code == 2, text
     assert holds(text, words), text

@@ -20,12 +20,14 @@ TASK = nfd.Task(batches(steps=6, size=8))
 FAMILY = nfd.Family(ResidualMLP, base=(16, 2), sample=TASK.sample)
 
 
-# ---- families --------------------------------------------------------------------------------------------------------
+# ---- families
 
 
 def test_a_built_network_has_the_initial_weights_of_its_plan() -> None:
-    model, plan = FAMILY.build(64, 4, seed=1), FAMILY.plan(64, 4)
-    again, other = FAMILY.build(64, 4, seed=1), FAMILY.build(64, 4, seed=2)
+    model = FAMILY.build(64, 4, seed=1)
+    plan = FAMILY.plan(64, 4)
+    again = FAMILY.build(64, 4, seed=1)
+    other = FAMILY.build(64, 4, seed=2)
     for name, p in model.named_parameters():
         assert torch.equal(p, again.get_parameter(name))
         std = plan.entries[name].start.std
@@ -70,7 +72,7 @@ def test_a_family_that_is_none_is_refused_by_name(arguments: dict[str, Any], nam
         nfd.Family(**arguments)
 
 
-# ---- tasks -----------------------------------------------------------------------------------------------------------
+# ---- tasks
 
 
 def test_batches_are_taken_as_users_have_them() -> None:
@@ -97,11 +99,18 @@ def test_a_task_that_is_none_is_refused_by_name(arguments: dict[str, Any], named
         nfd.Task(**arguments)
 
 
-# ---- trials and sweeps -----------------------------------------------------------------------------------------------
+# ---- trials and sweeps
 
 
 def trial(**more: Any) -> nfd.Trial:
-    settings: dict[str, Any] = {"family": FAMILY, "task": TASK, "width": 16, "depth": 2, "seed": 0, "lr": 1e-2}
+    settings: dict[str, Any] = {
+        "family": FAMILY,
+        "task": TASK,
+        "width": 16,
+        "depth": 2,
+        "seed": 0,
+        "lr": 1e-2,
+    }
     return nfd.Trial(**settings | more)
 
 
@@ -130,7 +139,8 @@ def test_the_name_of_a_trial_is_what_decides_its_numbers() -> None:
 
 
 def test_a_trial_is_the_loop_that_a_user_would_write() -> None:
-    model, plan = FAMILY.build(16, 2, seed=0), FAMILY.plan(16, 2)
+    model = FAMILY.build(16, 2, seed=0)
+    plan = FAMILY.plan(16, 2)
     seen = train(model, plan.make_optimizer(model, lr=1e-2), batches(steps=6, size=8))
     (own,) = losses([trial()])
     torch.testing.assert_close(own, torch.tensor(seen, dtype=torch.float64), rtol=1e-5, atol=0)
@@ -176,7 +186,8 @@ class Norms(nfd.Observer):
 
 class _Norms(nfd.Observation):
     def __init__(self, weight: nn.Parameter) -> None:
-        self.weight, self.seen = weight, [weight.norm().item()]
+        self.weight = weight
+        self.seen = [weight.norm().item()]
 
     def after(self, row: Any) -> None:
         self.seen.append(self.weight.norm().item())
@@ -223,12 +234,19 @@ def test_a_model_that_raises_is_named(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise ArithmeticError("not today")
 
-    with nfd.Sweep(progress=False) as sweep, pytest.raises(ValueError, match="ArithmeticError: not today"):
+    with (
+        nfd.Sweep(progress=False) as sweep,
+        pytest.raises(ValueError, match="ArithmeticError: not today"),
+    ):
         sweep.run([trial(family=nfd.Family(Broken, base=(16, 2), rule="standard"))])
 
 
 @pytest.mark.parametrize("sweep", ["out", Path("out"), 3])
 def test_a_sweep_that_is_none_is_refused_with_what_to_pass(sweep: Any) -> None:
-    with pytest.raises(TypeError, match=r"sweep must be an nfd\.Sweep or None; got .*(out|3)") as refused:
-        nfd.check(ResidualMLP, [(torch.ones(2, 64), torch.zeros(2).long())], [8, 16], [1], sweep=sweep)
+    with pytest.raises(
+        TypeError, match=r"sweep must be an nfd\.Sweep or None; got .*(out|3)"
+    ) as refused:
+        nfd.check(
+            ResidualMLP, [(torch.ones(2, 64), torch.zeros(2).long())], [8, 16], [1], sweep=sweep
+        )
     assert ("Pass nfd.Sweep('out')" in str(refused.value)) == (sweep != 3)

@@ -37,7 +37,9 @@ def losses(**axes: tuple[float, ...]) -> Rows:
     random = np.random.default_rng(0)
     rows = Rows()
     for sizes in itertools.product(*axes.values()):
-        loss = 1.7 + sum((size / min(axis)) ** -0.5 for size, axis in zip(sizes, axes.values(), strict=True))
+        loss = 1.7 + sum(
+            (size / min(axis)) ** -0.5 for size, axis in zip(sizes, axes.values(), strict=True)
+        )
         rows.append(dict(zip(axes, sizes, strict=True)) | {"loss": loss + 1e-3 * random.normal()})
     return rows
 
@@ -80,7 +82,9 @@ def test_a_function_has_one_kind_of_answer_which_says_what_was_read(
         (nfd.fit_ladder, SHAPES_AND_TOKENS, "fit_scaling_law"),
     ],
 )
-def test_a_table_of_another_function_is_refused_by_its_name(fit: Callable[..., Any], rows: Rows, other: str) -> None:
+def test_a_table_of_another_function_is_refused_by_its_name(
+    fit: Callable[..., Any], rows: Rows, other: str
+) -> None:
     with pytest.raises(ValueError, match=rf"use nfd\.{other}\."):
         fit(rows)
     assert getattr(nfd, other)(rows).about

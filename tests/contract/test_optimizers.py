@@ -1,4 +1,6 @@
-"""Optimizers of one's own: what they set is of the base, and a plan scales it or refuses it by name."""
+"""Optimizers of one's own: what they set is of the base, and a plan scales it or refuses it by
+name.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class Net(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.embed = nn.Linear(5, width)
+        self.head = nn.Linear(width, 3)
         self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,11 +44,15 @@ def planned(optimizer: Any = "adamw", **run: Any) -> tuple[nn.Module, nfd.Plan]:
 
 def group_of(optimizer: torch.optim.Optimizer, model: nn.Module, name: str) -> dict[str, Any]:
     wanted = dict(model.named_parameters())[name]
-    return next(group for group in optimizer.param_groups if any(p is wanted for p in group["params"]))
+    return next(
+        group for group in optimizer.param_groups if any(p is wanted for p in group["params"])
+    )
 
 
 def hidden_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """The group of a hidden matrix: rate 1/4 and epsilon 1/4 of the base's, decay 4 times the base's."""
+    """The group of a hidden matrix: rate 1/4 and epsilon 1/4 of the base's, decay 4 times the
+    base's.
+    """
     return group_of(optimizer, model, "blocks.0.weight")
 
 
@@ -53,7 +60,9 @@ SET = {"betas": (0.9, 0.95), "weight_decay": 0.1, "eps": 1e-6}
 
 
 def by_update(groups: Any) -> torch.optim.Optimizer:
-    return AdamW([group | {"weight_decay": 0.1, "eps": 1e-6} for group in groups], betas=(0.9, 0.95))
+    return AdamW(
+        [group | {"weight_decay": 0.1, "eps": 1e-6} for group in groups], betas=(0.9, 0.95)
+    )
 
 
 def in_place(groups: Any) -> torch.optim.Optimizer:
@@ -67,8 +76,10 @@ class Wrapper(torch.optim.Optimizer):
     """Steps another optimizer, whose groups and settings it shows as its own."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner, self.defaults = inner, inner.defaults
-        self.param_groups, self.state = inner.param_groups, inner.state
+        self.inner = inner
+        self.defaults = inner.defaults
+        self.param_groups = inner.param_groups
+        self.state = inner.state
 
     def step(self, closure: Any = None) -> Any:
         return self.inner.step(closure)
@@ -105,7 +116,8 @@ FACTORIES: dict[str, Any] = {
 def test_what_a_function_sets_is_of_the_base(name: str) -> None:
     model, plan = planned()
     optimizer = plan.make_optimizer(model, 1e-3, make=FACTORIES[name])
-    hidden, readout = hidden_of(optimizer, model), group_of(optimizer, model, "head.weight")
+    hidden = hidden_of(optimizer, model)
+    readout = group_of(optimizer, model, "head.weight")
     assert hidden["weight_decay"] == pytest.approx(0.1 * WIDER)
     assert hidden["eps"] == pytest.approx(1e-6 / WIDER)
     assert readout["eps"] == 1e-6
@@ -119,7 +131,12 @@ def test_at_the_base_a_plan_changes_nothing_that_is_set(name: str) -> None:
     model = Net(8, 2)
     plan = nfd.plan(model, (8, 2), make_model=Net, sample=X, rule="mup")
     for group in plan.make_optimizer(model, 1e-3, make=FACTORIES[name]).param_groups:
-        assert (group["lr"], group["weight_decay"], group["eps"], group["betas"]) == (1e-3, 0.1, 1e-6, (0.9, 0.95))
+        assert (group["lr"], group["weight_decay"], group["eps"], group["betas"]) == (
+            1e-3,
+            0.1,
+            1e-6,
+            (0.9, 0.95),
+        )
 
 
 def test_a_run_scales_what_is_set() -> None:
@@ -137,7 +154,9 @@ def test_a_run_scales_what_is_set() -> None:
 class Three(torch.optim.Optimizer):
     """AdEMAMix: a third beta, of a slow mean of gradients."""
 
-    def __init__(self, params: Any, lr: float = 1e-3, betas: Any = (0.9, 0.999, 0.9999), eps: float = 1e-8) -> None:
+    def __init__(
+        self, params: Any, lr: float = 1e-3, betas: Any = (0.9, 0.999, 0.9999), eps: float = 1e-8
+    ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "alpha": 5.0})
 
     @torch.no_grad()
@@ -149,13 +168,19 @@ class Three(torch.optim.Optimizer):
                     continue
                 state = self.state[p]
                 if not state:
-                    state.update(k=0, m=torch.zeros_like(p), v=torch.zeros_like(p), slow=torch.zeros_like(p))
+                    state.update(
+                        k=0, m=torch.zeros_like(p), v=torch.zeros_like(p), slow=torch.zeros_like(p)
+                    )
                 state["k"] += 1
                 state["m"].lerp_(p.grad, 1 - fast)
                 state["v"].lerp_(p.grad**2, 1 - squares)
                 state["slow"].lerp_(p.grad, 1 - slow)
                 mean = state["m"] / (1 - fast ** state["k"]) + group["alpha"] * state["slow"]
-                p.sub_(group["lr"] * mean / ((state["v"] / (1 - squares ** state["k"])).sqrt() + group["eps"]))
+                p.sub_(
+                    group["lr"]
+                    * mean
+                    / ((state["v"] / (1 - squares ** state["k"])).sqrt() + group["eps"])
+                )
 
 
 def test_groups_take_what_an_optimizer_is_given() -> None:
@@ -176,25 +201,44 @@ def test_copies_of_groups_take_it_too_and_what_they_set_stays() -> None:
     model, plan = planned()
     groups = plan.param_groups(model, 1e-3)
     apart = [{"params": group["params"], "lr": group["lr"]} for group in groups]
-    for copies in ([dict(group) for group in groups], [group | {"name": "a"} for group in groups], apart):
+    for copies in (
+        [dict(group) for group in groups],
+        [group | {"name": "a"} for group in groups],
+        apart,
+    ):
         given = hidden_of(AdamW(copies, weight_decay=0.1, eps=1e-6), model)
         assert (given["weight_decay"], given["eps"]) == pytest.approx((0.1 * WIDER, 1e-6 / WIDER))
-    for_good = hidden_of(AdamW([group | {"weight_decay": 0.3} for group in groups], weight_decay=0.1), model)
+    for_good = hidden_of(
+        AdamW([group | {"weight_decay": 0.3} for group in groups], weight_decay=0.1), model
+    )
     assert for_good["weight_decay"] == 0.3
 
 
 @pytest.mark.parametrize("by_groups", [True, False])
 def test_compilers_see_plain_groups(by_groups: bool) -> None:
     model, plan = planned()
-    made = AdamW(plan.param_groups(model, 1e-3)) if by_groups else plan.make_optimizer(model, 1e-3, make=AdamW)
+    made = (
+        AdamW(plan.param_groups(model, 1e-3))
+        if by_groups
+        else plan.make_optimizer(model, 1e-3, make=AdamW)
+    )
     assert {type(group) for group in made.param_groups} == {dict}
     assert {type(group["params"]) for group in made.param_groups} == {list}
 
 
 def test_a_decay_that_nobody_sets_is_zero_and_one_that_equals_a_default_is_kept() -> None:
     model, plan = planned()
-    for make in (AdamW, lambda groups: AdamW(groups), functools.partial(AdamW, eps=1e-6), Passing, wrapped):
-        assert {group["weight_decay"] for group in plan.make_optimizer(model, 1e-3, make=make).param_groups} == {0.0}
+    for make in (
+        AdamW,
+        lambda groups: AdamW(groups),
+        functools.partial(AdamW, eps=1e-6),
+        Passing,
+        wrapped,
+    ):
+        assert {
+            group["weight_decay"]
+            for group in plan.make_optimizer(model, 1e-3, make=make).param_groups
+        } == {0.0}
     default = 0.01  # of PyTorch's AdamW
     for make in (
         lambda groups: AdamW(groups, weight_decay=default),
@@ -202,7 +246,10 @@ def test_a_decay_that_nobody_sets_is_zero_and_one_that_equals_a_default_is_kept(
         lambda groups: Passing(groups, weight_decay=default),
         lambda groups: Wrapper(AdamW(groups, weight_decay=default)),
     ):
-        assert hidden_of(plan.make_optimizer(model, 1e-3, make=make), model)["weight_decay"] == default * WIDER
+        assert (
+            hidden_of(plan.make_optimizer(model, 1e-3, make=make), model)["weight_decay"]
+            == default * WIDER
+        )
 
 
 def test_a_decay_that_is_set_on_the_made_optimizer_is_kept() -> None:
@@ -213,7 +260,10 @@ def test_a_decay_that_is_set_on_the_made_optimizer_is_kept() -> None:
         return optimizer
 
     model, plan = planned()
-    assert hidden_of(plan.make_optimizer(model, 1e-3, make=later), model)["weight_decay"] == 0.1 * WIDER
+    assert (
+        hidden_of(plan.make_optimizer(model, 1e-3, make=later), model)["weight_decay"]
+        == 0.1 * WIDER
+    )
 
 
 def test_a_plan_names_the_settings_of_an_object_that_it_does_not_take() -> None:
@@ -248,7 +298,9 @@ def test_values_of_single_groups_are_scaled_each() -> None:
     optimizer = plan.make_optimizer(model, 1e-3, make=without_biases)
     assert group_of(optimizer, model, "blocks.0.bias")["weight_decay"] == 0
     assert hidden_of(optimizer, model)["weight_decay"] == pytest.approx(0.1 * WIDER)
-    spared = plan.make_optimizer(model, 1e-3, no_decay="vectors", make=lambda groups: AdamW(groups, weight_decay=0.1))
+    spared = plan.make_optimizer(
+        model, 1e-3, no_decay="vectors", make=lambda groups: AdamW(groups, weight_decay=0.1)
+    )
     assert group_of(spared, model, "blocks.0.bias")["weight_decay"] == 0
     assert hidden_of(spared, model)["weight_decay"] == pytest.approx(0.1 * WIDER)
 
@@ -256,8 +308,14 @@ def test_values_of_single_groups_are_scaled_each() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight_decay": 0.2, "make": lambda groups: AdamW(groups, weight_decay=0.1)}, "weight_decay is chosen twice"),
-        ({"weight_decay": 0.0, "make": lambda groups: AdamW(groups, weight_decay=0.1)}, "weight_decay is chosen twice"),
+        (
+            {"weight_decay": 0.2, "make": lambda groups: AdamW(groups, weight_decay=0.1)},
+            "weight_decay is chosen twice",
+        ),
+        (
+            {"weight_decay": 0.0, "make": lambda groups: AdamW(groups, weight_decay=0.1)},
+            "weight_decay is chosen twice",
+        ),
         (
             {"eps": 1e-4, "make": functools.partial(AdamW, eps=1e-6)},
             "eps is chosen twice: 0.0001 beside make, and 1e-06",
@@ -266,15 +324,40 @@ def test_values_of_single_groups_are_scaled_each() -> None:
             {"betas": (0.9, 0.9), "make": lambda groups: Passing(groups, betas=(0.8, 0.9))},
             "option 'betas'|chosen twice",
         ),
-        ({"make": lambda groups: AdamW(groups, lr=0.1)}, "lr is chosen twice: 0.001 beside make, and 0.1"),
-        ({"make": lambda groups: Adam(groups, weight_decay=0.1)}, "weight_decay of Adam is normalised"),
-        ({"make": lambda groups: NAdam(groups, weight_decay=0.1)}, "weight_decay of NAdam is normalised"),
-        ({"make": lambda groups: RMSprop(groups, weight_decay=0.1)}, "weight_decay of RMSprop is normalised"),
-        ({"make": torch.optim.SGD}, "make makes a SGD, whose law is 'sgd'; the plan is for 'adamw'"),
-        ({"weight_decay": 0.1, "make": torch.optim.Rprop}, "weight_decay=0.1 is given .* Rprop .* has no such setting"),
-        ({"make": lambda groups: torch.optim.Adafactor(groups)}, r"eps=\(None, 0.001\) follows the size"),
         (
-            {"make": lambda groups: AdamW([{"params": group["params"]} for group in groups], lr=1e-3)},
+            {"make": lambda groups: AdamW(groups, lr=0.1)},
+            "lr is chosen twice: 0.001 beside make, and 0.1",
+        ),
+        (
+            {"make": lambda groups: Adam(groups, weight_decay=0.1)},
+            "weight_decay of Adam is normalised",
+        ),
+        (
+            {"make": lambda groups: NAdam(groups, weight_decay=0.1)},
+            "weight_decay of NAdam is normalised",
+        ),
+        (
+            {"make": lambda groups: RMSprop(groups, weight_decay=0.1)},
+            "weight_decay of RMSprop is normalised",
+        ),
+        (
+            {"make": torch.optim.SGD},
+            "make makes a SGD, whose law is 'sgd'; the plan is for 'adamw'",
+        ),
+        (
+            {"weight_decay": 0.1, "make": torch.optim.Rprop},
+            "weight_decay=0.1 is given .* Rprop .* has no such setting",
+        ),
+        (
+            {"make": lambda groups: torch.optim.Adafactor(groups)},
+            r"eps=\(None, 0.001\) follows the size",
+        ),
+        (
+            {
+                "make": lambda groups: AdamW(
+                    [{"params": group["params"]} for group in groups], lr=1e-3
+                )
+            },
             "at a learning rate of 0.001; the plan has 0.00025. Keep the lr of every group",
         ),
         (
@@ -300,7 +383,9 @@ def test_an_optimizer_of_groups_of_a_plan_is_copied_stored_and_loaded() -> None:
         stored = copy.deepcopy(optimizer.state_dict())
         again = plan.make_optimizer(model, 1e-3, make=AdamW)
         again.load_state_dict(stored)
-        assert [g["weight_decay"] for g in again.param_groups] == [g["weight_decay"] for g in optimizer.param_groups]
+        assert [g["weight_decay"] for g in again.param_groups] == [
+            g["weight_decay"] for g in optimizer.param_groups
+        ]
         twin = copy.deepcopy(optimizer)
         assert twin.state_dict()["param_groups"] == stored["param_groups"]
         plan.check_rates(again)
@@ -309,16 +394,22 @@ def test_an_optimizer_of_groups_of_a_plan_is_copied_stored_and_loaded() -> None:
 def test_a_value_that_is_chosen_twice_alike_is_one() -> None:
     model, plan = planned()
     make = functools.partial(AdamW, weight_decay=0.1, lr=1e-3)
-    assert hidden_of(plan.make_optimizer(model, 1e-3, 0.1, make=make), model)["weight_decay"] == pytest.approx(0.4)
+    assert hidden_of(plan.make_optimizer(model, 1e-3, 0.1, make=make), model)[
+        "weight_decay"
+    ] == pytest.approx(0.4)
     by_name = plan.make_optimizer(model, 1e-3, weight_decay=0.1, make=AdamW)
     assert hidden_of(by_name, model)["weight_decay"] == pytest.approx(0.4)
-    sgd = planned("sgd")[1].make_optimizer(model, 0.1, make=functools.partial(torch.optim.SGD, momentum=0.9))
+    sgd = planned("sgd")[1].make_optimizer(
+        model, 0.1, make=functools.partial(torch.optim.SGD, momentum=0.9)
+    )
     assert {group["momentum"] for group in sgd.param_groups} == {0.9}
 
 
 def test_muon_takes_its_decay_and_the_rest_that_of_the_plan() -> None:
     model, plan = planned("muon")
-    optimizer = plan.make_optimizer(model, 0.02, make=lambda groups: torch.optim.Muon(groups, weight_decay=0.1))
+    optimizer = plan.make_optimizer(
+        model, 0.02, make=lambda groups: torch.optim.Muon(groups, weight_decay=0.1)
+    )
     hidden = hidden_of(optimizer, model)
     assert hidden["lr"] * hidden["weight_decay"] == pytest.approx(0.02 * 0.1)
     assert group_of(optimizer, model, "head.weight")["weight_decay"] == 0
@@ -327,7 +418,7 @@ def test_muon_takes_its_decay_and_the_rest_that_of_the_plan() -> None:
     assert group_of(whole, model, "head.weight")["betas"] == (0.8, 0.9)
 
 
-# ---- laws that name their settings ---------------------------------------------------------------------------
+# ---- laws that name their settings
 
 
 def test_a_law_says_how_each_setting_follows() -> None:
@@ -338,7 +429,9 @@ def test_a_law_says_how_each_setting_follows() -> None:
         hyperparameters=(
             nfd.Hyperparameter("eps", "epsilon"),
             nfd.Hyperparameter("betas", ("beta1", "beta2", None)),
-            nfd.Hyperparameter("alpha", size=nfd.scaling.rules.Power(fan_in=-1.0), batch=-1.0, tokens=1.0),
+            nfd.Hyperparameter(
+                "alpha", size=nfd.scaling.rules.Power(fan_in=-1.0), batch=-1.0, tokens=1.0
+            ),
         ),
     )
     model, plan = planned(law, batch=(1, 4), tokens=(1e6, 8e6))
@@ -356,20 +449,28 @@ def test_a_law_says_how_each_setting_follows() -> None:
 
 
 def test_laws_without_named_settings_work_as_before() -> None:
-    law = nfd.OptimizerLaw("plain-adamw", lambda groups: AdamW(groups, eps=1e-6), epsilon=True, states=2)
+    law = nfd.OptimizerLaw(
+        "plain-adamw", lambda groups: AdamW(groups, eps=1e-6), epsilon=True, states=2
+    )
     model, plan = planned(law)
     hidden = hidden_of(plan.make_optimizer(model, 1e-3, weight_decay=0.1), model)
     assert (hidden["weight_decay"], hidden["eps"]) == pytest.approx((0.1 * WIDER, 1e-6 / WIDER))
 
 
-# ---- in a task -----------------------------------------------------------------------------------------------
+# ---- in a task
 
 
 class ScheduleFree(torch.optim.Optimizer):
-    """Schedule-free AdamW: steps counted by the group, another point for gradients than for judging."""
+    """Schedule-free AdamW: steps counted by the group, another point for gradients than for
+    judging.
+    """
 
-    def __init__(self, params: Any, lr: float = 1e-3, betas: Any = (0.9, 0.999), eps: float = 1e-8) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "k": 0, "train_mode": False, "sum": 0.0})
+    def __init__(
+        self, params: Any, lr: float = 1e-3, betas: Any = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "k": 0, "train_mode": False, "sum": 0.0}
+        )
 
     def train(self) -> None:
         self._move(to_training=True)
@@ -408,7 +509,9 @@ class ScheduleFree(torch.optim.Optimizer):
 
 ScheduleFree.__name__ = "AdamWScheduleFree"
 BATCHES = [
-    (torch.randn(8, 5, generator=g), torch.randint(3, (8,), generator=g)) for g in [torch.Generator()] for _ in range(4)
+    (torch.randn(8, 5, generator=g), torch.randint(3, (8,), generator=g))
+    for g in [torch.Generator()]
+    for _ in range(4)
 ]
 
 
@@ -429,7 +532,9 @@ def test_a_task_scales_what_its_function_sets() -> None:
     record = trained(make_optimizer=seen)
     assert record.status == "done"
     model, plan = planned()
-    wanted = plan.make_optimizer(model, 1e-3, make=lambda groups: AdamW(groups, **settings)).param_groups
+    wanted = plan.make_optimizer(
+        model, 1e-3, make=lambda groups: AdamW(groups, **settings)
+    ).param_groups
     trained_by = by_plan[-1].param_groups
     assert [g["weight_decay"] for g in trained_by] == [g["weight_decay"] for g in wanted]
     assert [g["eps"] for g in trained_by] == [g["eps"] for g in wanted]
@@ -442,23 +547,37 @@ def test_schedule_free_optimizers_train_in_tasks_and_are_judged_where_they_shoul
     record = trained(make_optimizer=ScheduleFree, eval_batches=BATCHES[:1])
     assert record.status == "done"
     assert record.metrics["test_loss"] < record.metrics["first_loss"]
-    check = nfd.check(Net, nfd.Task(BATCHES, make_optimizer=ScheduleFree), [8, 16], [2], lr=1e-3, rule="mup", seeds=2)
+    check = nfd.check(
+        Net,
+        nfd.Task(BATCHES, make_optimizer=ScheduleFree),
+        [8, 16],
+        [2],
+        lr=1e-3,
+        rule="mup",
+        seeds=2,
+    )
     assert "AdamWScheduleFree" in str(check)
     model, plan = planned(batch=(1, 4))
-    assert hidden_of(plan.make_optimizer(model, 1e-3, make=ScheduleFree), model)["betas"] == pytest.approx(
-        (0.9, 0.999**4)
-    )
+    assert hidden_of(plan.make_optimizer(model, 1e-3, make=ScheduleFree), model)[
+        "betas"
+    ] == pytest.approx((0.9, 0.999**4))
 
 
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ({"make_optimizer": lambda groups: AdamW(groups, lr=0.1)}, "lr is chosen twice: 0.001 beside make_optimizer"),
+        (
+            {"make_optimizer": lambda groups: AdamW(groups, lr=0.1)},
+            "lr is chosen twice: 0.001 beside make_optimizer",
+        ),
         (
             {"weight_decay": 0.0, "make_optimizer": lambda groups: AdamW(groups, weight_decay=0.1)},
             "weight_decay is chosen twice: 0.0 beside make_optimizer, and 0.1",
         ),
-        ({"make_optimizer": lambda groups: Adam(groups, weight_decay=0.1)}, "weight_decay of Adam is normalised"),
+        (
+            {"make_optimizer": lambda groups: Adam(groups, weight_decay=0.1)},
+            "weight_decay of Adam is normalised",
+        ),
     ],
 )
 def test_a_task_refuses_by_name(task: dict[str, Any], message: str) -> None:

@@ -1,4 +1,6 @@
-"""Factors of width and depth in a model's own forward pass, such as Gemma's on embeddings: a plan makes up for them."""
+"""Factors of width and depth in a model's own forward pass, such as Gemma's on embeddings: a plan
+makes up for them.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ from torch import Tensor, nn
 
 import nfd
 
-IDS, SYMBOLS = 8, 24
-BASE, WIDTH = 16, 64
+IDS = 8
+SYMBOLS = 24
+BASE = 16
+WIDTH = 64
 Factor = Callable[[int], float]  # of a size
 
 
@@ -46,8 +50,11 @@ class Language(nn.Module):
     class Block(nn.Module):
         def __init__(self, width: int, branch: float, inside: float) -> None:
             super().__init__()
-            self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
-            self.branch, self.inside = branch, inside
+            self.norm = nn.LayerNorm(width)
+            self.up = nn.Linear(width, width)
+            self.down = nn.Linear(width, width)
+            self.branch = branch
+            self.inside = inside
 
         def forward(self, h: Tensor) -> Tensor:
             u = torch.relu(self.up(self.norm(h)) * self.inside)
@@ -66,10 +73,16 @@ class Language(nn.Module):
         inside: Factor = one,
     ) -> None:
         super().__init__()
-        self.embed, self.place = nn.Embedding(SYMBOLS, width), nn.Parameter(0.3 * torch.randn(IDS, width))
-        self.blocks = nn.ModuleList(self.Block(width, branch(depth), inside(width)) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, SYMBOLS, bias=not tied)
-        self.embedding, self.before_head, self.behind_head = (f(width) for f in (embedding, before_head, behind_head))
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.place = nn.Parameter(0.3 * torch.randn(IDS, width))
+        self.blocks = nn.ModuleList(
+            self.Block(width, branch(depth), inside(width)) for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, SYMBOLS, bias=not tied)
+        self.embedding, self.before_head, self.behind_head = (
+            f(width) for f in (embedding, before_head, behind_head)
+        )
         if tied:
             self.head.weight = self.embed.weight
 
@@ -84,7 +97,9 @@ def ids(seed: int = 0) -> Tensor:
     return torch.randint(SYMBOLS, (4, IDS), generator=torch.Generator().manual_seed(seed))
 
 
-def planned(make: Any, size: tuple[int, int], rule: str = "complete-p", **options: Any) -> tuple[nn.Module, nfd.Plan]:
+def planned(
+    make: Any, size: tuple[int, int], rule: str = "complete-p", **options: Any
+) -> tuple[nn.Module, nfd.Plan]:
     """A model and its plan, of a base of width 16 and depth 2."""
     torch.manual_seed(0)
     model = make(*size)
@@ -92,7 +107,9 @@ def planned(make: Any, size: tuple[int, int], rule: str = "complete-p", **option
     return model, nfd.plan(model, rule=rule, **(sizes | options))
 
 
-def losses(make: Any, size: tuple[int, int], rule: str = "complete-p", optimizer: str = "adamw") -> list[float]:
+def losses(
+    make: Any, size: tuple[int, int], rule: str = "complete-p", optimizer: str = "adamw"
+) -> list[float]:
     """Losses of a training by the plan."""
     model, plan = planned(make, size, rule, optimizer=optimizer)
     plan.apply_(model, seed=0)
@@ -132,7 +149,8 @@ def test_a_factor_that_does_not_change_changes_nothing(
     options: dict[str, Any], place: str, factor: Factor, name: str
 ) -> None:
     constant, without = (
-        planned(partial(Language, **options, **more), (WIDTH, 4))[1] for more in ({place: at(7, factor)}, {})
+        planned(partial(Language, **options, **more), (WIDTH, 4))[1]
+        for more in ({place: at(7, factor)}, {})
     )
     assert constant.to_dict() == without.to_dict()
     assert not notes_on(constant, name)
@@ -201,29 +219,42 @@ def test_it_is_stored_shown_and_not_taken_twice_from_a_model_that_was_begun(tmp_
     assert stored.own_factor("embed.weight") == 2.0
     assert plan.rate("embed.weight") == 0.5
     assert "x 0.5 = 0.5" in plan.explain()
-    wrapped = nn.Sequential(nfd.Scaled(make(WIDTH, 2), 3.0))  # a factor of the plan's kind, and not of the model
-    again = nfd.plan(wrapped, rule="complete-p", base=nn.Sequential(make(BASE, 2)), sample=ids(), blocks="0.blocks.*")
+    # a factor of the plan's kind, and not of the model
+    wrapped = nn.Sequential(nfd.Scaled(make(WIDTH, 2), 3.0))
+    again = nfd.plan(
+        wrapped,
+        rule="complete-p",
+        base=nn.Sequential(make(BASE, 2)),
+        sample=ids(),
+        blocks="0.blocks.*",
+    )
     assert again.own_factor("0.embed.weight") == 2.0
     assert again.own_factor("0.blocks.0.up.weight") == 1.0
     assert again.rate("0.norm.weight") == plan.rate("norm.weight")
     plan.apply_(model)
-    assert planned(lambda *_: model, (WIDTH, 2), base=(WIDTH, None))[1].own_factor("embed.weight") == 1.0
+    assert (
+        planned(lambda *_: model, (WIDTH, 2), base=(WIDTH, None))[1].own_factor("embed.weight")
+        == 1.0
+    )
 
 
-# ---- what a check sees ---------------------------------------------------------------------------------------------
+# ---- what a check sees
 
 
 @pytest.mark.parametrize(
     ("factor", "rule", "verdict"),
     [(root, "standard", "GROWS"), (one, "standard", "STABLE"), (root, "complete-p", "STABLE")],
 )
-def test_a_check_judges_the_stream_before_the_first_block(factor: Factor, rule: str, verdict: str) -> None:
+def test_a_check_judges_the_stream_before_the_first_block(
+    factor: Factor, rule: str, verdict: str
+) -> None:
     """Behind the last block normalised branches hide how small the stream began."""
 
     class Normed(nn.Module):
         def __init__(self, width: int) -> None:
             super().__init__()
-            self.up, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+            self.up = nn.Linear(width, width)
+            self.norm = nn.LayerNorm(width)
 
         def forward(self, h: Tensor) -> Tensor:
             return h + self.norm(torch.relu(self.up(h)))
@@ -236,7 +267,9 @@ def test_a_check_judges_the_stream_before_the_first_block(factor: Factor, rule: 
         return model
 
     batches = [(ids(seed), ids(seed + 9)) for seed in range(2)]
-    found = nfd.check(make, batches, [32, 64, 128, 256], [2], rule=rule, optimizer="adamw", lr=1e-3, seeds=3)
+    found = nfd.check(
+        make, batches, [32, 64, 128, 256], [2], rule=rule, optimizer="adamw", lr=1e-3, seeds=3
+    )
     rows = {row["meter"]: row for row in found.table}
     assert rows["first_activation"]["verdict"] == verdict
     assert rows["activation"]["verdict"] == "STABLE"
@@ -244,15 +277,22 @@ def test_a_check_judges_the_stream_before_the_first_block(factor: Factor, rule: 
     assert (sizes[256] > 2 * sizes[32]) == (verdict == "GROWS")
 
 
-# ---- models of Hugging Face ----------------------------------------------------------------------------------------
+# ---- models of Hugging Face
 
 
 def t5(width: int, depth: int, tied: bool = True) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     config = transformers.T5Config(
-        d_model=width, d_kv=8, d_ff=width, num_layers=depth, num_heads=width // 8, vocab_size=SYMBOLS,
-        tie_word_embeddings=tied, decoder_start_token_id=0, dropout_rate=0.0,
-    )  # fmt: skip
+        d_model=width,
+        d_kv=8,
+        d_ff=width,
+        num_layers=depth,
+        num_heads=width // 8,
+        vocab_size=SYMBOLS,
+        tie_word_embeddings=tied,
+        decoder_start_token_id=0,
+        dropout_rate=0.0,
+    )
     return transformers.T5ForConditionalGeneration(config)
 
 
@@ -290,7 +330,8 @@ def test_a_step_changes_the_logits_of_t5_alike_at_every_width() -> None:
     for width in (32, 256):
         model, plan = planned(t5, (width, 2), base=(32, None), sample=given(t5))
         plan.apply_(model)
-        optimizer, before = plan.make_optimizer(model, lr=3e-3), model(**given(t5)).logits
+        optimizer = plan.make_optimizer(model, lr=3e-3)
+        before = model(**given(t5)).logits
         nn.functional.cross_entropy(before.flatten(0, 1), ids(2).flatten()).backward()
         optimizer.step()
         changes.append(float((model(**given(t5)).logits - before).detach().square().mean().sqrt()))

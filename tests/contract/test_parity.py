@@ -1,6 +1,7 @@
 """Trainings repeat the losses that version 0.2.0 wrote down.
 
-Two are written anew: networks of the paper under ``optimizer="muon"``, whose dense matrices 0.2.0 gave to AdamW.
+Two are written anew: networks of the paper under ``optimizer="muon"``, whose dense matrices 0.2.0
+gave to AdamW.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def test_every_training_is_written_down() -> None:
 
 def test_another_rate_is_another_training() -> None:
     """The comparison can fail: momentum alone changes every loss but the first."""
-    plain, other = WRITTEN["block=one-layer rule=depth-mup"], losses({"momentum": 0.01})
+    plain = WRITTEN["block=one-layer rule=depth-mup"]
+    other = losses({"momentum": 0.01})
     assert other[0] == pytest.approx(plain[0], rel=ROUNDING)
     assert all(abs(a / b - 1) > 10 * ROUNDING for a, b in zip(other[2:], plain[2:], strict=True))

@@ -1,4 +1,6 @@
-"""What a plan makes of models that others write: computed matrices, blocks in any container, tensors with structure."""
+"""What a plan makes of models that others write: computed matrices, blocks in any container,
+tensors with structure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Wrap = Callable[[nn.Module], nn.Module]
 Make = Callable[[int, int], nn.Module]
 
 
-def planned(make: Make, width: int = 32, depth: int = 8, **options: Any) -> tuple[nn.Module, nfd.Plan]:
+def planned(
+    make: Make, width: int = 32, depth: int = 8, **options: Any
+) -> tuple[nn.Module, nfd.Plan]:
     """A model four times as wide and as deep as its base, and its plan."""
     model = make(width, depth)
     sizes = {"make_model": make, "base": (8, 2), "sample": X}
@@ -52,15 +56,19 @@ class Named(nn.Module):
 
     def __init__(self, width: int, blocks: list[nn.Module]) -> None:
         super().__init__()
-        self.embed, self.blocks = nn.Linear(5, width), nn.ModuleList(blocks)
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
+        self.embed = nn.Linear(5, width)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.Sequential(self.embed, *self.blocks, self.norm, self.head)(x)
 
 
 def residual(branch: Wrap = bare, head: Wrap = bare, kind: type[nn.Linear] = nn.Linear) -> Make:
-    """A constructor of networks whose blocks end, and that end themselves, with a matrix that may be wrapped."""
+    """A constructor of networks whose blocks end, and that end themselves, with a matrix that may
+    be wrapped.
+    """
 
     def make(width: int, depth: int) -> nn.Module:
         model = Named(width, [Block(width) for _ in range(depth)])
@@ -72,7 +80,7 @@ def residual(branch: Wrap = bare, head: Wrap = bare, kind: type[nn.Linear] = nn.
     return make
 
 
-# ---- matrices that are computed from other parameters ------------------------------------------------------------
+# ---- matrices that are computed from other parameters
 
 
 def old(wrap: Callable[..., Any]) -> Wrap:
@@ -91,7 +99,8 @@ class LowRank(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.a, self.b = nn.Parameter(torch.randn(2, width)), nn.Parameter(torch.zeros(width, 2))
+        self.a = nn.Parameter(torch.randn(2, width))
+        self.b = nn.Parameter(torch.zeros(width, 2))
 
     def forward(self, weight: Tensor) -> Tensor:
         return weight + self.b @ self.a
@@ -128,17 +137,23 @@ WRAPS = {
 @pytest.mark.parametrize("name", list(WRAPS))
 def test_a_parametrized_matrix_is_refused_by_name(name: str, rule: str) -> None:
     kind = name.split(",")[0]
-    with pytest.raises(ValueError, match=rf"blocks\.\*\.down\.weight by {kind}.*remove_parametrizations"):
+    with pytest.raises(
+        ValueError, match=rf"blocks\.\*\.down\.weight by {kind}.*remove_parametrizations"
+    ):
         planned(residual(branch=WRAPS[name]), rule=rule)
     if name != "LowRank":  # which is square
         with pytest.raises(ValueError, match=rf"head\.weight by {kind}"):
             planned(residual(head=WRAPS[name]), rule=rule)
     with pytest.raises(ValueError, match=rf"down\.weight by {kind}"):
-        nfd.check(residual(branch=WRAPS[name]), [(X, torch.zeros(4, 3))], [8, 16], [2], 0.1, rule=rule)
+        nfd.check(
+            residual(branch=WRAPS[name]), [(X, torch.zeros(4, 3))], [8, 16], [2], 0.1, rule=rule
+        )
 
 
 def test_what_stands_beside_or_is_only_masked_is_planned_as_before() -> None:
-    """Vectors, frozen matrices and pruned ones; and every parametrization that was removed again."""
+    """Vectors, frozen matrices and pruned ones; and every parametrization that was removed
+    again.
+    """
 
     def masked(module: nn.Module) -> nn.Module:
         return prune.random_unstructured(module, "weight", 0.5)
@@ -156,9 +171,11 @@ def test_what_stands_beside_or_is_only_masked_is_planned_as_before() -> None:
         model, plan = planned(residual(branch=wrap))
         assert plan.roles[f"blocks.1.down.{name}"] == "outer"
         start = plan.entries[f"blocks.1.down.{name}"].start.std
-        assert plan.std(f"blocks.1.down.{name}") == pytest.approx(start / 4 / 2)  # by depth and width
+        # by depth and width
+        assert plan.std(f"blocks.1.down.{name}") == pytest.approx(start / 4 / 2)
         assert torch.isfinite(plan.apply_(model)(X)).all()
-    for make in (residual(branch=positive), residual(kind=PositiveShift)):  # no tensor scales that bias
+    # no tensor scales that bias
+    for make in (residual(branch=positive), residual(kind=PositiveShift)):
         assert planned(make)[1].multipliers["blocks.1.down"] == 1 / 4
     assert planned(residual(branch=frozen))[1].roles["blocks.1.up.weight"] == "inner"
 
@@ -202,12 +219,16 @@ def ratio_of_branches(make: Make, depth: int) -> float:
 
 @pytest.mark.parametrize("kind", [nn.Linear, ByHandNormed, ByHandSpectral])
 def test_a_branch_shrinks_with_depth_however_its_matrix_is_written(kind: type[nn.Linear]) -> None:
-    """A bias behind a matrix that is normalised was taken for what writes the stream, and the matrix was not scaled."""
+    """A bias behind a matrix that is normalised was taken for what writes the stream, and the
+    matrix was not scaled.
+    """
     make = residual(kind=kind)
-    assert ratio_of_branches(make, 32) / ratio_of_branches(make, 2) == pytest.approx(1 / 16, rel=0.35)
+    assert ratio_of_branches(make, 32) / ratio_of_branches(make, 2) == pytest.approx(
+        1 / 16, rel=0.35
+    )
 
 
-# ---- blocks in any container -------------------------------------------------------------------------------------
+# ---- blocks in any container
 
 
 class Mixer(Block):
@@ -223,7 +244,9 @@ class NoSkip(Block):
 
 def kinds(width: int, depth: int, alternating: bool) -> list[nn.Module]:
     """Two blocks a unit of depth where two kinds alternate."""
-    return [kind(width) for _ in range(depth) for kind in ((Block, Mixer) if alternating else (Block,))]
+    return [
+        kind(width) for _ in range(depth) for kind in ((Block, Mixer) if alternating else (Block,))
+    ]
 
 
 def sequential(width: int, depth: int, alternating: bool = False) -> nn.Module:
@@ -234,13 +257,18 @@ def sequential(width: int, depth: int, alternating: bool = False) -> nn.Module:
 def by_key(width: int, depth: int, alternating: bool = False) -> nn.Module:
     blocks = {f"block{k}": block for k, block in enumerate(kinds(width, depth, alternating))}
     return nn.Sequential(
-        OrderedDict(embed=nn.Linear(5, width), **blocks, norm=nn.LayerNorm(width), head=nn.Linear(width, 3))
+        OrderedDict(
+            embed=nn.Linear(5, width), **blocks, norm=nn.LayerNorm(width), head=nn.Linear(width, 3)
+        )
     )
 
 
 def numbers(plan: nfd.Plan) -> list[tuple[Any, ...]]:
     """What a plan says of every tensor, in the order of the model."""
-    return [(plan.roles[n], plan.factor(n, plan.powers(n).std), plan.rate(n), plan.weight_decay(n)) for n in plan.roles]
+    return [
+        (plan.roles[n], plan.factor(n, plan.powers(n).std), plan.rate(n), plan.weight_decay(n))
+        for n in plan.roles
+    ]
 
 
 def on_meta(make: Make, width: int = 32, depth: int = 8) -> nn.Module:
@@ -250,8 +278,12 @@ def on_meta(make: Make, width: int = 32, depth: int = 8) -> nn.Module:
 
 @pytest.mark.parametrize("alternating", [False, True])
 @pytest.mark.parametrize("make", [sequential, by_key])
-def test_a_network_in_one_sequential_has_the_plan_of_one_with_named_parts(make: Any, alternating: bool) -> None:
-    """Whatever says what the base is; the head has another number in the base, and kinds that share names are apart."""
+def test_a_network_in_one_sequential_has_the_plan_of_one_with_named_parts(
+    make: Any, alternating: bool
+) -> None:
+    """Whatever says what the base is; the head has another number in the base, and kinds that share
+    names are apart.
+    """
 
     def own(width: int, depth: int) -> nn.Module:
         return make(width, depth, alternating)
@@ -259,7 +291,9 @@ def test_a_network_in_one_sequential_has_the_plan_of_one_with_named_parts(make: 
     expected = planned(lambda width, depth: Named(width, kinds(width, depth, alternating)))[1]
     _, plan = planned(own)
     assert numbers(plan) == numbers(expected)
-    matrices = [entry for name, entry in plan.entries.items() if name.endswith(("up.weight", "down.weight"))]
+    matrices = [
+        entry for name, entry in plan.entries.items() if name.endswith(("up.weight", "down.weight"))
+    ]
     assert {(entry.ratios.fan_in, entry.ratios.fan_out) for entry in matrices} == {(4, 4)}
     assert (plan.width, plan.depth, len(plan.blocks)) == (4, 4, len(expected.blocks))
     options: dict[str, Any] = {"rule": "complete-p", "sample": X}
@@ -301,7 +335,11 @@ def test_blocks_that_add_nothing_to_their_input_are_refused_with_what_to_pass() 
     with pytest.raises(ValueError, match=r"does not pass its input on(?s:.*)Pass blocks="):
         planned(plain)
     roles = planned(plain, rule="mup")[1].roles
-    assert (roles["0.weight"], roles["3.up.weight"], roles["10.weight"]) == ("input", "hidden", "readout")
+    assert (roles["0.weight"], roles["3.up.weight"], roles["10.weight"]) == (
+        "input",
+        "hidden",
+        "readout",
+    )
     with pytest.raises(ValueError, match="one module alone"):
         nfd.plan(sequential(8, 1), rule="complete-p", base=sequential(4, 1), sample=X)
 
@@ -310,10 +348,11 @@ def test_a_check_of_one_sequential_sees_its_blocks() -> None:
     batches = [(X, torch.tensor([0, 1, 2, 0]))]
     found = nfd.check(sequential, batches, [8, 16], [2, 4], 0.01, seeds=2)
     assert not found.failures
-    assert {"inner_update", "stream_update"} <= {row["meter"] for row in found.table}  # of what blocks do
+    # of what blocks do
+    assert {"inner_update", "stream_update"} <= {row["meter"] for row in found.table}
 
 
-# ---- tensors with structure --------------------------------------------------------------------------------------
+# ---- tensors with structure
 
 
 class StateSpace(nn.Module):
@@ -322,7 +361,9 @@ class StateSpace(nn.Module):
     def __init__(self, width: int, place: int) -> None:
         super().__init__()
         heads = width // 8
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, width)
+        self.down = nn.Linear(width, width)
         step = torch.exp(torch.empty(heads).uniform_(-7, -2))
         self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
         self.A_log = nn.Parameter(torch.arange(1.0, heads + 1).log())  # one head shows 0
@@ -338,7 +379,9 @@ class StateSpace(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.noisy_gain * self.norm(x)
-        decay = torch.exp(-functional.softplus(self.dt_bias) * self.A_log.exp()) * torch.sigmoid(self.forget(y))
+        decay = torch.exp(-functional.softplus(self.dt_bias) * self.A_log.exp()) * torch.sigmoid(
+            self.forget(y)
+        )
         y = self.up(self.mix(y)) * decay.repeat_interleave(8, -1) * torch.exp(-self.spread).mean(-1)
         return x + self.weight_of_place * self.down(torch.relu(y)) + self.back(torch.tanh(y))
 
@@ -350,7 +393,8 @@ class StateSpaces(nn.Module):
         angles = torch.arange(7.0)[:, None] / 10 ** (torch.arange(width) / width)
         self.waves = nn.Parameter(angles.sin())
         self.blocks = nn.ModuleList(StateSpace(width, place) for place in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x) + self.waves[0]
@@ -359,7 +403,16 @@ class StateSpaces(nn.Module):
         return self.head(self.norm(h))
 
 
-KEPT = ("dt_bias", "A_log", "forget.bias", "spread", "mix.weight", "weight_of_place", "noisy_gain", "waves")
+KEPT = (
+    "dt_bias",
+    "A_log",
+    "forget.bias",
+    "spread",
+    "mix.weight",
+    "weight_of_place",
+    "noisy_gain",
+    "waves",
+)
 
 
 def built(make: Make, seed: int, width: int = 32, depth: int = 8) -> nn.Module:
@@ -375,7 +428,9 @@ def named(model: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("rule", ["mup", "complete-p"])
 @pytest.mark.parametrize("base_depth", [1, 2])
 def test_what_a_constructor_begins_with_structure_stays(rule: str, base_depth: int) -> None:
-    """At one head of the base as well, where a vector is one number; matrices and plain biases are drawn."""
+    """At one head of the base as well, where a vector is one number; matrices and plain biases are
+    drawn.
+    """
     models = [built(StateSpaces, seed) for seed in (0, 1)]
     before = [named(model) for model in models]
     sizes = {"make_model": StateSpaces, "base": (8, base_depth), "sample": X}
@@ -397,12 +452,16 @@ def test_what_a_constructor_begins_with_structure_stays(rule: str, base_depth: i
 
 
 def test_a_matrix_with_structure_is_scaled_where_the_rule_scales_it() -> None:
-    """The identity at the end of a branch has its factor of depth, once, however often the plan is applied."""
+    """The identity at the end of a branch has its factor of depth, once, however often the plan is
+    applied.
+    """
     model, plan = planned(StateSpaces)
     assert plan.roles["blocks.3.back.weight"] == "outer"
     for _ in range(2):
         plan.apply_(model)
-        torch.testing.assert_close(model.get_parameter("blocks.3.back.weight").detach(), torch.eye(32) / 4)
+        torch.testing.assert_close(
+            model.get_parameter("blocks.3.back.weight").detach(), torch.eye(32) / 4
+        )
     assert "kept, RMS" in plan.explain()
     shallow = nfd.plan(model, rule="mup", make_model=StateSpaces, base=(8, 2), sample=X)
     torch.testing.assert_close(
@@ -411,12 +470,16 @@ def test_a_matrix_with_structure_is_scaled_where_the_rule_scales_it() -> None:
 
 
 def test_a_bias_of_a_layer_of_pytorch_begins_as_in_the_base() -> None:
-    """Its own law has the fan-in, which the rule replaces; one that the constructor draws otherwise is as it was."""
+    """Its own law has the fan-in, which the rule replaces; one that the constructor draws otherwise
+    is as it was.
+    """
     model, plan = planned(residual(), 128, base=(32, 2))
     before = named(model)
     plan.apply_(model, seed=1)
     for name in ("up", "down"):
-        bias = torch.stack([model.get_parameter(f"blocks.{k}.{name}.bias").detach() for k in range(8)])
+        bias = torch.stack(
+            [model.get_parameter(f"blocks.{k}.{name}.bias").detach() for k in range(8)]
+        )
         expected = (3 * 32) ** -0.5 / (4 if name == "down" else 1)
         assert float(bias.square().mean().sqrt()) == pytest.approx(expected, rel=0.3)
         assert not torch.equal(bias[0], before[f"blocks.0.{name}.bias"])
@@ -426,9 +489,13 @@ def test_a_bias_of_a_layer_of_pytorch_begins_as_in_the_base() -> None:
 def test_without_a_constructor_vectors_stay_and_matrices_are_drawn() -> None:
     model = built(StateSpaces, 0)
     before = named(model)
-    after = named(nfd.plan(model, rule="complete-p", sample=X, base=built(StateSpaces, 5, 8, 2)).apply_(model))
+    after = named(
+        nfd.plan(model, rule="complete-p", sample=X, base=built(StateSpaces, 5, 8, 2)).apply_(model)
+    )
     assert all(
-        torch.equal(after[n], before[n]) for n in after if n.endswith(("dt_bias", "A_log", "forget.bias", "gain"))
+        torch.equal(after[n], before[n])
+        for n in after
+        if n.endswith(("dt_bias", "A_log", "forget.bias", "gain"))
     )
     assert not torch.equal(after["blocks.0.up.weight"], before["blocks.0.up.weight"])
 
@@ -442,7 +509,9 @@ def test_a_constructor_that_seeds_itself_has_its_matrices_drawn() -> None:
     model, plan = planned(seeded)
     before = named(model)
     after = named(plan.apply_(model, seed=1))
-    assert not any(torch.equal(after[n], before[n]) for n in after if n.endswith("weight") and "norm" not in n)
+    assert not any(
+        torch.equal(after[n], before[n]) for n in after if n.endswith("weight") and "norm" not in n
+    )
     assert not any("Kept" in note for note in plan.notes)
 
 
@@ -469,7 +538,8 @@ def test_a_model_without_numbers_is_refused_by_the_names_of_what_is_kept() -> No
     with nfd.meta_matrices():
         unbuilt = decaying(32, 8)
     assert unbuilt.get_parameter("1.up.weight").is_meta
-    begun, expected = named(plan.apply_(unbuilt, seed=1)), named(plan.apply_(model, seed=1))
+    begun = named(plan.apply_(unbuilt, seed=1))
+    expected = named(plan.apply_(model, seed=1))
     for name, value in begun.items():
         assert torch.equal(value, expected[name]) or name.endswith("dt_bias"), name
     assert all(bool((begun[f"{k}.dt_bias"] < -2).all()) for k in range(1, 9))
@@ -487,7 +557,12 @@ def test_members_of_a_family_begin_by_their_seed() -> None:
 def hugging_face(kind: str) -> Make:
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
-    common: dict[str, Any] = {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    common: dict[str, Any] = {
+        "vocab_size": 11,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+    }
 
     def make(width: int, depth: int) -> nn.Module:
         sizes = common | {"hidden_size": width, "num_hidden_layers": depth, "num_heads": width // 8}
@@ -498,7 +573,9 @@ def hugging_face(kind: str) -> Make:
         else:
             sizes |= {"num_blocks": depth, "chunkwise_kernel": "chunkwise--native_autograd"}
             sizes |= {"sequence_kernel": "native_sequence__native", "step_kernel": "native"}
-        return getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
+        return getattr(transformers, f"{kind}Model")(
+            getattr(transformers, f"{kind}Config")(**sizes)
+        )
 
     return make
 
@@ -513,7 +590,8 @@ def hugging_face(kind: str) -> Make:
 )
 def test_recurrent_models_keep_how_they_forget(kind: str, kept: tuple[str, ...]) -> None:
     ids = torch.randint(11, (1, 16), generator=torch.Generator().manual_seed(0))
-    make, sample = hugging_face(kind), {"input_ids": ids, "use_cache": False}
+    make = hugging_face(kind)
+    sample = {"input_ids": ids, "use_cache": False}
     model = built(make, 0, 32, 4)
     before = named(model)
     plan = nfd.plan(model, rule="mup", make_model=make, base=(16, 2), sample=sample)
@@ -526,17 +604,21 @@ def test_recurrent_models_keep_how_they_forget(kind: str, kept: tuple[str, ...])
     assert not any(torch.equal(after[name], before[name]) for name in drawn)
 
 
-# ---- which optimizer a plan gives each tensor ------------------------------------------------------------------------
+# ---- which optimizer a plan gives each tensor
 
 
 class DiT(nn.Module):
-    """A diffusion transformer: its blocks and its last layer are modulated by an embedding of time and class."""
+    """A diffusion transformer: its blocks and its last layer are modulated by an embedding of time
+    and class.
+    """
 
     class Block(nn.Module):
         def __init__(self, width: int) -> None:
             super().__init__()
             self.norm = nn.LayerNorm(width, elementwise_affine=False)
-            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            self.mlp = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
             self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 3 * width))
 
         def forward(self, x: Tensor, condition: Tensor) -> Tensor:
@@ -554,7 +636,8 @@ class DiT(nn.Module):
         self.out = nn.Linear(width, 12)
 
     def forward(self, patches: Tensor, time: Tensor, label: Tensor) -> Tensor:
-        x, condition = self.patch(patches), self.time(time) + self.label(label)
+        x = self.patch(patches)
+        condition = self.time(time) + self.label(label)
         for block in self.blocks:
             x = block(x, condition)
         shift, scale = self.modulation(condition)[:, None].chunk(2, -1)
@@ -576,12 +659,20 @@ def stepped_by_muon(model: nn.Module, plan: nfd.Plan) -> set[str]:
 
 @pytest.mark.parametrize("rule", ["standard", "mup", "complete-p"])
 def test_muon_steps_the_matrices_of_blocks_and_adamw_those_of_the_condition(rule: str) -> None:
-    model, sample = DiT(32, 4), (torch.randn(2, 5, 12), torch.randn(2, 16), torch.tensor([0, 1]))
+    model = DiT(32, 4)
+    sample = (torch.randn(2, 5, 12), torch.randn(2, 16), torch.tensor([0, 1]))
     plan = nfd.plan(
-        model, rule=rule, make_model=DiT, base=(16, 2), optimizer="muon", blocks="blocks.*",
+        model,
+        rule=rule,
+        make_model=DiT,
+        base=(16, 2),
+        optimizer="muon",
+        blocks="blocks.*",
         sample=sample,
-    )  # fmt: skip
-    inside = {f"blocks.{k}.{name}.weight" for k in range(4) for name in ("mlp.0", "mlp.2", "modulation.1")}
+    )
+    inside = {
+        f"blocks.{k}.{name}.weight" for k in range(4) for name in ("mlp.0", "mlp.2", "modulation.1")
+    }
     assert stepped_by_muon(model, plan) == inside
     outside = next(note for note in plan.notes if "go to adamw" in note)
     assert "time.2.weight" in outside
@@ -594,7 +685,7 @@ def test_muon_steps_the_inner_matrices_of_a_network_without_blocks() -> None:
     assert stepped_by_muon(model, plan) == {"2.weight", "4.weight"}
 
 
-# ---- what is stored, and which number is which ---------------------------------------------------
+# ---- what is stored, and which number is which
 
 
 def stored_plan() -> dict[str, Any]:
@@ -626,21 +717,28 @@ POSITIVE = [
 ]
 
 
-@pytest.mark.parametrize("place", [*POSITIVE, (*ENTRY, "start", "std"), (*ENTRY, "multiplier", "depth")])
+@pytest.mark.parametrize(
+    "place", [*POSITIVE, (*ENTRY, "start", "std"), (*ENTRY, "multiplier", "depth")]
+)
 def test_a_stored_plan_with_not_a_number_is_refused_by_its_field(place: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match=rf"{place[-1]}'?\]? must be"):
         nfd.Plan.from_dict(at(stored_plan(), place, math.nan))
 
 
 @pytest.mark.parametrize("place", [*POSITIVE, (*ENTRY, "start", "std")])
-def test_a_stored_plan_with_a_negative_number_is_refused_by_its_field(place: tuple[Any, ...]) -> None:
+def test_a_stored_plan_with_a_negative_number_is_refused_by_its_field(
+    place: tuple[Any, ...],
+) -> None:
     with pytest.raises(ValueError, match=rf"{place[-1]}'?\]? must be (greater than|at least) 0"):
         nfd.Plan.from_dict(at(stored_plan(), place, -2.0))
 
 
 def test_a_stored_plan_keeps_numbers_that_may_be_zero_or_negative() -> None:
     stored = stored_plan()
-    for place, value in (((*ENTRY, "multiplier", "depth"), -1.0), ((*ENTRY, "start", "constant"), -1.0)):
+    for place, value in (
+        ((*ENTRY, "multiplier", "depth"), -1.0),
+        ((*ENTRY, "start", "constant"), -1.0),
+    ):
         assert nfd.Plan.from_dict(at(stored, place, value)).entries
     assert nfd.Plan.from_dict(at(stored, (*ENTRY, "start", "std"), 0.0)).std("embed.weight") == 0
 
@@ -653,20 +751,27 @@ def test_a_base_that_is_deeper_than_wide_is_said_to_look_swapped() -> None:
     assert not any("swapped" in note for note in planned(residual())[1].notes)
 
 
-# ---- numbers on the stream, and tensors that do not train ----------------------------------------
+# ---- numbers on the stream, and tensors that do not train
 
 
 class Mixing(nn.Module):
-    """A stream that learned numbers multiply before every block, as in nanochat; pre-norm blocks, or post-norm ones."""
+    """A stream that learned numbers multiply before every block, as in nanochat; pre-norm blocks,
+    or post-norm ones.
+    """
 
-    def __init__(self, width: int, depth: int, mixes: bool = True, post: bool = False, kept: float = 1.0) -> None:
+    def __init__(
+        self, width: int, depth: int, mixes: bool = True, post: bool = False, kept: float = 1.0
+    ) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.embed = nn.Linear(5, width)
+        self.head = nn.Linear(width, 3)
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
         self.after = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth if post else 0))
         if mixes:
-            self.kept, self.first = nn.Parameter(torch.full((depth,), kept)), nn.Parameter(torch.zeros(depth))
-        self.mixes, self.post = mixes, post
+            self.kept = nn.Parameter(torch.full((depth,), kept))
+            self.first = nn.Parameter(torch.zeros(depth))
+        self.mixes = mixes
+        self.post = post
 
     def forward(self, x: Tensor) -> Tensor:
         h = first = functional.rms_norm(self.embed(x), (self.embed.out_features,))
@@ -677,7 +782,9 @@ class Mixing(nn.Module):
 
 
 def test_learned_numbers_on_the_stream_are_named_and_not_called_a_norm() -> None:
-    with pytest.raises(ValueError, match=r"multiplied by 'kept', which are not all 1 at first.*rule='mup'") as told:
+    with pytest.raises(
+        ValueError, match=r"multiplied by 'kept', which are not all 1 at first.*rule='mup'"
+    ) as told:
         planned(partial(Mixing, kept=1.1))
     assert "norm" not in str(told.value)
     assert planned(Mixing)[1].rate("kept") == 1 / planned(Mixing)[1].depth
@@ -688,7 +795,9 @@ def test_learned_numbers_on_the_stream_are_named_and_not_called_a_norm() -> None
 
 
 def test_a_bias_that_does_not_train_needs_no_role() -> None:
-    """As the bias by which Ernie 4.5 chooses among experts, of two dimensions, which no gradient reaches."""
+    """As the bias by which Ernie 4.5 chooses among experts, of two dimensions, which no gradient
+    reaches.
+    """
 
     class Chosen(Block):
         trains = False

@@ -1,4 +1,6 @@
-"""``nfd.predict``: its limits are the known ones, its intervals hold them, and what has no limit is refused."""
+"""``nfd.predict``: its limits are the known ones, its intervals hold them, and what has no limit is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ REFERENCE = json.loads((Path(__file__).parents[1] / "reference.json").read_text(
 def parity(first: int, last: int) -> tuple[Tensor, Tensor]:
     """Digits as data/8 - 1, +1 for even ones and -1 for odd ones."""
     raw = load_digits()
-    x, y = raw.data[first:last] / 8 - 1, np.where(raw.target[first:last] % 2 == 0, 1.0, -1.0)
+    x = raw.data[first:last] / 8 - 1
+    y = np.where(raw.target[first:last] % 2 == 0, 1.0, -1.0)
     return torch.from_numpy(x).float(), torch.from_numpy(y).float()
 
 
@@ -36,20 +39,37 @@ def one_by_one(x: Tensor, y: Tensor) -> nfd.Task:
     return nfd.Task([(a[None], b[None, None]) for a, b in zip(x, y, strict=True)], loss="mse")
 
 
-# ---- limits that are known -------------------------------------------------------------------------------------------
+# ---- limits that are known
 
 
 def case(of: dict[str, Any]) -> Any:
-    """A trajectory of ``reference.json``; each activation and feedback is in one of the two that are quick to ask."""
-    quick = (of["name"], of["activation"], of["feedback"]) in (("A", "relu", "shared"), ("A", "tanh", "independent"))
-    return pytest.param(of, id="-".join(map(str, of.values()))[:30], marks=() if quick else pytest.mark.slow)
+    """A trajectory of ``reference.json``; each activation and feedback is in one of the two that
+    are quick to ask.
+    """
+    quick = (of["name"], of["activation"], of["feedback"]) in (
+        ("A", "relu", "shared"),
+        ("A", "tanh", "independent"),
+    )
+    return pytest.param(
+        of, id="-".join(map(str, of.values()))[:30], marks=() if quick else pytest.mark.slow
+    )
 
 
 @pytest.mark.parametrize("of", [case(of) for of in REFERENCE])
 def test_outputs_are_those_of_networks_that_were_trained_by_other_code(of: dict[str, Any]) -> None:
     x, y = parity(*of["rows"])
-    family = nfd.resnets(x.shape[1], 1, horizon=of["horizon"], activation=of["activation"], feedback=of["feedback"])
-    p = nfd.predict(family, one_by_one(x, y), of["eta_c"], depth=of["depth"], width=2048, replicates=4, outputs=True)
+    family = nfd.resnets(
+        x.shape[1], 1, horizon=of["horizon"], activation=of["activation"], feedback=of["feedback"]
+    )
+    p = nfd.predict(
+        family,
+        one_by_one(x, y),
+        of["eta_c"],
+        depth=of["depth"],
+        width=2048,
+        replicates=4,
+        outputs=True,
+    )
     error = torch.tensor(of["stderr"]).hypot(p.outputs_stderr[:, 0, 0])
     apart = (p.outputs[:, 0, 0] - torch.tensor(of["mean"])).abs() / error
     assert float(apart.max()) < 4.5
@@ -60,13 +80,16 @@ def test_independent_feedback_has_the_limit_of_the_particles_and_shared_feedback
     """Definition 1, solved by particles."""
     x, y = parity(0, 10)
     shape: dict[str, Any] = {"horizon": 2.0, "activation": "tanh"}
-    solved = nfd.solve_nfd(x.double(), y.double(), grid=4, eta_c=0.5, particles=8192, replicates=8, **shape)
+    solved = nfd.solve_nfd(
+        x.double(), y.double(), grid=4, eta_c=0.5, particles=8192, replicates=8, **shape
+    )
 
     def apart(feedback: str) -> float:
         family = nfd.resnets(x.shape[1], 1, feedback=feedback, **shape)
         p = nfd.predict(family, one_by_one(x, y), 0.5, depth=4, width=4096, outputs=True)
         gap = (p.outputs[:, 0, 0] - solved.outputs).abs()
-        return float((gap / p.outputs_stderr[:, 0, 0].hypot(solved.outputs_stderr))[1:8].max())  # before it diverges
+        # before it diverges
+        return float((gap / p.outputs_stderr[:, 0, 0].hypot(solved.outputs_stderr))[1:8].max())
 
     assert apart("independent") < 4.5
     assert apart("shared") > 9
@@ -82,25 +105,44 @@ def test_independent_feedback_has_the_limit_of_the_particles_and_shared_feedback
     ],
 )
 def test_the_first_step_is_governed_by_the_kernel(feedback: str, depth: float) -> None:
-    """A small step from outputs of zero to a target of one moves them by the rate times the kernel."""
-    x, rate = torch.ones(1, 6), 1e-3
+    """A small step from outputs of zero to a target of one moves them by the rate times the
+    kernel.
+    """
+    x = torch.ones(1, 6)
+    rate = 1e-3
     task = nfd.Task([(x, torch.ones(1, 1))] * 2, loss="mse")
-    p = nfd.predict(nfd.resnets(6, 1, feedback=feedback), task, rate, depth=depth, width=1024, rtol=0.05, outputs=True)
+    p = nfd.predict(
+        nfd.resnets(6, 1, feedback=feedback),
+        task,
+        rate,
+        depth=depth,
+        width=1024,
+        rtol=0.05,
+        outputs=True,
+    )
     assert p.converged
     assert p.extrapolated == (depth == math.inf)
     moved = float((p.outputs[1] - p.outputs[0]).squeeze()) / rate
-    kinds = ("ntk", "independent-feedback") if feedback == "shared" else ("independent-feedback", "ntk")
+    kinds = (
+        ("ntk", "independent-feedback") if feedback == "shared" else ("independent-feedback", "ntk")
+    )
     own, other = (float(nfd.kernel(x.double(), kind=kind, depth=depth)) for kind in kinds)
     assert moved == pytest.approx(own, rel=0.05)
     assert abs(moved - other) > 0.15 * other
 
 
 def test_intervals_hold_the_limit_and_those_without_the_correction_do_not() -> None:
-    """Untrained linear networks: orthogonal inputs have independent outputs f of mean zero and variance ``c / n``,
-    and targets of zero the loss ``f**2 / 2``: all of it is a bias of width, and the limit is zero."""
+    """Untrained linear networks: orthogonal inputs have independent outputs f of mean zero and
+    variance ``c / n``, and targets of zero the loss ``f**2 / 2``: all of it is a bias of width, and
+    the limit is zero."""
     d = 16
-    task = nfd.Task([(row[None], torch.zeros(1, 1)) for row in math.sqrt(d) * torch.eye(d)], loss="mse")
-    family, held, raw, count = nfd.resnets(d, 1, activation="identity"), 0, 0, 0
+    task = nfd.Task(
+        [(row[None], torch.zeros(1, 1)) for row in math.sqrt(d) * torch.eye(d)], loss="mse"
+    )
+    family = nfd.resnets(d, 1, activation="identity")
+    held = 0
+    raw = 0
+    count = 0
     for width in range(32, 112, 16):
         p = nfd.predict(family, task, 0.0, depth=1, width=width, replicates=48, weights="dense")
         held += int(((p.loss_low <= 0) & (p.loss_high >= 0)).sum())
@@ -111,26 +153,31 @@ def test_intervals_hold_the_limit_and_those_without_the_correction_do_not() -> N
     assert raw / count < 0.5
 
 
-def test_a_rule_that_boosts_inner_layers_has_no_limit_in_depth_and_a_prediction_at_a_depth_has() -> None:
+def test_a_rule_that_boosts_inner_layers_has_a_limit_at_a_depth_and_none_in_depth() -> None:
     family = nfd.resnets(64, 10, block="two-layer", rule="depth-mup-inner")
     with pytest.raises(ValueError, match=r"depth-mup-inner.*no limit of large depth"):
         nfd.predict(family, batches(1), 0.1)
     assert nfd.predict(family, batches(1, size=4), 0.1, depth=2, width=16, replicates=2).converged
 
 
-# ---- weights ---------------------------------------------------------------------------------------------------------
+# ---- weights
 
 FAMILY = nfd.Family(ResidualMLP, base=(16, 2), rule="complete-p", optimizer="sgd")
 TASK = nfd.Task(batches(4, size=8), eval_batches=batches(1, size=32, seed=1))
 
 
-def predicted(family: nfd.Family = FAMILY, task: Any = TASK, lr: float = 0.1, **settings: Any) -> Any:
+def predicted(
+    family: nfd.Family = FAMILY, task: Any = TASK, lr: float = 0.1, **settings: Any
+) -> Any:
     return nfd.predict(family, task, lr, **{"depth": 2, "width": 64, "replicates": 4} | settings)
 
 
 def test_all_kinds_of_weights_have_one_limit() -> None:
-    dense, *others = (predicted(weights=weights, replicates=8) for weights in ("dense", "structured", "deferred"))
-    assert predicted(width=32, replicates=2).weights == "structured"  # under SGD, where nobody chose
+    dense, *others = (
+        predicted(weights=weights, replicates=8) for weights in ("dense", "structured", "deferred")
+    )
+    # under SGD, where nobody chose
+    assert predicted(width=32, replicates=2).weights == "structured"
     for p in others:
         apart = (p.loss - dense.loss).abs() / p.loss_stderr.hypot(dense.loss_stderr)
         assert float(apart.max()) < 4
@@ -156,7 +203,8 @@ class Bare(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(64, width, bias=False), nn.Linear(width, 3, bias=False)
+        self.embed = nn.Linear(64, width, bias=False)
+        self.head = nn.Linear(width, 3, bias=False)
         self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -167,7 +215,9 @@ class Bare(nn.Module):
 
 
 def test_what_a_resolution_leaves_out_is_measured_against_exact_networks() -> None:
-    """Under SGD structured layers leave short directions out; under Muon, and where weights are stored, nothing."""
+    """Under SGD structured layers leave short directions out; under Muon, and where weights are
+    stored, nothing.
+    """
     bare = nfd.Family(Bare, base=(16, 2), rule="complete-p", optimizer="sgd")
     p = predicted(bare, offset_task(40), lr=0.1)
     exact = predicted(bare, offset_task(40), lr=0.1, weights="dense")
@@ -184,11 +234,13 @@ def test_what_a_resolution_leaves_out_is_measured_against_exact_networks() -> No
         assert "resolution" not in str(other)
 
 
-# ---- what is asked for -----------------------------------------------------------------------------------------------
+# ---- what is asked for
 
 
 def test_replicates_are_doubled_until_the_error_is_met() -> None:
-    loose, tight = (predicted(width=32, replicates=2, rtol=rtol, weights="dense") for rtol in (0.5, 0.005))
+    loose, tight = (
+        predicted(width=32, replicates=2, rtol=rtol, weights="dense") for rtol in (0.5, 0.005)
+    )
     assert loose.replicates == 2
     assert tight.replicates in (8, 16, 32, 64, 128)
     assert float(tight.loss_sampling_error.norm() / tight.loss.norm()) < 0.006
@@ -197,7 +249,9 @@ def test_replicates_are_doubled_until_the_error_is_met() -> None:
 
 def test_a_step_without_a_rate_leaves_the_evaluation_where_it_began() -> None:
     x, y = TASK.batches[0]
-    p = predicted(task=nfd.Task([(x, y)] * 2, eval_batches=[(x, y)]), lr=0.0, outputs=True, weights="dense")
+    p = predicted(
+        task=nfd.Task([(x, y)] * 2, eval_batches=[(x, y)]), lr=0.0, outputs=True, weights="dense"
+    )
     assert p.eval_loss == pytest.approx(float(p.loss[0]), rel=1e-4)
     assert p.loss[1] == pytest.approx(float(p.loss[0]), rel=1e-6)
     assert p.outputs.shape == (2, 8, 10)
@@ -212,7 +266,13 @@ def test_a_prediction_prints_and_lists_its_losses() -> None:
     assert [row["value"] for row in p.table] == p.loss.tolist()
     assert torch.allclose(p.loss_replicates.mean(0), p.loss)
     assert bool(((p.loss_low < p.loss) & (p.loss < p.loss_high)).all())
-    for text in (f"{p.loss[-1]:.3f}"[:4], "4 networks of width 32", "width 16", "evaluation", "depth 2"):
+    for text in (
+        f"{p.loss[-1]:.3f}"[:4],
+        "4 networks of width 32",
+        "width 16",
+        "evaluation",
+        "depth 2",
+    ):
         assert text in str(p), text
     kept = pickle.loads(pickle.dumps(p))
     assert torch.equal(kept.loss, p.loss)
@@ -221,7 +281,12 @@ def test_a_prediction_prints_and_lists_its_losses() -> None:
 
 LOSSES = {  # of 0.2.0, whose definition of a loss of one's own model this is
     "value": [1.1216601481040318, 1.0093056211868916, 0.9411273449659348, 0.8805060734351476],
-    "bias": [0.0006494919459025065, -0.004470954338709365, -0.005501508712768555, -0.004447785516579946],
+    "bias": [
+        0.0006494919459025065,
+        -0.004470954338709365,
+        -0.005501508712768555,
+        -0.004447785516579946,
+    ],
 }
 
 
@@ -295,7 +360,7 @@ def test_a_stopped_prediction_goes_on_and_what_a_sweep_holds_is_not_trained_agai
     assert not torch.equal(more.loss, here.loss)
 
 
-# ---- seeds -----------------------------------------------------------------------------------------------------------
+# ---- seeds
 
 
 def test_predictions_share_their_networks_unless_they_have_seeds_of_their_own() -> None:
@@ -313,7 +378,7 @@ def test_predictions_share_their_networks_unless_they_have_seeds_of_their_own() 
     assert noise(0) < 0.2 * noise(1)
 
 
-# ---- divergence of a few ---------------------------------------------------------------------------------------------
+# ---- divergence of a few
 
 
 class Rarely(Residual):
@@ -334,8 +399,12 @@ class Rarely(Residual):
         return outputs
 
 
-def rarely(monkeypatch: pytest.MonkeyPatch, share: float, loss: str = "cross-entropy", **settings: Any) -> Any:
-    """A prediction from networks of which this share diverges; under the cross-entropy with finite losses."""
+def rarely(
+    monkeypatch: pytest.MonkeyPatch, share: float, loss: str = "cross-entropy", **settings: Any
+) -> Any:
+    """A prediction from networks of which this share diverges; under the cross-entropy with finite
+    losses.
+    """
     monkeypatch.setattr(Rarely, "share", share)
     monkeypatch.setattr(Rarely, "narrower_than", settings.pop("narrower_than", 1000))
     x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
@@ -347,18 +416,24 @@ def rarely(monkeypatch: pytest.MonkeyPatch, share: float, loss: str = "cross-ent
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse"])
-def test_few_networks_that_diverge_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
+def test_few_networks_that_diverge_are_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
     sound = rarely(monkeypatch, 0.0, loss)
     assert (sound.note, bool(sound.loss_replicates.isfinite().all())) == ("", True)
     few = rarely(monkeypatch, 0.05, loss, outputs=True)
     lost = int(few.loss_replicates.isnan().any(1).sum())
     counts = [
-        int(count) for count in re.findall(r"(\d+) of 16 networks of width \d+ diverged, the first at step", few.note)
+        int(count)
+        for count in re.findall(
+            r"(\d+) of 16 networks of width \d+ diverged, the first at step", few.note
+        )
     ]
     assert sum(map(int, counts)) == lost > 0
     assert re.search(r"\([\d.]+ % \[[\d.]+, [\d.]+\]\): the answer leaves them out", few.note)
     assert few.converged
-    assert float(((few.loss - sound.loss).abs() / sound.loss_stderr).max()) < 3  # most networks are those of ``sound``
+    # most networks are those of ``sound``
+    assert float(((few.loss - sound.loss).abs() / sound.loss_stderr).max()) < 3
     assert bool((few.loss_stderr < 1.5 * sound.loss_stderr).all())
     assert few.eval_row["stderr"] < 1.5 * sound.eval_row["stderr"]
     assert bool(few.outputs.isfinite().all())
@@ -366,9 +441,14 @@ def test_few_networks_that_diverge_are_left_out_and_counted(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "mse"])
-def test_where_many_networks_diverge_training_diverged(monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
+def test_where_many_networks_diverge_training_diverged(
+    monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
     many = rarely(monkeypatch, 0.5, loss)
-    assert re.match(r"Training diverged at step 1 at width 32, depth 2: \d+ of 16 networks\. Lower lr\.", many.note)
+    assert re.match(
+        r"Training diverged at step 1 at width 32, depth 2: \d+ of 16 networks\. Lower lr\.",
+        many.note,
+    )
     assert not many.converged
     assert bool(many.loss[0].isfinite())
     assert bool(many.loss[1:].isnan().all())
@@ -377,13 +457,18 @@ def test_where_many_networks_diverge_training_diverged(monkeypatch: pytest.Monke
 
 def test_where_narrow_networks_diverge_the_bias_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     p = rarely(monkeypatch, 0.5, narrower_than=32)
-    assert re.match(r"\d+ of 16 networks of width 16 diverged.*the bias of width 32 is unknown from there on", p.note)
+    assert re.match(
+        r"\d+ of 16 networks of width 16 diverged.*the bias of width 32 is unknown from there on",
+        p.note,
+    )
     assert bool(p.loss.isfinite().all())
     assert bool(p.loss_high[1:].isnan().all())
     assert bool(p.loss_high[0].isfinite())
 
 
-def test_a_divergence_does_not_raise_the_replicates_that_an_error_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_divergence_does_not_raise_the_replicates_that_an_error_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     p = rarely(monkeypatch, 0.05, "mse", rtol=0.1)
     assert p.replicates == 16
     assert "diverged" in p.note
@@ -392,26 +477,36 @@ def test_a_divergence_does_not_raise_the_replicates_that_an_error_asks_for(monke
 def test_an_error_that_no_number_of_networks_has_is_not_sought() -> None:
     p = predicted(width=32, rtol=1e-7, weights="dense")
     assert p.replicates == 4
-    assert re.search(r"above rtol=1e-07, for which about [\d,]+ replicates .*; at most 1,024 are trained", p.note)
+    assert re.search(
+        r"above rtol=1e-07, for which about [\d,]+ replicates .*; at most 1,024 are trained", p.note
+    )
 
 
-def test_memory_bounds_the_replicates_that_an_error_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_bounds_the_replicates_that_an_error_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("nfd.limits.predict.memory_of", lambda device: 250e3)
     p = predicted(width=32, rtol=0.01, weights="dense", outputs=True)
     assert 4 < p.replicates < 32
     assert re.search(r"memory has room for \d+", p.note)
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- what is refused
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"family": FAMILY.under(rule="mup"), "depth": math.inf}, "'mup' has no limit of large depth.*'depth-mup'"),
+        (
+            {"family": FAMILY.under(rule="mup"), "depth": math.inf},
+            "'mup' has no limit of large depth.*'depth-mup'",
+        ),
         ({"family": FAMILY.under(rule="standard")}, "'standard' has no limit of large width"),
         ({"width": 16}, "width must be above that of the base, 16.*got 16"),
-        ({"width": 2**20, "weights": "dense"}, r"width 1,048,576 and depth 2 with dense weights needs .* GiB"),
+        (
+            {"width": 2**20, "weights": "dense"},
+            r"width 1,048,576 and depth 2 with dense weights needs .* GiB",
+        ),
         ({"depth": 0}, "depth must be at least 1"),
         ({"depth": 2.5}, "depth must be a whole number"),
         ({"replicates": 1}, "replicates must be at least 2"),
@@ -425,7 +520,9 @@ def test_memory_bounds_the_replicates_that_an_error_asks_for(monkeypatch: pytest
         ({"family": 3}, "family must be"),
     ],
 )
-def test_what_has_no_limit_or_no_meaning_is_refused_before_training(settings: dict[str, Any], message: str) -> None:
+def test_what_has_no_limit_or_no_meaning_is_refused_before_training(
+    settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         predicted(**settings)
 
@@ -437,4 +534,7 @@ class Constant(Residual):
 
 def test_networks_that_are_the_same_from_every_seed_are_refused() -> None:
     with pytest.raises(ValueError, match="the same losses from every seed"):
-        predicted(nfd.Family(Constant, base=(16, 2), optimizer="sgd"), [(torch.ones(4, 5), torch.arange(4) % 3)])
+        predicted(
+            nfd.Family(Constant, base=(16, 2), optimizer="sgd"),
+            [(torch.ones(4, 5), torch.arange(4) % 3)],
+        )

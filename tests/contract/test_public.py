@@ -30,17 +30,25 @@ def imported(source: str) -> set[str]:
     return {name for name in names if name.split(".")[0] == "nfd"}
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parent.glob("*.py")), ids=lambda path: path.stem
+)
 def test_contract_tests_import_public_names_alone(path: Path) -> None:
     assert imported(path.read_text()) <= ALLOWED
 
 
 def test_an_inner_module_would_be_noticed() -> None:
-    assert imported("from nfd.core.errors import InputError\nimport nfd") == {"nfd.core.errors", "nfd"}
+    assert imported("from nfd.core.errors import InputError\nimport nfd") == {
+        "nfd.core.errors",
+        "nfd",
+    }
 
 
 def test_names_are_loaded_when_they_are_used() -> None:
-    code = "import nfd, sys; assert not {'torch', 'scipy', 'altair', 'pydantic'} & {*sys.modules}; dir(nfd); nfd.plan"
+    code = (
+        "import nfd, sys; assert not {'torch', 'scipy', 'altair', 'pydantic'} & {*sys.modules}; "
+        "dir(nfd); nfd.plan"
+    )
     subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' in sys.modules"], check=True)
     assert all(hasattr(nfd, name) for name in nfd.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
@@ -48,7 +56,17 @@ def test_names_are_loaded_when_they_are_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Plan", "Transfer", "Check", "Prediction", "ScalingLaw", "RunScaling", "OptimizerLaw", "SelfTest"]
+    "name",
+    [
+        "Plan",
+        "Transfer",
+        "Check",
+        "Prediction",
+        "ScalingLaw",
+        "RunScaling",
+        "OptimizerLaw",
+        "SelfTest",
+    ],
 )
 def test_answers_cannot_be_changed(name: str) -> None:
     answer = object.__new__(getattr(nfd, name))
@@ -58,16 +76,22 @@ def test_answers_cannot_be_changed(name: str) -> None:
 
 
 def test_no_public_name_is_hidden_by_a_module_of_that_name() -> None:
-    """Importing a module sets its name in its package, in place of a function that is called alike."""
+    """Importing a module sets its name in its package, in place of a function that is called
+    alike.
+    """
     for package in (found.name for found in pkgutil.iter_modules(nfd.__path__) if found.ispkg):
         place = importlib.import_module(f"nfd.{package}")
         for found in pkgutil.iter_modules(place.__path__):
             with contextlib.suppress(ImportError):  # integrations need what they integrate with
                 importlib.import_module(f"nfd.{package}.{found.name}")
-        assert not [name for name in getattr(place, "__all__", ()) if isinstance(getattr(place, name), ModuleType)]
+        assert not [
+            name
+            for name in getattr(place, "__all__", ())
+            if isinstance(getattr(place, name), ModuleType)
+        ]
 
 
-# ---- a regression on a table is small --------------------------------------------------------------------------------
+# ---- a regression on a table is small
 
 CODE = """
 import random, sys
@@ -76,7 +100,10 @@ import nfd
 
 noise = partial(random.Random(0).gauss, 0, 1e-3)
 rows = [
-    {"width": n, "depth": L, "seed": seed, "lr": lr, "loss": 1 + 3 / n + 2 / L + (50 * lr - 1) ** 2 + noise()}
+    {
+        "width": n, "depth": L, "seed": seed, "lr": lr,
+        "loss": 1 + 3 / n + 2 / L + (50 * lr - 1) ** 2 + noise(),
+    }
     for n in (32, 64, 128) for L in (2, 4, 8) for seed in range(3) for lr in RATES
 ]
 print(nfd.VERB(rows))
@@ -86,7 +113,8 @@ assert len(ours) < 15 and "torch" not in sys.modules, (len(ours), "torch" in sys
 
 
 @pytest.mark.parametrize(
-    ("verb", "rates"), [("fit_scaling_law", "(0.02,)"), ("fit_transfer", "(0.005, 0.01, 0.02, 0.04)")]
+    ("verb", "rates"),
+    [("fit_scaling_law", "(0.02,)"), ("fit_transfer", "(0.005, 0.01, 0.02, 0.04)")],
 )
 def test_a_fit_of_a_table_loads_little(verb: str, rates: str) -> None:
     code = CODE.replace("VERB", verb).replace("RATES", rates)

@@ -21,9 +21,14 @@ GRIDS = {  # steps in doublings from one rate to the next; the first rate lies a
 }
 
 
-def planted(steps: tuple[float, ...], random: np.random.Generator) -> tuple[list[dict[str, Any]], dict[int, float]]:
-    """Runs of four seeds at eight rates around a best rate, for every width; log2 of the best rates."""
-    rows, best = [], {}
+def planted(
+    steps: tuple[float, ...], random: np.random.Generator
+) -> tuple[list[dict[str, Any]], dict[int, float]]:
+    """Runs of four seeds at eight rates around a best rate, for every width; log2 of the best
+    rates.
+    """
+    rows = []
+    best = {}
     for width in range(1, SIZES + 1):
         rates = np.cumsum([0.0, *np.roll(np.tile(steps, 8), random.integers(len(steps)))])[:8]
         best[width] = random.uniform(rates[3], rates[4])
@@ -43,11 +48,14 @@ def test_intervals_of_best_rates_hold_them_on_any_grid(name: str) -> None:
     rows, best = planted(GRIDS[name], np.random.default_rng(0))
     found = nfd.fit_transfer(rows, guess=GUESS)
     intervals = [(found.best("logged", width, 1), 2.0**place) for width, place in best.items()]
-    known = [(interval, rate) for interval, rate in intervals if not math.isnan(interval.value)]  # not at an end
+    # not at an end
+    known = [(interval, rate) for interval, rate in intervals if not math.isnan(interval.value)]
     assert len(known) > 0.9 * SIZES
 
     def held(factor: float) -> float:
-        return float(np.mean([interval.low <= factor * rate <= interval.high for interval, rate in known]))
+        return float(
+            np.mean([interval.low <= factor * rate <= interval.high for interval, rate in known])
+        )
 
     assert held(1.0) > 0.91  # three errors below 0.95
     assert held(2.5) < 0.4  # and not by being wide
@@ -55,8 +63,12 @@ def test_intervals_of_best_rates_hold_them_on_any_grid(name: str) -> None:
 
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_intervals_hold_best_rates_beside_divergence(seeds: int) -> None:
-    """Losses fall slowly up to the best rate, and 1.4 times beyond it runs diverge; rates by factors of 1.4."""
-    random, rows, best = np.random.default_rng(seeds), list[dict[str, Any]](), dict[int, float]()
+    """Losses fall slowly up to the best rate, and 1.4 times beyond it runs diverge; rates by
+    factors of 1.4.
+    """
+    random = np.random.default_rng(seeds)
+    rows = list[dict[str, Any]]()
+    best = dict[int, float]()
     for width in range(1, 101):
         rates = 0.5 * np.arange(8) + random.uniform(0, 0.5)
         best[width] = random.uniform(2, 2.5)
@@ -72,24 +84,41 @@ def test_intervals_hold_best_rates_beside_divergence(seeds: int) -> None:
     intervals = [(found.best("logged", width, 1), 2.0**place) for width, place in best.items()]
     known = [(interval, rate) for interval, rate in intervals if not math.isnan(interval.value)]
     assert len(known) > 60
-    held, far = (np.mean([i.low <= factor * rate <= i.high for i, rate in known]) for factor in (1.0, 4.0))
+    held, far = (
+        np.mean([i.low <= factor * rate <= i.high for i, rate in known]) for factor in (1.0, 4.0)
+    )
     assert held > 0.87  # three errors below 0.95
     assert far < 0.3
 
 
 def test_the_same_rate_in_single_precision_is_one_rate() -> None:
-    exact = [{"width": n, "lr": 3.0**-k, "seed": seed, "loss": 2 + 0.1 * (k + n / 16 - 6.3 + seed / 9) ** 2}
-             for n in (8, 16) for seed in range(3) for k in range(3, 9)]  # fmt: skip
+    exact = [
+        {
+            "width": n,
+            "lr": 3.0**-k,
+            "seed": seed,
+            "loss": 2 + 0.1 * (k + n / 16 - 6.3 + seed / 9) ** 2,
+        }
+        for n in (8, 16)
+        for seed in range(3)
+        for k in range(3, 9)
+    ]
     mixed = [row | {"lr": float(np.float32(row["lr"]))} if row["seed"] else row for row in exact]
-    answer, other = (nfd.fit_transfer(rows, guess=GUESS).best("logged", 16, 1) for rows in (mixed, exact))
+    answer, other = (
+        nfd.fit_transfer(rows, guess=GUESS).best("logged", 16, 1) for rows in (mixed, exact)
+    )
     assert (answer.low, answer.high) == pytest.approx((other.low, other.high), rel=1e-4)
-    one = nfd.fit_transfer([row for row in exact if not row["seed"]], guess=GUESS).best("logged", 16, 1)
+    one = nfd.fit_transfer([row for row in exact if not row["seed"]], guess=GUESS).best(
+        "logged", 16, 1
+    )
     assert math.isnan(one.low)  # of which no interval could come
 
 
 def test_rates_of_your_model_may_come_in_any_order() -> None:
     def asked(*rates: float) -> nfd.Transfer:
-        return nfd.transfer(ResidualMLP, batches(6, 8), [8, 16], [1], rules=("mup",), lr=rates, seeds=2)
+        return nfd.transfer(
+            ResidualMLP, batches(6, 8), [8, 16], [1], rules=("mup",), lr=rates, seeds=2
+        )
 
     shuffled = asked(0.1, 0.002, 0.03, 0.3)
     assert shuffled.table == asked(0.002, 0.03, 0.1, 0.3).table
@@ -106,7 +135,7 @@ def test_rates_that_say_nothing_are_refused(rates: tuple[float, ...], said: str)
     assert str(error.value).startswith("lr ")
 
 
-# ---- regrets of planted curves and of digits -------------------------------------------------------------------------
+# ---- regrets of planted curves and of digits
 
 RATES = range(-10, 6)  # log2; the largest network is best at 0
 CALM = math.inf
@@ -114,9 +143,11 @@ CALM = math.inf
 Rows = list[dict[str, Any]]
 
 
-def curves(random: np.random.Generator, seeds: int, rates: np.ndarray, best: float, edge: float) -> np.ndarray:
-    """Losses ``[seeds, rates]``: a parabola with 1 at its lowest, 2.31 where nothing is learnt, infinite beyond an edge
-    of stability that each seed has for itself."""
+def curves(
+    random: np.random.Generator, seeds: int, rates: np.ndarray, best: float, edge: float
+) -> np.ndarray:
+    """Losses ``[seeds, rates]``: a parabola with 1 at its lowest, 2.31 where nothing is learnt,
+    infinite beyond an edge of stability that each seed has for itself."""
     calm = 1.0 + 0.049 * (rates - best) ** 2 + 0.01 * random.normal(size=(seeds, len(rates)))
     losses = np.where(calm < 2.3, calm, 2.31 + 0.002 * random.normal(size=calm.shape))
     return np.where(rates > edge + 0.3 * random.normal(size=(seeds, 1)), math.inf, losses)
@@ -124,16 +155,22 @@ def curves(random: np.random.Generator, seeds: int, rates: np.ndarray, best: flo
 
 def rows_of(width: int, rates: np.ndarray, losses: np.ndarray, first_seed: int = 0) -> Rows:
     return [
-        {"width": width, "lr": float(2**rate), "seed": first_seed + seed, "loss": float(losses[seed, place])}
+        {
+            "width": width,
+            "lr": float(2**rate),
+            "seed": first_seed + seed,
+            "loss": float(losses[seed, place]),
+        }
         for seed in range(len(losses))
         for place, rate in enumerate(rates)
     ]
 
 
 def asked(apart: float, edge: float = CALM, seed: int = 0) -> tuple[Rows, float]:
-    """Runs of two sizes whose best rates lie this many doublings apart, new runs of the larger at both of them, and the
-    true regret."""
-    random, rates = np.random.default_rng(seed), np.array(RATES, dtype=float)
+    """Runs of two sizes whose best rates lie this many doublings apart, new runs of the larger at
+    both of them, and the true regret."""
+    random = np.random.default_rng(seed)
+    rates = np.array(RATES, dtype=float)
     rows = rows_of(64, rates, curves(random, 4, rates, apart, CALM))
     rows += rows_of(256, rates, curves(random, 4, rates, 0.0, edge))
     found = nfd.fit_transfer(rows, guess=GUESS)
@@ -152,7 +189,9 @@ def asked(apart: float, edge: float = CALM, seed: int = 0) -> tuple[Rows, float]
         (1.0, 1.0, {"COSTS", "UNCERTAIN"}),  # half of the starts diverge at the smaller one's rate
     ],
 )
-def test_a_regret_holds_the_truth_whatever_small_rates_do(apart: float, edge: float, verdicts: set[str]) -> None:
+def test_a_regret_holds_the_truth_whatever_small_rates_do(
+    apart: float, edge: float, verdicts: set[str]
+) -> None:
     held = []
     for seed in range(10):
         rows, truth = asked(apart, edge, seed)
@@ -167,9 +206,12 @@ def test_smaller_rates_do_not_move_the_regret_of_digits() -> None:
     lr = [2.0**k for k in range(-10, 0)]
 
     def ask(lr: list[float]) -> nfd.Transfer:
-        return nfd.transfer(ResidualMLP, batches(), [8, 32], [1], rules=("standard",), lr=lr, seeds=3)
+        return nfd.transfer(
+            ResidualMLP, batches(), [8, 32], [1], rules=("standard",), lr=lr, seeds=3
+        )
 
-    few, many = ask(lr), ask([2.0**k for k in range(-26, -10)] + lr)
+    few = ask(lr)
+    many = ask([2.0**k for k in range(-26, -10)] + lr)
     assert few.regret("standard").value == pytest.approx(many.regret("standard").value, rel=1e-3)
     assert few.regret("standard").high == pytest.approx(many.regret("standard").high, rel=1e-3)
     assert few.verdict("standard") == many.verdict("standard")
@@ -183,10 +225,16 @@ def test_without_a_guess_the_answer_asks_for_it() -> None:
 
 
 @pytest.mark.parametrize(("step", "loss"), [(0.5, 6.0), (1.1, 4.0), (1.5, 2.5), (2.0, 2.5)])
-def test_without_a_guess_divergence_counts_by_the_best_rates_beside_it(step: float, loss: float) -> None:
-    """Five times what the fifth best rate loses; of those that lie 3.5 doublings apart at most, at least the third."""
+def test_without_a_guess_divergence_counts_by_the_best_rates_beside_it(
+    step: float, loss: float
+) -> None:
+    """Five times what the fifth best rate loses; of those that lie 3.5 doublings apart at most, at
+    least the third.
+    """
     losses = (1.3, 1.0, 1.1, 1.6, 2.0, 3.0, math.inf)
-    rows = [{"width": 8, "lr": 2.0 ** (step * place), "loss": own} for place, own in enumerate(losses)]
+    rows = [
+        {"width": 8, "lr": 2.0 ** (step * place), "loss": own} for place, own in enumerate(losses)
+    ]
     ((cell,),) = (rule.cells.values() for rule in nfd.fit_transfer(rows).rules)
     assert cell.guess == pytest.approx(loss)
 
@@ -195,5 +243,7 @@ def test_a_regret_is_that_of_the_largest_network_whatever_lies_between() -> None
     rows, _ = asked(-2.0)
     rates = np.array(RATES, dtype=float)
     between = rows_of(128, rates, curves(np.random.default_rng(2), 4, rates, -1.0, CALM))
-    two, three = (nfd.fit_transfer(some, guess=GUESS).regret("logged") for some in (rows, rows + between))
+    two, three = (
+        nfd.fit_transfer(some, guess=GUESS).regret("logged") for some in (rows, rows + between)
+    )
     assert vars(three) == vars(two)

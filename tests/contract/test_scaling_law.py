@@ -1,4 +1,6 @@
-"""The law of size: the same runs give the same answer, laws that do not hold are refused, intervals hold the truth."""
+"""The law of size: the same runs give the same answer, laws that do not hold are refused, intervals
+hold the truth.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,36 @@ from tests.contract.common import ResidualMLP, batches
 
 import nfd
 
-FLOOR, FIRST = 0.7, 0.25  # nats; the terms of first order at the smallest size
-WIDTHS, DEPTHS = (32, 64, 128, 256), (2, 4, 8, 16)
+# nats; the terms of first order at the smallest size
+FLOOR = 0.7
+FIRST = 0.25
+WIDTHS = (32, 64, 128, 256)
+DEPTHS = (2, 4, 8, 16)
 FAR = (4 * WIDTHS[-1], 4 * DEPTHS[-1])
 
 Rows = list[dict[str, Any]]
 
 
 def mean_loss(width: float, depth: float, bends: np.ndarray) -> float:
-    """The loss of a size; ``bends``: terms of second order in width, depth and both, over those of first order."""
-    wide, deep = WIDTHS[0] / width, DEPTHS[0] / depth
-    return float(FLOOR + FIRST * (wide + deep) + FIRST * bends @ np.array([wide**2, deep**2, wide * deep]))
+    """The loss of a size; ``bends``: terms of second order in width, depth and both, over those of
+    first order.
+    """
+    wide = WIDTHS[0] / width
+    deep = DEPTHS[0] / depth
+    return float(
+        FLOOR + FIRST * (wide + deep) + FIRST * bends @ np.array([wide**2, deep**2, wide * deep])
+    )
 
 
 def planted(bends: np.ndarray, scatter: float, seed: int, seeds: int = 3, sizes: int = 4) -> Rows:
     random = np.random.default_rng(seed)
     return [
-        {"width": n, "depth": L, "seed": s, "loss": mean_loss(n, L, bends) + scatter * random.normal()}
+        {
+            "width": n,
+            "depth": L,
+            "seed": s,
+            "loss": mean_loss(n, L, bends) + scatter * random.normal(),
+        }
         for n in WIDTHS[:sizes]
         for L in DEPTHS[:sizes]
         for s in range(seeds)
@@ -38,7 +53,9 @@ def planted(bends: np.ndarray, scatter: float, seed: int, seeds: int = 3, sizes:
 
 def test_runs_that_were_trained_and_the_same_runs_of_a_log_give_one_answer(tmp_path: Path) -> None:
     for seed in range(2):
-        trained = nfd.scaling_law(ResidualMLP, batches(6, seed=seed), [8, 16, 32], [1, 2, 4], lr=3e-3, seeds=3)
+        trained = nfd.scaling_law(
+            ResidualMLP, batches(6, seed=seed), [8, 16, 32], [1, 2, 4], lr=3e-3, seeds=3
+        )
         assert "flops" in trained.costs
         parameters = trained.costs["parameters"].at(24, 5)
         assert parameters == sum(p.numel() for p in ResidualMLP(24, 5).parameters())
@@ -61,7 +78,9 @@ def test_seeds_that_share_their_noise_count_as_one_sample_each() -> None:
     random = np.random.default_rng(0)
     common = 0.1 * random.normal(size=4)
     rows = planted(np.zeros(3), 0.01, 0, seeds=4)
-    shared = nfd.fit_scaling_law([row | {"loss": row["loss"] + common[row["seed"]]} for row in rows])
+    shared = nfd.fit_scaling_law(
+        [row | {"loss": row["loss"] + common[row["seed"]]} for row in rows]
+    )
     assert shared.floor.stderr > 0.8 * common.std(ddof=1) / 2  # of the mean of four numbers
     assert shared.floor.low < FLOOR + common.mean() < shared.floor.high
     assert shared.law.bought(32, 2, 256, 2).stderr < 0.01  # a difference of sizes is free of it
@@ -69,10 +88,16 @@ def test_seeds_that_share_their_noise_count_as_one_sample_each() -> None:
 
 @pytest.mark.parametrize(
     "bends",
-    [np.zeros(3), np.full(3, 0.5), pytest.param(np.full(3, -0.8), marks=pytest.mark.slow), np.array([0.4, -0.3, 0.2])],
+    [
+        np.zeros(3),
+        np.full(3, 0.5),
+        pytest.param(np.full(3, -0.8), marks=pytest.mark.slow),
+        np.array([0.4, -0.3, 0.2]),
+    ],
 )
 def test_a_law_that_holds_is_used_and_its_intervals_hold_the_truth(bends: np.ndarray) -> None:
-    good, held = 0, 0
+    good = 0
+    held = 0
     for seed in range(40):
         capacity = nfd.fit_scaling_law(planted(bends, 0.05, seed))
         good += capacity.law.good
@@ -85,7 +110,13 @@ def test_a_law_that_holds_is_used_and_its_intervals_hold_the_truth(bends: np.nda
 
 @pytest.mark.parametrize(
     "bends",
-    [np.full(3, 1.6), *(pytest.param(np.array(b), marks=pytest.mark.slow) for b in ([-1.6] * 3, [1.6, -1.6, 1.6]))],
+    [
+        np.full(3, 1.6),
+        *(
+            pytest.param(np.array(b), marks=pytest.mark.slow)
+            for b in ([-1.6] * 3, [1.6, -1.6, 1.6])
+        ),
+    ],
 )
 def test_a_law_whose_second_order_is_larger_than_allowed_is_refused(bends: np.ndarray) -> None:
     """1.6 times what is allowed; the refusal names sizes that would settle it."""
@@ -104,8 +135,11 @@ def test_a_law_whose_second_order_is_larger_than_allowed_is_refused(bends: np.nd
 
 @pytest.mark.parametrize("bend", [0.0, 0.8, -0.8])
 def test_one_seed_of_each_size_gives_intervals_that_hold_the_truth(bend: float) -> None:
-    """Terms of second order that cancel those of first order at the smallest size hid half of the law."""
-    held, bends = [], np.array([bend, bend, 0.0])
+    """Terms of second order that cancel those of first order at the smallest size hid half of the
+    law.
+    """
+    held = []
+    bends = np.array([bend, bend, 0.0])
     for seed in range(8):
         capacity = nfd.fit_scaling_law(planted(bends, 0.003, seed, seeds=1, sizes=3))
         if capacity.law.good:
@@ -116,15 +150,23 @@ def test_one_seed_of_each_size_gives_intervals_that_hold_the_truth(bend: float) 
 
 @pytest.mark.parametrize(("power", "noise"), [(1.5, 0.005), (1.5, 1e-4), (0.75, 0.005)])
 def test_another_power_of_width_widens_the_floor_or_is_refused(power: float, noise: float) -> None:
-    """Two seeds that sizes share; with the power 1 intervals held the floor 81 of 100 times where it is 1.5.
+    """Two seeds that sizes share; with the power 1 intervals held the floor 81 of 100 times where
+    it is 1.5.
 
-    A floor that is not the true one lies outside, and without noise to hide the power the law is refused.
+    A floor that is not the true one lies outside, and without noise to hide the power the law is
+    refused.
     """
-    random, floors = np.random.default_rng(0), []
+    random = np.random.default_rng(0)
+    floors = []
     for _ in range(40):
         common = random.normal(size=2)
         rows = [
-            {"width": n, "depth": L, "seed": s, "loss": 1 + 0.2 * (64 / n) ** power + 0.4 / L + noise * own}
+            {
+                "width": n,
+                "depth": L,
+                "seed": s,
+                "loss": 1 + 0.2 * (64 / n) ** power + 0.4 / L + noise * own,
+            }
             for n in (64, 128, 256, 512)
             for L in (2, 4, 8, 16)
             for s in range(2)
@@ -136,18 +178,24 @@ def test_another_power_of_width_widens_the_floor_or_is_refused(power: float, noi
         assert len(floors) <= 8
     else:
         assert len(floors) >= 25
-        held, off = (np.mean([floor.low <= at <= floor.high for floor in floors]) for at in (1.0, 0.9))
+        held, off = (
+            np.mean([floor.low <= at <= floor.high for floor in floors]) for at in (1.0, 0.9)
+        )
         assert held >= 0.85
         assert off <= 0.15 or power < 1  # whose floors are known less well
 
 
 def with_parameters(rows: Rows) -> Rows:
-    return [row | {"parameters": 12 * row["depth"] * row["width"] ** 2 + 100 * row["width"]} for row in rows]
+    return [
+        row | {"parameters": 12 * row["depth"] * row["width"] ** 2 + 100 * row["width"]}
+        for row in rows
+    ]
 
 
 def test_a_best_size_outside_of_the_fit_is_marked() -> None:
     capacity = nfd.fit_scaling_law(with_parameters(planted(np.zeros(3), 0.01, 0)))
-    small, large = capacity.best(parameters="500k"), capacity.best(parameters="1B")
+    small = capacity.best(parameters="500k")
+    large = capacity.best(parameters="1B")
     assert small.inside
     assert not large.inside
     assert f"{WIDTHS[0]}..{WIDTHS[-1]}" in str(large)

@@ -1,4 +1,6 @@
-"""A plan tests itself: wrong ones are found in any spelling, sound ones stay quiet, and the answer says what to do."""
+"""A plan tests itself: wrong ones are found in any spelling, sound ones stay quiet, and the answer
+says what to do.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Summed(Averaged):
     is_divided = False
 
 
-def planned(width: int = 64, depth: int = 6, *, rule: str = "complete-p", optimizer: str = "adamw") -> nfd.Plan:
+def planned(
+    width: int = 64, depth: int = 6, *, rule: str = "complete-p", optimizer: str = "adamw"
+) -> nfd.Plan:
     model = ResidualMLP(width, depth)
     return nfd.plan(model, BASE, make_model=ResidualMLP, sample=X, rule=rule, optimizer=optimizer)
 
@@ -72,7 +76,9 @@ def with_start(plan: nfd.Plan, name: str, factor: float) -> nfd.Plan:
     entries = dict(plan.entries)
     for tensor, entry in plan.entries.items():
         if tensor.endswith(name):
-            entries[tensor] = replace(entry, start=replace(entry.start, std=entry.start.std * factor))
+            entries[tensor] = replace(
+                entry, start=replace(entry.start, std=entry.start.std * factor)
+            )
     return replace(plan, entries=entries)
 
 
@@ -127,7 +133,9 @@ def test_a_readout_with_the_role_of_a_vector_is_found_in_any_spelling(is_layer: 
 
     def test(role: str) -> nfd.SelfTest:
         roles = {"head.weight": role}
-        plan = nfd.plan(make_model(64, 1), (16, 1), make_model=make_model, sample=X, rule="mup", roles=roles)
+        plan = nfd.plan(
+            make_model(64, 1), (16, 1), make_model=make_model, sample=X, rule="mup", roles=roles
+        )
         return plan.self_test(make_model, X)
 
     assert test("readout").ok, test("readout")
@@ -135,7 +143,9 @@ def test_a_readout_with_the_role_of_a_vector_is_found_in_any_spelling(is_layer: 
 
 
 class Attention(nn.Module):
-    """Two heads that grow, whose logits are divided by a power of their size; read through a class token."""
+    """Two heads that grow, whose logits are divided by a power of their size; read through a class
+    token.
+    """
 
     def __init__(self, width: int, depth: int, power: float = 1.0) -> None:
         super().__init__()
@@ -144,7 +154,11 @@ class Attention(nn.Module):
         self.token = nn.Parameter(torch.randn(1, 1, width))
         self.blocks = nn.ModuleList(
             nn.ModuleDict(
-                {"norm": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width), "out": nn.Linear(width, width)}
+                {
+                    "norm": nn.LayerNorm(width),
+                    "qkv": nn.Linear(width, 3 * width),
+                    "out": nn.Linear(width, width),
+                }
             )
             for _ in range(depth)
         )
@@ -154,7 +168,10 @@ class Attention(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         h = torch.cat([self.token.expand(len(ids), -1, -1), self.embed(ids)], 1)
         for block in self.blocks:
-            q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in block["qkv"](block["norm"](h)).chunk(3, -1))
+            q, k, v = (
+                x.unflatten(-1, (2, -1)).transpose(1, 2)
+                for x in block["qkv"](block["norm"](h)).chunk(3, -1)
+            )
             weights = (q @ k.mT / q.shape[-1] ** self.power).softmax(-1)
             h = h + block["out"]((weights @ v).transpose(1, 2).flatten(2))
         out: Tensor = self.head(self.norm(h)[:, 0])
@@ -169,7 +186,9 @@ class ByRoot(Attention):
 
 
 @pytest.mark.parametrize("make_model", [Attention, ByRoot])
-def test_sums_that_training_aligns_are_no_fault_and_logits_that_it_makes_grow_are(make_model: type[Attention]) -> None:
+def test_sums_that_training_aligns_are_no_fault_and_logits_that_it_makes_grow_are(
+    make_model: type[Attention],
+) -> None:
     plan = nfd.plan(make_model(64, 6), BASE, make_model=make_model, sample=IDS)
     test = plan.self_test(make_model, IDS)
     by_root = make_model is ByRoot
@@ -209,7 +228,9 @@ def test_a_repair_is_proposed_and_not_applied() -> None:
     plan = with_start(planned(rule="mup", depth=2), "head.weight", 4)
     before = plan.to_dict()
     test = plan.self_test(ResidualMLP, X, repair=True)
-    assert [(p.kind, p.axis, p.start, p.rate) for p in test.proposals] == [("head.weight", "width", -1.0, 0.0)]
+    assert [(p.kind, p.axis, p.start, p.rate) for p in test.proposals] == [
+        ("head.weight", "width", -1.0, 0.0)
+    ]
     assert "multiply its initial weights by width^-1" in str(test)
     assert plan.to_dict() == before
 
@@ -237,8 +258,10 @@ def test_what_cannot_be_tested_is_refused_with_a_reason() -> None:
 
 def test_a_test_leaves_random_streams_and_the_plan_alone() -> None:
     plan = planned(rule="mup", depth=2)
-    before, state = plan.to_dict(), torch.get_rng_state()
-    first, second = plan.self_test(ResidualMLP, X), plan.self_test(ResidualMLP, X)
+    before = plan.to_dict()
+    state = torch.get_rng_state()
+    first = plan.self_test(ResidualMLP, X)
+    second = plan.self_test(ResidualMLP, X)
     assert first == second
     assert torch.equal(state, torch.get_rng_state())
     assert plan.to_dict() == before

@@ -26,7 +26,8 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(width) if norm is None else Norm(width, norm)
         self.up = nn.Linear(width, 2 * width, bias=False)
         self.down = nn.Linear(2 * width, width, bias=False)
-        self.depth, self.adds = depth, adds
+        self.depth = depth
+        self.adds = adds
         self.frozen = nn.Parameter(torch.tensor(1 / depth), requires_grad=False)
         self.register_buffer("share", torch.tensor(1 / depth))
 
@@ -39,7 +40,8 @@ class Norm(nn.Module):
 
     def __init__(self, width: int, norm: Way) -> None:
         super().__init__()
-        self.weight, self.norm = nn.Parameter(torch.ones(width)), norm
+        self.weight = nn.Parameter(torch.ones(width))
+        self.norm = norm
 
     def forward(self, h: Tensor) -> Tensor:
         return self.norm(h, self.weight, h.shape[-1])
@@ -98,7 +100,12 @@ def planned(
         torch.manual_seed(0)
         return make(width, depth, **options)
 
-    settings: dict[str, Any] = {"rule": rule, "optimizer": optimizer, "roles": roles, "sample": sample}
+    settings: dict[str, Any] = {
+        "rule": rule,
+        "optimizer": optimizer,
+        "roles": roles,
+        "sample": sample,
+    }
     return nfd.plan(built(64, 8), make_model=built, base=(16, 2), **settings)
 
 
@@ -108,13 +115,17 @@ def numbers(plan: nfd.Plan, name: str) -> Numbers:
 
 
 def differing(plan: nfd.Plan, other: nfd.Plan) -> dict[str, tuple[Numbers, Numbers]]:
-    """The tensors of one name that have other factors in another plan; without those that do not train."""
+    """The tensors of one name that have other factors in another plan; without those that do not
+    train.
+    """
     names = [name for name in plan.entries if name in other.entries and not name.endswith("frozen")]
     pairs = {name: (numbers(plan, name), numbers(other, name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pytest.approx(pair[1], rel=1e-4)}
+    return {
+        name: pair for name, pair in pairs.items() if pair[0] != pytest.approx(pair[1], rel=1e-4)
+    }
 
 
-# ---- constants -----------------------------------------------------------------------------------
+# ---- constants
 
 YES = torch.ones(1, dtype=torch.bool)
 CONSTANTS: dict[str, Way] = {
@@ -128,15 +139,27 @@ CONSTANTS: dict[str, Way] = {
     "addcmul tensor": lambda b, h, z: torch.addcmul(h, b.share, b.down(z)),
     "addcdiv": lambda b, h, z: torch.addcdiv(h, b.down(z), torch.tensor(float(b.depth))),
     "stack and sum": lambda b, h, z: torch.stack([h, b.down(z) / b.depth]).sum(0),
-    "stack of three": lambda b, h, z: torch.stack([b.down(z) / b.depth, h, torch.zeros_like(h)], -1).sum(-1),
+    "stack of three": lambda b, h, z: torch.stack(
+        [b.down(z) / b.depth, h, torch.zeros_like(h)], -1
+    ).sum(-1),
     "stack and mean": lambda b, h, z: 2 * torch.stack([h, b.down(z) / b.depth]).mean(0),
     "built-in sum": lambda b, h, z: sum([h, b.down(z) / b.depth]),
     "index_add": lambda b, h, z: h.index_add(1, torch.arange(6), b.down(z), alpha=1 / b.depth),
-    "scatter_add": lambda b, h, z: h.scatter_add(1, torch.arange(6)[:, None].expand_as(h), b.down(z) / b.depth),
-    "index_put": lambda b, h, z: h.index_put((torch.arange(3),), b.down(z) / b.depth, accumulate=True),
-    "some tokens": lambda b, h, z: torch.slice_scatter(h, h[:, 2:] + b.down(z)[:, 2:] / b.depth, 1, 2),
-    "where of streams": lambda b, h, z: torch.where(torch.arange(6)[:, None] > 1, h + b.down(z) / b.depth, h),
-    "rows of a stack": lambda b, h, z: torch.stack([x + b.down(y) / b.depth for x, y in zip(h, z, strict=True)]),
+    "scatter_add": lambda b, h, z: h.scatter_add(
+        1, torch.arange(6)[:, None].expand_as(h), b.down(z) / b.depth
+    ),
+    "index_put": lambda b, h, z: h.index_put(
+        (torch.arange(3),), b.down(z) / b.depth, accumulate=True
+    ),
+    "some tokens": lambda b, h, z: torch.slice_scatter(
+        h, h[:, 2:] + b.down(z)[:, 2:] / b.depth, 1, 2
+    ),
+    "where of streams": lambda b, h, z: torch.where(
+        torch.arange(6)[:, None] > 1, h + b.down(z) / b.depth, h
+    ),
+    "rows of a stack": lambda b, h, z: torch.stack(
+        [x + b.down(y) / b.depth for x, y in zip(h, z, strict=True)]
+    ),
     "mul": lambda b, h, z: h + b.down(z).mul(1 / b.depth),
     "lerp of streams": lambda b, h, z: torch.lerp(h, h + b.down(z), 1 / b.depth),
     "lerp of streams tensor": lambda b, h, z: torch.lerp(h, h + b.down(z), b.share),
@@ -145,9 +168,14 @@ CONSTANTS: dict[str, Way] = {
     "halves": lambda b, h, z: (h + h + 2 * b.down(z) / b.depth) / 2,
     "einsum of three": lambda b, h, z: h + torch.einsum("btn,mn,->btm", z, b.down.weight, b.share),
     "addmm": lambda b, h, z: torch.addmm(h[0], z[0], b.down.weight.t(), alpha=1 / b.depth)[None],
-    "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), alpha=1 / b.depth),
+    "baddbmm": lambda b, h, z: torch.baddbmm(
+        h, z, b.down.weight.t().expand(len(h), -1, -1), alpha=1 / b.depth
+    ),
     "baddbmm of zeros": lambda b, h, z: (
-        h + torch.baddbmm(torch.zeros(1), z, b.down.weight.t().expand(len(h), -1, -1), beta=0, alpha=1 / b.depth)
+        h
+        + torch.baddbmm(
+            torch.zeros(1), z, b.down.weight.t().expand(len(h), -1, -1), beta=0, alpha=1 / b.depth
+        )
     ),
     "addcmul of zeros": lambda b, h, z: h + torch.addcmul(torch.zeros(1), b.down(z), b.share),
     "add of zeros": lambda b, h, z: h + torch.zeros_like(h).add_(b.down(z), alpha=1 / b.depth),
@@ -166,7 +194,7 @@ CONSTANTS: dict[str, Way] = {
     "in float64": lambda b, h, z: h + (b.down(z).double() / b.depth).float(),
     "of the weight": lambda b, h, z: h + functional.linear(z, b.down.weight / b.depth),
     "of the input": lambda b, h, z: h + b.down(z / b.depth),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", [name for name in CONSTANTS if name != "addmm"])
@@ -175,7 +203,8 @@ def test_a_constant_is_seen_however_it_is_written(way: str) -> None:
 
 
 def test_residual_sums_that_are_written_as_one_product_are_seen() -> None:
-    one, two = planned(adds=CONSTANTS["addmm"], sample=IDS[:1]), planned(sample=IDS[:1])
+    one = planned(adds=CONSTANTS["addmm"], sample=IDS[:1])
+    two = planned(sample=IDS[:1])
     assert not differing(one, two)
 
 
@@ -183,8 +212,10 @@ STREAMS_THAT_FADE: dict[str, Way] = {
     "mean": lambda b, h, z: torch.stack([h, b.down(z)]).mean(0),
     "lerp": lambda b, h, z: torch.lerp(h, b.down(z), 0.5),
     "root of a half": lambda b, h, z: (h + b.down(z)) * 0.5**0.5,
-    "baddbmm": lambda b, h, z: torch.baddbmm(h, z, b.down.weight.t().expand(len(h), -1, -1), beta=0.5),
-}  # fmt: skip
+    "baddbmm": lambda b, h, z: torch.baddbmm(
+        h, z, b.down.weight.t().expand(len(h), -1, -1), beta=0.5
+    ),
+}
 
 
 @pytest.mark.parametrize("way", STREAMS_THAT_FADE)
@@ -209,11 +240,15 @@ def test_where_that_chooses_both_is_said_and_not_made_up_for() -> None:
 
     plan = planned(adds=adds)
     assert plan.own_factor("blocks.1.down.weight") == 1
-    assert any("more than one way" in note and "blocks.*.down.weight" in note for note in plan.notes)
-    assert not any("more than one way" in note for note in planned(adds=CONSTANTS["where of one"]).notes)
+    assert any(
+        "more than one way" in note and "blocks.*.down.weight" in note for note in plan.notes
+    )
+    assert not any(
+        "more than one way" in note for note in planned(adds=CONSTANTS["where of one"]).notes
+    )
 
 
-# ---- norms ---------------------------------------------------------------------------------------
+# ---- norms
 
 
 def unit(h: Tensor) -> Tensor:
@@ -230,7 +265,8 @@ def mean_square(h: Tensor) -> Tensor:
 
 
 def written_layer_norm(h: Tensor, g: Tensor, n: int) -> Tensor:
-    mean, deviation = h.mean(-1, keepdim=True), h.var(-1, keepdim=True, unbiased=False)
+    mean = h.mean(-1, keepdim=True)
+    deviation = h.var(-1, keepdim=True, unbiased=False)
     return (h - mean) / (deviation + 1e-5).sqrt() * g
 
 
@@ -244,7 +280,9 @@ NORMS: dict[str, Way] = {
     "x / x.norm() g c": lambda h, g, n: h / length(h) * g * n**0.5,
     "x / (x.norm() / c)": lambda h, g, n: h / (length(h) / n**0.5) * g,
     "x (c / x.norm())": lambda h, g, n: h * (n**0.5 / length(h)) * g,
-    "vector_norm": lambda h, g, n: h / torch.linalg.vector_norm(h, dim=-1, keepdim=True) * g * n**0.5,
+    "vector_norm": lambda h, g, n: (
+        h / torch.linalg.vector_norm(h, dim=-1, keepdim=True) * g * n**0.5
+    ),
     "root of sum": lambda h, g, n: h / h.square().sum(-1, keepdim=True).sqrt() * g * n**0.5,
     "root of x x": lambda h, g, n: h * (h * h).sum(-1, keepdim=True).rsqrt() * g * n**0.5,
     "rsqrt": lambda h, g, n: h * torch.rsqrt(mean_square(h)) * g,
@@ -279,8 +317,11 @@ def test_a_final_norm_is_seen_however_it_is_written(way: str) -> None:
 
 
 def test_what_rows_of_length_one_lack_is_the_matrix_behind_them() -> None:
-    """Entries of n^-1/2 go in: starts and rates of the matrix are larger by the root of the width."""
-    short, usual_ = planned(norm=lambda h, g, n: unit(h) * g), planned()
+    """Entries of n^-1/2 go in: starts and rates of the matrix are larger by the root of the
+    width.
+    """
+    short = planned(norm=lambda h, g, n: unit(h) * g)
+    usual_ = planned()
     pairs = differing(short, usual_)
     assert {name.rpartition(".")[0] for name in pairs} == {f"blocks.{k}.up" for k in range(8)}
     (std, rate, _), (usual_std, usual_rate, _) = pairs["blocks.0.up.weight"]
@@ -294,13 +335,15 @@ def test_a_factor_behind_a_sound_norm_is_still_that_of_the_matrix() -> None:
 
 
 def test_a_gate_is_no_norm() -> None:
-    """Data times a function of their own mean keep their size: the constant is a factor of the matrix."""
+    """Data times a function of their own mean keep their size: the constant is a factor of the
+    matrix.
+    """
     gated = planned(norm=lambda h, g, n: h * torch.sigmoid(h.mean(-1, keepdim=True)) * g * n**0.5)
     (std, _, _), (usual_std, _, _) = differing(gated, planned())["blocks.0.up.weight"]
     assert std == pytest.approx(usual_std / 2)
 
 
-# ---- vectors that are readouts -------------------------------------------------------------------
+# ---- vectors that are readouts
 
 
 def vector(width: int) -> tuple[int, ...]:
@@ -362,11 +405,15 @@ def test_a_readout_that_is_a_vector_is_drawn_stored_and_stepped_as_one(tmp_path:
     plan.save(tmp_path / "plan.json")
     assert nfd.Plan.load(tmp_path / "plan.json") == plan
     model = plan.apply_(Language(64, 8, reads=torch.matmul, readout=vector), seed=0)
-    assert model.w.detach().std() == pytest.approx(plan.std("w"), rel=0.3)  # of 64 numbers: 6 sd's are .53
+    # of 64 numbers: 6 sd's are .53
+    assert model.w.detach().std() == pytest.approx(plan.std("w"), rel=0.3)
     groups = plan.param_groups(model, lr=1.0)
     assert [group["lr"] for group in groups if any(p is model.w for p in group["params"])] == [0.25]
-    spared = plan.param_groups(model, lr=1.0, weight_decay=0.1, no_decay="vectors")  # all of one dimension
-    assert [group["weight_decay"] for group in spared if any(p is model.w for p in group["params"])] == [0]
+    # all of one dimension
+    spared = plan.param_groups(model, lr=1.0, weight_decay=0.1, no_decay="vectors")
+    assert [
+        group["weight_decay"] for group in spared if any(p is model.w for p in group["params"])
+    ] == [0]
 
 
 NO_READOUTS: dict[str, tuple[Way, Callable[[int], tuple[int, ...]]]] = {
@@ -392,9 +439,11 @@ class Attending(nn.Module):
 
     def __init__(self, width: int, score: Way, vector: Any) -> None:
         super().__init__()
-        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, width, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, width, bias=False)
         self.a = vector(width)
-        self.down, self.score = nn.Linear(width, width, bias=False), score
+        self.down = nn.Linear(width, width, bias=False)
+        self.score = score
 
     def forward(self, h: Tensor) -> Tensor:
         x = self.up(self.norm(h))
@@ -442,13 +491,17 @@ def test_attention_vectors_of_heads_that_keep_their_size_keep_their_start() -> N
     assert numbers(plan, "blocks.1.a")[:2] == pytest.approx((1, 1))
 
 
-# ---- learned queries -----------------------------------------------------------------------------
+# ---- learned queries
 
 
 class Pooled(nn.Module):
-    """Inputs to numbers through attention of a learned query: ``first(model, query, x)`` is what it enters first."""
+    """Inputs to numbers through attention of a learned query: ``first(model, query, x)`` is what it
+    enters first.
+    """
 
-    def __init__(self, width: int, depth: int, first: Way, shape: Callable[[int], tuple[int, ...]]) -> None:
+    def __init__(
+        self, width: int, depth: int, first: Way, shape: Callable[[int], tuple[int, ...]]
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(SYMBOLS, width)
         self.blocks = nn.ModuleList(Block(width, depth, usual, None) for _ in range(depth))
@@ -459,7 +512,8 @@ class Pooled(nn.Module):
         self.bare = nn.Parameter(torch.randn(width, width) / width**0.5)
         self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
         self.attention = nn.MultiheadAttention(width, width // 8, batch_first=True)
-        self.head, self.first = nn.Linear(width, SYMBOLS), first
+        self.head = nn.Linear(width, SYMBOLS)
+        self.first = first
 
     def forward(self, ids: Tensor) -> Tensor:
         h = self.embed(ids)
@@ -495,11 +549,17 @@ QUERIES: dict[str, tuple[Way, Callable[[int], tuple[int, ...]]]] = {
     "row": (lambda m, q, x: attended(m, m.q(q)[None], x), of_width(1)),
     "vector": (lambda m, q, x: attended(m, m.q(q)[None, None], x), vector),
     "latents": (lambda m, q, x: attended(m, m.q(q)[None], x), of_width(5)),
-    "batch of latents": (lambda m, q, x: attended(m, m.q(q.expand(len(x), -1, -1)), x), of_width(1, 5)),
+    "batch of latents": (
+        lambda m, q, x: attended(m, m.q(q.expand(len(x), -1, -1)), x),
+        of_width(1, 5),
+    ),
     "norm first": (lambda m, q, x: attended(m, m.q(m.before(q)), x), of_width(1, 5)),
     "with a place": (lambda m, q, x: attended(m, m.q(q + m.place), x), of_width(1, 5)),
     "scaled": (lambda m, q, x: attended(m, m.q(3 * q), x), of_width(1, 5)),
-    "einsum": (lambda m, q, x: attended(m, torch.einsum("bkn,mn->bkm", q, m.q.weight), x), of_width(1, 5)),
+    "einsum": (
+        lambda m, q, x: attended(m, torch.einsum("bkn,mn->bkm", q, m.q.weight), x),
+        of_width(1, 5),
+    ),
     "bare matrix": (lambda m, q, x: attended(m, q @ m.bare, x), of_width(1, 1)),
     "module": (lambda m, q, x: m.attention(q.expand(len(x), -1, -1), x, x)[0], of_width(1, 5)),
     "self attention": (
@@ -518,7 +578,9 @@ def test_a_learned_query_is_an_embedding(way: str) -> None:
     plan = planned(make=Pooled, first=first, shape=shape)
     assert plan.roles["query"] in ("embedding", "vector")
     assert numbers(plan, "query")[:2] == pytest.approx((1, 1))
-    assert not differing(plan, planned(make=Pooled, first=first, shape=shape, roles={"query": "embedding"}))
+    assert not differing(
+        plan, planned(make=Pooled, first=first, shape=shape, roles={"query": "embedding"})
+    )
     for name in ("q.weight", "k.weight"):
         assert numbers(plan, name)[:2] == pytest.approx((1 / 2, 1 / 4)), name
 
@@ -526,8 +588,14 @@ def test_a_learned_query_is_an_embedding(way: str) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
 def test_a_learned_query_is_an_embedding_under_every_optimizer(optimizer: str) -> None:
     first, shape = QUERIES["expand"]
-    options: dict[str, Any] = {"make": Pooled, "optimizer": optimizer, "first": first, "shape": shape}
-    plan, given = planned(**options), planned(**options, roles={"query": "embedding"})
+    options: dict[str, Any] = {
+        "make": Pooled,
+        "optimizer": optimizer,
+        "first": first,
+        "shape": shape,
+    }
+    plan = planned(**options)
+    given = planned(**options, roles={"query": "embedding"})
     assert plan.roles["query"] == "embedding"
     assert not differing(plan, given)
 
@@ -537,7 +605,8 @@ def test_a_query_that_one_head_compares_whole_is_a_readout_of_its_keys(fused: bo
     """The sum over n entries is divided by their root: the factors of 1/n lack that of the root."""
 
     def first(model: Any, q: Tensor, x: Tensor) -> Tensor:
-        keys, values = model.k(x), model.v(x)
+        keys = model.k(x)
+        values = model.v(x)
         q = q.expand(len(x), -1, -1)
         if fused:
             return functional.scaled_dot_product_attention(q, keys, values)
@@ -557,7 +626,9 @@ def test_a_table_that_enters_a_matrix_is_an_embedding() -> None:
             self.queries = nn.Embedding(5, width)
 
         def forward(self, ids: Tensor) -> Tensor:
-            return self.head(self.first(self, self.queries.weight, self.norm(self.embed(ids))).mean(1))
+            return self.head(
+                self.first(self, self.queries.weight, self.norm(self.embed(ids))).mean(1)
+            )
 
     plan = planned("mup", Detector, roles={"query": "embedding"})
     assert plan.roles["queries.weight"] == "embedding"
@@ -570,7 +641,8 @@ def test_a_product_of_two_matrices_has_no_query() -> None:
     class Composed(Language):
         def __init__(self, width: int, depth: int) -> None:
             super().__init__(width, depth)
-            self.c, self.d = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.randn(width))
+            self.c = nn.Parameter(torch.randn(width, width))
+            self.d = nn.Parameter(torch.randn(width))
 
         def forward(self, ids: Tensor) -> Tensor:
             return self.final(self.embed(ids)) @ (self.c @ self.d)
@@ -580,7 +652,7 @@ def test_a_product_of_two_matrices_has_no_query() -> None:
     assert plan.roles["d"] == "readout"
 
 
-# ---- heads that are tied, distances, and blocks within and without -------------------------------
+# ---- heads that are tied, distances, and blocks within and without
 
 
 class Tied(Language):
@@ -604,13 +676,18 @@ HEADS: dict[str, tuple[Way, float]] = {
     "normalised": (lambda m, h: h @ unit(m.embed.weight).t(), 1 / 2),
     "normalised by hand": (lambda m, h: h @ (m.embed.weight / length(m.embed.weight)).t(), 1 / 2),
     "cosine": (lambda m, h: functional.linear(unit(h), unit(m.embed.weight)), 1),
-    "distance over n": (lambda m, h: -torch.cdist(h, m.embed.weight[None]).square() / h.shape[-1], 1),
+    "distance over n": (
+        lambda m, h: -torch.cdist(h, m.embed.weight[None]).square() / h.shape[-1],
+        1,
+    ),
 }
 
 
 @pytest.mark.parametrize("way", HEADS)
 def test_the_norm_before_a_tied_head_takes_what_the_head_lacks(way: str) -> None:
-    """Rows of the head have entries of order one, or n^-1/2 where they are normalised; the factor is 1/n over that."""
+    """Rows of the head have entries of order one, or n^-1/2 where they are normalised; the factor
+    is 1/n over that.
+    """
     head, factor = HEADS[way]
     plan = planned(make=Tied, head=head)
     assert plan.roles["embed.weight"] == "tied"
@@ -635,7 +712,9 @@ DISTANCES: dict[str, tuple[Way, float]] = {
 
 @pytest.mark.parametrize("way", DISTANCES)
 def test_prototypes_are_a_readout_with_the_constant_of_their_distance(way: str) -> None:
-    """Logits move by ``h dp`` times the constant: 1/n in all, of which the constant may be all, half or none."""
+    """Logits move by ``h dp`` times the constant: 1/n in all, of which the constant may be all,
+    half or none.
+    """
     reads, factor = DISTANCES[way]
     plan = planned(reads=reads)
     assert plan.roles["w"] == "readout"
@@ -667,7 +746,8 @@ class Autoencoder(nn.Module):
 
     def __init__(self, width: int, depth: int, writes: Way, normed: bool = False) -> None:
         super().__init__()
-        self.encode, self.writes = nn.Linear(7, width), writes
+        self.encode = nn.Linear(7, width)
+        self.writes = writes
         self.norm = nn.LayerNorm(width) if normed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -681,15 +761,21 @@ def test_tied_ends_of_an_autoencoder_take_their_factor_or_are_refused() -> None:
     over_n = planned("mup", Autoencoder, ROWS, writes=lambda h, w: h @ w / h.shape[-1])
     assert over_n.roles["encode.weight"] == "tied"
     assert numbers(over_n, "encode.weight")[:2] == pytest.approx((1, 1))
-    by_norm = planned("mup", Autoencoder, ROWS, writes=lambda h, w: functional.linear(h, w.t()), normed=True)
+    by_norm = planned(
+        "mup", Autoencoder, ROWS, writes=lambda h, w: functional.linear(h, w.t()), normed=True
+    )
     assert by_norm.constant("norm.weight") == pytest.approx(1 / 4)
     assert numbers(by_norm, "encode.weight")[:2] == pytest.approx((1, 1))
-    with pytest.raises(ValueError, match=r"'encode.weight' is the head as well.*divide its output by the width"):
+    with pytest.raises(
+        ValueError, match=r"'encode.weight' is the head as well.*divide its output by the width"
+    ):
         planned("mup", Autoencoder, ROWS, writes=lambda h, w: h @ w)
 
 
 class Inside(nn.Module):
-    """A block whose branch holds two residual blocks and a matrix behind them: a residual in a residual."""
+    """A block whose branch holds two residual blocks and a matrix behind them: a residual in a
+    residual.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -710,7 +796,9 @@ class Nested(Language):
 
 
 class Global(Language):
-    """All blocks lie in one branch, past which the stream has a skip of its own, as in image restoration."""
+    """All blocks lie in one branch, past which the stream has a skip of its own, as in image
+    restoration.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__(width, depth, adds=lambda block, h, z: h + block.down(z))
@@ -724,7 +812,9 @@ class Global(Language):
 
 
 def test_a_residual_in_a_residual_keeps_its_size() -> None:
-    """The matrix behind it has 1/L; with 1/L inside, too, what is inside would fade as the depth grows."""
+    """The matrix behind it has 1/L; with 1/L inside, too, what is inside would fade as the depth
+    grows.
+    """
     plan = planned(make=Nested)
     assert numbers(plan, "blocks.1.out.weight")[:2] == pytest.approx((1 / 8, 1 / 16))
     assert plan.roles["blocks.1.parts.0.down.weight"] == "inner"
@@ -762,10 +852,16 @@ def test_blocks_that_are_applied_again_are_as_deep_as_blocks_of_their_own(optimi
     assert not differing(two, plain)
     assert any("again and again" in note for note in two.notes)
     one = nfd.plan(
-        Shared(64, 8, 1), make_model=lambda width, depth: Shared(width, depth, 1), base=(16, 2), sample=IDS,
-        blocks="block", optimizer=optimizer,
-    )  # fmt: skip
-    assert numbers(one, "block.down.weight") == pytest.approx(numbers(plain, "blocks.0.down.weight"))
+        Shared(64, 8, 1),
+        make_model=lambda width, depth: Shared(width, depth, 1),
+        base=(16, 2),
+        sample=IDS,
+        blocks="block",
+        optimizer=optimizer,
+    )
+    assert numbers(one, "block.down.weight") == pytest.approx(
+        numbers(plain, "blocks.0.down.weight")
+    )
     assert not any("again and again" in note for note in plain.notes)
 
 
@@ -779,7 +875,8 @@ class TwoStreams(Language):
         self.reading = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
 
     def forward(self, ids: Tensor) -> Tensor:
-        memory, h = self.embed(ids), self.embed(ids.flip(1))
+        memory = self.embed(ids)
+        h = self.embed(ids.flip(1))
         for block in self.encoder:
             memory = block(memory)
         for block, read in zip(self.decoder, self.reading, strict=True):
@@ -799,23 +896,31 @@ def test_shared_blocks_are_named_where_none_are_found_and_refused_where_no_limit
         planned(make=Shared, kinds=1)
     with pytest.raises(ValueError, match=r"'blocks.0' is applied again and again.*'complete-p'"):
         planned("depth-mup", make=Shared)
-    with pytest.raises(ValueError, match=r"'blocks.0' is applied again and again.*optimizer='adamw'"):
+    with pytest.raises(
+        ValueError, match=r"'blocks.0' is applied again and again.*optimizer='adamw'"
+    ):
         planned(make=Shared, optimizer="sgd")
     assert planned("mup", make=Shared, optimizer="sgd").depth == 1
 
 
-# ---- learned numbers on the stream ---------------------------------------------------------------
+# ---- learned numbers on the stream
 
 
 class Mixing(Language):
-    """A stream to which ``mixes(model, k, h, states)`` is done before block k; ``states``: after each block."""
+    """A stream to which ``mixes(model, k, h, states)`` is done before block k; ``states``: after
+    each block.
+    """
 
-    def __init__(self, width: int, depth: int, mixes: Way, kept: float = 1.0, first: float = 0.0) -> None:
+    def __init__(
+        self, width: int, depth: int, mixes: Way, kept: float = 1.0, first: float = 0.0
+    ) -> None:
         super().__init__(width, depth, adds=lambda block, h, z: h + block.down(z))
-        self.kept, self.first = nn.Parameter(torch.full((depth,), kept)), nn.Parameter(torch.full((depth,), first))
+        self.kept = nn.Parameter(torch.full((depth,), kept))
+        self.first = nn.Parameter(torch.full((depth,), first))
         self.skips = nn.Parameter(torch.ones(depth // 2))
         self.pairs = nn.Parameter(torch.tensor([[kept, first]]).repeat(depth, 1))
-        self.one, self.channels = nn.Parameter(torch.tensor(kept)), nn.Parameter(torch.full((depth, width), kept))
+        self.one = nn.Parameter(torch.tensor(kept))
+        self.channels = nn.Parameter(torch.full((depth, width), kept))
         self.mixes = mixes
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -842,33 +947,52 @@ def skip_of(model: Any, k: int) -> Tensor:
 
 
 NUMBERS: dict[str, tuple[Way, dict[str, str]]] = {
-    "nanochat": (lambda m, k, h, s: m.kept[k] * h + m.first[k] * s[0], {"kept": "skip", "first": "outer"}),
-    "addcmul": (lambda m, k, h, s: torch.addcmul(h * m.kept[k], m.first[k], s[0]), {"kept": "skip", "first": "outer"}),
+    "nanochat": (
+        lambda m, k, h, s: m.kept[k] * h + m.first[k] * s[0],
+        {"kept": "skip", "first": "outer"},
+    ),
+    "addcmul": (
+        lambda m, k, h, s: torch.addcmul(h * m.kept[k], m.first[k], s[0]),
+        {"kept": "skip", "first": "outer"},
+    ),
     "pairs": (lambda m, k, h, s: m.pairs[k, 0] * h + m.pairs[k, 1] * s[0], {"pairs": "skip"}),
     "for each feature": (lambda m, k, h, s: m.channels[k] * h, {"channels": "skip"}),
     "one for all": (lambda m, k, h, s: h * m.one, {"one": "skip"}),
-    "U-net": (lambda m, k, h, s: h + skip_of(m, k) * back(m, k, s) if is_late(m, k) else h, {"skips": "outer"}),
+    "U-net": (
+        lambda m, k, h, s: h + skip_of(m, k) * back(m, k, s) if is_late(m, k) else h,
+        {"skips": "outer"},
+    ),
     "U-net by addcmul": (
         lambda m, k, h, s: torch.addcmul(h, skip_of(m, k), back(m, k, s)) if is_late(m, k) else h,
         {"skips": "outer"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", NUMBERS)
 def test_learned_numbers_on_the_stream_move_as_one_over_the_depth(way: str) -> None:
-    """L of them, each moved by d, multiply the stream by (1 + d)^L; what they add to it has the factor of a branch."""
+    """L of them, each moved by d, multiply the stream by (1 + d)^L; what they add to it has the
+    factor of a branch.
+    """
     mixes, roles = NUMBERS[way]
-    given = {name: "vector" for name in ("kept", "first", "skips", "pairs", "one", "channels") if name not in roles}
+    given = {
+        name: "vector"
+        for name in ("kept", "first", "skips", "pairs", "one", "channels")
+        if name not in roles
+    }
     plan = planned(make=Mixing, mixes=mixes, roles=given)
     for name, role in roles.items():
         assert plan.roles[name] == role
-        assert numbers(plan, name)[:2] == pytest.approx((1 if role == "skip" else 1 / 4, 1 / 4)), name
+        assert numbers(plan, name)[:2] == pytest.approx((1 if role == "skip" else 1 / 4, 1 / 4)), (
+            name
+        )
     without = planned(adds=lambda block, h, z: h + block.down(z))
     assert not differing(plan, without)
     if way != "one for all":
         by_gradients = planned(make=Mixing, mixes=mixes, roles=given, optimizer="sgd")
-        assert by_gradients.rate(next(iter(roles))) == pytest.approx(1 if way == "for each feature" else 1 / 4)
+        assert by_gradients.rate(next(iter(roles))) == pytest.approx(
+            1 if way == "for each feature" else 1 / 4
+        )
     other = planned("mup", make=Mixing, mixes=mixes, roles=given)
     assert all(numbers(other, name)[:2] == pytest.approx((1, 1)) for name in roles)
 
@@ -891,10 +1015,14 @@ def test_numbers_on_the_stream_that_no_rule_scales_are_refused() -> None:
     with pytest.raises(ValueError, match=r"first: adds an earlier part.*rule='complete-p'"):
         planned("depth-mup", make=Mixing, mixes=NUMBERS["nanochat"][0], first=0.2, roles=given)
     given = dict.fromkeys(("skips", "kept", "first", "one", "channels"), "vector")
-    with pytest.raises(ValueError, match=r"pairs: it multiplies the stream, and what is added.*two tensors"):
+    with pytest.raises(
+        ValueError, match=r"pairs: it multiplies the stream, and what is added.*two tensors"
+    ):
         planned(make=Mixing, mixes=NUMBERS["pairs"][0], first=0.2, roles=given)
     given = dict.fromkeys(("skips", "kept", "first", "pairs", "channels"), "vector")
-    with pytest.raises(ValueError, match=r"'one' multiplies the stream at every block.*a number for each block"):
+    with pytest.raises(
+        ValueError, match=r"'one' multiplies the stream at every block.*a number for each block"
+    ):
         planned(make=Mixing, mixes=NUMBERS["one for all"][0], optimizer="sgd", roles=given)
 
 
@@ -905,16 +1033,20 @@ def test_a_number_that_acts_once_is_no_number_of_depth() -> None:
     assert once.rate("one") == 1
 
 
-# ---- products of data with data ------------------------------------------------------------------
+# ---- products of data with data
 
 
 class Products(nn.Module):
-    """Rows of a table, of which each is compared with each, ``compare(x)``, before a network reads what comes of it."""
+    """Rows of a table, of which each is compared with each, ``compare(x)``, before a network reads
+    what comes of it.
+    """
 
     def __init__(self, width: int, depth: int, compare: Way) -> None:
         super().__init__()
-        self.embed, self.compare = nn.Embedding(SYMBOLS, width), compare
-        self.first, self.last = nn.Linear(36, width), nn.Linear(width, 1)
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.compare = compare
+        self.first = nn.Linear(36, width)
+        self.last = nn.Linear(width, 1)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.last(torch.relu(self.first(self.compare(self.embed(ids)).flatten(1))))
@@ -927,7 +1059,10 @@ PRODUCTS: dict[str, tuple[Way, float]] = {
     "einsum over n": (lambda x: torch.einsum("bin,bjn->bij", x, x) / x.shape[-1], 1),
     "cosines": (lambda x: unit(x) @ unit(x).mT, 1),
     "cosines over the root": (lambda x: unit(x) @ unit(x).mT / x.shape[-1] ** 0.5, 2),
-    "rms_norm over n": (lambda x: (lambda y: y @ y.mT)(functional.rms_norm(x, x.shape[-1:])) / x.shape[-1], 1),
+    "rms_norm over n": (
+        lambda x: (lambda y: y @ y.mT)(functional.rms_norm(x, x.shape[-1:])) / x.shape[-1],
+        1,
+    ),
     "mean": (lambda x: torch.softmax(x, -1) @ x.mT, 1),
 }
 
@@ -941,18 +1076,25 @@ def test_what_reads_products_has_the_factor_of_their_number(way: str) -> None:
 
 
 class Cosines(nn.Module):
-    """Attention of two heads that grow: ``compare(q)`` is done to queries and keys, a learned number multiplies."""
+    """Attention of two heads that grow: ``compare(q)`` is done to queries and keys, a learned
+    number multiplies.
+    """
 
     def __init__(self, width: int, compare: Way, by_logits: bool) -> None:
         super().__init__()
-        self.norm, self.tau = nn.LayerNorm(width), nn.Parameter(torch.tensor(5.0))
+        self.norm = nn.LayerNorm(width)
+        self.tau = nn.Parameter(torch.tensor(5.0))
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
-        self.compare, self.by_logits = compare, by_logits
+        self.compare = compare
+        self.by_logits = by_logits
 
     def forward(self, h: Tensor) -> Tensor:
         y = self.norm(h)
-        q, k, v = (part(y).unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        q, k = self.compare(q), self.compare(k)
+        q, k, v = (
+            part(y).unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.q, self.k, self.v)
+        )
+        q = self.compare(q)
+        k = self.compare(k)
         logits = self.tau * (q @ k.mT) if self.by_logits else self.tau * q @ k.mT
         return h + self.o((torch.softmax(logits, -1) @ v).transpose(1, 2).flatten(2))
 
@@ -976,15 +1118,20 @@ def test_cosines_of_growing_heads_are_of_order_one(by_logits: bool) -> None:
     assert "are 2 times as large" in note
 
 
-# ---- low-rank products of parameters -------------------------------------------------------------
+# ---- low-rank products of parameters
 
 
 class LowRank(nn.Module):
-    """A block of two thin matrices, A [n, r] and B [r, n]: ``adds(block, h, x)`` for normalised x."""
+    """A block of two thin matrices, A [n, r] and B [r, n]: ``adds(block, h, x)`` for normalised
+    x.
+    """
 
     def __init__(self, width: int, depth: int, rank: int, adds: Way) -> None:
         super().__init__()
-        self.norm, self.rank, self.depth, self.adds = nn.LayerNorm(width), rank, depth, adds
+        self.norm = nn.LayerNorm(width)
+        self.rank = rank
+        self.depth = depth
+        self.adds = adds
         self.A = nn.Parameter(torch.randn(width, rank) / width**0.5)
         self.B = nn.Parameter(torch.randn(rank, width) / rank**0.5)
 
@@ -996,7 +1143,9 @@ def of_rank(rank: Callable[[int], int], adds: Way, rule: str) -> nfd.Plan:
     class Model(Language):
         def __init__(self, width: int, depth: int) -> None:
             super().__init__(width, 0)
-            self.blocks = nn.ModuleList(LowRank(width, depth, rank(width), adds) for _ in range(depth))
+            self.blocks = nn.ModuleList(
+                LowRank(width, depth, rank(width), adds) for _ in range(depth)
+            )
 
     return planned(rule, make=Model)
 
@@ -1013,16 +1162,23 @@ LOW_RANK: dict[str, Way] = {
     "linear turned": lambda b, h, x: h + functional.linear(x, b.B.t() @ b.A.t()) / b.rank / b.depth,
     "over r first": lambda b, h, x: h + x @ (b.A @ b.B / b.rank) / b.depth,
     "einsum": lambda b, h, x: h + x @ torch.einsum("nr,rm->nm", b.A, b.B) / b.rank / b.depth,
-    "einsum of three": lambda b, h, x: h + torch.einsum("btn,nr,rm->btm", x, b.A, b.B) / b.rank / b.depth,
-    "bmm": lambda b, h, x: h + torch.bmm(x, torch.bmm(b.A[None], b.B[None]).expand(len(x), -1, -1)) / b.rank / b.depth,
+    "einsum of three": lambda b, h, x: (
+        h + torch.einsum("btn,nr,rm->btm", x, b.A, b.B) / b.rank / b.depth
+    ),
+    "bmm": lambda b, h, x: (
+        h + torch.bmm(x, torch.bmm(b.A[None], b.B[None]).expand(len(x), -1, -1)) / b.rank / b.depth
+    ),
 }
 
 
 @pytest.mark.parametrize("rule", ["mup", "complete-p"])
 @pytest.mark.parametrize("rank", [lambda width: 4, lambda width: width // 4, lambda width: width])
 @pytest.mark.parametrize("way", LOW_RANK)
-def test_a_product_of_two_parameters_is_planned_as_two_layers(way: str, rank: Callable[[int], int], rule: str) -> None:
-    plan, layers = of_rank(rank, LOW_RANK[way], rule), of_rank(rank, in_turn, rule)
+def test_a_product_of_two_parameters_is_planned_as_two_layers(
+    way: str, rank: Callable[[int], int], rule: str
+) -> None:
+    plan = of_rank(rank, LOW_RANK[way], rule)
+    layers = of_rank(rank, in_turn, rule)
     assert not differing(plan, layers)
 
 

@@ -1,4 +1,6 @@
-"""Models of several stacks, such as an encoder and a decoder: each is measured, judged and watched by itself."""
+"""Models of several stacks, such as an encoder and a decoder: each is measured, judged and watched
+by itself.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,24 @@ SAMPLE = BATCHES[0][0]
 
 
 class Block(nn.Module):
-    """Pre-norm; ``kept`` below 1 lets the stream, and its gradient, fade from block to block, which no norm repairs."""
+    """Pre-norm; ``kept`` below 1 lets the stream, and its gradient, fade from block to block, which
+    no norm repairs.
+    """
 
     def __init__(self, width: int, kept: float = 1.0, reads: bool = False) -> None:
         super().__init__()
         self.read = nn.Linear(width, width) if reads else None
-        self.norm, self.kept = nn.LayerNorm(width) if kept == 1 else nn.Identity(), kept
-        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width) if kept == 1 else nn.Identity()
+        self.kept = kept
+        self.up = nn.Linear(width, width)
+        self.down = nn.Linear(width, width)
 
     def forward(self, h: Tensor, memory: Tensor | None = None) -> Tensor:
-        z = self.up(self.norm(h)) if self.read is None else self.up(self.norm(h)) + self.read(memory)
+        z = (
+            self.up(self.norm(h))
+            if self.read is None
+            else self.up(self.norm(h)) + self.read(memory)
+        )
         out: Tensor = h + self.down(torch.relu(z))
         return out if self.kept == 1 else self.kept * out
 
@@ -37,7 +47,8 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, width: int, depth: int, kept: float = 1.0) -> None:
         super().__init__()
-        self.embed, self.start = nn.Linear(64, width), nn.Linear(64, width)
+        self.embed = nn.Linear(64, width)
+        self.start = nn.Linear(64, width)
         self.encoder = nn.ModuleList(Block(width, kept) for _ in range(depth))
         self.decoder = nn.ModuleList(Block(width, reads=True) for _ in range(depth))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
@@ -47,7 +58,8 @@ class EncoderDecoder(nn.Module):
         h = self.embed(x)
         for block in self.encoder:
             h = block(h)
-        g, memory = self.start(x), self.norms[0](h)
+        g = self.start(x)
+        memory = self.norms[0](h)
         for block in self.decoder:
             g = block(g, memory)
         return self.head(self.norms[1](g))
@@ -58,15 +70,20 @@ def fading(width: int, depth: int) -> nn.Module:
 
 
 def verdicts(check: nfd.Check) -> dict[tuple[str, str, str], str]:
-    return {(row["meter"], row.get("stack", ""), row["axis"]): row["verdict"] for row in check.table}
+    return {
+        (row["meter"], row.get("stack", ""), row["axis"]): row["verdict"] for row in check.table
+    }
 
 
-# ---- a check ---------------------------------------------------------------------------------------------------------
+# ---- a check
 
 
 def test_every_stack_has_its_own_verdicts() -> None:
     settings: dict[str, Any] = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "seeds": 3}
-    sound, broken = (nfd.check(make, BATCHES[:2], [32], [2, 4, 8], **settings) for make in (EncoderDecoder, fading))
+    sound, broken = (
+        nfd.check(make, BATCHES[:2], [32], [2, 4, 8], **settings)
+        for make in (EncoderDecoder, fading)
+    )
     of_stacks = {(meter, stack) for meter, stack, _ in verdicts(sound) if stack}
     of_layers = ("inner_update", "stream_update", "first_update", "update_to_weight")
     meters = ("activation", "activation_update", *of_layers, "gradient")
@@ -75,7 +92,9 @@ def test_every_stack_has_its_own_verdicts() -> None:
         slopes = {row["stack"]: row["slope"] for row in check.table if row["meter"] == "gradient"}
         assert (slopes["encoder"] < -1) == encoder
         assert slopes["decoder"] > -0.25
-        told = [failure.event for failure in check.failures if failure.event.kind == "gradients-vanish"]
+        told = [
+            failure.event for failure in check.failures if failure.event.kind == "gradients-vanish"
+        ]
         assert [event.layer for event in told] == (["encoder"] if encoder else [])
     assert "encoder" in str(broken)
     fades = [run["stacks"]["encoder"]["gradient"] for run in broken.runs if run["depth"] == 8]
@@ -88,29 +107,46 @@ def test_a_model_of_one_stack_has_rows_without_a_stack() -> None:
             super().__init__(width, depth)
             self.encoder = nn.ModuleList()
 
-    check = nfd.check(Decoder, BATCHES[:1], [16, 32], [2], rule="mup", optimizer="adamw", lr=1e-3, seeds=2)
+    check = nfd.check(
+        Decoder, BATCHES[:1], [16, 32], [2], rule="mup", optimizer="adamw", lr=1e-3, seeds=2
+    )
     assert not any("stack" in row for row in check.table)
     assert "gradient" in check.runs[0]
 
 
 def whisper(width: int, depth: int) -> Any:
     transformers = pytest.importorskip("transformers")
-    heads = {f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in
-             (("layers", depth), ("attention_heads", 2), ("ffn_dim", 2 * width))}  # fmt: skip
+    heads = {
+        f"{part}_{name}": value
+        for part in ("encoder", "decoder")
+        for name, value in (("layers", depth), ("attention_heads", 2), ("ffn_dim", 2 * width))
+    }
     return transformers.WhisperForConditionalGeneration(
         transformers.WhisperConfig(
-            vocab_size=32, num_mel_bins=8, d_model=width, max_source_positions=8, max_target_positions=8, dropout=0.0,
-            pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None,
-            begin_suppress_tokens=None, **heads,
+            vocab_size=32,
+            num_mel_bins=8,
+            d_model=width,
+            max_source_positions=8,
+            max_target_positions=8,
+            dropout=0.0,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+            suppress_tokens=None,
+            begin_suppress_tokens=None,
+            **heads,
         )
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own
 def test_no_gradient_vanishes_in_whisper() -> None:
     torch.manual_seed(0)
     data = [{"input_features": torch.randn(8, 8, 16), "labels": torch.randint(3, 32, (8, 8))}]
-    check = nfd.check(whisper, data, [32], [2, 4], rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
+    check = nfd.check(
+        whisper, data, [32], [2, 4], rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2
+    )
     found = verdicts(check)
     for stack in ("model.encoder.layers", "model.decoder.layers"):
         assert found["gradient", stack, "depth"] not in ("COLLAPSES", "GROWS")
@@ -118,7 +154,7 @@ def test_no_gradient_vanishes_in_whisper() -> None:
     assert not check.failures
 
 
-# ---- gradients where the stream is zero ------------------------------------------------------------------------------
+# ---- gradients where the stream is zero
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own
@@ -128,11 +164,14 @@ def test_an_explosion_at_a_padding_id_is_named_as_that(padded: bool) -> None:
     ids = torch.randint(1, 32, (8, 8))
     ids[0, :2] = 0 if padded else 1
     data = [{"input_ids": ids, "labels": ids}]
-    check = nfd.check(gemma2, data, [32], [2, 4, 8], rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
+    check = nfd.check(
+        gemma2, data, [32], [2, 4, 8], rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2
+    )
     kinds = [failure.event.kind for failure in check.failures]
     assert kinds == (["gradients-explode-at-zero"] if padded else [])
     assert ("padding" in str(check)) == padded
-    assert verdicts(check)["gradient", "", "depth"] not in ("GROWS", "COLLAPSES")  # of all other positions
+    # of all other positions
+    assert verdicts(check)["gradient", "", "depth"] not in ("GROWS", "COLLAPSES")
     assert max(run["gradient"] for run in check.runs) < 100
 
 
@@ -141,8 +180,11 @@ class Exploding(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(64, width, bias=False), nn.Linear(width, 10)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width, bias=False)) for _ in range(depth))
+        self.embed = nn.Linear(64, width, bias=False)
+        self.head = nn.Linear(width, 10)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width, bias=False)) for _ in range(depth)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
@@ -154,51 +196,73 @@ class Exploding(nn.Module):
 def test_an_explosion_everywhere_is_not_blamed_on_padding() -> None:
     x, y = BATCHES[0]
     x = torch.cat([torch.zeros(2, 64), x[2:]])
-    check = nfd.check(Exploding, [(x, y)], [32], [2, 6], rule="mup", optimizer="adamw", lr=1e-4, seeds=2)
+    check = nfd.check(
+        Exploding, [(x, y)], [32], [2, 6], rule="mup", optimizer="adamw", lr=1e-4, seeds=2
+    )
     assert "gradients-explode" in [failure.event.kind for failure in check.failures]
 
 
-# ---- a watch ---------------------------------------------------------------------------------------------------------
+# ---- a watch
 
 
 def test_every_stack_is_watched_by_itself() -> None:
     check = nfd.check(
-        EncoderDecoder, BATCHES, [16, 32], [2, 4], rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(1, 3, 6)
+        EncoderDecoder,
+        BATCHES,
+        [16, 32],
+        [2, 4],
+        rule="complete-p",
+        optimizer="adamw",
+        lr=3e-3,
+        seeds=3,
+        at=(1, 3, 6),
     )
     alerts = {}
     for fault in ("", "decoder.5.read"):
         torch.manual_seed(0)
         model = EncoderDecoder(64, 8)
-        plan = nfd.plan(model, rule="complete-p", make_model=EncoderDecoder, base=(16, 2), sample=SAMPLE)
+        plan = nfd.plan(
+            model, rule="complete-p", make_model=EncoderDecoder, base=(16, 2), sample=SAMPLE
+        )
         plan.apply_(model)
         if fault:
             model.get_submodule(fault).weight.requires_grad_(False)
         watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=check)
-        with pytest.warns(RuntimeWarning, match=f"{fault}: change is 0") if fault else nullcontext():
+        with (
+            pytest.warns(RuntimeWarning, match=f"{fault}: change is 0") if fault else nullcontext()
+        ):
             train(model, plan.make_optimizer(model, lr=3e-3), BATCHES, watch)
         alerts[fault] = [(alert.layer, alert.cause) for alert in watch.alerts]
         known = {(row.meter, row.layer) for row in watch.rows}
         for stack in ("encoder", "decoder"):
-            assert {(f"{meter} of {stack}", None) for meter in ("activation", "inner_update")} <= known
+            assert {
+                (f"{meter} of {stack}", None) for meter in ("activation", "inner_update")
+            } <= known
         assert all(watch.band(row) is not None for row in watch.rows if row.meter == "change")
     assert alerts == {"": [], "decoder.5.read": [("decoder.5.read", "frozen")]}
 
 
-# ---- a plan ----------------------------------------------------------------------------------------------------------
+# ---- a plan
 
 
 def test_stacks_that_grow_by_different_factors_have_depths_of_their_own() -> None:
-    model, base = EncoderDecoder(16, 8), EncoderDecoder(16, 2)
+    model = EncoderDecoder(16, 8)
+    base = EncoderDecoder(16, 2)
     model.decoder = model.decoder[:4]
     plan = nfd.plan(model, base=base, rule="complete-p", optimizer="sgd", sample=SAMPLE)
     for stack, deeper in (("encoder", 4.0), ("decoder", 2.0)):
         tuned = (
-            torch.cat([block.down.weight.detach().flatten() for block in getattr(base, stack)]).square().mean().sqrt()
+            torch.cat([block.down.weight.detach().flatten() for block in getattr(base, stack)])
+            .square()
+            .mean()
+            .sqrt()
         )
         assert plan.std(f"{stack}.1.down.weight") == pytest.approx(float(tuned) / deeper, rel=1e-5)
         assert plan.rate(f"{stack}.1.down.weight") == pytest.approx(1 / deeper)  # of a branch
         assert f"l = {deeper:g} in {stack}" in str(plan)
     assert nfd.Plan.from_dict(plan.to_dict()) == plan
-    even = nfd.plan(EncoderDecoder(16, 8), base=base, rule="complete-p", optimizer="sgd", sample=SAMPLE)
+    even = nfd.plan(
+        EncoderDecoder(16, 8), base=base, rule="complete-p", optimizer="sgd", sample=SAMPLE
+    )
     assert even.depth == 4.0
     assert "l = 4 times" in str(even)

@@ -1,4 +1,6 @@
-"""Sweeps that are stopped: by signals, kills, full memory and disks; the same call goes on, with the same numbers."""
+"""Sweeps that are stopped: by signals, kills, full memory and disks; the same call goes on, with
+the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def begun(folder: Path, then: str = "pass", workers: Sequence[str] = ONE) -> sub
     """A command whose worker has begun to train, and waits."""
     write_setup(folder, SETUP.format(then=then))
     command = ["env", "--default-signal=INT", str(NFD), "transfer", "setup.py", *WORDS, *workers]
-    driver = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_for(folder / "pid")
     return driver
 
@@ -84,7 +88,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_command_goes_on_and_its_workers_end(how: signal.Signals, tmp_path: Path, whole: str) -> None:
+def test_a_stopped_command_goes_on_and_its_workers_end(
+    how: signal.Signals, tmp_path: Path, whole: str
+) -> None:
     with begun(tmp_path) as driver:
         worker = int(wait_for(tmp_path / "pid"))
         driver.send_signal(how)
@@ -92,7 +98,10 @@ def test_a_stopped_command_goes_on_and_its_workers_end(how: signal.Signals, tmp_
     assert driver.returncode == (-how if how == signal.SIGKILL else 130), said
     assert "Traceback" not in said
     for _ in range(3000):
-        if not Path(f"/proc/{worker}").exists() or " Z " in Path(f"/proc/{worker}/stat").read_text():
+        if (
+            not Path(f"/proc/{worker}").exists()
+            or " Z " in Path(f"/proc/{worker}/stat").read_text()
+        ):
             break
         time.sleep(0.02)
     else:
@@ -128,7 +137,9 @@ def test_a_trial_whose_worker_dies_twice_ends_the_command_and_says_so(tmp_path: 
 
 @dataclass(frozen=True)
 class Dying(nfd.Observer):
-    """Notes every worker that begins a trial, and kills it; one of them leaves a child behind that lives on."""
+    """Notes every worker that begins a trial, and kills it; one of them leaves a child behind that
+    lives on.
+    """
 
     folder: Path
     leaves_a_child: bool = False
@@ -164,12 +175,15 @@ def test_the_death_of_a_worker_shows_while_a_child_of_it_lives(tmp_path: Path) -
         pytest.raises(RuntimeError, match="died twice"),
     ):
         sweep.run(doomed)
-    # Signal 0 only asks whether the child is there, and so that the pipe was held open while the sweep ended.
+    # Signal 0 only asks whether the child is there, and so that the pipe was held open while the
+    # sweep ended.
     os.kill(int((tmp_path / "child").read_text()), 0)
 
 
 @pytest.mark.slow
-def test_a_worker_without_memory_ends_the_command_in_words_and_the_next_goes_on(tmp_path: Path, whole: str) -> None:
+def test_a_worker_without_memory_ends_the_command_in_words_and_the_next_goes_on(
+    tmp_path: Path, whole: str
+) -> None:
     with begun(tmp_path, ONCE.strip()) as driver:
         (tmp_path / "go").touch()
         _, said = driver.communicate(timeout=300)
@@ -180,7 +194,8 @@ def test_a_worker_without_memory_ends_the_command_in_words_and_the_next_goes_on(
     assert table(tmp_path) == whole
 
 
-FAMILY, TASK = nfd.Family(ResidualMLP, (8, 2), sample=batches(1, 4)[0][0]), nfd.Task(batches(2, 4))
+FAMILY = nfd.Family(ResidualMLP, (8, 2), sample=batches(1, 4)[0][0])
+TASK = nfd.Task(batches(2, 4))
 
 
 def trials(seeds: int) -> list[nfd.Trial]:
@@ -189,7 +204,9 @@ def trials(seeds: int) -> list[nfd.Trial]:
 
 @dataclass(frozen=True)
 class Large(nfd.Observer):
-    """A text of 1 MiB beside each record; the first worker that sends one is killed in the middle."""
+    """A text of 1 MiB beside each record; the first worker that sends one is killed in the
+    middle.
+    """
 
     killed: Path
 
@@ -222,7 +239,9 @@ def test_a_worker_that_is_killed_while_it_sends_a_result_costs_nothing(tmp_path:
     signal.alarm(120)
     try:
         with nfd.Sweep(workers=1, progress=False) as sweep:
-            records = sweep.run([replace(trial, observe=(Large(tmp_path / "killed"),)) for trial in trials(2)])
+            records = sweep.run(
+                [replace(trial, observe=(Large(tmp_path / "killed"),)) for trial in trials(2)]
+            )
     finally:
         signal.alarm(0)
     assert (tmp_path / "killed").exists()
@@ -230,7 +249,9 @@ def test_a_worker_that_is_killed_while_it_sends_a_result_costs_nothing(tmp_path:
 
 
 def test_a_write_that_was_cut_off_leaves_what_was_committed(tmp_path: Path) -> None:
-    """Every place at which a log of commits can end, as after a power cut: whole commits, and none of them halved."""
+    """Every place at which a log of commits can end, as after a power cut: whole commits, and none
+    of them halved.
+    """
     with nfd.Sweep(tmp_path / "a", progress=False) as sweep:
         for count in (1, 3):
             sweep.run(trials(count))
@@ -289,7 +310,10 @@ def test_a_damaged_store_is_named_with_what_to_do(damaged: slice, tmp_path: Path
     content = bytearray((tmp_path / "runs.sqlite").read_bytes())
     content[damaged] = b"\xff" * 2000 if damaged.stop else b""
     (tmp_path / "runs.sqlite").write_bytes(content)
-    with pytest.raises(ValueError, match=r"runs\.sqlite is damaged .* choose another directory"), nfd.Sweep(tmp_path):
+    with (
+        pytest.raises(ValueError, match=r"runs\.sqlite is damaged .* choose another directory"),
+        nfd.Sweep(tmp_path),
+    ):
         pass
 
 
@@ -297,7 +321,10 @@ def test_a_store_of_another_program_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "runs.sqlite") as raw:
         raw.execute("CREATE TABLE theirs (x)")
     raw.close()
-    with pytest.raises(ValueError, match=r"runs\.sqlite was made by another program"), nfd.Sweep(tmp_path):
+    with (
+        pytest.raises(ValueError, match=r"runs\.sqlite was made by another program"),
+        nfd.Sweep(tmp_path),
+    ):
         pass
 
 
@@ -305,7 +332,9 @@ def test_a_full_disk_is_told_and_what_was_stored_is_safe(tmp_path: Path) -> None
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with nfd.Sweep(tmp_path, progress=False) as sweep:
         first = sweep.run(trials(1))
-        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "runs.sqlite-wal").stat().st_size, before[1]))
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, ((tmp_path / "runs.sqlite-wal").stat().st_size, before[1])
+        )
         try:
             with pytest.raises(OSError, match=r"what was stored before is safe.*runs\.sqlite"):
                 sweep.run(trials(3))

@@ -1,4 +1,6 @@
-"""Checks name the tensors that scale otherwise than they should, plans the heads that grow, watches the decays."""
+"""Checks name the tensors that scale otherwise than they should, plans the heads that grow, watches
+the decays.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def suspects(name: str, *, sound: bool) -> set[tuple[str, str, bool]]:
     """Tensor, what it is and whether it grows, of a bug or of its twin."""
     beast = BY_NAME[name]
     make_model, task = beast.make(sound)
-    check = nfd.check(make_model, task.first(3), [32, 64, 128], [2], lr=beast.lr, rule="standard", seeds=2)
+    check = nfd.check(
+        make_model, task.first(3), [32, 64, 128], [2], lr=beast.lr, rule="standard", seeds=2
+    )
     assert check.ok == (not check.suspects)
     assert all(f"{s.tensor}: " in str(check) for s in check.suspects[:1])
     return {(s.tensor, s.what, s.excess.value > 0) for s in check.suspects}
@@ -33,12 +37,20 @@ def suspects(name: str, *, sound: bool) -> set[tuple[str, str, bool]]:
     ("name", "expected"),
     [
         ("head_rate_by_root", {("head.weight", "update", True)}),
-        ("embedding_rate_by_root", {("tokens.weight", "update", False), ("places.weight", "update", False)}),
-        ("fan_of_a_stack", {("blocks.*.mlp.up", "start", False), ("blocks.*.mlp.down", "start", False)}),
+        (
+            "embedding_rate_by_root",
+            {("tokens.weight", "update", False), ("places.weight", "update", False)},
+        ),
+        (
+            "fan_of_a_stack",
+            {("blocks.*.mlp.up", "start", False), ("blocks.*.mlp.down", "start", False)},
+        ),
         ("attention_by_root", {("blocks.*.attn.qkv.weight", "attention", True)}),
     ],
 )
-def test_a_bug_has_suspects_and_its_twin_has_none(name: str, expected: set[tuple[str, str, bool]]) -> None:
+def test_a_bug_has_suspects_and_its_twin_has_none(
+    name: str, expected: set[tuple[str, str, bool]]
+) -> None:
     assert suspects(name, sound=False) == expected
     assert suspects(name, sound=True) == set()
 
@@ -47,13 +59,19 @@ def planned(attention: type[nn.Module], rule: str = "mup") -> nfd.Plan:
     """A plan of the GPT at four times the width of its base."""
     make: Any = lambda width, depth: GPT(Size(width, depth), attention=partial(attention))  # noqa: E731
     return nfd.plan(
-        make(4 * BASE_WIDTH, BASE_DEPTH), (BASE_WIDTH, BASE_DEPTH), make_model=make, rule=rule, sample=SAMPLE
+        make(4 * BASE_WIDTH, BASE_DEPTH),
+        (BASE_WIDTH, BASE_DEPTH),
+        make_model=make,
+        rule=rule,
+        sample=SAMPLE,
     )
 
 
 def test_a_plan_says_by_how_much_logits_of_growing_heads_are_too_large() -> None:
     grown = planned(FewHeadsByRoot)
-    assert grown.logits == {f"blocks.{k}.attn.qkv.weight": pytest.approx(2.0) for k in range(BASE_DEPTH)}
+    assert grown.logits == {
+        f"blocks.{k}.attn.qkv.weight": pytest.approx(2.0) for k in range(BASE_DEPTH)
+    }
     assert any("heads grow" in note for note in grown.notes)
     assert nfd.Plan.from_dict(grown.to_dict()) == grown
     sound = planned(FewHeads)
@@ -71,7 +89,9 @@ class UnitAttention(Attention):
 
 def test_a_factor_behind_queries_is_the_models_own() -> None:
     plan = planned(UnitAttention)
-    assert [plan.own_factor(f"blocks.{k}.attn.qkv.weight") for k in (0, 1)] == pytest.approx([0.5, 0.5])
+    assert [plan.own_factor(f"blocks.{k}.attn.qkv.weight") for k in (0, 1)] == pytest.approx(
+        [0.5, 0.5]
+    )
     assert plan.logits == {}
 
 
@@ -91,12 +111,16 @@ class Unknown(torch.optim.Optimizer):
 def test_updates_of_an_unknown_optimizer_are_judged_by_the_law_that_is_said() -> None:
     beast = BY_NAME["head_rate_by_root"]
     make_model, _ = beast.make(True)
-    task, sizes = nfd.Task(batches()[:2], make_optimizer=Unknown), ([32, 64, 128], [2])
+    task = nfd.Task(batches()[:2], make_optimizer=Unknown)
+    sizes = ([32, 64, 128], [2])
     silent = nfd.check(make_model, task, *sizes, lr=1e-3, rule="standard", seeds=2)
     assert "Unknown" in silent.unjudged
     assert all(suspect.what != "update" for suspect in silent.suspects)
     told = nfd.check(make_model, task, *sizes, lr=1e-3, rule="standard", optimizer="lion", seeds=2)
-    assert {s.tensor for s in told.suspects if s.what == "update"} >= {"head.weight", "blocks.*.mlp.up.weight"}
+    assert {s.tensor for s in told.suspects if s.what == "update"} >= {
+        "head.weight",
+        "blocks.*.mlp.up.weight",
+    }
     assert not told.unjudged
 
 
@@ -135,7 +159,7 @@ def test_a_watch_tells_decays_that_are_not_planned(decay: Any, told: str) -> Non
     assert all(told in alert for alert in alerts)
 
 
-# ---- tensors whose updates are no evidence ---------------------------------------------------------------------------
+# ---- tensors whose updates are no evidence
 
 
 class BiasedKeys(Attention):
@@ -147,12 +171,19 @@ class BiasedKeys(Attention):
         self.q, self.k, self.v = (size.linear(size.width, size.width, bias=True) for _ in range(3))
 
     def split(self, x: torch.Tensor) -> Any:
-        return (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
 
 
 @pytest.mark.parametrize(("eps", "is_sound"), [(1e-8, True), (1e-3, False)])
-def test_biases_of_keys_that_softmax_does_not_see_say_nothing_of_epsilon(eps: float, is_sound: bool) -> None:
-    """Their gradient is rounding, of which 1e-8 is 170 times as much at width 128. Others show a large epsilon."""
+def test_biases_of_keys_that_softmax_does_not_see_say_nothing_of_epsilon(
+    eps: float, is_sound: bool
+) -> None:
+    """Their gradient is rounding, of which 1e-8 is 170 times as much at width 128. Others show a
+    large epsilon.
+    """
     make_model: Any = lambda width, depth: GPT(Size(width, depth), attention=BiasedKeys)  # noqa: E731
     task = nfd.Task(batches(steps=3), make_optimizer=partial(adamw, eps=eps))
     check = nfd.check(make_model, task, [32, 64, 128], [2], lr=3e-3, rule="standard", seeds=2)
@@ -169,9 +200,12 @@ class Unseen(nn.Module):
         super().__init__()
         self.embed = nn.Linear(64, width)
         self.batch_norm = nn.BatchNorm1d(width)
-        self.queries, self.keys = nn.Linear(width, width), nn.Linear(width, width)
-        self.scale, self.gain = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(width))
-        self.tiny, self.small = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(width))
+        self.queries = nn.Linear(width, width)
+        self.keys = nn.Linear(width, width)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.gain = nn.Parameter(torch.ones(width))
+        self.tiny = nn.Parameter(torch.ones(width))
+        self.small = nn.Parameter(torch.ones(width))
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -183,7 +217,9 @@ class Unseen(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rounding_is_told_from_small_gradients(dtype: torch.dtype) -> None:
-    """In float32 a factor on the loss also shows the radius that a norm ignores; 16 bits lose it in rounding."""
+    """In float32 a factor on the loss also shows the radius that a norm ignores; 16 bits lose it in
+    rounding.
+    """
     make_model: Any = lambda width, depth: Unseen(width, depth).to(dtype)  # noqa: E731
     pixels = [(x.to(dtype), y) for x, y in digits(2)]
     check = nfd.check(make_model, pixels, [16, 32], [1], lr=1e-3, rule="standard", seeds=2)
@@ -193,20 +229,25 @@ def test_rounding_is_told_from_small_gradients(dtype: torch.dtype) -> None:
 
 
 class LoudHead(nn.Module):
-    """Blocks of a user's own muP. Initial outputs of size one at width 32, which fall with width, lead all batches."""
+    """Blocks of a user's own muP. Initial outputs of size one at width 32, which fall with width,
+    lead all batches.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         size = Size(width, depth)
-        self.embed, self.norm = nn.Linear(64, width), nn.LayerNorm(width)
+        self.embed = nn.Linear(64, width)
+        self.norm = nn.LayerNorm(width)
         size.mark(self.embed.weight, "input")
         self.blocks = nn.ModuleList(
             nn.Sequential(
-                nn.LayerNorm(width), size.linear(width, 2 * width, bias=True), nn.GELU(),
+                nn.LayerNorm(width),
+                size.linear(width, 2 * width, bias=True),
+                nn.GELU(),
                 size.linear(2 * width, width, bias=True),
             )
             for _ in range(depth)
-        )  # fmt: skip
+        )
         self.head = size.linear(width, 10, "head")
         for p in self.parameters():
             if not hasattr(p, "kind"):
@@ -236,12 +277,21 @@ def test_steps_whose_signs_agree_less_are_no_fault_and_smaller_steps_are(kind: A
     """Both leave less of ten steps in biases as they widen, about width^-0.3."""
 
     def make_optimizer(groups: Any) -> torch.optim.Optimizer:
-        parts = [{"params": [p], "lr": group["lr"] * p.rate} for group in groups for p in group["params"]]
+        parts = [
+            {"params": [p], "lr": group["lr"] * p.rate} for group in groups for p in group["params"]
+        ]
         return kind(parts, eps=1e-12, weight_decay=0.0)
 
     task = nfd.Task(digits(10), make_optimizer=make_optimizer)
-    check = nfd.check(LoudHead, task, [32, 64, 128], [2], lr=1e-3, rule="standard", optimizer="adamw", seeds=3)
-    left = {run["width"]: row["change"] for run in check.runs for row in run["tensors"] if row["tensor"] == "norm.bias"}
+    check = nfd.check(
+        LoudHead, task, [32, 64, 128], [2], lr=1e-3, rule="standard", optimizer="adamw", seeds=3
+    )
+    left = {
+        run["width"]: row["change"]
+        for run in check.runs
+        for row in run["tensors"]
+        if row["tensor"] == "norm.bias"
+    }
     assert left[128] < 0.8 * left[32]
     suspects = {suspect.tensor: suspect.cause for suspect in check.suspects}
     assert check.ok == (not suspects) == (kind is torch.optim.AdamW)

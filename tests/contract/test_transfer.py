@@ -1,4 +1,6 @@
-"""``nfd.transfer``: best rates that are known, through the whole measurement; a sweep that is stopped and goes on."""
+"""``nfd.transfer``: best rates that are known, through the whole measurement; a sweep that is
+stopped and goes on.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ FEW = batches(steps=4, size=8)
 
 
 class Bowl(nn.Module):
-    """A place in a bowl of curvature ``(width / 4)**growth``; plain descent is best at the inverse of its curvature."""
+    """A place in a bowl of curvature ``(width / 4)**growth``; plain descent is best at the inverse
+    of its curvature.
+    """
 
     growth = 0.0
 
@@ -48,7 +52,9 @@ class Placed(Bowl):
 
 
 class Slope(Bowl):
-    """A slope that is walked down in strides of the rate, and should be by about 1: the best rate is 1 / steps."""
+    """A slope that is walked down in strides of the rate, and should be by about 1: the best rate
+    is 1 / steps.
+    """
 
     summed = False
 
@@ -76,16 +82,21 @@ def octaves(first: int, last: int) -> list[float]:
 def of_bowls(make_model: Any) -> nfd.Transfer:
     """Under the rule that leaves every rate as it is."""
     family = nfd.Family(make_model, (4, 2), "standard", "sgd")
-    return nfd.transfer(family, nfd.Task(ONES[:3], height), [4, 16], [2], lr=(0.5, 0.7071, 1.0, 1.4142))
+    return nfd.transfer(
+        family, nfd.Task(ONES[:3], height), [4, 16], [2], lr=(0.5, 0.7071, 1.0, 1.4142)
+    )
 
 
 def test_networks_that_are_the_same_for_two_seeds_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"make_model\(4, 2\) gives the same losses for seeds 0 and 1"):
+    with pytest.raises(
+        ValueError, match=r"make_model\(4, 2\) gives the same losses for seeds 0 and 1"
+    ):
         of_bowls(Placed)
 
 
 def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
-    flat, steep = of_bowls(Bowl), of_bowls(Steeper)
+    flat = of_bowls(Bowl)
+    steep = of_bowls(Steeper)
     for answer, best in ((flat, 1.0), (steep, 1 / 4)):
         assert answer.best("standard", 16, 2).value == pytest.approx(best, rel=0.1)
         assert answer.best("standard", 4, 2).value == pytest.approx(1, rel=0.1)
@@ -96,7 +107,9 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
     assert steep.regret("standard").value > 1
 
 
-def along(axes: dict[str, Any], make_model: Any, lr: list[float], steps: int = 8, **about: Any) -> Any:
+def along(
+    axes: dict[str, Any], make_model: Any, lr: list[float], steps: int = 8, **about: Any
+) -> Any:
     """The answer along one axis."""
     family = nfd.Family(make_model, (4, 2), "standard", "sgd")
     task = nfd.Task(ONES[:steps], height, eval_batches=ONES[:1], **about)
@@ -106,8 +119,12 @@ def along(axes: dict[str, Any], make_model: Any, lr: list[float], steps: int = 8
 
 
 def test_linear_scaling_of_the_batch_is_told_from_none() -> None:
-    """Of the same samples, larger batches make fewer steps; a gradient that is summed makes up for it."""
-    linear, none = (along({"batch_size": (2, 4, 8)}, made, octaves(-6, 0)) for made in (Slope, Summed))
+    """Of the same samples, larger batches make fewer steps; a gradient that is summed makes up for
+    it.
+    """
+    linear, none = (
+        along({"batch_size": (2, 4, 8)}, made, octaves(-6, 0)) for made in (Slope, Summed)
+    )
     assert linear.exponent.value == pytest.approx(1, abs=0.05)
     assert none.exponent.value == pytest.approx(0, abs=0.05)
 
@@ -122,7 +139,9 @@ def test_a_constant_product_of_rate_and_decay_is_told_from_decay_that_does_nothi
 
 
 def test_steps_are_the_first_batches_and_a_schedule_knows_how_many() -> None:
-    against = along({"steps": (2, 4, 8)}, Slope, octaves(-6, 0), schedule=lambda step, steps: (steps / 4) ** 0.5)
+    against = along(
+        {"steps": (2, 4, 8)}, Slope, octaves(-6, 0), schedule=lambda step, steps: (steps / 4) ** 0.5
+    )
     assert against.exponent.value == pytest.approx(-1.5, abs=0.05)
 
 
@@ -130,18 +149,29 @@ def test_an_exponent_needs_two_values_above_zero() -> None:
     assert math.isnan(along({"weight_decay": (0.0, 63.0)}, Bowl, octaves(-11, 2), 3).exponent.value)
 
 
-def asked(make_model: Any = ResidualMLP, task: Any = FEW, sweep: nfd.Sweep | None = None, **more: Any) -> nfd.Transfer:
+def asked(
+    make_model: Any = ResidualMLP, task: Any = FEW, sweep: nfd.Sweep | None = None, **more: Any
+) -> nfd.Transfer:
     options = {"rules": ("complete-p",), "lr": (0.001, 0.02, 0.4), "seeds": 2} | more
     return nfd.transfer(make_model, task, [8, 16], [2], sweep=sweep, **options)
 
 
-def test_halving_finds_the_rates_of_the_whole_grid_with_fewer_whole_trainings(tmp_path: Path) -> None:
+def test_halving_finds_the_rates_of_the_whole_grid_with_fewer_whole_trainings(
+    tmp_path: Path,
+) -> None:
     long = tuple(0.0005 * 3.0**k for k in range(9))
-    answers, whole = [], []
+    answers = []
+    whole = []
     for halving in (False, True):
         with nfd.Sweep(tmp_path / str(halving), progress=False, executor="inline") as sweep:
             answers.append(asked(task=batches(8, 8), sweep=sweep, lr=long, halving=halving))
-            whole.append({run.config["lr"] for run in sweep.store.records() if run.config.get("stop") is None})
+            whole.append(
+                {
+                    run.config["lr"]
+                    for run in sweep.store.records()
+                    if run.config.get("stop") is None
+                }
+            )
     assert answers[0].best("complete-p", 16, 2) == answers[1].best("complete-p", 16, 2)
     assert len(whole[1]) < len(whole[0])
 
@@ -157,7 +187,11 @@ class Deaf(ResidualMLP):
 @pytest.mark.parametrize("make_model", [Deaf, ResidualMLP])
 def test_an_answer_begins_with_that_nothing_is_learnt_only_if_it_is_so(make_model: Any) -> None:
     said = str(asked(make_model, rules=("standard", "complete-p")))
-    assert said.startswith("Nothing is learnt at width") == ("Nothing is learnt" in said) == (make_model is Deaf)
+    assert (
+        said.startswith("Nothing is learnt at width")
+        == ("Nothing is learnt" in said)
+        == (make_model is Deaf)
+    )
 
 
 def test_losses_on_other_batches_judge_where_there_are_some() -> None:
@@ -214,7 +248,7 @@ def test_seeds_that_give_one_network_are_refused() -> None:
         asked(make_model, rules=("standard",))
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
+# ---- the command
 
 SETUP = """
 from common import ResidualMLP, batches as drawn
@@ -231,7 +265,23 @@ class Breaking(ResidualMLP):
 make_model = {model}
 batches = drawn({steps}, 64)
 """
-WORDS = "--widths 8 16 --depths 2 --rules complete-p --lr 0.001 0.02 0.4 --seeds 2 --workers 1".split()  # noqa: SIM905
+WORDS = [
+    "--widths",
+    "8",
+    "16",
+    "--depths",
+    "2",
+    "--rules",
+    "complete-p",
+    "--lr",
+    "0.001",
+    "0.02",
+    "0.4",
+    "--seeds",
+    "2",
+    "--workers",
+    "1",
+]
 
 
 def test_a_mistake_of_the_model_is_shown_once_with_its_line(tmp_path: Path) -> None:
@@ -243,7 +293,7 @@ def test_a_mistake_of_the_model_is_shown_once_with_its_line(tmp_path: Path) -> N
     assert "Traceback" not in ended.stderr
 
 
-# ---- losses at best rates --------------------------------------------------------------------------------------------
+# ---- losses at best rates
 
 SINGLE = [(torch.ones(1), torch.ones(1))] * 3
 ROLES = {"hidden.weight": "hidden", "readout.weight": "readout"}
@@ -251,26 +301,33 @@ RATES = (0.5, 0.7071, 1.0, 1.4142)
 
 
 class Planted(nn.Module):
-    """A place in a valley whose curvature grows with width, above a floor that is lowest where hidden weights have a
-    root mean square of ``best``.
+    """A place in a valley whose curvature grows with width, above a floor that is lowest where
+    hidden weights have a root mean square of ``best``.
 
-    Descent of the readout is best at rate 1 under mup, at 4 / width under standard scaling; mup makes hidden weights
-    smaller with width. So mup transfers, standard scaling does not, and the floor of mup rises with width by ``rise``.
+    Descent of the readout is best at rate 1 under mup, at 4 / width under standard scaling; mup
+    makes hidden weights smaller with width. So mup transfers, standard scaling does not, and the
+    floor of mup rises with width by ``rise``.
     """
 
-    rise, gain, best = 0.0, 0.0, 1.0
+    rise = 0.0
+    gain = 0.0
+    best = 1.0
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.hidden, self.readout = nn.Linear(width, width, bias=False), nn.Linear(width, 8, bias=False)
-        self.hidden.weight.data = torch.randn(width, width).sign()  # a root mean square of exactly 1
+        self.hidden = nn.Linear(width, width, bias=False)
+        self.readout = nn.Linear(width, 8, bias=False)
+        # a root mean square of exactly 1
+        self.hidden.weight.data = torch.randn(width, width).sign()
         nn.init.normal_(self.readout.weight, std=0.1)
         self.width = width
 
     def forward(self, x: Tensor) -> Tensor:
         place = self.readout.weight.sum() / math.sqrt(self.readout.weight.numel())
         rms = self.hidden.weight.square().mean().sqrt()
-        floor = self.rise * (rms / self.best - 1).square().detach() + self.gain / self.width + 0 * rms
+        floor = (
+            self.rise * (rms / self.best - 1).square().detach() + self.gain / self.width + 0 * rms
+        )
         return x * (self.width / 4 * (place - 1).square() / 2 + floor)
 
 
@@ -283,7 +340,8 @@ class Growing(Planted):
 
 
 class WorseGrowing(Planted):
-    rise, gain = 0.5, 2.0
+    rise = 0.5
+    gain = 2.0
 
 
 def compared(make_model: Any, widths: tuple[int, ...] = (4, 16), **options: Any) -> nfd.Transfer:
@@ -293,10 +351,19 @@ def compared(make_model: Any, widths: tuple[int, ...] = (4, 16), **options: Any)
 
 @pytest.mark.parametrize(
     ("make_model", "is_worse", "grows"),
-    [(Planted, False, False), (Worse, True, False), (Growing, False, True), (WorseGrowing, True, True)],
+    [
+        (Planted, False, False),
+        (Worse, True, False),
+        (Growing, False, True),
+        (WorseGrowing, True, True),
+    ],
 )
-def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(make_model: Any, is_worse: bool, grows: bool) -> None:
-    """The regret is none in all cases: what differs is the loss of another rule, and of the smallest network."""
+def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(
+    make_model: Any, is_worse: bool, grows: bool
+) -> None:
+    """The regret is none in all cases: what differs is the loss of another rule, and of the
+    smallest network.
+    """
     answer = compared(make_model, rules=("standard", "mup"))
     assert (answer.verdict("mup"), answer.verdict("standard")) == ("TRANSFERS", "COSTS")
     *others, last = answer.notes
@@ -313,7 +380,9 @@ def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(make_model: Any
 
 def test_the_losses_of_every_rule_and_size_are_told() -> None:
     answer = compared(Growing, rules=("standard", "mup"))
-    rows = {(row["rule"], row["width"]): row for row in answer.table if row["quantity"] == "best loss"}
+    rows = {
+        (row["rule"], row["width"]): row for row in answer.table if row["quantity"] == "best loss"
+    }
     assert rows.keys() == {(rule, width) for rule in ("standard", "mup") for width in (4, 16)}
     for (rule, width), row in rows.items():
         loss = answer.loss(rule, width, 2)
@@ -326,7 +395,9 @@ def test_the_losses_of_every_rule_and_size_are_told() -> None:
 
 def test_chance_does_not_lower_the_loss_at_the_best_rate() -> None:
     """Losses that no rate moves: the best of twelve rates is lower by chance, the answer is not."""
-    random, found, lowest = np.random.default_rng(0), [], []
+    random = np.random.default_rng(0)
+    found = []
+    lowest = []
     for _ in range(40):
         losses = 1 + 0.1 * random.normal(size=(3, 12))
         rows = [
@@ -356,13 +427,18 @@ TRIED: dict[str, Any] = {"rules": ("complete-p",), "lr": (1e-3, 1e-2, 1e-1), "se
 
 
 @pytest.mark.parametrize(("make_model", "warned"), [(SmallStart, True), (ResidualMLP, False)])
-def test_initial_weights_far_from_fan_in_scaling_are_named_with_the_axis_to_try(make_model: Any, warned: bool) -> None:
+def test_initial_weights_far_from_fan_in_scaling_are_named_with_the_axis_to_try(
+    make_model: Any, warned: bool
+) -> None:
     answer = nfd.transfer(make_model, batches(3, 8), (16, 32), (2,), **TRIED)
     said = [note for note in answer.notes if "init_scale" in note]
     assert bool(said) is warned
     if warned:
-        assert float(said[0].partition(" times")[0].split()[-1]) == pytest.approx(0.08, rel=0.05)  # 0.02 over 16^-1/2
-    tried = nfd.transfer(make_model, batches(3, 8), (16,), (2,), **TRIED, axes={"init_scale": (1, 4)})
+        # 0.02 over 16^-1/2
+        assert float(said[0].partition(" times")[0].split()[-1]) == pytest.approx(0.08, rel=0.05)
+    tried = nfd.transfer(
+        make_model, batches(3, 8), (16,), (2,), **TRIED, axes={"init_scale": (1, 4)}
+    )
     assert not any("init_scale" in note for note in tried.notes)
 
 
@@ -386,7 +462,11 @@ def test_the_scale_of_initial_weights_is_an_axis() -> None:
     assert "lowest at init_scale 2 " in against.sentence
     scaled = {row["init_scale"]: row["value"] for row in against.table if row["quantity"] == "loss"}
     twice = compared(Doubled, (16,), rules=("standard",), axes={"init_scale": (0.5, 1)})
-    other = {r["init_scale"]: r["value"] for r in twice.rules[0].against["init_scale"].table if r["quantity"] == "loss"}
+    other = {
+        r["init_scale"]: r["value"]
+        for r in twice.rules[0].against["init_scale"].table
+        if r["quantity"] == "loss"
+    }
     assert (other[0.5], other[1]) == pytest.approx((scaled[1], scaled[2]), rel=1e-6)
     assert scaled[1] > scaled[2] + 0.05
     with pytest.raises(ValueError, match="init_scale must be greater than 0"):
@@ -400,12 +480,26 @@ def test_the_shell_prints_losses_and_warnings(tmp_path: Path) -> None:
         "from tests.contract.test_transfer import SmallStart as make_model\n"
         "batches = digits(3, 8)\n"
     )
-    sizes = ["--widths", "16", "32", "--depths", "2", "--seeds", "2", "--lr", "0.001", "0.01", "0.1"]
+    sizes = [
+        "--widths",
+        "16",
+        "32",
+        "--depths",
+        "2",
+        "--seeds",
+        "2",
+        "--lr",
+        "0.001",
+        "0.01",
+        "0.1",
+    ]
     words = ["mine.py", *sizes]
     ended = run("transfer", *words, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "'init_scale': (1, 2, 4, 8)" in ended.stdout
     assert "loss" in ended.stdout
-    again = run("transfer", *words, "--out", "axes", "--axes", "init_scale=1,2,4,8", folder=tmp_path)
+    again = run(
+        "transfer", *words, "--out", "axes", "--axes", "init_scale=1,2,4,8", folder=tmp_path
+    )
     assert again.returncode == 0, again.stderr
     assert "lowest at init_scale" in again.stdout

@@ -1,4 +1,6 @@
-"""Models in other types than single precision, and models that PyTorch compiles or that have no truth."""
+"""Models in other types than single precision, and models that PyTorch compiles or that have no
+truth.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def factors(plan: nfd.Plan) -> dict[str, tuple[float, float]]:
     return {name: (plan.start_factor(name), plan.rate(name)) for name in plan.entries}
 
 
-# ---- constructors --------------------------------------------------------------------------------
+# ---- constructors
 
 
 def compiled(width: int, depth: int) -> Any:
@@ -63,12 +65,14 @@ def test_models_that_are_compiled_or_have_no_truth_have_the_same_plan(make: Make
 @pytest.mark.parametrize("make", [pytest.param(compiled, marks=pytest.mark.slow), Empty])
 def test_models_that_are_compiled_or_empty_are_checked(make: Make) -> None:
     settings: dict[str, Any] = {"lr": 1e-3, "seeds": 2}
-    found, usual = (nfd.check(kind, BATCHES[:1], [16, 32], [2], **settings) for kind in (make, ResidualMLP))
+    found, usual = (
+        nfd.check(kind, BATCHES[:1], [16, 32], [2], **settings) for kind in (make, ResidualMLP)
+    )
     assert [row["meter"] for row in found.table] == [row["meter"] for row in usual.table]
     assert not found.failures
 
 
-# ---- double precision ----------------------------------------------------------------------------
+# ---- double precision
 
 
 @pytest.fixture
@@ -118,7 +122,9 @@ def test_a_store_tells_trials_of_two_default_types_apart() -> None:
 
 
 @pytest.mark.parametrize(("make", "dtype"), [(Dtyped, torch.float64), (double, torch.float32)])
-def test_batches_of_either_precision_work_in_the_type_of_the_model(make: Make, dtype: torch.dtype) -> None:
+def test_batches_of_either_precision_work_in_the_type_of_the_model(
+    make: Make, dtype: torch.dtype
+) -> None:
     expected = torch.float32 if make is Dtyped else torch.float64
     assert factors(planned(make, X.to(dtype))) == factors(planned(ResidualMLP))
     assert Dtyped.seen >= {expected}
@@ -142,7 +148,7 @@ def test_a_model_of_two_types_gets_what_it_is_given() -> None:
     assert planned(Mixed, X.double()).roles["first.weight"] == "vector"
 
 
-# ---- 16 bits -------------------------------------------------------------------------------------
+# ---- 16 bits
 
 
 def short(width: int, depth: int) -> nn.Module:
@@ -158,7 +164,10 @@ def changed(plan: nfd.Plan, model: nn.Module, lr: float, dtype: torch.dtype) -> 
     nn.functional.cross_entropy(model(x.to(dtype)).float(), y).backward()
     optimizer.step()
     matrices = [name for name in before if name.startswith("blocks") and before[name].dim() == 2]
-    return min(float((dict(model.named_parameters())[name] != before[name]).float().mean()) for name in matrices)
+    return min(
+        float((dict(model.named_parameters())[name] != before[name]).float().mean())
+        for name in matrices
+    )
 
 
 @pytest.mark.parametrize("rule", ["mup", "complete-p"])
@@ -168,19 +177,24 @@ def test_a_plan_in_16_bits_says_from_which_width_steps_are_rounded_away(rule: st
     assert "bfloat16" in note
     (width,) = map(float, re.findall(r"from width (\d+) on", note))
     rate = 1e-3 * (64 / width) ** 0.5  # at which width 64 is that width
-    # Half of them, but for the 6 % of the switched-off units, and for the law of their sizes within a binade.
+    # Half of them, but for the 6 % of the switched-off units, and for the law of their sizes within
+    # a binade.
     assert changed(plan, short(64, 4), rate, torch.bfloat16) == pytest.approx(0.5, abs=0.12)
     assert changed(plan, short(64, 4), 8 * rate, torch.bfloat16) > 0.85
     single = planned(ResidualMLP, width=64, rule=rule)
-    assert changed(single, ResidualMLP(64, 4), rate, torch.float32) > 0.9  # ReLU switches 4 of 64 units off
+    # ReLU switches 4 of 64 units off
+    assert changed(single, ResidualMLP(64, 4), rate, torch.float32) > 0.9
     assert not any("rounded away" in note for note in single.notes)
 
 
 def test_a_width_in_16_bits_goes_with_the_digits_and_is_relative_without_a_constructor() -> None:
     half = planned(lambda width, depth: ResidualMLP(width, depth).half(), X.half(), rule="mup")
     brain = planned(short, X.bfloat16(), rule="mup")
-    widths = [float(re.findall(r"from width (\d+) on", " ".join(plan.notes))[0]) for plan in (half, brain)]
-    assert widths[0] / widths[1] == pytest.approx(64, rel=0.3)  # three bits more, squared; both are drawn
+    widths = [
+        float(re.findall(r"from width (\d+) on", " ".join(plan.notes))[0]) for plan in (half, brain)
+    ]
+    # three bits more, squared; both are drawn
+    assert widths[0] / widths[1] == pytest.approx(64, rel=0.3)
     by_base = nfd.plan(short(32, 4), base=short(16, 4), sample=X.bfloat16(), rule="mup")
     assert any("times the width of the base" in note for note in by_base.notes)
     descent = planned(short, X.bfloat16(), rule="mup", optimizer="sgd")

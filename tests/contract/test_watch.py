@@ -1,4 +1,6 @@
-"""A watch in other people's trainings: in 16 bits, where a look fails, and where nothing is judged any more."""
+"""A watch in other people's trainings: in 16 bits, where a look fails, and where nothing is judged
+any more.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,13 @@ def planned() -> tuple[ResidualMLP, nfd.Plan]:
     return model, plan
 
 
-def train(model: nn.Module, plan: nfd.Plan, watch: nfd.Watch | None, steps: int, lr: float = 3e-3) -> None:
+def train(
+    model: nn.Module, plan: nfd.Plan, watch: nfd.Watch | None, steps: int, lr: float = 3e-3
+) -> None:
     models.train(model, plan.make_optimizer(model, lr=lr), BATCHES[:steps], watch)
 
 
-# ---- a look that fails -----------------------------------------------------------------------------------------------
+# ---- a look that fails
 
 
 class Fragile(ResidualMLP):
@@ -74,7 +78,9 @@ def test_what_fails_in_a_look_warns_once_and_the_training_goes_on(part: str) -> 
     assert reason in said[0]
     assert reason in str(watch)
     assert watch.failed is not None
-    assert {row.step for row in watch.rows} == ({1, 5, 6} if part == "the model" else set(range(1, 7)))
+    assert {row.step for row in watch.rows} == (
+        {1, 5, 6} if part == "the model" else set(range(1, 7))
+    )
     for (name, trained), other in zip(model.named_parameters(), alone.parameters(), strict=True):
         assert torch.equal(trained, other), name
 
@@ -87,7 +93,7 @@ def test_a_watch_whose_looks_succeed_says_nothing_of_failure(planned: Any) -> No
     assert "failed" not in str(watch)
 
 
-# ---- 16 bits ---------------------------------------------------------------------------------------------------------
+# ---- 16 bits
 
 
 class Halves(ResidualMLP):
@@ -100,10 +106,18 @@ class Halves(ResidualMLP):
 
 def test_a_check_measures_a_model_with_an_autocast_of_its_own() -> None:
     settings: dict[str, Any] = {"rule": "complete-p", "optimizer": "adamw", "lr": 3e-3, "seeds": 2}
-    full, half = (nfd.check(make, BATCHES[:4], [16, 32], [2], **settings) for make in (ResidualMLP, Halves))
+    full, half = (
+        nfd.check(make, BATCHES[:4], [16, 32], [2], **settings) for make in (ResidualMLP, Halves)
+    )
     assert len(half.table) == len(full.table)
     for seen, wanted in zip(half.runs, full.runs, strict=True):
-        for meter in ("activation", "inner_update", "stream_update", "function_update", "update_to_weight"):
+        for meter in (
+            "activation",
+            "inner_update",
+            "stream_update",
+            "function_update",
+            "update_to_weight",
+        ):
             assert seen[meter] == pytest.approx(wanted[meter], rel=0.05), meter
 
 
@@ -125,11 +139,18 @@ def test_trainers_in_16_bits_are_watched_in_32(trained: Any, tmp_path: Path) -> 
     assert [(row.step, row.meter, row.layer) for row in half.rows] == [
         (row.step, row.meter, row.layer) for row in full.rows
     ]
-    of_network = [(a.value, b) for a, b in zip(full.rows, half.rows, strict=True) if b.layer is None]
+    of_network = [
+        (a.value, b) for a, b in zip(full.rows, half.rows, strict=True) if b.layer is None
+    ]
     for wanted, row in of_network:
         assert row.value == pytest.approx(wanted, rel=0.1), row
-    still = trained(tmp_path, 0.0, bf16=True)  # in 16 bits the outputs would differ from those of the start
-    assert {row.value for row in still.rows if row.meter in ("function_update", "activation_update", "change")} == {0.0}
+    # in 16 bits the outputs would differ from those of the start
+    still = trained(tmp_path, 0.0, bf16=True)
+    assert {
+        row.value
+        for row in still.rows
+        if row.meter in ("function_update", "activation_update", "change")
+    } == {0.0}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -139,7 +160,7 @@ def test_a_model_that_lightning_casts_to_16_bits_is_watched(tmp_path: Path) -> N
     assert {row.step for row in watch.rows if row.meter == "alignment"} == {1, 2, 3}
 
 
-# ---- what the page of a run says -------------------------------------------------------------------------------------
+# ---- what the page of a run says
 
 GREEN = 'label good">no alert:'
 
@@ -148,7 +169,15 @@ GREEN = 'label good">no alert:'
 def checked() -> nfd.Check:
     """Small networks, looked at up to step 6."""
     return nfd.check(
-        ResidualMLP, BATCHES[:6], [16, 32], [2, 4], rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(2, 4, 6)
+        ResidualMLP,
+        BATCHES[:6],
+        [16, 32],
+        [2, 4],
+        rule="complete-p",
+        optimizer="adamw",
+        lr=3e-3,
+        seeds=3,
+        at=(2, 4, 6),
     )
 
 
@@ -156,11 +185,16 @@ def page_of(watch: nfd.Watch, folder: Path) -> str:
     return html.unescape(nfd.run_page(watch, folder / "run.html").read_text()).lower()
 
 
-def test_a_page_is_green_while_looks_are_judged_and_grey_where_they_are_not(planned: Any, tmp_path: Path) -> None:
+def test_a_page_is_green_while_looks_are_judged_and_grey_where_they_are_not(
+    planned: Any, tmp_path: Path
+) -> None:
     model, plan = planned
-    watch, said = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked()), dict[int, tuple[str, str]]()
+    watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked())
+    said = dict[int, tuple[str, str]]()
     assert GREEN not in page_of(watch, tmp_path)  # nothing was seen yet
-    watch.listeners.append(lambda seen: said.update({seen.steps: (page_of(seen, tmp_path), seen.line)}))
+    watch.listeners.append(
+        lambda seen: said.update({seen.steps: (page_of(seen, tmp_path), seen.line)})
+    )
 
     def spoil(seen: nfd.Watch) -> None:
         if seen.steps == 7:
@@ -183,7 +217,8 @@ def test_a_page_is_green_while_looks_are_judged_and_grey_where_they_are_not(plan
 @pytest.mark.slow
 def test_a_page_is_grey_where_looks_fail(planned: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model, (_, plan) = Fragile(32, 2), planned
+    model = Fragile(32, 2)
+    (_, plan) = planned
     plan.apply_(model)
     watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked())
     watch.listeners.append(partial(nfd.run_page, path=tmp_path / "run.html"))

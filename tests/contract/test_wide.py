@@ -1,4 +1,6 @@
-"""Layers without stored weights beside dense twins, and what they refuse of the models that they are put into."""
+"""Layers without stored weights beside dense twins, and what they refuse of the models that they
+are put into.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def test_structured_weights_learn_what_dense_ones_do_beside_an_offset(rule: str)
 
 
 def test_rules_that_normalise_warn_of_a_resolution_and_linear_ones_do_not() -> None:
-    layer, exact = nfd.StructuredLinear(20, 20, resolution=0.1), nfd.StructuredLinear(20, 20)
+    layer = nfd.StructuredLinear(20, 20, resolution=0.1)
+    exact = nfd.StructuredLinear(20, 20)
     with pytest.warns(UserWarning, match=r"resolution=0\.1 .*narrower network"):
         nfd.Muon(layer.parameters(), lr=0.1)
     nfd.Muon(exact.parameters(), lr=0.1)
@@ -84,14 +87,19 @@ def test_hooks_on_what_would_be_replaced_are_refused_by_name(kind: str) -> None:
     for weights in ("structured", "deferred"):
         with pytest.raises(ValueError, match=r"'blocks\.1\.up\.weight': code hooks into it"):
             nfd.defer(model, weights=weights)
-    assert [row["name"] for row in nfd.deferral(model).table if row["reason"] == "HOOKED"] == ["blocks.1.up.weight"]
-    assert not any(isinstance(m, nfd.StructuredLinear) for m in model.modules())  # it stays as it was
+    assert [row["name"] for row in nfd.deferral(model).table if row["reason"] == "HOOKED"] == [
+        "blocks.1.up.weight"
+    ]
+    # it stays as it was
+    assert not any(isinstance(m, nfd.StructuredLinear) for m in model.modules())
     deferred = nfd.defer(model, where="blocks.*.down")
     assert isinstance(deferred.get_submodule("blocks.1.down"), nfd.StructuredLinear)
 
 
 def test_hooks_on_the_matrices_of_an_attention_are_refused_and_its_own_are_kept() -> None:
-    attention, h, seen = nn.MultiheadAttention(24, 2), torch.randn(3, 2, 24), list[object]()
+    attention = nn.MultiheadAttention(24, 2)
+    h = torch.randn(3, 2, 24)
+    seen = list[object]()
     handle = attention.in_proj_weight.register_hook(lambda g: 2 * g)
     attention.register_forward_hook(lambda *_: seen.append(1))
     with pytest.raises(ValueError, match="'in_proj_weight': code hooks into it"):
@@ -133,14 +141,26 @@ class Reading(Branches):
     def forward(self, x: Tensor) -> Tensor:
         weight: Tensor = self.blocks[0].up.weight
         out = super().forward(x)
-        return out + 0.01 * (weight * 2.0).square().mean() + 0.0 * weight.norm() + 0.0 * (x[:, :1] @ weight[:1, :3]).T.T
+        return (
+            out
+            + 0.01 * (weight * 2.0).square().mean()
+            + 0.0 * weight.norm()
+            + 0.0 * (x[:, :1] @ weight[:1, :3]).T.T
+        )
 
 
-@pytest.mark.parametrize(("model", "reason"), [(Hooked, "code hooks into it"), (Reading, "not stored")])
-def test_models_that_need_their_weights_are_predicted_by_dense_ones_alone(model: type[nn.Module], reason: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "reason"), [(Hooked, "code hooks into it"), (Reading, "not stored")]
+)
+def test_models_that_need_their_weights_are_predicted_by_dense_ones_alone(
+    model: type[nn.Module], reason: str
+) -> None:
     family = nfd.Family(model, base=(16, 2), optimizer="sgd")
     settings: dict[str, Any] = {"depth": 2, "width": 32, "replicates": 2}
-    assert nfd.predict(family, [offset_batch()] * 2, 0.1, **settings, weights="dense").weights == "dense"
+    assert (
+        nfd.predict(family, [offset_batch()] * 2, 0.1, **settings, weights="dense").weights
+        == "dense"
+    )
     with pytest.raises((ValueError, RuntimeError), match=reason):
         nfd.predict(family, [offset_batch()] * 2, 0.1, **settings)
 
@@ -148,13 +168,22 @@ def test_models_that_need_their_weights_are_predicted_by_dense_ones_alone(model:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda w, h: h @ w.T, lambda w, h: h @ w, lambda w, h: w @ h.T, lambda w, h: h * w.norm(),
-        lambda w, h: h @ (2 * w), lambda w, h: h @ w[:], lambda w, h: h @ -w, lambda w, h: nn.functional.linear(h, w),
+        lambda w, h: h @ w.T,
+        lambda w, h: h @ w,
+        lambda w, h: w @ h.T,
+        lambda w, h: h * w.norm(),
+        lambda w, h: h @ (2 * w),
+        lambda w, h: h @ w[:],
+        lambda w, h: h @ -w,
+        lambda w, h: nn.functional.linear(h, w),
         lambda w, h: h @ w.data,
     ],
-)  # fmt: skip
-def test_code_that_reads_a_weight_that_is_not_stored_is_told_so(read: Callable[[Any, Tensor], Tensor]) -> None:
-    linear, h = nn.Linear(12, 12), torch.randn(12, 12)
+)
+def test_code_that_reads_a_weight_that_is_not_stored_is_told_so(
+    read: Callable[[Any, Tensor], Tensor],
+) -> None:
+    linear = nn.Linear(12, 12)
+    h = torch.randn(12, 12)
     assert read(linear.weight, h).shape == (12, 12)
     layer: Any = nfd.defer(linear)
     with pytest.raises(RuntimeError, match=r"not stored.*where="):

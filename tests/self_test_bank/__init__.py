@@ -1,4 +1,5 @@
-"""Plans that are sound and plans that are wrong, by mathematics, to count how often a self-test errs.
+"""Plans that are sound and plans that are wrong, by mathematics, to count how often a self-test
+errs.
 
 The cases were written by another hand than the test, which set no limit by them.
 """

@@ -1,4 +1,6 @@
-"""Count the errors of self-tests: ``python -m tests.self_test_bank``, or of those held out by ``--held-out``."""
+"""Count the errors of self-tests: ``python -m tests.self_test_bank``, or of those held out by
+``--held-out``.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ from tests.self_test_bank.runner import asked, judged, report
 
 
 def main() -> None:
-    """Ask of every case, wrong ones first, then sound ones, and those about whose convention people disagree."""
+    """Ask of every case, wrong ones first, then sound ones, and those about whose convention people
+    disagree.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.self_test_bank", description=__doc__)
-    parser.add_argument("--held-out", action="store_true", help="count the cases that were held out")
+    parser.add_argument(
+        "--held-out", action="store_true", help="count the cases that were held out"
+    )
     cases = HELD_OUT if parser.parse_args().held_out else CASES
     torch.set_num_threads(1)
     parts = {

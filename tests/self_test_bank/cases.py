@@ -116,7 +116,9 @@ def fitting(plan: Plan, patterns: str | tuple[str, ...]) -> list[str]:
     return found
 
 
-def start_times(patterns: str | tuple[str, ...], *, width: float = 0.0, depth: float = 0.0, by: float = 1.0) -> Edit:
+def start_times(
+    patterns: str | tuple[str, ...], *, width: float = 0.0, depth: float = 0.0, by: float = 1.0
+) -> Edit:
     """An edit that multiplies starts by powers of the ratios of width and depth, and a constant."""
 
     def edit(plan: Plan, wider: float, deeper: float) -> Plan:
@@ -127,7 +129,9 @@ def start_times(patterns: str | tuple[str, ...], *, width: float = 0.0, depth: f
     return edit
 
 
-def rate_times(patterns: str | tuple[str, ...], *, width: float = 0.0, depth: float = 0.0, by: float = 1.0) -> Edit:
+def rate_times(
+    patterns: str | tuple[str, ...], *, width: float = 0.0, depth: float = 0.0, by: float = 1.0
+) -> Edit:
     """An edit that multiplies rates by powers of the ratios of width and depth, and a constant."""
 
     def edit(plan: Plan, wider: float, deeper: float) -> Plan:
@@ -173,7 +177,10 @@ def without_depth(plan: Plan, wider: float, deeper: float) -> Plan:
 
 def without_width(plan: Plan, wider: float, deeper: float) -> Plan:
     """The plan that knows nothing of width: rates and starts follow depth alone."""
-    new = {n: replace(e, ratios=replace(e.ratios, fan_in=1.0, fan_out=1.0)) for n, e in plan.entries.items()}
+    new = {
+        n: replace(e, ratios=replace(e.ratios, fan_in=1.0, fan_out=1.0))
+        for n, e in plan.entries.items()
+    }
     return replace(plan, entries=new)
 
 

@@ -66,8 +66,11 @@ class Grouped(nn.Module):
         half = x.shape[-1] // 2
         speeds = 10.0 ** -torch.arange(half, dtype=x.dtype)
         angles = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] * speeds
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+        a = x[..., :half]
+        b = x[..., half:]
+        return torch.cat(
+            [a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         q = self.turned(split(self.wq(x)))
@@ -100,7 +103,9 @@ class Relative(nn.Module):
         self.register_buffer("apart", places[:, None] - places + length - 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = split(self.query(x)), split(self.key(x)), split(self.value(x))
+        q = split(self.query(x))
+        k = split(self.key(x))
+        v = split(self.value(x))
         near = torch.einsum("bhid,ijd->bhij", q, self.distances(self.apart))
         weights = ((q @ k.transpose(-1, -2) + near) / HEAD**0.5).softmax(-1)
         return self.out(merged(weights @ v))
@@ -162,11 +167,14 @@ class Normed(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
-        self.q_norm, self.k_norm = Rms(HEAD), Rms(HEAD)
+        self.q_norm = Rms(HEAD)
+        self.k_norm = Rms(HEAD)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.q_norm(split(self.q(x))), self.k_norm(split(self.k(x))), split(self.v(x))
+        q = self.q_norm(split(self.q(x)))
+        k = self.k_norm(split(self.k(x)))
+        v = split(self.v(x))
         return self.o(self.norm(merged(F.scaled_dot_product_attention(q, k, v))))
 
 
@@ -178,7 +186,9 @@ class SoftCap(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = split(self.q(x)), split(self.k(x)), split(self.v(x))
+        q = split(self.q(x))
+        k = split(self.k(x))
+        v = split(self.v(x))
         logits = 20 * torch.tanh(q @ k.transpose(-1, -2) / HEAD**0.5 / 20)
         return self.o(merged(logits.softmax(-1) @ v))
 
@@ -188,11 +198,15 @@ class Retention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.g, self.o = (nn.Linear(width, width, bias=False) for _ in range(5))
+        self.q, self.k, self.v, self.g, self.o = (
+            nn.Linear(width, width, bias=False) for _ in range(5)
+        )
         self.norm = nn.GroupNorm(width // HEAD, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = split(self.q(x)), split(self.k(x)), split(self.v(x))
+        q = split(self.q(x))
+        k = split(self.k(x))
+        v = split(self.v(x))
         places = torch.arange(x.shape[1], dtype=x.dtype)
         apart = (places[:, None] - places).clamp(min=0)
         decay = torch.tril(0.8**apart)
@@ -211,7 +225,8 @@ class MinGru(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        gates, values = self.gate(x).sigmoid(), self.new(x)
+        gates = self.gate(x).sigmoid()
+        values = self.new(x)
         state = torch.zeros_like(x[:, 0])
         states = list[Tensor]()
         for gate, value in zip(gates.unbind(1), values.unbind(1), strict=True):
@@ -221,7 +236,9 @@ class MinGru(nn.Module):
 
 
 class LinearUnit(nn.Module):
-    """A diagonal linear recurrence with learned decays, and a skip of its input by a learned vector."""
+    """A diagonal linear recurrence with learned decays, and a skip of its input by a learned
+    vector.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -231,7 +248,8 @@ class LinearUnit(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        values, keep = self.into(x), self.decay.sigmoid()
+        values = self.into(x)
+        keep = self.decay.sigmoid()
         state = torch.zeros_like(values[:, 0])
         states = list[Tensor]()
         for value in values.unbind(1):
@@ -324,7 +342,9 @@ class TokenShift(nn.Module):
 class Dense(nn.Module):
     """Two matrices with an activation between them."""
 
-    def __init__(self, width: int, factor: int = 2, act: Callable[[Tensor], Tensor] = F.gelu) -> None:
+    def __init__(
+        self, width: int, factor: int = 2, act: Callable[[Tensor], Tensor] = F.gelu
+    ) -> None:
         super().__init__()
         self.up = nn.Linear(width, factor * width)
         self.down = nn.Linear(factor * width, width)
@@ -379,7 +399,9 @@ class SharedAndRouted(nn.Module):
 
 
 class SoftSlots(nn.Module):
-    """Soft mixture of experts: learned slots take weighted means of the tokens, and tokens those of the slots."""
+    """Soft mixture of experts: learned slots take weighted means of the tokens, and tokens those of
+    the slots.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -399,10 +421,14 @@ class SoftSlots(nn.Module):
 class Block(nn.Module):
     """A layer of tokens and one of single tokens, each behind a norm."""
 
-    def __init__(self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm
+    ) -> None:
         super().__init__()
-        self.norm1, self.mix = norm(width), mix(width)
-        self.norm2, self.feed = norm(width), feed(width)
+        self.norm1 = norm(width)
+        self.mix = mix(width)
+        self.norm2 = norm(width)
+        self.feed = feed(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.mix(self.norm1(x))
@@ -412,9 +438,13 @@ class Block(nn.Module):
 class Parallel(nn.Module):
     """Both layers read one norm, and are added at once."""
 
-    def __init__(self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm
+    ) -> None:
         super().__init__()
-        self.norm, self.mix, self.feed = norm(width), mix(width), feed(width)
+        self.norm = norm(width)
+        self.mix = mix(width)
+        self.feed = feed(width)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(x)
@@ -424,10 +454,14 @@ class Parallel(nn.Module):
 class NormedAfter(nn.Module):
     """Norms at the ends of branches, as in OLMo 2 and Swin v2."""
 
-    def __init__(self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm
+    ) -> None:
         super().__init__()
-        self.mix, self.norm1 = mix(width), norm(width)
-        self.feed, self.norm2 = feed(width), norm(width)
+        self.mix = mix(width)
+        self.norm1 = norm(width)
+        self.feed = feed(width)
+        self.norm2 = norm(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.norm1(self.mix(x))
@@ -437,10 +471,14 @@ class NormedAfter(nn.Module):
 class NormedStream(nn.Module):
     """Norms on the stream, as in the first transformers."""
 
-    def __init__(self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm
+    ) -> None:
         super().__init__()
-        self.mix, self.norm1 = mix(width), norm(width)
-        self.feed, self.norm2 = feed(width), norm(width)
+        self.mix = mix(width)
+        self.norm1 = norm(width)
+        self.feed = feed(width)
+        self.norm2 = norm(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm1(x + self.mix(x))
@@ -450,10 +488,14 @@ class NormedStream(nn.Module):
 class Scaled(nn.Module):
     """Branches times learned vectors that start small."""
 
-    def __init__(self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm
+    ) -> None:
         super().__init__()
-        self.norm1, self.mix = norm(width), mix(width)
-        self.norm2, self.feed = norm(width), feed(width)
+        self.norm1 = norm(width)
+        self.mix = mix(width)
+        self.norm2 = norm(width)
+        self.feed = feed(width)
         self.gamma1 = nn.Parameter(torch.full((width,), 0.1))
         self.gamma2 = nn.Parameter(torch.full((width,), 0.1))
 
@@ -463,9 +505,13 @@ class Scaled(nn.Module):
 
 
 class Conformer(nn.Module):
-    """Half steps of two layers around attention and a convolution, and a norm of the branches only."""
+    """Half steps of two layers around attention and a convolution, and a norm of the branches
+    only.
+    """
 
-    def __init__(self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm
+    ) -> None:
         super().__init__()
         self.norms = nn.ModuleList(norm(width) for _ in range(4))
         self.layers = nn.ModuleList([feed(width), mix(width), ConvModule(width), feed(width)])
@@ -479,10 +525,14 @@ class Conformer(nn.Module):
 class OverDepth(nn.Module):
     """A block whose branches are divided by a power of the depth in the forward pass."""
 
-    def __init__(self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm) -> None:
+    def __init__(
+        self, width: int, mix: MakeLayer, feed: MakeLayer, norm: MakeLayer = nn.LayerNorm
+    ) -> None:
         super().__init__()
-        self.norm1, self.mix = norm(width), mix(width)
-        self.norm2, self.feed = norm(width), feed(width)
+        self.norm1 = norm(width)
+        self.mix = mix(width)
+        self.norm2 = norm(width)
+        self.feed = feed(width)
         self.factor = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -642,7 +692,9 @@ class VectorDenoiser(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.time = nn.Sequential(nn.Linear(8, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+        self.time = nn.Sequential(
+            nn.Linear(8, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()
+        )
         self.stem = nn.Linear(6, width)
         self.blocks = nn.ModuleList(TimedBranch(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
@@ -668,7 +720,9 @@ class PatchSeries(nn.Module):
         layer = nn.TransformerEncoderLayer(
             width, width // HEAD, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True
         )
-        self.encoder = nn.TransformerEncoder(layer, depth, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(
+            layer, depth, nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.head = nn.Linear(6 * width, 5)
 
     def forward(self, series: Tensor) -> Tensor:
@@ -709,7 +763,8 @@ class MaskedImages(nn.Module):
         self.mask = nn.Parameter(0.5 * torch.randn(width))
         self.decoder_places = nn.Parameter(0.5 * torch.randn(6, width))
         self.decoder = nn.ModuleList(Block(width, unmasked, Dense) for _ in range(depth))
-        self.norm, self.last_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width)
+        self.last_norm = nn.LayerNorm(width)
         self.pixels = nn.Linear(width, 12)
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -747,7 +802,9 @@ class LongSkips(nn.Module):
 
 
 class Speech(nn.Module):
-    """Two convolutions and an encoder of sound, and a decoder of words that reads it; fixed waves as positions."""
+    """Two convolutions and an encoder of sound, and a decoder of words that reads it; fixed waves
+    as positions.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -760,7 +817,9 @@ class Speech(nn.Module):
         heads = width // HEAD
         encoder = nn.TransformerEncoderLayer(width, heads, 2 * width, **options)
         decoder = nn.TransformerDecoderLayer(width, heads, 2 * width, **options)
-        self.encoder = nn.TransformerEncoder(encoder, depth, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(
+            encoder, depth, nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.decoder = nn.TransformerDecoder(decoder, depth, nn.LayerNorm(width))
         self.head = nn.Linear(width, 20)
 
@@ -771,7 +830,9 @@ class Speech(nn.Module):
 
 
 class Repeated(nn.Module):
-    """One block applied as often as the network is deep, after a small embedding that a matrix widens."""
+    """One block applied as often as the network is deep, after a small embedding that a matrix
+    widens.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -794,9 +855,14 @@ class ConvBlock(nn.Module):
 
     def __init__(self, width: int, groups: bool = False) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(4, width), nn.GroupNorm(4, width)
-        self.conv1 = nn.Conv2d(width, width, 3, padding=1, groups=width // 8 if groups else 1, bias=False)
-        self.conv2 = nn.Conv2d(width, width, 1 if groups else 3, padding=0 if groups else 1, bias=False)
+        self.norm1 = nn.GroupNorm(4, width)
+        self.norm2 = nn.GroupNorm(4, width)
+        self.conv1 = nn.Conv2d(
+            width, width, 3, padding=1, groups=width // 8 if groups else 1, bias=False
+        )
+        self.conv2 = nn.Conv2d(
+            width, width, 1 if groups else 3, padding=0 if groups else 1, bias=False
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv2(F.relu(self.norm2(self.conv1(F.relu(self.norm1(x))))))
@@ -811,7 +877,9 @@ class Player(nn.Module):
         self.tower = nn.Sequential(*(ConvBlock(width, groups) for _ in range(depth)))
         self.norm = nn.GroupNorm(4, width)
         self.policy = nn.Sequential(nn.Conv2d(width, 2, 1), nn.Flatten())
-        self.value = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1), nn.Tanh())
+        self.value = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1), nn.Tanh()
+        )
 
     def forward(self, board: Tensor) -> tuple[Tensor, Tensor]:
         h = F.relu(self.norm(self.tower(self.stem(board))))
@@ -825,11 +893,20 @@ class ConvMixer(nn.Module):
         super().__init__()
         self.patch = nn.Conv2d(3, width, 2, 2)
         self.spatial = nn.ModuleList(
-            nn.Sequential(nn.GroupNorm(1, width), nn.Conv2d(width, width, 3, padding=1, groups=width), nn.GELU())
+            nn.Sequential(
+                nn.GroupNorm(1, width),
+                nn.Conv2d(width, width, 3, padding=1, groups=width),
+                nn.GELU(),
+            )
             for _ in range(depth)
         )
         self.channel = nn.ModuleList(
-            nn.Sequential(nn.GroupNorm(1, width), nn.Conv2d(width, width, 1), nn.GELU(), nn.Conv2d(width, width, 1))
+            nn.Sequential(
+                nn.GroupNorm(1, width),
+                nn.Conv2d(width, width, 1),
+                nn.GELU(),
+                nn.Conv2d(width, width, 1),
+            )
             for _ in range(depth)
         )
         self.norm = nn.GroupNorm(1, width)
@@ -882,7 +959,8 @@ class GraphBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1 = nn.LayerNorm(width)
+        self.norm2 = nn.LayerNorm(width)
         self.local = mlp(width, width, width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -892,7 +970,9 @@ class GraphBlock(nn.Module):
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         h = self.norm1(x)
         q, k, v = (split(part[None])[0] for part in self.qkv(h).chunk(3, -1))
-        logits = q @ k.transpose(-1, -2) / HEAD**0.5 + self.edge(adjacency[..., None]).permute(2, 0, 1)
+        logits = q @ k.transpose(-1, -2) / HEAD**0.5 + self.edge(adjacency[..., None]).permute(
+            2, 0, 1
+        )
         attended = self.out(merged((logits.softmax(-1) @ v)[None])[0])
         x = x + self.local(h + adjacency @ h / 3) + attended
         return x + self.feed(self.norm2(x))
@@ -923,7 +1003,9 @@ class CrossReader(nn.Module):
         self.context = mlp(4, width, width, act=nn.GELU)
         self.words = nn.Embedding(20, width)
         self.attend = nn.ModuleList(Fused(width) for _ in range(depth))
-        self.read = nn.ModuleList(nn.MultiheadAttention(width, width // HEAD, batch_first=True) for _ in range(depth))
+        self.read = nn.ModuleList(
+            nn.MultiheadAttention(width, width // HEAD, batch_first=True) for _ in range(depth)
+        )
         self.feed = nn.ModuleList(Glu(width) for _ in range(depth))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 * depth + 1))
         self.head = nn.Linear(width, 20)

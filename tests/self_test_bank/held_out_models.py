@@ -52,7 +52,9 @@ class RawMatrices(nn.Module):
 class SkipConcat(nn.Module):
     """Reads its input again halfway, as fields of coordinates do."""
 
-    def __init__(self, width: int, depth: int, act: Callable[[Tensor], Tensor] = torch.tanh) -> None:
+    def __init__(
+        self, width: int, depth: int, act: Callable[[Tensor], Tensor] = torch.tanh
+    ) -> None:
         super().__init__()
         self.first = nn.Linear(3, width)
         self.second = nn.Linear(width, width)
@@ -124,11 +126,18 @@ class MaskedAutoregressive(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        degrees = [torch.arange(1, 7), torch.arange(width) % 5 + 1, torch.arange(width) % 5 + 1, torch.arange(6)]
+        degrees = [
+            torch.arange(1, 7),
+            torch.arange(width) % 5 + 1,
+            torch.arange(width) % 5 + 1,
+            torch.arange(6),
+        ]
         sizes = [6, width, width, 6]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
         for index in range(3):
-            self.register_buffer(f"mask{index}", (degrees[index + 1][:, None] >= degrees[index]).float())
+            self.register_buffer(
+                f"mask{index}", (degrees[index + 1][:, None] >= degrees[index]).float()
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         for index, layer in enumerate(self.layers):
@@ -208,7 +217,9 @@ class BatchedEnsemble(nn.Module):
         super().__init__()
         sizes = [6, width, width, 3]
         pairs = itertools.pairwise(sizes)
-        self.weights = nn.ParameterList(nn.Parameter(torch.randn(4, a, b) / a**0.5) for a, b in pairs)
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.randn(4, a, b) / a**0.5) for a, b in pairs
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = x.expand(4, *x.shape)
@@ -224,7 +235,12 @@ class Evidence(nn.Module):
     def __init__(self, width: int, depth: int, p: float = 0.1) -> None:
         super().__init__()
         self.trunk = nn.Sequential(
-            nn.Linear(6, width), nn.ReLU(), nn.Dropout(p), nn.Linear(width, width), nn.ReLU(), nn.Dropout(p)
+            nn.Linear(6, width),
+            nn.ReLU(),
+            nn.Dropout(p),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Dropout(p),
         )
         self.mean = nn.Linear(width, 2)
         self.spread = nn.Linear(width, 2)
@@ -298,7 +314,9 @@ class NeuralFiltering(nn.Module):
 
 
 class CrossNetwork(nn.Module):
-    """Products with the first vector, added to it, over fixed embeddings of tables and a wide side."""
+    """Products with the first vector, added to it, over fixed embeddings of tables and a wide
+    side.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -409,7 +427,9 @@ class MinimalUnit(nn.Module):
 
 
 class CopyDecoder(nn.Module):
-    """A recurrent encoder and decoder with attention by learned energies of the states' size over it."""
+    """A recurrent encoder and decoder with attention by learned energies of the states' size over
+    it.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -467,7 +487,11 @@ class AlexLike(nn.Module):
             nn.MaxPool2d(2),
         )
         self.classifier = nn.Sequential(
-            nn.Flatten(), nn.Linear(2 * width * 4, width), nn.ReLU(), nn.Dropout(0.0), nn.Linear(width, 6)
+            nn.Flatten(),
+            nn.Linear(2 * width * 4, width),
+            nn.ReLU(),
+            nn.Dropout(0.0),
+            nn.Linear(width, 6),
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -483,7 +507,9 @@ class ConvAutoencoder(nn.Module):
             nn.Conv2d(3, width, 4, 2, 1), nn.ReLU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ReLU()
         )
         self.up = nn.Sequential(
-            nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(width, 3, 4, 2, 1)
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(width, 3, 4, 2, 1),
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -505,7 +531,9 @@ class VideoConv(nn.Module):
 
 
 class TimeUnet(nn.Module):
-    """A denoiser: down and up by one stage, a time embedding added to maps, and a skip by concatenation."""
+    """A denoiser: down and up by one stage, a time embedding added to maps, and a skip by
+    concatenation.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -536,7 +564,11 @@ class ImagePyramid(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.stages = nn.ModuleList(
-            [nn.Conv2d(3, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1)]
+            [
+                nn.Conv2d(3, width, 3, 2, 1),
+                nn.Conv2d(width, width, 3, 2, 1),
+                nn.Conv2d(width, width, 3, 2, 1),
+            ]
         )
         self.laterals = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(3))
         self.head = nn.Conv2d(width, 5, 3, padding=1)
@@ -555,7 +587,9 @@ class DiagonalGaussianVae(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(3, width, 4, 2, 1), nn.ELU(), nn.Conv2d(width, width, 4, 2, 1), nn.ELU())
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, width, 4, 2, 1), nn.ELU(), nn.Conv2d(width, width, 4, 2, 1), nn.ELU()
+        )
         self.code = nn.Linear(4 * width, 8)
         self.decoder = mlp(4, width, width, 12)
 
@@ -574,7 +608,11 @@ class PointNet(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.local = nn.Sequential(
-            nn.Conv1d(3, width, 1), nn.BatchNorm1d(width), nn.ReLU(), nn.Conv1d(width, width, 1), nn.ReLU()
+            nn.Conv1d(3, width, 1),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Conv1d(width, width, 1),
+            nn.ReLU(),
         )
         self.whole = mlp(width, width, 4)
 
@@ -657,7 +695,9 @@ class Regions(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, width)])
+        self.layers = nn.ModuleList(
+            [nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, width)]
+        )
         self.heads = nn.ModuleList(nn.Linear(width, 3) for _ in range(3))
 
     def forward(self, x: Tensor) -> list[Tensor]:

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-FEATURES, CLASSES, VOCAB, LENGTH, HEAD = 12, 10, 24, 8, 8
+FEATURES = 12
+CLASSES = 10
+VOCAB = 24
+LENGTH = 8
+HEAD = 8
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -139,9 +143,11 @@ class Nerf(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.register_buffer("waves", 2.0 ** torch.arange(4) * math.pi)
-        self.first, self.again = nn.Linear(24, width), nn.Linear(width + 24, width)
+        self.first = nn.Linear(24, width)
+        self.again = nn.Linear(width + 24, width)
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.density, self.colour = nn.Linear(width, 1), nn.Linear(width, 3)
+        self.density = nn.Linear(width, 1)
+        self.colour = nn.Linear(width, 3)
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
         angles = (points[..., None] * self.waves).flatten(-2)
@@ -158,7 +164,9 @@ class ManyHeads(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.trunk = nn.ModuleList(nn.Linear(width if k else FEATURES, width) for k in range(depth + 1))
+        self.trunk = nn.ModuleList(
+            nn.Linear(width if k else FEATURES, width) for k in range(depth + 1)
+        )
         self.heads = nn.ModuleDict(
             {
                 "kind": nn.Linear(width, CLASSES),
@@ -180,7 +188,8 @@ class MixtureDensity(nn.Module):
         super().__init__()
         self.body = Mlp(width, depth, torch.tanh, outputs=1)
         self.body.head = nn.Identity()
-        self.weights, self.means = nn.Linear(width, parts), nn.Linear(width, parts)
+        self.weights = nn.Linear(width, parts)
+        self.means = nn.Linear(width, parts)
         self.log_scales = nn.Linear(width, parts)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,7 +203,9 @@ class Autoencoder(nn.Module):
     def __init__(self, width: int, depth: int, code: int = 4) -> None:
         super().__init__()
         inner = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
-        self.encoder = nn.Sequential(nn.Linear(FEATURES, width), nn.ReLU(), *inner, nn.Linear(width, code))
+        self.encoder = nn.Sequential(
+            nn.Linear(FEATURES, width), nn.ReLU(), *inner, nn.Linear(width, code)
+        )
         self.decoder = nn.Sequential(
             nn.Linear(code, width),
             nn.ReLU(),
@@ -212,9 +223,13 @@ class WideAutoencoder(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.down = nn.Sequential(nn.Linear(FEATURES, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.down = nn.Sequential(
+            nn.Linear(FEATURES, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
         self.mid = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.up = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, FEATURES))
+        self.up = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, FEATURES)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.down(x)
@@ -234,7 +249,8 @@ class TwoTowers(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        left, right = F.normalize(self.left(a), dim=-1), F.normalize(self.right(b), dim=-1)
+        left = F.normalize(self.left(a), dim=-1)
+        right = F.normalize(self.right(b), dim=-1)
         return self.logit_scale.exp() * left @ right.T
 
 
@@ -248,7 +264,8 @@ class Siamese(nn.Module):
         self.head = nn.Linear(2 * width, 1)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        left, right = self.encoder(a), self.encoder(b)
+        left = self.encoder(a)
+        right = self.encoder(b)
         return self.head(torch.cat([(left - right).abs(), left * right], -1))
 
 
@@ -320,8 +337,10 @@ class AttentionPooling(nn.Module):
         super().__init__()
         self.embed = nn.Linear(FEATURES, width)
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.v, self.u = nn.Linear(width, width), nn.Linear(width, width)
-        self.score, self.head = nn.Linear(width, 1), nn.Linear(width, CLASSES)
+        self.v = nn.Linear(width, width)
+        self.u = nn.Linear(width, width)
+        self.score = nn.Linear(width, 1)
+        self.head = nn.Linear(width, CLASSES)
 
     def forward(self, bags: Tensor) -> Tensor:
         x = torch.relu(self.embed(bags))
@@ -401,7 +420,8 @@ class Actor(nn.Module):
         super().__init__()
         body = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.Tanh())]
         self.body = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), *body)
-        self.mean, self.value = nn.Linear(width, 3), nn.Linear(width, 1)
+        self.mean = nn.Linear(width, 3)
+        self.value = nn.Linear(width, 1)
         self.log_std = nn.Parameter(torch.zeros(3))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -415,15 +435,18 @@ class Variational(nn.Module):
     def __init__(self, width: int, depth: int, code: int = 4) -> None:
         super().__init__()
         self.enc = nn.ModuleList(nn.Linear(width if k else FEATURES, width) for k in range(depth))
-        self.mu, self.logvar = nn.Linear(width, code), nn.Linear(width, code)
-        self.dec1, self.dec2 = nn.Linear(code, width), nn.Linear(width, width)
+        self.mu = nn.Linear(width, code)
+        self.logvar = nn.Linear(width, code)
+        self.dec1 = nn.Linear(code, width)
+        self.dec2 = nn.Linear(width, width)
         self.dec3 = nn.Linear(width, FEATURES)
 
     def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h = x
         for layer in self.enc:
             h = F.silu(layer(h))
-        mu, logvar = self.mu(h), self.logvar(h)
+        mu = self.mu(h)
+        logvar = self.logvar(h)
         z = mu + (0.5 * logvar).exp() * noise
         return self.dec3(F.silu(self.dec2(F.silu(self.dec1(z))))), mu, logvar
 
@@ -434,7 +457,9 @@ class Variational(nn.Module):
 class Recurrent(nn.Module):
     """Recurrent layers of PyTorch between an embedding and a head."""
 
-    def __init__(self, width: int, depth: int, kind: str = "LSTM", ids: bool = True, layers: int = 2) -> None:
+    def __init__(
+        self, width: int, depth: int, kind: str = "LSTM", ids: bool = True, layers: int = 2
+    ) -> None:
         super().__init__()
         self.encoder = nn.Embedding(VOCAB, width) if ids else None
         layer = getattr(nn, kind)
@@ -450,7 +475,8 @@ class GruCell(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.cell, self.out = nn.GRUCell(FEATURES, width), nn.Linear(width, 1)
+        self.cell = nn.GRUCell(FEATURES, width)
+        self.out = nn.Linear(width, 1)
 
     def forward(self, series: Tensor) -> Tensor:
         state = series.new_zeros(len(series), self.cell.hidden_size)
@@ -464,10 +490,12 @@ class Seq2Seq(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.source, self.target = nn.Embedding(VOCAB, width), nn.Embedding(VOCAB, width)
+        self.source = nn.Embedding(VOCAB, width)
+        self.target = nn.Embedding(VOCAB, width)
         self.encoder = nn.GRU(width, width, batch_first=True)
         self.decoder = nn.GRU(width, width, batch_first=True)
-        self.wq, self.wk = nn.Linear(width, width, bias=False), nn.Linear(width, width)
+        self.wq = nn.Linear(width, width, bias=False)
+        self.wk = nn.Linear(width, width)
         self.v = nn.Linear(width, 1, bias=False)
         self.out = nn.Linear(2 * width, VOCAB)
 
@@ -486,10 +514,13 @@ class ConvNet(nn.Module):
 
     def __init__(self, width: int, depth: int, norm: str = "none") -> None:
         super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(width if k else 3, width, 3, padding=1) for k in range(depth + 1))
+        self.convs = nn.ModuleList(
+            nn.Conv2d(width if k else 3, width, 3, padding=1) for k in range(depth + 1)
+        )
         made = {"none": nn.Identity, "batch": nn.BatchNorm2d, "group": lambda n: nn.GroupNorm(4, n)}
         self.norms = nn.ModuleList(made[norm](width) for _ in range(depth + 1))
-        self.fc1, self.fc2 = nn.Linear(4 * width, width), nn.Linear(width, CLASSES)
+        self.fc1 = nn.Linear(4 * width, width)
+        self.fc2 = nn.Linear(width, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -589,7 +620,9 @@ class Gcn(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.linears = nn.ModuleList(nn.Linear(width if k else FEATURES, width) for k in range(depth + 1))
+        self.linears = nn.ModuleList(
+            nn.Linear(width if k else FEATURES, width) for k in range(depth + 1)
+        )
         self.out = nn.Linear(width, CLASSES)
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
@@ -612,7 +645,8 @@ class GatLayer(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         h = self.lin(x).unflatten(-1, (-1, HEAD))
-        a, b = (h * self.target).sum(-1), (h * self.source).sum(-1)
+        a = (h * self.target).sum(-1)
+        b = (h * self.source).sum(-1)
         score = F.leaky_relu(a[:, None] + b[None], 0.2)
         linked = (adjacency + torch.eye(len(adjacency))) > 0
         weights = score.masked_fill(~linked[..., None], -math.inf).softmax(1)
@@ -646,7 +680,8 @@ class GraphStack(nn.Module):
             GatLayer(width, width) if attention else nn.Linear(width, width) for _ in range(depth)
         )
         self.mixes = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 1)
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, 1)
         self.attention = attention
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
@@ -678,7 +713,8 @@ class ResBlock(nn.Module):
         self.norm = norm(width) if norm else nn.Identity()
         self.up = nn.Linear(width, times * width, bias=bias)
         self.down = nn.Linear(times * width, width, bias=bias)
-        self.act, self.factor = act, factor
+        self.act = act
+        self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.factor * self.down(self.act(self.up(self.norm(x))))
@@ -757,7 +793,8 @@ class AdapterBlock(nn.Module):
     def __init__(self, width: int, inner: int = 6) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.into, self.out = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.into = nn.Linear(width, inner)
+        self.out = nn.Linear(inner, width)
         self.mlp = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -770,11 +807,9 @@ class LayerScaleBlock(nn.Module):
 
     def __init__(self, width: int, start: float = 0.3) -> None:
         super().__init__()
-        self.norm, self.fc1, self.fc2 = (
-            nn.LayerNorm(width),
-            nn.Linear(width, 2 * width),
-            nn.Linear(2 * width, width),
-        )
+        self.norm = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 2 * width)
+        self.fc2 = nn.Linear(2 * width, width)
         self.gamma = nn.Parameter(start * torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -786,7 +821,8 @@ class ReZeroBlock(nn.Module):
 
     def __init__(self, width: int, start: float = 0.0) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.fc1 = nn.Linear(width, 2 * width)
+        self.fc2 = nn.Linear(2 * width, width)
         self.alpha = nn.Parameter(torch.full((1,), start))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -798,8 +834,10 @@ class SandwichBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.before = nn.LayerNorm(width)
+        self.after = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 2 * width)
+        self.fc2 = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.after(self.fc2(F.gelu(self.fc1(self.before(x)))))
@@ -811,9 +849,14 @@ class MacaronBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
-        self.first = nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
-        self.gated, self.point = nn.Linear(width, 2 * width), nn.Linear(width, width)
-        self.second = nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
+        self.first = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width)
+        )
+        self.gated = nn.Linear(width, 2 * width)
+        self.point = nn.Linear(width, width)
+        self.second = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + 0.5 * self.first(self.norms[0](x))
@@ -826,9 +869,12 @@ class ExpertsBlock(nn.Module):
 
     def __init__(self, width: int, best: int | None = None) -> None:
         super().__init__()
-        self.norm, self.router = nn.RMSNorm(width), nn.Linear(width, 4, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.router = nn.Linear(width, 4, bias=False)
         self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU(), nn.Linear(width, width, bias=False))
+            nn.Sequential(
+                nn.Linear(width, width, bias=False), nn.GELU(), nn.Linear(width, width, bias=False)
+            )
             for _ in range(4)
         )
         self.best = best
@@ -849,7 +895,8 @@ class StackedExpertsBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.gate = nn.LayerNorm(width), nn.Linear(width, 3)
+        self.norm = nn.LayerNorm(width)
+        self.gate = nn.Linear(width, 3)
         self.w1 = nn.Parameter(torch.randn(3, width, 2 * width) / width**0.5)
         self.w2 = nn.Parameter(torch.randn(3, 2 * width, width) / (2 * width) ** 0.5)
 
@@ -865,12 +912,16 @@ class TimeMlp(nn.Module):
 
     def __init__(self, width: int, depth: int, zero: bool = False) -> None:
         super().__init__()
-        self.embed, self.head = nn.Linear(FEATURES, width), nn.Linear(width, FEATURES)
+        self.embed = nn.Linear(FEATURES, width)
+        self.head = nn.Linear(width, FEATURES)
         self.time = nn.Sequential(nn.Linear(16, width), nn.SiLU(), nn.Linear(width, width))
-        self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False) for _ in range(depth))
+        self.norms = nn.ModuleList(
+            nn.LayerNorm(width, elementwise_affine=False) for _ in range(depth)
+        )
         self.films = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(depth))
         self.mlps = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width)) for _ in range(depth)
+            nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
+            for _ in range(depth)
         )
         self.norm = nn.LayerNorm(width)
         for film in self.films if zero else ():
@@ -895,7 +946,8 @@ class PreActBlock(nn.Module):
 
     def __init__(self, width: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
-        self.n1, self.n2 = norm(width), norm(width)
+        self.n1 = norm(width)
+        self.n2 = norm(width)
         self.conv1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
 
@@ -910,7 +962,8 @@ class ConvNextBlock(nn.Module):
         super().__init__()
         self.dwconv = nn.Conv2d(width, width, 3, padding=1, groups=width)
         self.norm = nn.LayerNorm(width)
-        self.pwconv1, self.pwconv2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.pwconv1 = nn.Linear(width, 4 * width)
+        self.pwconv2 = nn.Linear(4 * width, width)
         self.gamma = nn.Parameter(0.1 * torch.ones(width)) if scale else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -928,7 +981,8 @@ class SqueezeBlock(nn.Module):
         self.norm = nn.GroupNorm(1, width)
         self.conv1 = nn.Conv2d(width, width, 3, padding=1)
         self.conv2 = nn.Conv2d(width, width, 1)
-        self.squeeze, self.excite = nn.Linear(width, width // 4), nn.Linear(width // 4, width)
+        self.squeeze = nn.Linear(width, width // 4)
+        self.excite = nn.Linear(width // 4, width)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.conv1(self.norm(x)))
@@ -942,7 +996,8 @@ class InvertedBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.expand = nn.Conv2d(width, 2 * width, 1, bias=False)
-        self.n1, self.n2 = nn.GroupNorm(4, 2 * width), nn.GroupNorm(4, 2 * width)
+        self.n1 = nn.GroupNorm(4, 2 * width)
+        self.n2 = nn.GroupNorm(4, 2 * width)
         self.depthwise = nn.Conv2d(2 * width, 2 * width, 3, 1, 1, groups=2 * width, bias=False)
         self.project = nn.Conv2d(2 * width, width, 1, bias=False)
 
@@ -958,7 +1013,8 @@ class ImageStack(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 2, 2)
         self.layer = nn.Sequential(*[block(width) for _ in range(depth)])
-        self.norm, self.fc = nn.GroupNorm(4, width), nn.Linear(width, CLASSES)
+        self.norm = nn.GroupNorm(4, width)
+        self.fc = nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.layer(self.stem(images))
@@ -976,9 +1032,14 @@ class PatchMixer(nn.Module):
     class Block(nn.Module):
         def __init__(self, width: int, patches: int) -> None:
             super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.token = nn.Sequential(nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches))
-            self.channel = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            self.norm1 = nn.LayerNorm(width)
+            self.norm2 = nn.LayerNorm(width)
+            self.token = nn.Sequential(
+                nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches)
+            )
+            self.channel = nn.Sequential(
+                nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             x = x + self.token(self.norm1(x).transpose(1, 2)).transpose(1, 2)
@@ -988,7 +1049,8 @@ class PatchMixer(nn.Module):
         super().__init__()
         self.patch = nn.Conv2d(3, width, 2, 2)
         self.mixer = nn.Sequential(*[self.Block(width, 16) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patch(images).flatten(2).transpose(1, 2)
@@ -1014,7 +1076,8 @@ class WaveNet(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.into, self.out = nn.Conv1d(FEATURES, width, 1), nn.Conv1d(width, FEATURES, 1)
+        self.into = nn.Conv1d(FEATURES, width, 1)
+        self.out = nn.Conv1d(width, FEATURES, 1)
         self.blocks = nn.ModuleList(WaveBlock(width, 2 ** (k % 2)) for k in range(depth))
 
     def forward(self, series: Tensor) -> Tensor:
@@ -1116,7 +1179,8 @@ class MadeMatrix(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.width = width
-        self.first, self.make = nn.Linear(FEATURES, width), nn.Linear(5, width * width)
+        self.first = nn.Linear(FEATURES, width)
+        self.make = nn.Linear(5, width * width)
         self.out = nn.Linear(width, 1)
 
     def forward(self, x: Tensor, task: Tensor) -> Tensor:
@@ -1130,8 +1194,10 @@ class BilinearHead(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.left, self.right = Mlp(width, depth), Mlp(width, depth)
-        self.left.head, self.right.head = nn.Identity(), nn.Identity()
+        self.left = Mlp(width, depth)
+        self.right = Mlp(width, depth)
+        self.left.head = nn.Identity()
+        self.right.head = nn.Identity()
         self.meet = nn.Bilinear(width, width, 1)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -1170,7 +1236,8 @@ class BufferedBlock(nn.Module):
     def __init__(self, width: int, factor: float = 1.0) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
         self.register_buffer("factor", torch.tensor(factor))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Ask a self-test of the cases of a bank, and count what it misses and where it is wrong to alarm."""
+"""Ask a self-test of the cases of a bank, and count what it misses and where it is wrong to
+alarm.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ from tests.self_test_bank.cases import Case, planned
 
 import nfd
 
-# Of the planned model over its base. No simple power of them is 2, by which some sound plans are off at every size.
-WIDER, DEEPER = 5, 3
+# Of the planned model over its base. No simple power of them is 2, by which some sound plans are
+# off at every size.
+WIDER = 5
+DEEPER = 3
 
 
 class Outcome(NamedTuple):
-    """What a self-test said of a case, and its processor time over that of one plan; or why there is none."""
+    """What a self-test said of a case, and its processor time over that of one plan; or why there
+    is none.
+    """
 
     case: Case
     test: nfd.SelfTest | None
@@ -64,7 +70,10 @@ def report(outcomes: Sequence[Outcome]) -> str:
     ratios = sorted(outcome.plans for outcome in outcomes if outcome.test is not None)
     lines = [f"{sum(outcome.has_alarmed for outcome in outcomes)} of {len(outcomes)} alarmed"]
     if ratios:
-        lines.append(f"time over that of a plan: median {ratios[len(ratios) // 2]:.1f}, largest {ratios[-1]:.1f}")
+        lines.append(
+            f"time over that of a plan: median {ratios[len(ratios) // 2]:.1f}, largest "
+            f"{ratios[-1]:.1f}"
+        )
     for outcome in outcomes:
         if not outcome.is_right:
             readings = outcome.test.off if outcome.test else ()

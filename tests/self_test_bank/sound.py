@@ -267,7 +267,9 @@ RESIDUAL_NETWORKS = [
     deep("stacked-experts", blocks_of(StackedExpertsBlock)),
     deep("film-of-time", TimeMlp, TIME),
     deep("film-of-time-from-zero", partial(TimeMlp, zero=True), TIME),
-    deep("resnet-groupnorm", partial(ImageStack, block=partial(PreActBlock, norm=group_norm)), IMAGES),
+    deep(
+        "resnet-groupnorm", partial(ImageStack, block=partial(PreActBlock, norm=group_norm)), IMAGES
+    ),
     deep(
         "resnet-groupnorm-sgd",
         partial(ImageStack, block=partial(PreActBlock, norm=group_norm)),
@@ -280,7 +282,9 @@ RESIDUAL_NETWORKS = [
         IMAGES,
     ),
     deep("convnext", partial(ImageStack, block=ConvNextBlock), IMAGES),
-    deep("convnext-no-scale", partial(ImageStack, block=partial(ConvNextBlock, scale=False)), IMAGES),
+    deep(
+        "convnext-no-scale", partial(ImageStack, block=partial(ConvNextBlock, scale=False)), IMAGES
+    ),
     deep("squeeze-excite", partial(ImageStack, block=SqueezeBlock), IMAGES),
     deep("inverted-bottleneck", partial(ImageStack, block=InvertedBlock), IMAGES),
     deep("mlp-mixer", PatchMixer, IMAGES),

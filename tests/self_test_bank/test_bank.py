@@ -1,4 +1,6 @@
-"""A self-test finds plans that are wrong, and stays quiet of those that are sound, in a bank of both."""
+"""A self-test finds plans that are wrong, and stays quiet of those that are sound, in a bank of
+both.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ QUICK = (  # a fifth of a second each
 )
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in QUICK], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in QUICK], ids=lambda case: case.name
+)
 def test_a_case_is_judged_rightly(case: Case) -> None:
     outcome = asked(case)
     assert outcome.is_right, report([outcome])
@@ -37,7 +41,9 @@ def test_the_quick_cases_are_there_and_of_both_kinds() -> None:
 def test_nearly_all_wrong_plans_are_found() -> None:
     outcomes = [asked(case) for case in judged(CASES, wrong=True)]
     assert len(outcomes) >= 40
-    assert sum(outcome.has_alarmed for outcome in outcomes) >= 0.95 * len(outcomes), report(outcomes)
+    assert sum(outcome.has_alarmed for outcome in outcomes) >= 0.95 * len(outcomes), report(
+        outcomes
+    )
 
 
 @pytest.mark.slow
@@ -45,4 +51,6 @@ def test_few_sound_plans_are_alarmed() -> None:
     outcomes = [asked(case) for case in judged(CASES, wrong=False)]
     assert len(outcomes) >= 60
     # 5 of 141, as docs/howto/plan.md says
-    assert sum(outcome.has_alarmed for outcome in outcomes) <= 0.04 * len(outcomes), report(outcomes)
+    assert sum(outcome.has_alarmed for outcome in outcomes) <= 0.04 * len(outcomes), report(
+        outcomes
+    )

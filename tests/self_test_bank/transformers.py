@@ -34,7 +34,8 @@ class NanoBlock(nn.Module):
 
     def __init__(self, width: int, bias: bool = True) -> None:
         super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
+        self.ln_1 = nn.LayerNorm(width, bias=bias)
+        self.ln_2 = nn.LayerNorm(width, bias=bias)
         self.c_attn = nn.Linear(width, 3 * width, bias=bias)
         self.c_proj = nn.Linear(width, width, bias=bias)
         self.c_fc = nn.Linear(width, 4 * width, bias=bias)
@@ -49,9 +50,12 @@ class NanoBlock(nn.Module):
 class NanoGpt(nn.Module):
     """nanoGPT with its starts: 0.02, and by depth lower where the stream is written."""
 
-    def __init__(self, width: int, depth: int, tied: bool = True, bias: bool = False, starts: bool = True) -> None:
+    def __init__(
+        self, width: int, depth: int, tied: bool = True, bias: bool = False, starts: bool = True
+    ) -> None:
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCAB, width), nn.Embedding(LENGTH, width)
+        self.wte = nn.Embedding(VOCAB, width)
+        self.wpe = nn.Embedding(LENGTH, width)
         self.h = nn.ModuleList(NanoBlock(width, bias) for _ in range(depth))
         self.ln_f = nn.LayerNorm(width, bias=bias)
         self.lm_head = nn.Linear(width, VOCAB, bias=False)
@@ -89,9 +93,14 @@ class Gpt2(nn.Module):
     class Block(nn.Module):
         def __init__(self, width: int) -> None:
             super().__init__()
-            self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.attn = nn.ModuleDict({"c_attn": Conv1D(width, 3 * width), "c_proj": Conv1D(width, width)})
-            self.mlp = nn.ModuleDict({"c_fc": Conv1D(width, 4 * width), "c_proj": Conv1D(4 * width, width)})
+            self.ln_1 = nn.LayerNorm(width)
+            self.ln_2 = nn.LayerNorm(width)
+            self.attn = nn.ModuleDict(
+                {"c_attn": Conv1D(width, 3 * width), "c_proj": Conv1D(width, width)}
+            )
+            self.mlp = nn.ModuleDict(
+                {"c_fc": Conv1D(width, 4 * width), "c_proj": Conv1D(4 * width, width)}
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = map(split, self.attn["c_attn"](self.ln_1(x)).chunk(3, -1))
@@ -103,9 +112,11 @@ class Gpt2(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCAB, width), nn.Embedding(LENGTH, width)
+        self.wte = nn.Embedding(VOCAB, width)
+        self.wpe = nn.Embedding(LENGTH, width)
         self.h = nn.ModuleList(self.Block(width) for _ in range(depth))
-        self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, VOCAB, bias=False)
+        self.ln_f = nn.LayerNorm(width)
+        self.lm_head = nn.Linear(width, VOCAB, bias=False)
         nn.init.normal_(self.wte.weight, std=0.02)
         nn.init.normal_(self.wpe.weight, std=0.01)
 
@@ -120,26 +131,33 @@ def rotated(x: Tensor) -> Tensor:
     """Rotary positions."""
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[-2])[:, None] * 100.0 ** (-torch.arange(half) / half)
-    cos, sin = angles.cos(), angles.sin()
-    a, b = x[..., :half], x[..., half:]
+    cos = angles.cos()
+    sin = angles.sin()
+    a = x[..., :half]
+    b = x[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 class LlamaAttention(nn.Module):
     """Rotary positions; every key serves ``group`` queries; queries and keys normed where asked."""
 
-    def __init__(self, width: int, group: int = 1, keys: int | None = None, qk_norm: bool = False) -> None:
+    def __init__(
+        self, width: int, group: int = 1, keys: int | None = None, qk_norm: bool = False
+    ) -> None:
         super().__init__()
         self.keys = keys or width // HEAD // group
         self.q_proj = nn.Linear(width, width, bias=False)
         self.k_proj = nn.Linear(width, self.keys * HEAD, bias=False)
         self.v_proj = nn.Linear(width, self.keys * HEAD, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
-        self.q_norm, self.k_norm = (nn.RMSNorm(HEAD) if qk_norm else nn.Identity() for _ in range(2))
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(HEAD) if qk_norm else nn.Identity() for _ in range(2)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         q = rotated(self.q_norm(split(self.q_proj(x))))
-        k, v = rotated(self.k_norm(split(self.k_proj(x)))), split(self.v_proj(x))
+        k = rotated(self.k_norm(split(self.k_proj(x))))
+        v = split(self.v_proj(x))
         times = q.shape[1] // self.keys
         k, v = (part.repeat_interleave(times, 1) for part in (k, v))
         return self.o_proj(joined(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
@@ -164,11 +182,10 @@ class Llama(nn.Module):
     class Layer(nn.Module):
         def __init__(self, width: int, **options: int | bool | None) -> None:
             super().__init__()
-            self.input_layernorm, self.post_attention_layernorm = (
-                nn.RMSNorm(width),
-                nn.RMSNorm(width),
-            )
-            self.self_attn, self.mlp = LlamaAttention(width, **options), LlamaMlp(width)
+            self.input_layernorm = nn.RMSNorm(width)
+            self.post_attention_layernorm = nn.RMSNorm(width)
+            self.self_attn = LlamaAttention(width, **options)
+            self.mlp = LlamaMlp(width)
 
         def forward(self, hidden: Tensor) -> Tensor:
             residual = hidden
@@ -187,7 +204,8 @@ class Llama(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(VOCAB, width)
         self.layers = nn.ModuleList(self.Layer(width, **options) for _ in range(depth))
-        self.norm, self.lm_head = nn.RMSNorm(width), nn.Linear(width, VOCAB, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.lm_head = nn.Linear(width, VOCAB, bias=False)
         if tied:
             self.lm_head.weight = self.embed_tokens.weight
             nn.init.normal_(self.embed_tokens.weight, std=0.1)
@@ -205,7 +223,9 @@ class Heads(nn.Module):
 
     def __init__(self, width: int, power: float, heads: int = 2) -> None:
         super().__init__()
-        self.norm, self.heads, self.power = nn.LayerNorm(width), heads, power
+        self.norm = nn.LayerNorm(width)
+        self.heads = heads
+        self.power = power
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -220,8 +240,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, act: Callable[[Tensor], Tensor] = F.gelu) -> None:
         super().__init__()
-        self.norm, self.act = nn.LayerNorm(width), act
-        self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.act = act
+        self.fc1 = nn.Linear(width, 2 * width)
+        self.fc2 = nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.fc2(self.act(self.fc1(self.norm(x))))
@@ -233,7 +255,8 @@ class Mixer(nn.Module):
     class Block(nn.Module):
         def __init__(self, width: int, mixer: Callable[[int], nn.Module]) -> None:
             super().__init__()
-            self.mix, self.ff = mixer(width), FeedForward(width)
+            self.mix = mixer(width)
+            self.ff = FeedForward(width)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.ff(self.mix(x))
@@ -257,7 +280,8 @@ class Mixer(nn.Module):
             waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
             self.register_buffer("waves", waves)
         self.blocks = nn.Sequential(*[self.Block(width, mixer) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.tokens(ids)
@@ -274,7 +298,8 @@ class AlibiAttention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         heads = width // HEAD
-        self.norm, self.in_proj = nn.LayerNorm(width), nn.Linear(width, 3 * width, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.in_proj = nn.Linear(width, 3 * width, bias=False)
         self.out_proj = nn.Linear(width, width, bias=False)
         self.register_buffer("slopes", 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads))
 
@@ -331,8 +356,11 @@ class LinearAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x)
-        q, k, v = split(self.q(y)), split(self.k(y)), split(self.v(y))
-        q, k = F.elu(q) + 1, F.elu(k) + 1
+        q = split(self.q(y))
+        k = split(self.k(y))
+        v = split(self.v(y))
+        q = F.elu(q) + 1
+        k = F.elu(k) + 1
         state = torch.einsum("bhtd,bhte->bhtde", k, v).cumsum(2)
         over = (q * k.cumsum(2)).sum(-1, keepdim=True)
         out = torch.einsum("bhtd,bhtde->bhte", q, state) / over
@@ -345,12 +373,16 @@ class GatedRecurrence(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(width)
-        self.candidate, self.forget, self.gate, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.candidate, self.forget, self.gate, self.out = (
+            nn.Linear(width, width) for _ in range(4)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x)
-        new, keep = torch.tanh(self.candidate(y)), torch.sigmoid(self.forget(y))
-        state, states = torch.zeros_like(new[:, 0]), []
+        new = torch.tanh(self.candidate(y))
+        keep = torch.sigmoid(self.forget(y))
+        state = torch.zeros_like(new[:, 0])
+        states = []
         for t in range(y.shape[1]):
             state = keep[:, t] * state + (1 - keep[:, t]) * new[:, t]
             states.append(state)
@@ -362,7 +394,8 @@ class SelectiveScan(nn.Module):
 
     def __init__(self, width: int, states: int = 4) -> None:
         super().__init__()
-        self.norm, self.in_proj = nn.RMSNorm(width), nn.Linear(width, 2 * width, bias=False)
+        self.norm = nn.RMSNorm(width)
+        self.in_proj = nn.Linear(width, 2 * width, bias=False)
         self.conv1d = nn.Conv1d(width, width, 3, groups=width, padding=2)
         self.to_b = nn.Linear(width, states, bias=False)
         self.to_c = nn.Linear(width, states, bias=False)
@@ -374,10 +407,13 @@ class SelectiveScan(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         u, gate = self.in_proj(self.norm(x)).chunk(2, -1)
         u = F.silu(self.conv1d(u.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
-        step, b, c = F.softplus(self.dt_proj(u)), self.to_b(u), self.to_c(u)
+        step = F.softplus(self.dt_proj(u))
+        b = self.to_b(u)
+        c = self.to_c(u)
         keep = torch.exp(-step[..., None] * self.A_log.exp())
         drive = (step * u)[..., None] * b[:, :, None]
-        state, seen = torch.zeros_like(drive[:, 0]), []
+        state = torch.zeros_like(drive[:, 0])
+        seen = []
         for t in range(x.shape[1]):
             state = keep[:, t] * state + drive[:, t]
             seen.append((state * c[:, t, None]).sum(-1))
@@ -412,7 +448,8 @@ class FourierMixing(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.lin = nn.LayerNorm(width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.lin = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         mixed = torch.fft.fft(self.norm(x), dim=1, norm="ortho").real
@@ -424,8 +461,10 @@ class GatedPositions(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.gate_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.into, self.out = nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.gate_norm = nn.LayerNorm(width)
+        self.into = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
         self.spatial = nn.Conv1d(LENGTH, LENGTH, 1)
         nn.init.normal_(self.spatial.weight, std=0.05)
         nn.init.ones_(self.spatial.bias)
@@ -440,7 +479,8 @@ class RecurrentMixing(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.rnn = nn.LayerNorm(width), nn.GRU(width, width, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+        self.rnn = nn.GRU(width, width, batch_first=True)
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -455,7 +495,8 @@ class ParallelLayer(nn.Module):
         self.ln = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.attn_out = nn.Linear(width, width, bias=False)
-        self.fc_in, self.fc_out = nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
+        self.fc_in = nn.Linear(width, 3 * width)
+        self.fc_out = nn.Linear(3 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.ln(x)
@@ -469,7 +510,8 @@ class LowRankBlock(nn.Module):
 
     def __init__(self, width: int, rank: int = 4) -> None:
         super().__init__()
-        self.norm, self.lin = nn.LayerNorm(width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.lin = nn.Linear(width, width)
         self.A = nn.Parameter(torch.randn(rank, width) / width**0.5)
         self.B = nn.Parameter(torch.zeros(width, rank))
 
@@ -509,7 +551,8 @@ class TorchSeq2Seq(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.source, self.target = nn.Embedding(VOCAB, width), nn.Embedding(VOCAB, width)
+        self.source = nn.Embedding(VOCAB, width)
+        self.target = nn.Embedding(VOCAB, width)
         sizes = (width, width // HEAD, 2 * width, 0.0)
         encoder = nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=True)
         decoder = nn.TransformerDecoderLayer(*sizes, batch_first=True, norm_first=True)
@@ -538,7 +581,9 @@ class T5Attention(nn.Module):
     def forward(self, x: Tensor, other: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         y = self.norm(x)
         seen = y if other is None else other
-        q, k, v = split(self.q(y)), split(self.k(seen)), split(self.v(seen))
+        q = split(self.q(y))
+        k = split(self.k(seen))
+        v = split(self.v(seen))
         scores = q @ k.transpose(-1, -2)
         scores = scores if bias is None else scores + bias
         return x + self.o(joined(scores.softmax(-1) @ v))
@@ -550,10 +595,8 @@ class T5Mlp(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(width)
-        self.wi, self.wo = (
-            nn.Linear(width, 2 * width, bias=False),
-            nn.Linear(2 * width, width, bias=False),
-        )
+        self.wi = nn.Linear(width, 2 * width, bias=False)
+        self.wo = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.wo(F.relu(self.wi(self.norm(x))))
@@ -566,17 +609,22 @@ class T5(nn.Module):
         super().__init__()
         self.shared = nn.Embedding(VOCAB, width)
         self.bias = nn.Embedding(2 * LENGTH, width // HEAD)
-        self.encoder = nn.ModuleList(nn.ModuleList([T5Attention(width), T5Mlp(width)]) for _ in range(depth))
-        self.decoder = nn.ModuleList(
-            nn.ModuleList([T5Attention(width), T5Attention(width), T5Mlp(width)]) for _ in range(depth)
+        self.encoder = nn.ModuleList(
+            nn.ModuleList([T5Attention(width), T5Mlp(width)]) for _ in range(depth)
         )
-        self.encoder_norm, self.decoder_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.decoder = nn.ModuleList(
+            nn.ModuleList([T5Attention(width), T5Attention(width), T5Mlp(width)])
+            for _ in range(depth)
+        )
+        self.encoder_norm = nn.RMSNorm(width)
+        self.decoder_norm = nn.RMSNorm(width)
         self.lm_head = nn.Linear(width, VOCAB, bias=False)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         steps = torch.arange(source.shape[1])
         bias = self.bias(steps[:, None] - steps + LENGTH).permute(2, 0, 1)
-        x, y = self.shared(source), self.shared(target)
+        x = self.shared(source)
+        y = self.shared(target)
         for attention, mlp in self.encoder:
             x = mlp(attention(x, bias=bias))
         x = self.encoder_norm(x)
@@ -594,8 +642,11 @@ class Vit(nn.Module):
         self.patch_embed = nn.Conv2d(3, width, 4, 4)
         self.cls_token = nn.Parameter(0.02 * torch.randn(1, 1, width)) if token else None
         self.pos_embed = nn.Parameter(0.02 * torch.randn(1, 5 if token else 4, width))
-        self.blocks = nn.ModuleList(nn.Sequential(TorchAttention(width), FeedForward(width)) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(TorchAttention(width), FeedForward(width)) for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patch_embed(images).flatten(2).transpose(1, 2)
@@ -614,11 +665,16 @@ class Swin(nn.Module):
     class Block(nn.Module):
         def __init__(self, width: int, shift: int) -> None:
             super().__init__()
-            self.norm1, self.norm2, self.shift = nn.LayerNorm(width), nn.LayerNorm(width), shift
-            self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.norm1 = nn.LayerNorm(width)
+            self.norm2 = nn.LayerNorm(width)
+            self.shift = shift
+            self.qkv = nn.Linear(width, 3 * width)
+            self.proj = nn.Linear(width, width)
             self.table = nn.Parameter(torch.zeros(9, width // HEAD))
-            self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-            rows, columns = torch.arange(4) // 2, torch.arange(4) % 2
+            self.fc1 = nn.Linear(width, 2 * width)
+            self.fc2 = nn.Linear(2 * width, width)
+            rows = torch.arange(4) // 2
+            columns = torch.arange(4) % 2
             index = (rows[:, None] - rows + 1) * 3 + columns[:, None] - columns + 1
             self.register_buffer("index", index)
 
@@ -637,7 +693,8 @@ class Swin(nn.Module):
         super().__init__()
         self.patch = nn.Conv2d(3, width, 2, 2)
         self.blocks = nn.ModuleList(self.Block(width, k % 2) for k in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patch(images).permute(0, 2, 3, 1)
@@ -652,9 +709,12 @@ class Perceiver(nn.Module):
     class Block(nn.Module):
         def __init__(self, width: int) -> None:
             super().__init__()
-            self.norm, self.inputs_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.q, self.kv = nn.Linear(width, width), nn.Linear(width, 2 * width)
-            self.out, self.ff = nn.Linear(width, width), FeedForward(width)
+            self.norm = nn.LayerNorm(width)
+            self.inputs_norm = nn.LayerNorm(width)
+            self.q = nn.Linear(width, width)
+            self.kv = nn.Linear(width, 2 * width)
+            self.out = nn.Linear(width, width)
+            self.ff = FeedForward(width)
 
         def forward(self, latents: Tensor, inputs: Tensor) -> Tensor:
             q = split(self.q(self.norm(latents)))
@@ -665,9 +725,11 @@ class Perceiver(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.embed = nn.Linear(FEATURES, width)
-        self.latents, self.mean = nn.Parameter(torch.randn(5, width)), nn.Linear(FEATURES, width)
+        self.latents = nn.Parameter(torch.randn(5, width))
+        self.mean = nn.Linear(FEATURES, width)
         self.blocks = nn.ModuleList(self.Block(width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, CLASSES)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES)
 
     def forward(self, series: Tensor) -> Tensor:
         inputs = self.embed(series)
@@ -683,9 +745,13 @@ class Dit(nn.Module):
     class Block(nn.Module):
         def __init__(self, width: int, zero: bool) -> None:
             super().__init__()
-            self.norm1, self.norm2 = (nn.LayerNorm(width, elementwise_affine=False) for _ in range(2))
-            self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+            self.norm1, self.norm2 = (
+                nn.LayerNorm(width, elementwise_affine=False) for _ in range(2)
+            )
+            self.qkv = nn.Linear(width, 3 * width)
+            self.proj = nn.Linear(width, width)
+            self.fc1 = nn.Linear(width, 2 * width)
+            self.fc2 = nn.Linear(2 * width, width)
             self.ada = nn.Linear(width, 6 * width)
             if zero:
                 nn.init.zeros_(self.ada.weight)
@@ -705,7 +771,8 @@ class Dit(nn.Module):
         self.t_embedder = nn.Sequential(nn.Linear(16, width), nn.SiLU(), nn.Linear(width, width))
         self.y_embedder = nn.Embedding(CLASSES, width)
         self.blocks = nn.ModuleList(self.Block(width, zero) for _ in range(depth))
-        self.norm, self.final = nn.LayerNorm(width), nn.Linear(width, FEATURES)
+        self.norm = nn.LayerNorm(width)
+        self.final = nn.Linear(width, FEATURES)
 
     def forward(self, x: Tensor, t: Tensor, y: Tensor) -> Tensor:
         angles = t[:, None] * torch.exp(-torch.arange(8) / 2)
@@ -727,9 +794,11 @@ class Tabular(nn.Module):
         self.categories = nn.Embedding(VOCAB, width)
         self.cls = nn.Parameter(0.1 * torch.randn(width))
         self.layers = nn.ModuleList(
-            nn.ModuleDict({"attention": TorchAttention(width), "ffn": FeedForward(width)}) for _ in range(depth)
+            nn.ModuleDict({"attention": TorchAttention(width), "ffn": FeedForward(width)})
+            for _ in range(depth)
         )
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 1)
 
     def forward(self, rows: Tensor, ids: Tensor) -> Tensor:
         numbers = rows[..., None] * self.weight + self.bias
@@ -745,20 +814,26 @@ class Clip(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.patch, self.words = nn.Conv2d(3, width, 4, 4), nn.Embedding(VOCAB, width)
+        self.patch = nn.Conv2d(3, width, 4, 4)
+        self.words = nn.Embedding(VOCAB, width)
         self.visual, self.text = (
-            nn.ModuleList(nn.Sequential(TorchAttention(width), FeedForward(width)) for _ in range(depth))
+            nn.ModuleList(
+                nn.Sequential(TorchAttention(width), FeedForward(width)) for _ in range(depth)
+            )
             for _ in range(2)
         )
-        self.visual_norm, self.text_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.visual_norm = nn.LayerNorm(width)
+        self.text_norm = nn.LayerNorm(width)
         self.visual_proj = nn.Linear(width, width, bias=False)
         self.text_proj = nn.Linear(width, width, bias=False)
         self.logit_scale = nn.Parameter(torch.tensor(2.0))
 
     def forward(self, images: Tensor, ids: Tensor) -> Tensor:
-        x, y = self.patch(images).flatten(2).transpose(1, 2), self.words(ids)
+        x = self.patch(images).flatten(2).transpose(1, 2)
+        y = self.words(ids)
         for visual, text in zip(self.visual, self.text, strict=True):
-            x, y = visual(x), text(y)
+            x = visual(x)
+            y = text(y)
         x = F.normalize(self.visual_proj(self.visual_norm(x).mean(1)), dim=-1)
         y = F.normalize(self.text_proj(self.text_norm(y).mean(1)), dim=-1)
         return self.logit_scale.exp() * x @ y.T
@@ -769,10 +844,15 @@ class Bert(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.word, self.place = nn.Embedding(VOCAB, width), nn.Embedding(LENGTH, width)
-        self.segment, self.embed_norm = nn.Embedding(2, width), nn.LayerNorm(width)
-        self.layer = nn.ModuleList(nn.Sequential(TorchAttention(width), FeedForward(width)) for _ in range(depth))
-        self.norm, self.pooler = nn.LayerNorm(width), nn.Linear(width, width)
+        self.word = nn.Embedding(VOCAB, width)
+        self.place = nn.Embedding(LENGTH, width)
+        self.segment = nn.Embedding(2, width)
+        self.embed_norm = nn.LayerNorm(width)
+        self.layer = nn.ModuleList(
+            nn.Sequential(TorchAttention(width), FeedForward(width)) for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.pooler = nn.Linear(width, width)
         self.classifier = nn.Linear(width, 2)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -802,11 +882,14 @@ class Actions(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.embed_return, self.embed_state = nn.Linear(1, width), nn.Linear(FEATURES, width)
-        self.embed_action, self.embed_time = nn.Linear(3, width), nn.Embedding(LENGTH, width)
+        self.embed_return = nn.Linear(1, width)
+        self.embed_state = nn.Linear(FEATURES, width)
+        self.embed_action = nn.Linear(3, width)
+        self.embed_time = nn.Embedding(LENGTH, width)
         self.embed_ln = nn.LayerNorm(width)
         self.h = nn.ModuleList(NanoBlock(width) for _ in range(depth))
-        self.ln_f, self.act = nn.LayerNorm(width), nn.Linear(width, 3)
+        self.ln_f = nn.LayerNorm(width)
+        self.act = nn.Linear(width, 3)
 
     def forward(self, returns: Tensor, states: Tensor, actions: Tensor) -> Tensor:
         time = self.embed_time(torch.arange(states.shape[1]))
@@ -830,7 +913,8 @@ class FusedMultiQuery(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, width + 2 * HEAD), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, width + 2 * HEAD)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm(x)).split([x.shape[-1], HEAD, HEAD], -1)
@@ -844,11 +928,13 @@ class CosineAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.tau = nn.LayerNorm(width), nn.Parameter(torch.tensor(5.0))
+        self.norm = nn.LayerNorm(width)
+        self.tau = nn.Parameter(torch.tensor(5.0))
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        y, size = self.norm(x), x.shape[-1] // 2
+        y = self.norm(x)
+        size = x.shape[-1] // 2
         q, k = (F.normalize(split(part(y), size), dim=-1) for part in (self.q, self.k))
         weights = (self.tau * q @ k.transpose(-1, -2)).softmax(-1)
         return x + self.o(joined(weights @ split(self.v(y), size)))

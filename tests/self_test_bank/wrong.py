@@ -102,19 +102,25 @@ def over_root(depth: int) -> float:
     return depth**-0.5
 
 
-def in_width(name: str, make_model: MakeModel, sample: Any, why: str, edit: Edit | None = None, **more: Any) -> Case:
+def in_width(
+    name: str, make_model: MakeModel, sample: Any, why: str, edit: Edit | None = None, **more: Any
+) -> Case:
     """A plan that is wrong at large width, of a model without a stream."""
     more = {"rule": "mup", "axes": "width", "wrong_in": "width", **more}
     return Case(name, True, make_model, sample, edit=edit, why=why, **more)
 
 
-def wider(name: str, make_model: MakeModel, sample: Any, why: str, edit: Edit | None = None, **more: Any) -> Case:
+def wider(
+    name: str, make_model: MakeModel, sample: Any, why: str, edit: Edit | None = None, **more: Any
+) -> Case:
     """A plan that is wrong at large width, of a residual network."""
     more = {"wrong_in": "width", **more}
     return Case(name, True, make_model, sample, edit=edit, why=why, **more)
 
 
-def deeper(name: str, make_model: MakeModel, sample: Any, why: str, edit: Edit | None = None, **more: Any) -> Case:
+def deeper(
+    name: str, make_model: MakeModel, sample: Any, why: str, edit: Edit | None = None, **more: Any
+) -> Case:
     """A plan that is wrong at large depth, of a residual network."""
     more = {"wrong_in": "depth", **more}
     return Case(name, True, make_model, sample, edit=edit, why=why, **more)

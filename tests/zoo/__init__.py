@@ -1,1 +1,3 @@
-"""Models that others wrote, as ``make_model(width, depth)``, and what the published tables say of every tensor."""
+"""Models that others wrote, as ``make_model(width, depth)``, and what the published tables say of
+every tensor.
+"""

@@ -1,6 +1,6 @@
 """The tour: every question of nfd is put to every model of the zoo, and the answers make one page.
 
-python -m tests.zoo                 asks what ``docs/zoo.json`` lacks, and writes it and ``docs/zoo.md``
+python -m tests.zoo                 asks what ``docs/zoo.json`` lacks; writes it and ``docs/zoo.md``
 python -m tests.zoo --again Llama   asks of some again; of all without names
 """
 
@@ -27,13 +27,18 @@ from nfd.scaling.model import matches
 from nfd.scaling.samples import call_with
 
 DOCS = Path(__file__).parents[2] / "docs"
-ANSWERS, PAGE = DOCS / "zoo.json", DOCS / "zoo.md"
+ANSWERS = DOCS / "zoo.json"
+PAGE = DOCS / "zoo.md"
 RATES = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
-STEPS, LONG, LR = 8, 24, 2e-3
+STEPS = 8
+LONG = 24
+LR = 2e-3
 
 
 def task(exhibit: Exhibit, steps: int = STEPS) -> nfd.Task:
-    """The first batches of a model, each of which it sees more than once: so there is something to learn."""
+    """The first batches of a model, each of which it sees more than once: so there is something to
+    learn.
+    """
     pairs = [exhibit.batch(step % 2) for step in range(steps)]
     return nfd.Task(pairs) if isinstance(pairs[0], dict) else nfd.Task(pairs, loss=exhibit.loss)
 
@@ -46,7 +51,9 @@ def family(exhibit: Exhibit, rule: str) -> nfd.Family:
 def sizes(exhibit: Exhibit) -> tuple[list[int], list[int]]:
     """Three widths, and two depths where a rule scales with depth."""
     width, depth = exhibit.base
-    return [width, 2 * width, 4 * width], [depth, 2 * depth] if "complete-p" in exhibit.rules else [depth]
+    return [width, 2 * width, 4 * width], [depth, 2 * depth] if "complete-p" in exhibit.rules else [
+        depth
+    ]
 
 
 # ---- the questions: each returns a verdict and, where there is more to say, a sentence
@@ -75,20 +82,33 @@ def checks(exhibit: Exhibit, rule: str) -> tuple[str, str]:
 
 def transfers(exhibit: Exhibit) -> tuple[str, str]:
     """Whether the best rate of the smallest network serves one that is twice as wide."""
-    rule, ((width, *_), (depth, *_)) = exhibit.rules[-1], sizes(exhibit)
-    found = nfd.transfer(family(exhibit, rule), task(exhibit, LONG), [width, 2 * width], [depth], RATES, rules=[rule])
+    rule = exhibit.rules[-1]
+    ((width, *_), (depth, *_)) = sizes(exhibit)
+    found = nfd.transfer(
+        family(exhibit, rule), task(exhibit, LONG), [width, 2 * width], [depth], RATES, rules=[rule]
+    )
     return str(found.verdict(rule)).rpartition(".")[2], str(found.of(rule))
 
 
 def defers(exhibit: Exhibit) -> tuple[str, str]:
-    """How many matrices are trained without being stored; where some cannot, the rest by ``where=``."""
+    """How many matrices are trained without being stored; where some cannot, the rest by
+    ``where=``.
+    """
     width, depth = exhibit.base
     made: Any = {"base": exhibit.base, "make_model": exhibit.make, "sample": sample_of(exhibit)}
-    plan = nfd.plan(exhibit.make(4 * width, depth), rule=exhibit.rules[-1], optimizer="sgd", **made, **exhibit.options)
+    plan = nfd.plan(
+        exhibit.make(4 * width, depth),
+        rule=exhibit.rules[-1],
+        optimizer="sgd",
+        **made,
+        **exhibit.options,
+    )
     ((inputs, targets),) = (given := task(exhibit, 1)).batches
 
     def trained(**options: Any) -> str:
-        model: Any = nfd.defer(exhibit.make(4 * width, depth), plan, weights="structured", **options)
+        model: Any = nfd.defer(
+            exhibit.make(4 * width, depth), plan, weights="structured", **options
+        )
         optimizer = plan.make_optimizer(model, lr=LR)
         given.value(call_with(model, inputs), targets).backward()
         optimizer.step()
@@ -98,28 +118,47 @@ def defers(exhibit: Exhibit) -> tuple[str, str]:
         return trained(), ""
     except (ValueError, RuntimeError) as error:
         own = [own.name for own in nfd.deferral(exhibit.make(4 * width, depth), plan).replaced]
-        where = [name.rpartition(".")[0] for name in own if not any(matches(name, p) for p in exhibit.read)]
+        where = [
+            name.rpartition(".")[0]
+            for name in own
+            if not any(matches(name, p) for p in exhibit.read)
+        ]
         return f"{trained(where=where)} by where=", str(error)
 
 
 def watches(exhibit: Exhibit) -> tuple[str, str]:
-    """Alerts of a run by its plan, of which there are to be none, and of one that gives all tensors one rate."""
-    rule, given, (widths, depths) = exhibit.rules[-1], task(exhibit, 6), sizes(exhibit)
+    """Alerts of a run by its plan, of which there are to be none, and of one that gives all tensors
+    one rate.
+    """
+    rule = exhibit.rules[-1]
+    given = task(exhibit, 6)
+    (widths, depths) = sizes(exhibit)
     check = nfd.check(family(exhibit, rule), given, widths[:2], depths, lr=LR, at=(1, 3, 6))
     alerts = dict[bool, list[str]]()
     for sound in (True, False):
         large = family(exhibit, rule).under(sample=given.sample)
-        model, plan = large.build(4 * exhibit.base[0], depths[-1], seed=0), large.plan(4 * exhibit.base[0], depths[-1])
+        model = large.build(4 * exhibit.base[0], depths[-1], seed=0)
+        plan = large.plan(4 * exhibit.base[0], depths[-1])
         watch = nfd.Watch(model, plan, given.sample, every=3, expected=check, own_start=True)
-        groups = plan.param_groups(model, lr=LR) if sound else [{"params": [*model.parameters()], "lr": LR}]
+        groups = (
+            plan.param_groups(model, lr=LR)
+            if sound
+            else [{"params": [*model.parameters()], "lr": LR}]
+        )
         optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
         for inputs, targets in given.batches:
             optimizer.zero_grad()
             given.value(call_with(model, inputs), targets).backward()
             optimizer.step()
             watch.step()
-        alerts[sound] = [str(alert) for alert in watch.alerts] + [str(watch.failed)] * (watch.failed is not None)
-    verdict = "quiet; named" if not alerts[True] and alerts[False] else f"{len(alerts[True])}; {len(alerts[False])}"
+        alerts[sound] = [str(alert) for alert in watch.alerts] + [str(watch.failed)] * (
+            watch.failed is not None
+        )
+    verdict = (
+        "quiet; named"
+        if not alerts[True] and alerts[False]
+        else f"{len(alerts[True])}; {len(alerts[False])}"
+    )
     return verdict, "; ".join(alerts[True])
 
 
@@ -144,7 +183,8 @@ def asked(name: str) -> dict[str, Any]:
         try:
             verdict, note = ask(exhibit)
         except Exception as error:  # it is told on the page
-            verdict, note = "error", f"{type(error).__name__}: {error}"
+            verdict = "error"
+            note = f"{type(error).__name__}: {error}"
         seconds = round(time.perf_counter() - began, 1)
         answers[question] = {"verdict": verdict, "seconds": seconds, "note": note[:600]}
     return answers
@@ -158,28 +198,52 @@ WORDS = Path(__file__).with_name("page.md")
 def page(answers: dict[str, Any]) -> str:
     """The page of these answers."""
     known = {exhibit.name: exhibit for exhibit in EXHIBITS}
-    rows, told = ["| model | plan | standard | check | defer |\n|---|---|---|---|---|\n"], dict[str, list[str]]()
+    rows = ["| model | plan | standard | check | defer |\n|---|---|---|---|---|\n"]
+    told = dict[str, list[str]]()
     for name, of in answers.items():
-        said = re.sub(r" suspects| of \d+ right", "", "{plan} | {standard} | {check} | {defer}".format(
-            standard=of["check, standard"]["verdict"], **{q: own["verdict"] for q, own in of.items()}))  # fmt: skip
+        said = re.sub(
+            r" suspects| of \d+ right",
+            "",
+            "{plan} | {standard} | {check} | {defer}".format(
+                standard=of["check, standard"]["verdict"],
+                **{q: own["verdict"] for q, own in of.items()},
+            ),
+        )
         said = said.replace(" faults, ", "/")
         package = f" ({known[name].source})" if known[name].source != "transformers" else ""
-        rows.append(f"| {name}{package} | {said.replace(' matrices by where=', '&ast;').replace(' matrices', '')} |\n")
+        rows.append(
+            f"| {name}{package} | "
+            f"{said.replace(' matrices by where=', '&ast;').replace(' matrices', '')} |\n"
+        )
         for question in ("plan", "check", "defer", "watch"):
             if note := of[question]["note"]:
                 why = f" ({known[name].note})" if question == "check" else ""
                 told.setdefault(f"{question}: {_short(note)}{why}", []).append(name)
 
     def named(question: str, verdict: str) -> list[str]:
-        return [name for name, of in answers.items() if re.fullmatch(verdict, of[question]["verdict"])]
+        return [
+            name for name, of in answers.items() if re.fullmatch(verdict, of[question]["verdict"])
+        ]
 
     seconds = [sum(own["seconds"] for own in of.values()) for of in answers.values()]
-    counts = {"plan": r"(\d+) of \1 right", "check": "sound", "transfer": "TRANSFERS", "watch": "quiet; named"}
+    counts = {
+        "plan": r"(\d+) of \1 right",
+        "check": "sound",
+        "transfer": "TRANSFERS",
+        "watch": "quiet; named",
+    }
     return WORDS.read_text().format(
-        count=len(answers), width=32, most=128, long=LONG, rows="".join(rows), least=min(seconds), longest=max(seconds),
+        count=len(answers),
+        width=32,
+        most=128,
+        long=LONG,
+        rows="".join(rows),
+        least=min(seconds),
+        longest=max(seconds),
         told="".join(f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()),
-        unsure=" and ".join(named("transfer", "UNCERTAIN")), **{q: len(named(q, v)) for q, v in counts.items()},
-    )  # fmt: skip
+        unsure=" and ".join(named("transfer", "UNCERTAIN")),
+        **{q: len(named(q, v)) for q, v in counts.items()},
+    )
 
 
 def _short(note: str, most: int = 130) -> str:
@@ -187,7 +251,9 @@ def _short(note: str, most: int = 130) -> str:
     line = re.sub(r"\s+", " ", note).replace("*", "&ast;")
     if reasons := dict.fromkeys(re.findall(r"'[^']+': (it [^;.]+)", line)):
         line = f"of some others, {'; '.join(reasons)}"
-    line = re.sub(r".*(some code reads) the weight of \S+ (instead of calling it).*", r"\1 a weight \2", line)
+    line = re.sub(
+        r".*(some code reads) the weight of \S+ (instead of calling it).*", r"\1 a weight \2", line
+    )
     return line if len(line) <= most else f"{line[:most].rpartition(' ')[0]} ..."
 
 
@@ -198,7 +264,9 @@ def main() -> None:
     chosen = parser.parse_args().again
     answers = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
     names = [exhibit.name for exhibit in EXHIBITS]
-    left = [n for n in names if n not in answers or (chosen is not None and (not chosen or n in chosen))]
+    left = [
+        n for n in names if n not in answers or (chosen is not None and (not chosen or n in chosen))
+    ]
     with ProcessPoolExecutor(2) as pool:
         for name, answer in _told(pool, left):
             answers[name] = answer

@@ -1,4 +1,6 @@
-"""Models in plain PyTorch, as the literature has them: recurrent, on graphs, of long filters, and a small GPT."""
+"""Models in plain PyTorch, as the literature has them: recurrent, on graphs, of long filters, and a
+small GPT.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ VOCABULARY = 32
 
 
 class ResidualLSTM(nn.Module):
-    """A language model of pre-norm LSTMs, each on the residual stream, as in deep speech and translation models."""
+    """A language model of pre-norm LSTMs, each on the residual stream, as in deep speech and
+    translation models.
+    """
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -17,7 +21,8 @@ class ResidualLSTM(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
         self.lstms = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(depth))
         self.outs = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids)
@@ -27,12 +32,16 @@ class ResidualLSTM(nn.Module):
 
 
 class MessagePassing(nn.Module):
-    """One step on a graph: messages of the neighbours by the adjacency matrix, beside the node itself."""
+    """One step on a graph: messages of the neighbours by the adjacency matrix, beside the node
+    itself.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.message = nn.LayerNorm(width), nn.Linear(width, width, bias=False)
-        self.own, self.update = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.message = nn.Linear(width, width, bias=False)
+        self.own = nn.Linear(width, width)
+        self.update = nn.Linear(width, width)
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         h = self.norm(x)
@@ -47,7 +56,8 @@ class GraphNet(nn.Module):
         super().__init__()
         self.encode = nn.Linear(features, width)
         self.layers = nn.ModuleList(MessagePassing(width) for _ in range(depth))
-        self.norm, self.classify = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.norm = nn.LayerNorm(width)
+        self.classify = nn.Linear(width, classes)
 
     def forward(self, features: Tensor, adjacency: Tensor) -> Tensor:
         x = self.encode(features)
@@ -57,8 +67,8 @@ class GraphNet(nn.Module):
 
 
 class S4D(nn.Module):
-    """A diagonal state space as a long convolution by FFT, as in S4D-Lin (Gu et al., 2022), real parts alone trained
-    in logarithms."""
+    """A diagonal state space as a long convolution by FFT, as in S4D-Lin (Gu et al., 2022), real
+    parts alone trained in logarithms."""
 
     def __init__(self, width: int, states: int = 8) -> None:
         super().__init__()
@@ -69,12 +79,15 @@ class S4D(nn.Module):
         self.skip = nn.Parameter(torch.randn(width))
 
     def forward(self, u: Tensor) -> Tensor:  # [batch, length, width]
-        length, step = u.shape[1], self.log_step.exp()[:, None]
+        length = u.shape[1]
+        step = self.log_step.exp()[:, None]
         a = torch.complex(-self.log_decay.exp(), self.frequency)
         c = torch.view_as_complex(self.read) * (torch.exp(a * step) - 1) / a
         powers = torch.exp((a * step)[..., None] * torch.arange(length, device=u.device))
         kernel = 2 * torch.einsum("hn,hnl->hl", c, powers).real
-        y = torch.fft.irfft(torch.fft.rfft(u.mT, 2 * length) * torch.fft.rfft(kernel, 2 * length), 2 * length)
+        y = torch.fft.irfft(
+            torch.fft.rfft(u.mT, 2 * length) * torch.fft.rfft(kernel, 2 * length), 2 * length
+        )
         return y[..., :length].mT + self.skip * u
 
 
@@ -83,8 +96,10 @@ class LongConvBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.into = nn.LayerNorm(width), nn.Linear(width, 2 * width)
-        self.s4d, self.out = S4D(width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.into = nn.Linear(width, 2 * width)
+        self.s4d = S4D(width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         u, gate = self.into(self.norm(x)).chunk(2, -1)
@@ -98,7 +113,8 @@ class LongConv(nn.Module):
         super().__init__()
         self.encoder = nn.Linear(channels, width)
         self.blocks = nn.Sequential(*(LongConvBlock(width) for _ in range(depth)))
-        self.norm, self.decoder = nn.LayerNorm(width), nn.Linear(width, classes)
+        self.norm = nn.LayerNorm(width)
+        self.decoder = nn.Linear(width, classes)
 
     def forward(self, signal: Tensor) -> Tensor:
         return self.decoder(self.norm(self.blocks(self.encoder(signal))).mean(1))
@@ -109,11 +125,15 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.c_attn = nn.Linear(width, 3 * width, bias=False)
+        self.c_proj = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        q, k, v = (t.view(batch, length, width // 16, 16).transpose(1, 2) for t in self.c_attn(x).split(width, dim=2))
+        q, k, v = (
+            t.view(batch, length, width // 16, 16).transpose(1, 2)
+            for t in self.c_attn(x).split(width, dim=2)
+        )
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.c_proj(y.transpose(1, 2).contiguous().view(batch, length, width))
 
@@ -123,10 +143,14 @@ class GPTBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.ln_1 = nn.LayerNorm(width, bias=False)
+        self.ln_2 = nn.LayerNorm(width, bias=False)
         self.attn = CausalSelfAttention(width)
         self.mlp = nn.ModuleDict(
-            {"c_fc": nn.Linear(width, 4 * width, bias=False), "c_proj": nn.Linear(4 * width, width, bias=False)}
+            {
+                "c_fc": nn.Linear(width, 4 * width, bias=False),
+                "c_proj": nn.Linear(4 * width, width, bias=False),
+            }
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,18 +159,22 @@ class GPTBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder with learned positions and the embedding as its head, begun as GPT-2 is: what writes the stream begins
-    smaller by the root of the number of branches."""
+    """A decoder with learned positions and the embedding as its head, begun as GPT-2 is: what
+    writes the stream begins smaller by the root of the number of branches."""
 
     def __init__(self, width: int, depth: int, length: int = 16) -> None:
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
+        self.wte = nn.Embedding(VOCABULARY, width)
+        self.wpe = nn.Embedding(length, width)
         self.h = nn.ModuleList(GPTBlock(width) for _ in range(depth))
-        self.ln_f, self.lm_head = nn.LayerNorm(width, bias=False), nn.Linear(width, VOCABULARY, bias=False)
+        self.ln_f = nn.LayerNorm(width, bias=False)
+        self.lm_head = nn.Linear(width, VOCABULARY, bias=False)
         self.lm_head.weight = self.wte.weight
         for name, p in self.named_parameters():
             if p.dim() > 1:
-                nn.init.normal_(p, std=0.02 / (2 * depth) ** 0.5 if name.endswith("c_proj.weight") else 0.02)
+                nn.init.normal_(
+                    p, std=0.02 / (2 * depth) ** 0.5 if name.endswith("c_proj.weight") else 0.02
+                )
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))

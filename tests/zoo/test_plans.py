@@ -1,4 +1,6 @@
-"""Plans of models that other people wrote, against the published tables and what was read of their classes."""
+"""Plans of models that other people wrote, against the published tables and what was read of their
+classes.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,15 @@ from nfd.scaling.samples import call_with
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
-M, L = 4, 3  # of the model over its base
+# of the model over its base
+M = 4
+L = 3
 MULTIPLIERS = {"1/m": 1 / M, "m^-1/2": M**-0.5, "1/l": 1 / L}
 
-HALLS = (import_module(f"tests.zoo.{path.stem}") for path in sorted(Path(__file__).parent.glob("[!t_]*.py")))
+HALLS = (
+    import_module(f"tests.zoo.{path.stem}")
+    for path in sorted(Path(__file__).parent.glob("[!t_]*.py"))
+)
 EXHIBITS: list[Exhibit] = [exhibit for hall in HALLS for exhibit in getattr(hall, "EXHIBITS", ())]
 CASES = [(exhibit, rule) for exhibit in EXHIBITS for rule in exhibit.rules]
 
@@ -45,27 +52,41 @@ def planned(exhibit: Exhibit, rule: str) -> tuple[Any, nfd.Plan]:
     return model, plan
 
 
-@pytest.mark.parametrize(("exhibit", "rule"), CASES, ids=[f"{exhibit.name}, {rule}" for exhibit, rule in CASES])
+@pytest.mark.parametrize(
+    ("exhibit", "rule"), CASES, ids=[f"{exhibit.name}, {rule}" for exhibit, rule in CASES]
+)
 def test_every_tensor_is_planned_as_published(exhibit: Exhibit, rule: Rule) -> None:
     model, plan = planned(exhibit, rule)
     assert plan.width == M
-    assert plan.depth == L or "complete-p" not in exhibit.rules  # the way up of a U-Net has one block more per stage
+    # the way up of a U-Net has one block more per stage
+    assert plan.depth == L or "complete-p" not in exhibit.rules
     wrong = {}
     for name, entry in plan.entries.items():
         kind = of(exhibit.kinds, name)
         assert kind is not None, f"{name} of {exhibit.name} has no kind"
         start, rate = published(kind, rule, M, L)
-        own = M ** of(exhibit.own, name, 0.0) * (M if any(matches(name, pattern) for pattern in exhibit.tied) else 1)
+        own = M ** of(exhibit.own, name, 0.0) * (
+            M if any(matches(name, pattern) for pattern in exhibit.tied) else 1
+        )
         begins = entry.start.std if entry.start.constant is None else entry.start.constant
         planned_start = plan.std(name) if entry.start.constant is None else plan.constant(name)
-        found = {"rate": (plan.rate(name), rate / own), "start": (planned_start, begins * start / own)}
+        found = {
+            "rate": (plan.rate(name), rate / own),
+            "start": (planned_start, begins * start / own),
+        }
         differs = {what: pair for what, pair in found.items() if pair[0] != pytest.approx(pair[1])}
         if differs:
             wrong[name] = (kind, entry.role, entry.why, differs)
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
     modules = [name for name, _ in model.named_modules()]
-    expected = {n: MULTIPLIERS[of(exhibit.multipliers, n)] for n in modules if of(exhibit.multipliers, n)}
-    expected = {n: factor for n, factor in expected.items() if rule == "complete-p" or factor != MULTIPLIERS["1/l"]}
+    expected = {
+        n: MULTIPLIERS[of(exhibit.multipliers, n)] for n in modules if of(exhibit.multipliers, n)
+    }
+    expected = {
+        n: factor
+        for n, factor in expected.items()
+        if rule == "complete-p" or factor != MULTIPLIERS["1/l"]
+    }
     assert plan.multipliers == pytest.approx(expected)
     call_with(plan.apply_(model), sample_of(exhibit))
 
@@ -76,7 +97,9 @@ def test_the_standard_rule_leaves_all_as_it_is(exhibit: Exhibit) -> None:
     assert {plan.rate(name) for name in plan.entries} == {1.0}
 
 
-@pytest.mark.parametrize("exhibit", [exhibit for exhibit in EXHIBITS if "complete-p" not in exhibit.rules])
+@pytest.mark.parametrize(
+    "exhibit", [exhibit for exhibit in EXHIBITS if "complete-p" not in exhibit.rules]
+)
 def test_a_rule_of_depth_refuses_with_a_remedy(exhibit: Exhibit) -> None:
     with pytest.raises(ValueError, match="rule='mup'"):
         planned(exhibit, "complete-p")

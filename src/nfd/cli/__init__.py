@@ -1,6 +1,8 @@
-"""The ``nfd`` command: sizes, seeds, rates and rules on the line; what the nouns hold in a Python file.
+"""The ``nfd`` command: sizes, seeds, rates and rules on the line; what the nouns hold in a Python
+file.
 
-What a command needs is imported when it runs: ``nfd --help`` loads no PyTorch, and Ctrl-C is answered from the start.
+What a command needs is imported when it runs: ``nfd --help`` loads no PyTorch, and Ctrl-C is
+answered from the start.
 """
 
 from __future__ import annotations

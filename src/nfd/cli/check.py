@@ -24,14 +24,16 @@ class CheckCommand(SizesCommand):
 
     Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3
 
-    Writes report.html, result.json, runs.csv, meters.csv and charts to OUT. Exit code 0 if nothing collapses, grows or
-    breaks, 1 if something does.
+    Writes report.html, result.json, runs.csv, meters.csv and charts to OUT. Exit code 0 if nothing
+    collapses, grows or breaks, 1 if something does.
     """
 
     name = "check"
 
     lr: float | None = option(
-        None, "learning rate of the base; by default 0.1 for sgd, 0.001 for the others", group="Training"
+        None,
+        "learning rate of the base; by default 0.1 for sgd, 0.001 for the others",
+        group="Training",
     )
     steps: int | None = option(
         None, "training steps, one per batch; by default the last of --at, or 10", group="Training"
@@ -39,25 +41,40 @@ class CheckCommand(SizesCommand):
     at: tuple[int, ...] | None = option(
         None, "steps to look after, such as 1 10 100; by default the last step", group="Training"
     )
-    noise: bool = option(False, "also estimate the noise scale of the gradients after the last step", group="Training")
+    noise: bool = option(
+        False,
+        "also estimate the noise scale of the gradients after the last step",
+        group="Training",
+    )
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.meters.check import check
 
-        setup, directory = self.read_setup(), self.directory()
+        setup = self.read_setup()
+        directory = self.directory()
         task = setup.task
         steps = max(check_count("at", step) for step in self.at) if self.at else min(10, task.steps)
         asked = steps if self.steps is None else check_count("steps", self.steps)
         if asked > task.steps:
-            raise InputError(f"steps must be at most {task.steps}, one per batch; got {asked}. Give more batches.")
+            raise InputError(
+                f"steps must be at most {task.steps}, one per batch; got {asked}. Give more "
+                "batches."
+            )
         task = task.first(asked)
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(None) as sweep:
             result = check(
-                family, task, self.widths, self.depths, self.lr, seeds=self.seeds, at=self.at, noise=self.noise,
+                family,
+                task,
+                self.widths,
+                self.depths,
+                self.lr,
+                seeds=self.seeds,
+                at=self.at,
+                noise=self.noise,
                 sweep=sweep,
-            )  # fmt: skip
+            )
         page = self._report(family.name, result, command).write(directory)
         show(result.lead, result, f"Report: {page}")
         return 0 if result.ok else VERDICT
@@ -69,7 +86,10 @@ class CheckCommand(SizesCommand):
 
         meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in METERS.items()]
         networks = [row for row in answer.rows if not row["matrix"] and row["step"] == answer.steps]
-        numbers = {name: getattr(answer, name) for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")}
+        numbers = {
+            name: getattr(answer, name)
+            for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")
+        }
         suspects = [asdict(suspect) for suspect in answer.suspects]
         return Report(
             f"How {model} scales",
@@ -78,7 +98,10 @@ class CheckCommand(SizesCommand):
             check_findings(answer, f"batches of {self.setup}"),
             answer.lead,
             opening=[Section("What went wrong", [], points=answer.wrong)] if answer.wrong else [],
-            closing=[Section("What the meters are", [], points=meanings, folded=True), made_by(command)],
+            closing=[
+                Section("What the meters are", [], points=meanings, folded=True),
+                made_by(command),
+            ],
             content={
                 "model": model,
                 "failures": [str(failure) for failure in answer.failures],

@@ -23,7 +23,8 @@ from nfd.paper.commands import ClaimsCommand, FigureCommand, StudyCommand
 
 _ABOUT = """Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3
 
-setup.py is a Python file that defines make_model(width, depth) and batches. nfd COMMAND --help lists the options."""
+setup.py is a Python file that defines make_model(width, depth) and batches.
+nfd COMMAND --help lists the options."""
 _CODES = """Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in
 your input or code; 70 a bug in nfd, with its traceback; 130 interrupted by
 Ctrl-C or SIGTERM."""
@@ -37,15 +38,26 @@ GROUPS: dict[str, dict[str, Any]] = {
         "report": ReportCommand,
     },
     "The limit": {"predict": PredictCommand},
-    "The paper": {"paper study": StudyCommand, "paper figure": FigureCommand, "paper claims": ClaimsCommand},
+    "The paper": {
+        "paper study": StudyCommand,
+        "paper figure": FigureCommand,
+        "paper claims": ClaimsCommand,
+    },
     "The shell": {"completion": CompletionCommand},
 }
-COMMANDS: dict[str, Any] = {name: command for group in GROUPS.values() for name, command in group.items()}
-RENAMED = {"capacity": "scaling-law", **{name: f"paper {name}" for name in ("study", "figure", "claims")}}
+COMMANDS: dict[str, Any] = {
+    name: command for group in GROUPS.values() for name, command in group.items()
+}
+RENAMED = {
+    "capacity": "scaling-law",
+    **{name: f"paper {name}" for name in ("study", "figure", "claims")},
+}
 
 
 def read_command(words: Sequence[str]) -> Any:
-    """Return the command that a line asks for, with its options, or the text of ``--help`` or ``--version``."""
+    """Return the command that a line asks for, with its options, or the text of ``--help`` or
+    ``--version``.
+    """
     _check_name(words)
     return read_line(make_parser(), words)
 
@@ -53,7 +65,11 @@ def read_command(words: Sequence[str]) -> Any:
 def make_parser() -> App:
     """Return the parser of all commands."""
     app = make_app(
-        "nfd", help=_ABOUT, help_epilogue=_CODES, version=f"nfd {__version__}", usage="nfd COMMAND [SETUP.py] [options]"
+        "nfd",
+        help=_ABOUT,
+        help_epilogue=_CODES,
+        version=f"nfd {__version__}",
+        usage="nfd COMMAND [SETUP.py] [options]",
     )
     about = "Reproduce the paper: nfd paper study, nfd paper figure and nfd paper claims."
     paper = make_app("paper", help=about, group=_group("The paper"), help_epilogue="")
@@ -78,10 +94,14 @@ def _check_name(words: Sequence[str]) -> None:
     name = words[0] if words else "--help"
     top = {name.partition(" ")[0] for name in COMMANDS}
     if name not in top and not name.startswith("-"):
-        hint = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, sorted(top))
+        hint = (
+            f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, sorted(top))
+        )
         raise InputError(f"there is no command {name!r}.{hint} See nfd --help.")
     if name == "paper" and len(words) > 1:
         parts = [name.removeprefix("paper ") for name in COMMANDS if name.startswith("paper ")]
         if words[1] not in parts and not words[1].startswith("-"):
             hint = nearest(words[1], parts)
-            raise InputError(f"nfd paper has the commands {', '.join(parts)}; got {words[1]!r}.{hint}")
+            raise InputError(
+                f"nfd paper has the commands {', '.join(parts)}; got {words[1]!r}.{hint}"
+            )

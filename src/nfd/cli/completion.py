@@ -15,16 +15,22 @@ class CompletionCommand:
 
     Example: nfd completion bash > ~/.local/share/bash-completion/completions/nfd
 
-    For zsh, write it to a file _nfd in a folder of $fpath; for fish, to ~/.config/fish/completions/nfd.fish.
+    For zsh, write it to a file _nfd in a folder of $fpath; for fish, to
+    ~/.config/fish/completions/nfd.fish.
     """
 
-    shell: Literal["bash", "zsh", "fish"] | None = option(None, "bash, zsh or fish", place="SHELL", group="Options")
+    shell: Literal["bash", "zsh", "fish"] | None = option(
+        None, "bash, zsh or fish", place="SHELL", group="Options"
+    )
 
     def run(self, command: str) -> int:
         """Print the script; returns the exit code."""
         from nfd.cli.commands import make_parser
 
         if self.shell is None:
-            raise InputError("completion needs the name of a shell: bash, zsh or fish, such as nfd completion bash.")
+            raise InputError(
+                "completion needs the name of a shell: bash, zsh or fish, such as nfd completion "
+                "bash."
+            )
         print(make_parser().generate_completion(shell=self.shell))
         return 0

@@ -30,7 +30,9 @@ from nfd.core.tables import said, visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 (a verdict), 2 (input), 70 (a bug of ours), 130 (interrupted)."""
+    """Run one command and return its exit code: 0, 1 (a verdict), 2 (input), 70 (a bug of ours),
+    130 (interrupted).
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM is Ctrl-C
@@ -56,7 +58,8 @@ def _run(words: list[str]) -> int:
             return int(command.run(shlex.join(["nfd", *words])))
     except SystemExit as error:
         raise StateError(
-            f"code that the command ran called sys.exit({error.code!r}){place_of(error)}. Remove the call."
+            f"code that the command ran called sys.exit({error.code!r}){place_of(error)}. Remove "
+            "the call."
         ) from error
 
 
@@ -88,21 +91,35 @@ def _ended(error: BaseException) -> int:
         _say(f"nfd: out of memory: {described(error)}")
     elif not is_ours(error):
         _say(f"nfd: your code raised {described(error)}")
-    elif isinstance(error, OSError | ImportError):  # what the system says of disks and files, or what is not installed
+    # what the system says of disks and files, or what is not installed
+    elif isinstance(error, OSError | ImportError):
         _say(f"nfd: {error}")
     else:
         _say("".join(traceback.format_exception(error)))
         _say(f"nfd: this is a bug in nfd, not an error in your input: {described(error)}")
         _say("nfd: please report it to the authors, with the traceback above.")
         return OURS
-    _say("".join([*traceback.format_list(frames), *(traceback.format_exception_only(cause) if frames else [])]))
+    _say(
+        "".join(
+            [
+                *traceback.format_list(frames),
+                *(traceback.format_exception_only(cause) if frames else []),
+            ]
+        )
+    )
     return INPUT
 
 
 def _say(text: str) -> None:
-    """Print on stderr, in characters that a terminal shows and does not obey; our name is red on a terminal."""
+    """Print on stderr, in characters that a terminal shows and does not obey; our name is red on a
+    terminal.
+    """
     with suppress(OSError, AttributeError):  # stderr may be full, or closed before we began
-        name = "\033[1;31mnfd:\033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "nfd:"
+        name = (
+            "\033[1;31mnfd:\033[0m"
+            if sys.stderr.isatty() and "NO_COLOR" not in os.environ
+            else "nfd:"
+        )
         for line in said(text).splitlines():
             shown = visible(line)
             print(f"{name}{shown[4:]}" if shown.startswith("nfd:") else shown, file=sys.stderr)
@@ -115,7 +132,8 @@ def _flushed(stream: TextIO | None) -> int:
         if stream is not None:  # it may have been closed before we began
             stream.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes out when it ends
+        # for what Python writes out when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             _say(f"nfd: the output could not be written ({error.strerror}).")
             return INPUT

@@ -1,4 +1,6 @@
-"""How ``--help`` is laid out: titles of groups, and below them names with what they mean in two columns."""
+"""How ``--help`` is laid out: titles of groups, and below them names with what they mean in two
+columns.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,34 @@ class HelpPage:
         """Print a group."""
         if panel.entries:
             indent = _INDENT_OF_COMMANDS if panel.format == "command" else _INDENT
-            lines = [f"{_plain(panel.title)}:", *(_line(entry, indent, console) for entry in panel.entries)]
+            lines = [
+                f"{_plain(panel.title)}:",
+                *(_line(entry, indent, console) for entry in panel.entries),
+            ]
             _print(console, "\n".join(lines))
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
         """Print how a command is called."""
         _print(console, f"usage: {_plain(usage).removeprefix('Usage: ').strip()}")
 
-    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
+    def render_description(
+        self, console: Console, options: ConsoleOptions, description: Any
+    ) -> None:
         """Print what a command does, every paragraph filled anew."""
         paragraphs = _plain(description).strip().split("\n\n")
         _print(console, "\n\n".join(_filled(paragraph, console) for paragraph in paragraphs))
 
 
 def _line(entry: HelpEntry, indent: int, console: Console) -> str:
-    """Return a name with what it means, which starts in a line of its own where the name is long."""
+    """Return a name with what it means, which starts in a line of its own where the name is
+    long.
+    """
     # The label of a place is upper case; its metavar is as it was written, such as SETUP.py.
-    names = [entry.metavar or entry.positional_label] if entry.positional_label else entry.display_labels_with_metavar
+    names = (
+        [entry.metavar or entry.positional_label]
+        if entry.positional_label
+        else entry.display_labels_with_metavar
+    )
     head = f"  {', '.join(map(str, names))}"
     meaning = _filled(_plain(entry.description), console, " " * indent)
     return f"{head}{meaning[len(head) :]}" if len(head) < indent - 1 else f"{head}\n{meaning}"
@@ -53,7 +66,9 @@ def _plain(text: Any) -> str:
     if isinstance(text, str) or text is None:
         return text or ""
     printed = io.StringIO()
-    Console(file=printed, width=10**4, color_system=None, highlight=False, emoji=False, markup=False).print(text)
+    Console(
+        file=printed, width=10**4, color_system=None, highlight=False, emoji=False, markup=False
+    ).print(text)
     return "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
 
 

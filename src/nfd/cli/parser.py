@@ -1,4 +1,6 @@
-"""How a line of the shell becomes a command: cyclopts reads it by what the fields of the command's class say."""
+"""How a line of the shell becomes a command: cyclopts reads it by what the fields of the command's
+class say.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cyclopts import App, CycloptsError, Group, Parameter, Token
-from cyclopts.exceptions import CoercionError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
+from cyclopts.exceptions import (
+    CoercionError,
+    MissingArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 from rich.console import Console
 
 from nfd.cli.help_page import HelpPage
@@ -24,12 +31,23 @@ from nfd.core.words import closest, nearest
 _KINDS = {int: ("a whole number", "N"), float: ("a number", "X"), str: ("a text", "TEXT")}
 _NUMBERS = re.compile(r"[-+.\d][^=]*,[^=]*")  # 32,64,128 in place of 32 64 128
 _GROUPS = (
-    "Question", "Model", "Data", "Sizes", "Training", "Run", "Table of runs", "Computing", "Results", "Options",
-)  # fmt: skip
+    "Question",
+    "Model",
+    "Data",
+    "Sizes",
+    "Training",
+    "Run",
+    "Table of runs",
+    "Computing",
+    "Results",
+    "Options",
+)
 
 
 def make_app(name: str, **more: Any) -> App:
-    """Return a parser without commands; what it says is laid out by us, and its complaints are raised."""
+    """Return a parser without commands; what it says is laid out by us, and its complaints are
+    raised.
+    """
     return App(
         name=name,
         help_format="plaintext",
@@ -43,19 +61,27 @@ def make_app(name: str, **more: Any) -> App:
 
 
 def add_command(app: App, line: str, command_class: Any, **more: Any) -> None:
-    """Let a parser read a command, such as ``nfd check``: a dataclass whose fields are made by ``option``."""
+    """Let a parser read a command, such as ``nfd check``: a dataclass whose fields are made by
+    ``option``.
+    """
     hints = get_type_hints(command_class)
     parameters = [_parameter(setting, hints[setting.name]) for setting in fields(command_class)]
     paths = {parameter.name for parameter in parameters if _is_path(parameter)}
 
     def make(*places: Any, **values: Any) -> Any:
         given = inspect.signature(make).bind(*places, **values).arguments
-        return command_class(**{key: str(value) if key in paths else value for key, value in given.items()})
+        return command_class(
+            **{key: str(value) if key in paths else value for key, value in given.items()}
+        )
 
     placed_first = sorted(parameters, key=lambda parameter: parameter.kind)
     make.__signature__ = inspect.Signature(placed_first)  # type: ignore[attr-defined]
     make.__doc__ = inspect.getdoc(command_class)
-    places = [setting.metadata["place"] for setting in fields(command_class) if "place" in setting.metadata]
+    places = [
+        setting.metadata["place"]
+        for setting in fields(command_class)
+        if "place" in setting.metadata
+    ]
     options = ["[options]"] if len(places) < len(parameters) else []
     usage = " ".join([line, *places, *options])
     app.command(make, name=line.split()[-1], usage=usage, help_epilogue="", **more)
@@ -152,7 +178,9 @@ def _metavar(kind: Any) -> str:
 
 
 def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]:
-    """Return what reads the words of an option. Its complaints say what was expected, and what was given."""
+    """Return what reads the words of an option. Its complaints say what was expected, and what was
+    given.
+    """
     is_tuple = get_origin(kind) is tuple
     item = get_args(kind)[0] if is_tuple else kind
     choices = get_args(item) if get_origin(item) is Literal else ()
@@ -173,7 +201,8 @@ def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]
         raise ValueError(f"expected {expected}; got {word!r}.{nearest(word, choices)}")
 
     def convert(_type: Any, tokens: Sequence[Token]) -> Any:
-        # An option that is given twice counts as given last. The words after each are numbered from 0.
+        # An option that is given twice counts as given last. The words after each are numbered from
+        # 0.
         last = max(place for place, token in enumerate(tokens) if token.index == 0)
         values = [read(token.value) for token in tokens[last:]]
         return tuple(values) if is_tuple else values[0]
@@ -185,7 +214,9 @@ def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]
 
 
 def _split(words: Sequence[str]) -> list[str]:
-    """Split ``--widths=32,64`` into three words, and put a Python file first, wherever it stands on the line."""
+    """Split ``--widths=32,64`` into three words, and put a Python file first, wherever it stands on
+    the line.
+    """
     files = list[str]()
     others = list[str]()
     previous = ""
@@ -204,10 +235,15 @@ def _split(words: Sequence[str]) -> list[str]:
 
 
 def _complaint(error: CycloptsError) -> str:
-    """Say what is wrong with a line in our words where these say more, else in those of cyclopts."""
+    """Say what is wrong with a line in our words where these say more, else in those of
+    cyclopts.
+    """
     if isinstance(error, UnknownOptionError):
         options = [name for argument in error.argument_collection for name in argument.names]
-        return f"there is no option {error.token.keyword!r}.{_nearest_option(error.token.keyword or '', options)}"
+        return (
+            "there is no option "
+            f"{error.token.keyword!r}.{_nearest_option(error.token.keyword or '', options)}"
+        )
     if isinstance(error, CoercionError) and error.msg is not None and error.argument is not None:
         return f"{error.argument.name}: {error.msg}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
@@ -221,6 +257,8 @@ def _complaint(error: CycloptsError) -> str:
 
 def _nearest_option(wrong: str, names: Sequence[str]) -> str:
     """Return a hint at the option that was meant; the dashes, which all have, are no likeness."""
-    by_word: Mapping[str, str] = {name.removeprefix("--"): name for name in names if name.startswith("--")}
+    by_word: Mapping[str, str] = {
+        name.removeprefix("--"): name for name in names if name.startswith("--")
+    }
     close = closest(wrong.removeprefix("--"), by_word)
     return f" Did you mean {by_word[close]!r}?" if close else ""

@@ -26,9 +26,9 @@ class PlanCommand(NetworkCommand):
 
     Example: nfd plan setup.py --width 1024 --depth 24 --from out/transfer
 
-    Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits the network, and
-    exits with 1 where it does not. With --self-test it runs the planned model at small sizes, and exits with 1 where
-    something does not scale as the rule promises.
+    Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits
+    the network, and exits with 1 where it does not. With --self-test it runs the planned model at
+    small sizes, and exits with 1 where something does not scale as the rule promises.
     """
 
     name = "plan"
@@ -46,18 +46,32 @@ class PlanCommand(NetworkCommand):
         is_path=True,
     )
     lr: float | None = option(
-        None, "learning rate that was tuned at the base, to show the rate of every tensor", group="Training"
+        None,
+        "learning rate that was tuned at the base, to show the rate of every tensor",
+        group="Training",
     )
-    batch: tuple[float, float] | None = option(None, "batch of the small run and of this one, in tokens", group="Run")
-    tokens: tuple[float, float] | None = option(None, "length of the small run and of this one, in tokens", group="Run")
+    batch: tuple[float, float] | None = option(
+        None, "batch of the small run and of this one, in tokens", group="Run"
+    )
+    tokens: tuple[float, float] | None = option(
+        None, "length of the small run and of this one, in tokens", group="Run"
+    )
     law: str | None = option(
-        None, "CSV of runs whose best rates say how the rate follows both, not public sweeps", group="Run", is_path=True
+        None,
+        "CSV of runs whose best rates say how the rate follows both, not public sweeps",
+        group="Run",
+        is_path=True,
     )
     fits: str | None = option(
-        None, "plan.json of an earlier plan, to compare with the network", group="Question", is_path=True
+        None,
+        "plan.json of an earlier plan, to compare with the network",
+        group="Question",
+        is_path=True,
     )
     self_test: bool = option(
-        False, "also run the planned model at small sizes; exit code 1 if something does not scale", group="Question"
+        False,
+        "also run the planned model at small sizes; exit code 1 if something does not scale",
+        group="Question",
     )
 
     def run(self, command: str) -> int:
@@ -95,16 +109,21 @@ class PlanCommand(NetworkCommand):
         return 0 if test.ok else VERDICT
 
     def _family(self, setup: Setup, tuned: Tuned | None) -> Family:
-        """The family of the file, with the base, the rule and the optimizer that were asked for or tuned."""
-        base, rule, optimizer = self.base, self.rule, self.optimizer
+        """The family of the file, with the base, the rule and the optimizer that were asked for or
+        tuned.
+        """
+        base = self.base
+        rule = self.rule
+        optimizer = self.optimizer
         if tuned is not None:
             base = base or tuned.base
             rule = rule or tuned.rule
             optimizer = optimizer or tuned.optimizer
             if optimizer != (tuned.optimizer or optimizer):
                 raise InputError(
-                    f"--from {self.tuned} was tuned with {tuned.optimizer}, whose rates are not those of "
-                    f"--optimizer {optimizer}. Leave --optimizer out, or give --base and --lr."
+                    f"--from {self.tuned} was tuned with {tuned.optimizer}, whose rates are not "
+                    f"those of --optimizer {optimizer}. Leave --optimizer out, or give --base and "
+                    "--lr."
                 )
         family = setup.family(base or BASE, rule, optimizer)
         # A family of the file has a base of its own, which yields to the one that was asked for.
@@ -118,10 +137,12 @@ class PlanCommand(NetworkCommand):
             return [str(tuned)]
         width, depth = family.base
         if "family" in setup.names:
-            return [f"The base is that of the family in {setup.path}: width {width}, depth {depth}."]
+            return [
+                f"The base is that of the family in {setup.path}: width {width}, depth {depth}."
+            ]
         return [
-            f"Note: the base is the default, width {width} and depth {depth}. Factors are right only for rates that "
-            "were tuned there: give --base WIDTH DEPTH, or --from out/transfer."
+            f"Note: the base is the default, width {width} and depth {depth}. Factors are right "
+            "only for rates that were tuned there: give --base WIDTH DEPTH, or --from out/transfer."
         ]
 
     def _compare(self, module: Any) -> int:
@@ -135,5 +156,7 @@ class PlanCommand(NetworkCommand):
         except InputError as differing:
             print(f"{self.fits} does not fit {size}. {differing}")
             return VERDICT
-        print(f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes.")
+        print(
+            f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes."
+        )
         return 0

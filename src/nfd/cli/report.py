@@ -15,14 +15,18 @@ from nfd.core.options import option
 
 @dataclass
 class ReportCommand:
-    """Make one page from the results in a directory: every result.json there and below, of any command.
+    """Make one page from the results in a directory: every result.json there and below, of any
+    command.
 
     Example: nfd report out
 
-    Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
+    Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is
+    trained.
     """
 
-    directory: str = option("", "directory with results, such as out", place="DIR", group="Results", is_path=True)
+    directory: str = option(
+        "", "directory with results, such as out", place="DIR", group="Results", is_path=True
+    )
     out: str = option("out/report", "directory for the page", group="Results", is_path=True)
 
     def run(self, command: str) -> int:
@@ -32,18 +36,28 @@ class ReportCommand:
         from nfd.report.overview import read_results, replaceable, write_report
 
         if not self.directory:
-            raise InputError("report needs a directory with results, such as out. See nfd report --help.")
+            raise InputError(
+                "report needs a directory with results, such as out. See nfd report --help."
+            )
         if not replaceable(expanded(self.out)):
             kept = str(Path(self.out) / "result.json")
-            raise InputError(f"the page would replace a result, {kept!r}. Choose another directory with --out DIR.")
+            raise InputError(
+                f"the page would replace a result, {kept!r}. Choose another directory with --out "
+                "DIR."
+            )
         results, problems = read_results(expanded(self.directory))
         for problem in problems:
             print(f"nfd: {problem}", file=sys.stderr)
         if not results:
-            raise InputError(f"no result in {self.directory!r}: no readable result.json there or below.")
-        out, drawers = prepare_results(self.out), [warning_sections, claims_sections]
+            raise InputError(
+                f"no result in {self.directory!r}: no readable result.json there or below."
+            )
+        out = prepare_results(self.out)
+        drawers = [warning_sections, claims_sections]
         path = write_report(results, problems, self.directory, out, command, drawers)
         drawn = sum(len(result.findings) for result in results)
-        print(f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}.")
+        print(
+            f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}."
+        )
         print(f"Report: {path}")
         return 0

@@ -16,12 +16,14 @@ from nfd.core.tables import show
 
 @dataclass
 class ScalingLawCommand(LoggedCommand):
-    """Fit the loss against width and depth, and say what growing a network buys and what the best size is.
+    """Fit the loss against width and depth, and say what growing a network buys and what the best
+    size is.
 
     Example: nfd scaling-law setup.py --widths 32 64 128 --best parameters=1M
 
-    Writes report.html, result.json and charts to OUT, and every run to OUT/runs.sqlite; the same command continues
-    after a stop. With --from it answers from a table of runs: nfd scaling-law --from runs.csv.
+    Writes report.html, result.json and charts to OUT, and every run to OUT/runs.sqlite; the same
+    command continues after a stop. With --from it answers from a table of runs: nfd scaling-law
+    --from runs.csv.
     """
 
     name = "scaling-law"
@@ -33,18 +35,28 @@ class ScalingLawCommand(LoggedCommand):
     )
     at: tuple[str, ...] = option(
         (),
-        "what is asked about: width=512 depth=16, by default the largest, or parameters=7B tokens=4T",
+        "what is asked about: width=512 depth=16, by default the largest, or parameters=7B "
+        "tokens=4T",
         group="Question",
     )
     best: tuple[str, ...] = option(
-        (), "budgets whose best size is asked for, such as parameters=1M flops=1e15", group="Question"
+        (),
+        "budgets whose best size is asked for, such as parameters=1M flops=1e15",
+        group="Question",
     )
-    rate: str | None = option(None, "with --from: the learning rate whose runs count, or best", group="Table of runs")
+    rate: str | None = option(
+        None, "with --from: the learning rate whose runs count, or best", group="Table of runs"
+    )
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.experiments.scaling_law import scaling_law
-        from nfd.experiments.scaling_law_findings import above_floor, answers_of, answers_of_ladder, ladder_chart
+        from nfd.experiments.scaling_law_findings import (
+            above_floor,
+            answers_of,
+            answers_of_ladder,
+            ladder_chart,
+        )
         from nfd.laws.best_size import amount
         from nfd.laws.ladder import LadderLaw
         from nfd.laws.scaling_law import ScalingLaw as Law
@@ -52,7 +64,9 @@ class ScalingLawCommand(LoggedCommand):
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
-        asked: dict[str, Any] = named("--at", "whole numbers such as width=512, or parameters=7B", self.at, as_number)
+        asked: dict[str, Any] = named(
+            "--at", "whole numbers such as width=512, or parameters=7B", self.at, as_number
+        )
         for resource, budget in budgets.items():
             amount(resource, budget)  # can be read, before anything is trained
         stored = list[str]()
@@ -60,22 +74,32 @@ class ScalingLawCommand(LoggedCommand):
             directory = self.directory()
             law: Law | LadderLaw = losses_of(self.log, self.named_columns(), self.rate)
         else:
-            setup, directory = self.read_setup(), self.directory()
+            setup = self.read_setup()
+            directory = self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)
             with self.sweep(directory) as sweep:
                 law = scaling_law(
-                    family, setup.task, self.widths, self.depths, self.lr, seeds=self.seeds, lengths=self.lengths,
+                    family,
+                    setup.task,
+                    self.widths,
+                    self.depths,
+                    self.lr,
+                    seeds=self.seeds,
+                    lengths=self.lengths,
                     sweep=sweep,
-                )  # fmt: skip
+                )
             stored = self.stored(sweep)
         answers: Any
         if isinstance(law, LadderLaw):
             answers = answers_of_ladder(law, asked, budgets)
             chart = ladder_chart(answers)
         else:
-            answers = answers_of(law, {name: check_count("--at", number) for name, number in asked.items()}, budgets)
+            answers = answers_of(
+                law, {name: check_count("--at", number) for name, number in asked.items()}, budgets
+            )
             chart = above_floor(answers)
-        lead, more = answers.lead, [*answers.sentences[1:], law.about, *law.notes]
+        lead = answers.lead
+        more = [*answers.sentences[1:], law.about, *law.notes]
         page = Report(
             "How big should it be?",
             command,

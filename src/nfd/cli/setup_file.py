@@ -24,16 +24,23 @@ _NOUNS = ("family", "make_model", "task", "batches")
 # What a file may define beside make_model, and beside batches.
 _FAMILY = ("blocks", "roles", "version")
 _TASK = (
-    "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr", "init_scale",
-)  # fmt: skip
+    "loss",
+    "eval_batches",
+    "schedule",
+    "make_optimizer",
+    "weight_decay",
+    "adamw_lr",
+    "init_scale",
+)
 
 
 class Setup:
-    """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what belongs to them.
+    """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what
+    belongs to them.
 
-    The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``, ``weight_decay``,
-    ``adamw_lr``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it
-    runs, so that it can import what lies beside it.
+    The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``,
+    ``weight_decay``, ``adamw_lr``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its
+    folder is on the path while it runs, so that it can import what lies beside it.
 
     Raises:
         InputError: naming the file, where it is not there or does not define what is needed.
@@ -47,9 +54,14 @@ class Setup:
             self.names: dict[str, Any] = vars(_imported(path))
         for name in self.names:
             if near := _misspelt(name):
-                print(f"nfd: {path} defines {name}, which is not read. Did you mean {near}?", file=sys.stderr)
+                print(
+                    f"nfd: {path} defines {name}, which is not read. Did you mean {near}?",
+                    file=sys.stderr,
+                )
 
-    def family(self, base: tuple[int, int], rule: str | None = None, optimizer: str | None = None) -> Family:
+    def family(
+        self, base: tuple[int, int], rule: str | None = None, optimizer: str | None = None
+    ) -> Family:
         """Return the family that the file defines."""
         from nfd.families.family import Family, as_family
 
@@ -93,11 +105,15 @@ class Setup:
         raise InputError(f"{self.path} defines neither {noun} nor {plain}. {_WANTED}")
 
 
-_WANTED = "Give a Python file with make_model(width, depth) and batches, a list of (inputs, targets)."
+_WANTED = (
+    "Give a Python file with make_model(width, depth) and batches, a list of (inputs, targets)."
+)
 
 
 def _misspelt(name: str) -> str:
-    """Return the name that was meant, where one is off by a letter or two; a longer or shorter one is another."""
+    """Return the name that was meant, where one is off by a letter or two; a longer or shorter one
+    is another.
+    """
     names = (*_NOUNS, *_FAMILY, *_TASK)
     if name in names:
         return ""

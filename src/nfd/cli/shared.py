@@ -35,11 +35,22 @@ class NetworkCommand:
         group="Model",
         is_path=True,
     )
-    rule: str | None = option(None, "scaling rule, such as mup or standard; complete-p by default", group="Model")
-    optimizer: str | None = option(None, "adamw by default; sgd, adam, muon or another registered one", group="Model")
-    seed: int = option(0, "seed of what the file draws while it is read, such as the order of a loader", group="Model")
+    rule: str | None = option(
+        None, "scaling rule, such as mup or standard; complete-p by default", group="Model"
+    )
+    optimizer: str | None = option(
+        None, "adamw by default; sgd, adam, muon or another registered one", group="Model"
+    )
+    seed: int = option(
+        0,
+        "seed of what the file draws while it is read, such as the order of a loader",
+        group="Model",
+    )
     out: str = option(
-        "", "directory for the results; by default out/ and the name of the command", group="Results", is_path=True
+        "",
+        "directory for the results; by default out/ and the name of the command",
+        group="Results",
+        is_path=True,
     )
 
     @property
@@ -50,7 +61,10 @@ class NetworkCommand:
     def read_setup(self) -> Setup:
         """The file that was named."""
         if not self.setup:
-            raise InputError(f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd --help.")
+            raise InputError(
+                f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd "
+                "--help."
+            )
         return Setup(self.setup, self.seed)
 
     def directory(self) -> Path:
@@ -62,9 +76,13 @@ class NetworkCommand:
 class TrainingCommand(NetworkCommand):
     """What the commands that train share."""
 
-    workers: int | None = option(None, "number of processes; by default one for each core", group="Computing")
+    workers: int | None = option(
+        None, "number of processes; by default one for each core", group="Computing"
+    )
     executor: str = option(
-        "processes", "where networks are trained: processes, inline (in this one) or ray", group="Computing"
+        "processes",
+        "where networks are trained: processes, inline (in this one) or ray",
+        group="Computing",
     )
     device: str | None = option(
         None, "where it computes: cpu, cuda; by default where the batches lie", group="Computing"
@@ -81,8 +99,13 @@ class TrainingCommand(NetworkCommand):
         if sweep.reused:
             return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again."]
         if sweep.held and not sweep.holds_other_code:
-            other = f"other {' and '.join(sweep.differing)}" if sweep.differing else "other settings"
-            return [f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model and task: {other}."]
+            other = (
+                f"other {' and '.join(sweep.differing)}" if sweep.differing else "other settings"
+            )
+            return [
+                f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model and "
+                f"task: {other}."
+            ]
         return []
 
 
@@ -116,16 +139,25 @@ class LoggedCommand(SizesCommand):
         is_path=True,
     )
     columns: tuple[str, ...] = option(
-        (), "with --from, such as lr=config/learning_rate; seed= ignores a column", group="Table of runs"
+        (),
+        "with --from, such as lr=config/learning_rate; seed= ignores a column",
+        group="Table of runs",
     )
 
     def named_columns(self) -> dict[str, str | None]:
         """The columns by field."""
-        return named("--columns", "such as lr=config/learning_rate", self.columns, lambda column: column or None)
+        return named(
+            "--columns",
+            "such as lr=config/learning_rate",
+            self.columns,
+            lambda column: column or None,
+        )
 
 
 def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], V]) -> dict[str, V]:
-    """``name=value`` texts as a dict of what ``read`` makes of the values; InputError where it raises ValueError."""
+    """``name=value`` texts as a dict of what ``read`` makes of the values; InputError where it
+    raises ValueError.
+    """
     found = dict[str, V]()
     for text in texts:
         name, sign, value = text.partition("=")
@@ -134,7 +166,9 @@ def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], 
                 raise ValueError
             found[name] = read(value)
         except ValueError:
-            raise InputError(f"{argument} takes name=value, {what}; got {name}={value!r}.") from None
+            raise InputError(
+                f"{argument} takes name=value, {what}; got {name}={value!r}."
+            ) from None
     return found
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """An answer, what is printed after it, what its ``result.json`` has besides, and a verdict in place of its own."""
+    """An answer, what is printed after it, what its ``result.json`` has besides, and a verdict in
+    place of its own.
+    """
 
     answer: Transfer | RateLaw
     remarks: list[str]
@@ -28,12 +30,14 @@ class _Outcome:
 
 @dataclass
 class TransferCommand(LoggedCommand):
-    """Find the best learning rate at every width and depth under each rule, and what it costs to tune small.
+    """Find the best learning rate at every width and depth under each rule, and what it costs to
+    tune small.
 
     Example: nfd transfer setup.py --widths 64 256 --rules standard complete-p
 
-    Writes report.html, result.json, transfer.csv and charts to OUT, and every run to OUT/runs.sqlite; the same command
-    continues after a stop. With --from it answers from a table of runs: nfd transfer --from runs.csv.
+    Writes report.html, result.json, transfer.csv and charts to OUT, and every run to
+    OUT/runs.sqlite; the same command continues after a stop. With --from it answers from a table of
+    runs: nfd transfer --from runs.csv.
     """
 
     name = "transfer"
@@ -45,14 +49,20 @@ class TransferCommand(LoggedCommand):
         None, "rules to compare; by default standard beside that of the family", group="Training"
     )
     axes: tuple[str, ...] = option(
-        (), "settings to vary too, such as batch_size=16,32,64; also steps, weight_decay, init_scale", group="Training"
+        (),
+        "settings to vary too, such as batch_size=16,32,64; also steps, weight_decay, init_scale",
+        group="Training",
     )
     halving: bool = option(False, "choose rates by short trainings first", group="Training")
     guess: float | None = option(
-        None, "with --from: the loss before training, such as the logarithm of the vocabulary", group="Table of runs"
+        None,
+        "with --from: the loss before training, such as the logarithm of the vocabulary",
+        group="Table of runs",
     )
     at: tuple[str, ...] = option(
-        (), "with --from: the training whose rate is asked, parameters=7B tokens=4T batch=4M", group="Table of runs"
+        (),
+        "with --from: the training whose rate is asked, parameters=7B tokens=4T batch=4M",
+        group="Table of runs",
     )
 
     def run(self, command: str) -> int:
@@ -66,10 +76,14 @@ class TransferCommand(LoggedCommand):
         lead = replace(answer.lead, verdict=outcome.verdict) if outcome.verdict else answer.lead
         if isinstance(answer, RateLaw):
             question = "At which rate to train?"
-            findings, charts, rules = [], [], []
+            findings = []
+            charts = []
+            rules = []
         else:
             question = "Is the best learning rate of a small network that of a large one?"
-            findings, charts, rules = transfer_findings(answer), hero(answer), result(answer.rules)
+            findings = transfer_findings(answer)
+            charts = hero(answer)
+            rules = result(answer.rules)
         verdicts = [outcome.verdict] if outcome.verdict else []
         numbers = {"rules": rules, "table": answer.table, "notes": answer.notes}
         page = Report(
@@ -119,9 +133,17 @@ class TransferCommand(LoggedCommand):
         axes = named("--axes", "numbers such as batch_size=16,32", self.axes, as_numbers)
         with self.sweep(directory) as sweep:
             answer = transfer(
-                family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
-                axes=axes or None, halving=self.halving, sweep=sweep,
-            )  # fmt: skip
+                family,
+                setup.task,
+                self.widths,
+                self.depths,
+                self.lr,
+                rules=self.rules,
+                seeds=self.seeds,
+                axes=axes or None,
+                halving=self.halving,
+                sweep=sweep,
+            )
         # What was trained, for nfd plan --from; a log does not say it.
         trained = {"model": family.name, "optimizer": family.optimizer, "base": family.base}
         return directory, _Outcome(answer, self.stored(sweep), trained)

@@ -1,4 +1,6 @@
-"""What every layer above rests on: errors, random streams, statistics, activations and their Gaussian moments."""
+"""What every layer above rests on: errors, random streams, statistics, activations and their
+Gaussian moments.
+"""
 
 from __future__ import annotations
 

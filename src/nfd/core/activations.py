@@ -1,13 +1,16 @@
 """The activations of the paper's networks, with their exact Gaussian moments.
 
-For centred jointly Gaussian ``(h, hbar)`` with ``Var h = a``, ``Var hbar = b``, ``Cov = c`` each activation gives
+For centred jointly Gaussian ``(h, hbar)`` with ``Var h = a``, ``Var hbar = b``, ``Cov = c`` each
+activation gives
 
 * ``moment(a, b, c) = E[phi(h) phi(hbar)]``, the diffusion of Prop. 2 and the integrand of Prop. 3,
 * ``slope_moment(a, b, c) = E[phi'(h) phi'(hbar)]``, the backward rate of Prop. 6,
-* ``hermite(degree, variance)``, the coefficients of ``phi(sqrt(variance) Z)`` in normalised Hermite polynomials.
+* ``hermite(degree, variance)``, the coefficients of ``phi(sqrt(variance) Z)`` in normalised Hermite
+  polynomials.
 
-relu, erf, gelu and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009, Williams 1997; gelu
-by Gaussian integration by parts); tanh uses the trapezoidal rule below, whose error is under 1e-10.
+relu, erf, gelu and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009,
+Williams 1997; gelu by Gaussian integration by parts); tanh uses the trapezoidal rule below, whose
+error is under 1e-10.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ _Moment = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Activation:
-    """A scalar function ``phi`` with its derivative ``slope`` and Gaussian moments (see the module)."""
+    """A scalar function ``phi`` with its derivative ``slope`` and Gaussian moments (see the
+    module).
+    """
 
     name: str
     phi: _Map
@@ -68,7 +73,9 @@ class Activation:
 
 
 def _cross(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The area between two vectors with squared norms ``a, b`` and product ``c``; their angle is ``atan2(area, c)``."""
+    """The area between two vectors with squared norms ``a, b`` and product ``c``; their angle is
+    ``atan2(area, c)``.
+    """
     return (a * b - c * c).clamp_min(0).sqrt()
 
 
@@ -105,24 +112,29 @@ def _gelu_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _normal_cdf_moments(a: Tensor, b: Tensor, c: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
-    """``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]`` of the normal distribution function Phi.
+    """``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]`` of the normal distribution function
+    Phi.
 
-    ``area`` is ``a b - c^2``, whose rounding cancels from gelu's moment where both have the same root: with an arc
-    sine of ``c / sqrt((1 + a)(1 + b))`` a moment of parallel inputs of variance 1e20 was known to 1e-8.
+    ``area`` is ``a b - c^2``, whose rounding cancels from gelu's moment where both have the same
+    root: with an arc sine of ``c / sqrt((1 + a)(1 + b))`` a moment of parallel inputs of variance
+    1e20 was known to 1e-8.
     """
     root = (1 + a + b + area).sqrt()  # of (1 + a)(1 + b) - c^2, without its cancellation
     return 0.25 + torch.atan2(c, root) / (2 * math.pi), 1 / (2 * math.pi * root)
 
 
 def _relu_hermite(degree: int) -> Tensor:
-    # E[relu(Z) He_k] = He_{k-2}(0) / sqrt(2 pi) for k >= 2, by parts; He_{2m}(0) = (-1)^m (2m)! / (2^m m!).
+    # E[relu(Z) He_k] = He_{k-2}(0) / sqrt(2 pi) for k >= 2, by parts; He_{2m}(0) = (-1)^m (2m)! /
+    # (2^m m!).
     def coefficient(k: int) -> float:
         if k < 2:
             return (1 / math.sqrt(2 * math.pi), 0.5)[k]
         if k % 2:
             return 0.0
         m = (k - 2) // 2
-        log = math.lgamma(2 * m + 1) - m * math.log(2) - math.lgamma(m + 1) - 0.5 * math.lgamma(k + 1)
+        log = (
+            math.lgamma(2 * m + 1) - m * math.log(2) - math.lgamma(m + 1) - 0.5 * math.lgamma(k + 1)
+        )
         return (-1.0) ** m * math.exp(log) / math.sqrt(2 * math.pi)
 
     return torch.tensor([coefficient(k) for k in range(degree + 1)], dtype=torch.float64)
@@ -135,7 +147,9 @@ def _normal_pdf(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Activation] = {
     a.name: a
     for a in (
-        Activation("relu", torch.relu, lambda x: (x > 0).to(x.dtype), _relu_moment, _relu_slope_moment),
+        Activation(
+            "relu", torch.relu, lambda x: (x > 0).to(x.dtype), _relu_moment, _relu_slope_moment
+        ),
         Activation("tanh", torch.tanh, lambda x: 1 - torch.tanh(x) ** 2),
         Activation(
             "erf",
@@ -151,7 +165,13 @@ ACTIVATIONS: dict[str, Activation] = {
             _gelu_moment,
             _gelu_slope_moment,
         ),
-        Activation("identity", lambda x: x, torch.ones_like, lambda a, b, c: c, lambda a, b, c: torch.ones_like(c)),
+        Activation(
+            "identity",
+            lambda x: x,
+            torch.ones_like,
+            lambda a, b, c: c,
+            lambda a, b, c: torch.ones_like(c),
+        ),
     )
 }
 
@@ -169,7 +189,9 @@ _CHUNK = 2**21  # evaluations held at a time
 
 
 def _nodes(variance: float, tail: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for integrands ``f(sqrt(variance) z)`` with poles at distance >= pi/2 from the axis."""
+    """Nodes and weights for integrands ``f(sqrt(variance) z)`` with poles at distance >= pi/2 from
+    the axis.
+    """
     z, step = _places(variance, tail)
     return z, step * torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
 
@@ -182,13 +204,17 @@ def _places(variance: float, tail: float, most: float = 0.25) -> tuple[Tensor, f
 
 
 def gaussian_mean(f: Callable[[Tensor], Tensor], variance: float, tail: float = 0.0) -> Tensor:
-    """``E f(Z)`` over the last axis of ``f``'s value; ``f`` takes ``[m]`` and returns ``[..., m]``."""
+    """``E f(Z)`` over the last axis of ``f``'s value; ``f`` takes ``[m]`` and returns ``[...,
+    m]``.
+    """
     z, weights = _nodes(variance, tail)
     return f(z) @ weights
 
 
 def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """``E[f(h) f(hbar)]`` for variances ``a, b`` and covariance ``c`` (same shape, float64), elementwise."""
+    """``E[f(h) f(hbar)]`` for variances ``a, b`` and covariance ``c`` (same shape, float64),
+    elementwise.
+    """
     largest = float(torch.maximum(a.max(), b.max())) if a.numel() else 0.0
     z, weights = (v.to(a.device) for v in _nodes(largest))
     # h = sqrt(a) z, hbar = slope z + spread z': the two-dimensional rule on independent z, z'.
@@ -218,10 +244,11 @@ def _hermite(degree: int, z: Tensor, first: Tensor) -> list[Tensor]:
 
 
 def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
-    """Nodes ``z [m]`` and weights ``[m, degree + 1]``: ``f(z) @ weights`` are ``E[f(Z) He_k(Z)] / sqrt(k!)``.
+    """Nodes ``z [m]`` and weights ``[m, degree + 1]``: ``f(z) @ weights`` are ``E[f(Z) He_k(Z)] /
+    sqrt(k!)``.
 
-    For ``f = phi(sqrt(v) z)`` with v up to ``variance``. The polynomials are carried with half of the Gaussian, which
-    keeps them within range at any degree.
+    For ``f = phi(sqrt(v) z)`` with v up to ``variance``. The polynomials are carried with half of
+    the Gaussian, which keeps them within range at any degree.
     """
     z, step = _places(variance, 2 * math.sqrt(degree), min(0.25, 2.0 / math.sqrt(degree + 1)))
     root = torch.exp(-0.25 * z * z)
@@ -229,19 +256,23 @@ def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
     return z, torch.stack([row * root for row in rows], 1) * (step / math.sqrt(2 * math.pi))
 
 
-# ---- Variances of the streams of infinitely wide networks of finite depth, before training (Props. 2 and 6)
+# ---- Variances of the streams of infinitely wide networks of finite depth, before training (Props.
+# 2 and 6)
 
 
 def stream_variances(
     act: Activation | str, start: Tensor | float, L: int, horizon: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """``q_l = E h_l^2`` and ``P_l = E g_l^2``, ``[L + 1, ...]`` each, for inputs with ``E h_0^2 = start``.
+    """``q_l = E h_l^2`` and ``P_l = E g_l^2``, ``[L + 1, ...]`` each, for inputs with ``E h_0^2 =
+    start``.
 
-    With ``tau = T / L``: ``q_l = q_{l-1} + tau E phi^2(h_{l-1})`` and ``P_{l-1} = P_l (1 + tau E phi'^2(h_{l-1}))``
-    from ``P_L = 1``. ``act``: an activation or its name, such as ``"relu"``.
+    With ``tau = T / L``: ``q_l = q_{l-1} + tau E phi^2(h_{l-1})`` and ``P_{l-1} = P_l (1 + tau E
+    phi'^2(h_{l-1}))`` from ``P_L = 1``. ``act``: an activation or its name, such as ``"relu"``.
     """
     act = activation(act) if isinstance(act, str) else act
-    tau, q, rates = horizon / L, [torch.as_tensor(start, dtype=torch.float64)], list[Tensor]()
+    tau = horizon / L
+    q = [torch.as_tensor(start, dtype=torch.float64)]
+    rates = list[Tensor]()
     for _ in range(L):
         rates.append(1 + tau * act.slope_moment(q[-1], q[-1], q[-1]))
         q.append(q[-1] + tau * act.moment(q[-1], q[-1], q[-1]))

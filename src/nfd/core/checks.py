@@ -20,17 +20,24 @@ _Choice = TypeVar("_Choice")
 
 
 def check_choice(argument: str, value: _Choice, choices: Iterable[str]) -> _Choice:
-    """Return ``value`` if it is one of ``choices``; otherwise raise a ValueError with the nearest one."""
+    """Return ``value`` if it is one of ``choices``; otherwise raise a ValueError with the nearest
+    one.
+    """
     options = list(choices)
     if isinstance(value, str) and value in options:
         return value
     raise InputError(
-        f"{argument} must be one of {', '.join(map(repr, options))}; got {value!r}.{nearest(value, options)}"
+        f"{argument} must be one of {', '.join(map(repr, options))}; got "
+        f"{value!r}.{nearest(value, options)}"
     )
 
 
-def check_count(argument: str, value: SupportsIndex, minimum: int = 1, maximum: int = MAX_SEED) -> int:
-    """Return ``value`` as an int in ``[minimum, maximum]``; TypeError if it is not a whole number."""
+def check_count(
+    argument: str, value: SupportsIndex, minimum: int = 1, maximum: int = MAX_SEED
+) -> int:
+    """Return ``value`` as an int in ``[minimum, maximum]``; TypeError if it is not a whole
+    number.
+    """
     try:
         if _is_truth(value):
             raise TypeError
@@ -59,7 +66,9 @@ def check_flag(argument: str, value: object) -> bool:
 
 
 def check_takes(argument: str, function: Any, *names: str) -> None:
-    """InputTypeError unless this is a function that can be called with as many arguments as there are names."""
+    """InputTypeError unless this is a function that can be called with as many arguments as there
+    are names.
+    """
     wanted = f"{argument} must be a function of ({', '.join(names)})"
     if not callable(function):
         raise InputTypeError(f"{wanted}; got {type(function).__name__}.")
@@ -74,18 +83,27 @@ def check_takes(argument: str, function: Any, *names: str) -> None:
 
 
 def check_several(argument: str, value: Any, kind: str) -> list[Any]:
-    """The entries of a list, tuple, array or other iterable that is no text; ``kind`` says what they should be."""
+    """The entries of a list, tuple, array or other iterable that is no text; ``kind`` says what
+    they should be.
+    """
     try:
         if isinstance(value, str | bytes):
             raise TypeError
         return list(value)
     except TypeError:
-        raise InputTypeError(f"{argument} must be a list of {kind}; got {value!r} of {type(value).__name__}.") from None
+        raise InputTypeError(
+            f"{argument} must be a list of {kind}; got {value!r} of {type(value).__name__}."
+        ) from None
 
 
 def check_ascending(argument: str, sizes: Any, most: int) -> list[int]:
-    """Return ``sizes`` as a list of ascending whole numbers of at most ``most``; ValueError where they are none."""
-    checked = [check_count(argument, size, maximum=most) for size in check_several(argument, sizes, "sizes")]
+    """Return ``sizes`` as a list of ascending whole numbers of at most ``most``; ValueError where
+    they are none.
+    """
+    checked = [
+        check_count(argument, size, maximum=most)
+        for size in check_several(argument, sizes, "sizes")
+    ]
     if not checked or checked != sorted(set(checked)):
         raise InputError(f"{argument} must be ascending; got {list(sizes)}.")
     return checked
@@ -102,18 +120,30 @@ def check_patterns(argument: str, value: str | Sequence[str] | None) -> str | li
 
 
 def check_real(
-    argument: str, value: Any, *, above: float | None = None, least: float | None = None, below: float | None = None
+    argument: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
 ) -> float:
     """Return ``value`` as a finite float, optionally ``> above``, ``>= least``, ``< below``."""
     try:
         if _is_truth(value) or isinstance(value, str | bytes | bytearray):
             raise TypeError
         number = float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is PyTorch's, of several numbers
-        raise InputTypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
+    # the last is PyTorch's, of several numbers
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise InputTypeError(
+            f"{argument} must be a number; got {value!r} of type {type(value).__name__}."
+        ) from None
     if not math.isfinite(number):
         raise InputError(f"{argument} must be finite; got {number}.")
-    bounds = ((above, operator.gt, "greater than"), (least, operator.ge, "at least"), (below, operator.lt, "less than"))
+    bounds = (
+        (above, operator.gt, "greater than"),
+        (least, operator.ge, "at least"),
+        (below, operator.lt, "less than"),
+    )
     for bound, holds, words in bounds:
         if bound is not None and not holds(number, bound):
             raise InputError(f"{argument} must be {words} {bound:g}; got {number:g}.")
@@ -147,13 +177,16 @@ def check_device(device: torch.device | str) -> torch.device:
         torch.zeros((), device=place).item()
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         raise InputError(
-            f"device must be one that PyTorch can use here, such as 'cpu'; got {device!r} ({in_brief(error)})."
+            f"device must be one that PyTorch can use here, such as 'cpu'; got {device!r} "
+            f"({in_brief(error)})."
         ) from None
     return place
 
 
 def check_numbers(argument: str, value: Any) -> torch.Tensor:
-    """Real numbers as a tensor: a tensor as it is, without its gradient; anything else as a copy in float64."""
+    """Real numbers as a tensor: a tensor as it is, without its gradient; anything else as a copy in
+    float64.
+    """
     import numpy as np
     import torch
 
@@ -163,8 +196,11 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
         try:
             array = np.array(value)
             number = torch.from_numpy(array if np.iscomplexobj(array) else array.astype(np.float64))
-        except (TypeError, ValueError, RuntimeError) as error:  # the last is PyTorch's, of tensors in a list
-            message = f"{argument} must be an array of numbers; got {type(value).__name__} ({error})."
+        # the last is PyTorch's, of tensors in a list
+        except (TypeError, ValueError, RuntimeError) as error:
+            message = (
+                f"{argument} must be an array of numbers; got {type(value).__name__} ({error})."
+            )
             raise InputTypeError(message) from None
     if number.is_complex():
         raise InputTypeError(f"{argument} must be real; got {number.dtype}.")
@@ -174,7 +210,8 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
 def check_detached(argument: str, value: Any) -> None:
     """Refuse a tensor whose gradient the caller wants; under ``torch.no_grad()`` nobody does.
 
-    For functions whose result has no gradient. Call it outside of ``undisturbed()``, which turns gradients on.
+    For functions whose result has no gradient. Call it outside of ``undisturbed()``, which turns
+    gradients on.
     """
     import torch
     from torch.autograd import forward_ad
@@ -185,13 +222,15 @@ def check_detached(argument: str, value: Any) -> None:
     forward = forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
     if backward or forward:
         raise InputError(
-            f"{argument} carries a gradient, and this function gives none: its result would be a constant. Pass "
-            f"{argument}.detach(), or call it under torch.no_grad()."
+            f"{argument} carries a gradient, and this function gives none: its result would be a "
+            f"constant. Pass {argument}.detach(), or call it under torch.no_grad()."
         )
 
 
 def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` if it is dense and every entry finite; otherwise say where the first bad one is."""
+    """Return ``tensor`` if it is dense and every entry finite; otherwise say where the first bad
+    one is.
+    """
     if tensor.is_meta or "strided" not in str(tensor.layout):
         got = f"{tensor.layout} on {tensor.device}"
         raise InputTypeError(f"{argument} must be a dense tensor with numbers in it; got {got}.")
@@ -202,5 +241,6 @@ def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
     value = tensor[where].item() if where else tensor.item()
     raise InputError(
         f"{argument} must be finite; entry {list(where)} is {value} "
-        f"({int((~finite).sum())} of {tensor.numel()} entries are bad). Remove or impute them first."
+        f"({int((~finite).sum())} of {tensor.numel()} entries are bad). Remove or impute them "
+        "first."
     )

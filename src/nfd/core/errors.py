@@ -1,4 +1,6 @@
-"""The kinds of errors, the exit codes of commands, and whose an error is: the user's, a library's or ours."""
+"""The kinds of errors, the exit codes of commands, and whose an error is: the user's, a library's
+or ours.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,19 @@ from contextlib import contextmanager
 # ---- Three kinds of errors, and exit codes
 
 
-VERDICT, INPUT, OURS, INTERRUPTED = 1, 2, 70, 130  # 70 is EX_SOFTWARE of sysexits.h
+# 70 is EX_SOFTWARE of sysexits.h
+VERDICT = 1
+INPUT = 2
+OURS = 70
+INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done, by no fault of the program; the message says why, and what to do.
+    """What was asked for cannot be done, by no fault of the program; the message says why, and what
+    to do.
 
-    The mark of the errors below. Python's users catch them as the errors of Python that they are, the command line ends
-    with exit code 2.
+    The mark of the errors below. Python's users catch them as the errors of Python that they are,
+    the command line ends with exit code 2.
     """
 
 
@@ -31,46 +38,66 @@ class InputTypeError(UsageError, TypeError):
 
 
 class StateError(UsageError, RuntimeError):
-    """What was asked for cannot be done as things stand, such as weights that were changed by something else."""
+    """What was asked for cannot be done as things stand, such as weights that were changed by
+    something else.
+    """
 
 
 class UsageWarning(UserWarning):
-    """What was asked for was done otherwise than one may expect; the message says how, and what to do."""
+    """What was asked for was done otherwise than one may expect; the message says how, and what to
+    do.
+    """
 
 
 # ---- What is said of an error, and whose it is
 
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_INSTALLED = {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_INSTALLED = {
+    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+}
 _NOT_USERS = (_OURS, "<", *_INSTALLED)  # "<" begins generated code
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The part of a traceback that is the user's: from the first line that is no library's to the last."""
+    """The part of a traceback that is the user's: from the first line that is no library's to the
+    last.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [number for number, frame in enumerate(frames) if not frame.filename.startswith(_NOT_USERS)]
+    own = [
+        number for number, frame in enumerate(frames) if not frame.filename.startswith(_NOT_USERS)
+    ]
     return frames[own[0] : own[-1] + 1] if own else []
 
 
 def is_ours(error: BaseException) -> bool:
     """Whether a line of ours raised an error, or called a library that did."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    whose = [file.startswith(_OURS) for file in files if file.startswith(_OURS) or not file.startswith(_NOT_USERS)]
+    whose = [
+        file.startswith(_OURS)
+        for file in files
+        if file.startswith(_OURS) or not file.startswith(_NOT_USERS)
+    ]
     return not whose or whose[-1]
 
 
 def place_of(error: BaseException) -> str:
     """Where the user's code was when an error came, in brackets; empty where it was not there."""
     frames = users_frames(error)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return (
+        f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})"
+        if frames
+        else ""
+    )
 
 
 @contextmanager
 def blaming(what: str, kind: type[UsageError] = InputError) -> Iterator[None]:
-    """An error of a model within becomes one of input, which says ``what`` failed and where; a mistake of ours stays.
+    """An error of a model within becomes one of input, which says ``what`` failed and where; a
+    mistake of ours stays.
 
-    So does an ``InputError``, which says enough. Of what a layer or a plan refuses, it says for which model that was.
+    So does an ``InputError``, which says enough. Of what a layer or a plan refuses, it says for
+    which model that was.
     """
     try:
         yield
@@ -86,8 +113,8 @@ def blaming(what: str, kind: type[UsageError] = InputError) -> Iterator[None]:
 def in_brief(error: BaseException) -> str:
     """Say what an error says: ours in full, one of another library without its traces.
 
-    A line that ends with a colon announces what follows, as of ``load_state_dict``, so that the next one is needed.
-    An error that says nothing gives its kind.
+    A line that ends with a colon announces what follows, as of ``load_state_dict``, so that the
+    next one is needed. An error that says nothing gives its kind.
     """
     if isinstance(error, UsageError):
         return str(error)
@@ -101,13 +128,15 @@ def in_brief(error: BaseException) -> str:
 
 
 LESS_MEMORY = (
-    "Use smaller widths, depths or batches, or fewer workers at a time. Wide matrices need little memory with "
-    "weights='structured' or 'deferred'; nfd.defer replaces those of your own model."
+    "Use smaller widths, depths or batches, or fewer workers at a time. Wide matrices need little "
+    "memory with weights='structured' or 'deferred'; nfd.defer replaces those of your own model."
 )
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: Python's error, PyTorch's of accelerators, or that on the CPU, which has no type."""
+    """Whether memory ran out: Python's error, PyTorch's of accelerators, or that on the CPU, which
+    has no type.
+    """
     names = {kind.__name__ for kind in type(error).__mro__}
     on_the_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
     return isinstance(error, MemoryError) or "OutOfMemoryError" in names or on_the_cpu
@@ -120,7 +149,9 @@ def described(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str | None:
-    """The traceback of a mistake of ours; None of an error of the input, and where memory ran out."""
+    """The traceback of a mistake of ours; None of an error of the input, and where memory ran
+    out.
+    """
     if isinstance(error, UsageError) or out_of_memory(error):
         return None
     return "".join(traceback.format_tb(error.__traceback__))

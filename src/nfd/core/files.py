@@ -22,12 +22,16 @@ _MARK = ".nfd"  # left in a directory of results
 def expanded(path: str | Path) -> Path:
     """The path with ``~`` replaced by the home directory; TypeError if it is not a path."""
     if not isinstance(path, str | Path):
-        raise InputTypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
+        raise InputTypeError(
+            f"a path must be a text or a Path; got {path!r} of {type(path).__name__}."
+        )
     return Path(os.path.expanduser(path))
 
 
 def prepare_directory(path: str | Path) -> Path:
-    """Create ``path`` if needed and prove that a file can be written there; an error that says what to do."""
+    """Create ``path`` if needed and prove that a file can be written there; an error that says what
+    to do.
+    """
     if not str(path).strip():
         raise InputError("out must name a directory; got an empty string.")
     directory = expanded(path)
@@ -37,8 +41,8 @@ def prepare_directory(path: str | Path) -> Path:
             file.write(b"0")
     except OSError as error:
         raise InputError(
-            f"out must be a directory that can be written; got {str(directory)!r} ({error.strerror}). "
-            "Choose another with --out DIR."
+            f"out must be a directory that can be written; got {str(directory)!r} "
+            f"({error.strerror}). Choose another with --out DIR."
         ) from error
     return directory
 
@@ -46,18 +50,23 @@ def prepare_directory(path: str | Path) -> Path:
 def prepare_results(path: str | Path) -> Path:
     """``prepare_directory`` for the files of a command, which replace those of an earlier one.
 
-    A directory that is not empty must be known: by the mark that the first command leaves, or as that of a sweep.
+    A directory that is not empty must be known: by the mark that the first command leaves, or as
+    that of a sweep.
 
     Raises:
         FileExistsError: naming a file that is of something else.
     """
     directory = expanded(path)
     known = any((directory / name).exists() for name in (_MARK, SWEEP))
-    others = [] if known or not directory.is_dir() else [p.name for p in directory.iterdir() if p.is_file()]
+    others = (
+        []
+        if known or not directory.is_dir()
+        else [p.name for p in directory.iterdir() if p.is_file()]
+    )
     if visible := sorted(name for name in others if not name.startswith(".")):
         raise FileExistsError(
-            f"out must be a new directory, or one of nfd: {str(directory)!r} holds {visible[0]!r}, which nfd did not "
-            "make. Nothing was changed. Choose another with --out DIR."
+            f"out must be a new directory, or one of nfd: {str(directory)!r} holds {visible[0]!r}, "
+            "which nfd did not make. Nothing was changed. Choose another with --out DIR."
         )
     prepare_directory(directory)
     (directory / _MARK).touch()
@@ -81,7 +90,9 @@ def staged(directory: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole: beside its place, then into it. Readers see the old one or the new one."""
+    """Write a file whole: beside its place, then into it. Readers see the old one or the new
+    one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with staged(path.parent) as folder:
         (folder / path.name).write_bytes(content)

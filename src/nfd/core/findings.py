@@ -1,4 +1,6 @@
-"""What a finding is: one chart's worth of tidy rows, fitted slopes and words, ready to be drawn and printed."""
+"""What a finding is: one chart's worth of tidy rows, fitted slopes and words, ready to be drawn and
+printed.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ if TYPE_CHECKING:  # whose statistics load SciPy
 
 
 class SeriesRole(StrEnum):
-    """What a series is to the others of its chart; a column of its rows, where it is not one among equals."""
+    """What a series is to the others of its chart; a column of its rows, where it is not one among
+    equals.
+    """
 
     PREDICTION = "prediction"  # in shades of grey, the last one in black
     REAL = "real"  # a network that was trained, beside predictions: in broken lines and colours
 
 
 _UNWRITABLE = ("inf", "-inf", "nan")
-_NUMBERS = ("rows", "slopes", "references", "marks", "best")  # the parts of a finding that hold numbers
+# the parts of a finding that hold numbers
+_NUMBERS = ("rows", "slopes", "references", "marks", "best")
 
 
 @dataclass(frozen=True)
@@ -32,19 +37,24 @@ class Axes:
 
     Attributes:
         x, y: columns of the rows. x_title, y_title: their titles.
-        kind: ``"curves"`` over steps, ``"logcurves"`` on a logarithmic axis, points on two logarithmic axes
-            (``"logarithmic"``), on a logarithmic x (``"semilogarithmic"``), on linear axes (``"linear"``) or on a named
-            x (``"named"``); or bars of ``x`` one after another, a row for each ``y`` (``"counts"``).
+        kind: ``"curves"`` over steps, ``"logcurves"`` on a logarithmic axis, points on two
+            logarithmic axes (``"logarithmic"``), on a logarithmic x (``"semilogarithmic"``), on
+            linear axes (``"linear"``) or on a named x (``"named"``); or bars of ``x`` one after
+            another, a row for each ``y`` (``"counts"``).
         zero: whether linear axes include zero. top: rows above it are not drawn.
-        colour, dash: columns by which series differ in colour and in dash; numbers get an ordered palette.
-        order: names that have the same colour and dash in every chart. interval: what ``low`` to ``high`` mean.
+        colour, dash: columns by which series differ in colour and in dash; numbers get an ordered
+            palette.
+        order: names that have the same colour and dash in every chart. interval: what ``low`` to
+            ``high`` mean.
     """
 
     x: str
     y: str
     x_title: str
     y_title: str
-    kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "counts"]
+    kind: Literal[
+        "curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "counts"
+    ]
     zero: bool = True
     top: float | None = None
     colour: str = "series"
@@ -55,12 +65,14 @@ class Axes:
 
 @dataclass(frozen=True)
 class Finding:
-    """A question (``title``), its answer in one sentence (``headline``), details, and the numbers behind it.
+    """A question (``title``), its answer in one sentence (``headline``), details, and the numbers
+    behind it.
 
-    Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is the printed table.
-    ``references`` are lines to compare with: rows with ``series`` and the columns of ``axes``. ``marks`` are points of
-    the chart with a ``text``, each with a line to ``low`` if it has one. ``best`` is a strip below it: where on the x
-    axis every ``series`` is best, from ``low`` to ``high``.
+    Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is the
+    printed table. ``references`` are lines to compare with: rows with ``series`` and the columns of
+    ``axes``. ``marks`` are points of the chart with a ``text``, each with a line to ``low`` if it
+    has one. ``best`` is a strip below it: where on the x axis every ``series`` is best, from
+    ``low`` to ``high``.
     """
 
     name: str
@@ -82,36 +94,47 @@ class Finding:
         return " ".join([self.headline, *self.details])
 
     def plain(self) -> dict[str, Any]:
-        """The finding as JSON holds it, with its ``reading``; ``of`` reads it back, infinities and not-a-number too."""
+        """The finding as JSON holds it, with its ``reading``; ``of`` reads it back, infinities and
+        not-a-number too.
+        """
         written = {name: encoded(value) for name, value in asdict(self).items() if name in _NUMBERS}
         return asdict(self) | written | {"reading": self.reading}
 
     @staticmethod
     def of(plain: Any) -> Finding:
         """The finding that ``plain`` returned; ValueError with the reason if it is not one."""
-        from pydantic import TypeAdapter, ValidationError  # takes longer to load than a plan to make
+        # takes longer to load than a plan to make
+        from pydantic import TypeAdapter, ValidationError
 
         try:
             finding = TypeAdapter(Finding).validate_python(plain)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "it"
-            raise InputError(f"is no finding that can be drawn: {where}: {first['msg'].lower()}.") from None
+            raise InputError(
+                f"is no finding that can be drawn: {where}: {first['msg'].lower()}."
+            ) from None
         finding = replace(finding, **{name: decoded(getattr(finding, name)) for name in _NUMBERS})
         finding._check_places()
         return finding
 
     def _check_places(self) -> None:
-        """InputError unless every mark has its text, and every row of the strip its three numbers."""
+        """InputError unless every mark has its text, and every row of the strip its three
+        numbers.
+        """
         x = self.axes.x
         for row in self.marks:
             if not isinstance(row.get("text"), str):
-                raise InputError(f"cannot be drawn: marks: a row has no text, but {row.get('text')!r}.")
+                raise InputError(
+                    f"cannot be drawn: marks: a row has no text, but {row.get('text')!r}."
+                )
         for row in self.best:
             for column in (x, "low", "high"):
                 value = row.get(column)
                 if isinstance(value, bool) or not isinstance(value, float | int):
-                    raise InputError(f"cannot be drawn: best: {column} is no number, but {value!r}.")
+                    raise InputError(
+                        f"cannot be drawn: best: {column} is no number, but {value!r}."
+                    )
 
 
 def plain(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
@@ -120,7 +143,9 @@ def plain(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
 
 
 def encoded(value: Any) -> Any:
-    """Numbers that JSON lacks as the texts ``float`` reads; a text that reads so itself gets a quote in front."""
+    """Numbers that JSON lacks as the texts ``float`` reads; a text that reads so itself gets a
+    quote in front.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str) and value.lstrip("'") in _UNWRITABLE:

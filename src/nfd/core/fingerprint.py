@@ -1,12 +1,13 @@
 """``fingerprint``: a hash of a function's code and of all that the code refers to.
 
-It names a constructor, a loss or an optimizer in a store of training runs, where a name would stand for two functions.
-It follows closures, defaults, bound arguments, objects, classes with their bases, and the global names that the code
-reads, as far as they are the user's. Code of libraries is named: by the files that were installed, except for the
-libraries that nfd itself computes with, whose upgrades change rounding only.
+It names a constructor, a loss or an optimizer in a store of training runs, where a name would stand
+for two functions. It follows closures, defaults, bound arguments, objects, classes with their
+bases, and the global names that the code reads, as far as they are the user's. Code of libraries is
+named: by the files that were installed, except for the libraries that nfd itself computes with,
+whose upgrades change rounding only.
 
-It does not see what code finds out while it runs: files, environment variables, and attributes by computed names. What
-the code writes and never reads, such as a counter or a log, does not count.
+It does not see what code finds out while it runs: files, environment variables, and attributes by
+computed names. What the code writes and never reads, such as a counter or a log, does not count.
 """
 
 from __future__ import annotations
@@ -27,21 +28,54 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-# Standard library and nfd: a record holds the version of our numerics. The others compute what nfd computes, and their
-# upgrades change rounding only.
-_TRUSTED = {"nfd", "torch", "numpy", "scipy", "sklearn", "cloudpickle", "builtins", "typing", "typing_extensions"}
+# Standard library and nfd: a record holds the version of our numerics. The others compute what nfd
+# computes, and their upgrades change rounding only.
+_TRUSTED = {
+    "nfd",
+    "torch",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "cloudpickle",
+    "builtins",
+    "typing",
+    "typing_extensions",
+}
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")  # in paths of installed packages
+# in paths of installed packages
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-# Attributes of a class that say nothing of what it does: documentation, and what Python or dataclasses derive.
+# Attributes of a class that say nothing of what it does: documentation, and what Python or
+# dataclasses derive.
 _DERIVED = {
-    *("__doc__", "__module__", "__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__"),
-    *("__annotations_cache__", "__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__"),
-    *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__slots__", "__qualname__"),
+    *(
+        "__doc__",
+        "__module__",
+        "__dict__",
+        "__weakref__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+    ),
+    *(
+        "__annotations_cache__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__parameters__",
+        "__orig_bases__",
+    ),
+    *(
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__match_args__",
+        "__slots__",
+        "__qualname__",
+    ),
     *("_abc_impl", "__abstractmethods__"),
 }
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
-# Whether two equal constants are one object differs between code that was compiled and code from a cache.
+# Whether two equal constants are one object differs between code that was compiled and code from a
+# cache.
 _CONSTANTS = (tuple, frozenset, types.CodeType)
 _DEEPEST = 100_000
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
@@ -49,23 +83,38 @@ _READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
 _LOCAL = {*dis.haslocal, *dis.hasfree}
 # Methods that change a container and return nothing.
 _CHANGES = {
-    *("append", "appendleft", "extend", "extendleft", "insert", "remove", "clear", "sort", "reverse", "rotate"),
+    *(
+        "append",
+        "appendleft",
+        "extend",
+        "extendleft",
+        "insert",
+        "remove",
+        "clear",
+        "sort",
+        "reverse",
+        "rotate",
+    ),
     *("add", "discard", "update"),
 }
 
-# What cannot be compared is known by itself: it is like no other object, and like none of another process.
+# What cannot be compared is known by itself: it is like no other object, and like none of another
+# process.
 _incomparable = list[Any]()
 
 
 def fingerprint(value: Any) -> str | None:
-    """Hash what a function, a class or an object does; None where only trusted libraries decide that.
+    """Hash what a function, a class or an object does; None where only trusted libraries decide
+    that.
 
-    Equal code gives equal hashes in every process of one minor version of Python, whose compiler decides what code is.
-    Comments, docstrings, annotations and names of local variables do not count.
+    Equal code gives equal hashes in every process of one minor version of Python, whose compiler
+    decides what code is. Comments, docstrings, annotations and names of local variables do not
+    count.
     """
     walk = _Walk()
     limit = sys.getrecursionlimit()
-    # Deep structures, such as a chain of a thousand modules; calls of Python do not take the stack of C.
+    # Deep structures, such as a chain of a thousand modules; calls of Python do not take the stack
+    # of C.
     sys.setrecursionlimit(max(limit, _DEEPEST))
     try:
         walk.add(value)
@@ -85,7 +134,7 @@ class _Walk:
         # Objects made on the way, such as states: an id would be taken again if they were freed.
         self._alive = list[Any]()
 
-    # ---- one value -----------------------------------------------------------------------------------------------
+    # ---- one value
 
     def add(self, value: Any) -> None:
         """Add a value of any type."""
@@ -102,7 +151,8 @@ class _Walk:
 
     def _add_new(self, value: Any) -> None:
         if isinstance(value, functools.partial):
-            # Before anything asks for its __dict__: a partial that was asked is not flattened in another one.
+            # Before anything asks for its __dict__: a partial that was asked is not flattened in
+            # another one.
             self._write("partial")
             self._add_all((value.func, value.args, value.keywords))
             return
@@ -130,7 +180,8 @@ class _Walk:
             self._add_all((value.fget, value.fset, value.fdel))
         elif isinstance(value, types.CellType):
             self.add(_content(value))
-        elif type(value) in (tuple, list):  # classes of the user's may have methods beside their items
+        # classes of the user's may have methods beside their items
+        elif type(value) in (tuple, list):
             self._write(type(value).__name__, str(len(value)))
             self._add_all(value)
         elif type(value) in (dict, types.MappingProxyType):
@@ -170,9 +221,19 @@ class _Walk:
         numpy = sys.modules.get("numpy")
         torch = sys.modules.get("torch")
         if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
-            self._write("tensor", str(value.dtype), str(list(value.shape)), str(value.requires_grad))
+            self._write(
+                "tensor", str(value.dtype), str(list(value.shape)), str(value.requires_grad)
+            )
             if not value.is_meta:
-                entries = value.detach().resolve_conj().resolve_neg().cpu().to_dense().contiguous().flatten()
+                entries = (
+                    value.detach()
+                    .resolve_conj()
+                    .resolve_neg()
+                    .cpu()
+                    .to_dense()
+                    .contiguous()
+                    .flatten()
+                )
                 self.digest.update(entries.view(torch.uint8).numpy().data)
             return True
         if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
@@ -189,7 +250,9 @@ class _Walk:
             self._add_object(value, frozenset(_state_of_self(method)))
 
     def _add_object(self, value: Any, left_out: frozenset[str]) -> None:
-        """Add an object by the parts that ``pickle`` would store, and by itself where it has none."""
+        """Add an object by the parts that ``pickle`` would store, and by itself where it has
+        none.
+        """
         if isinstance(value, Iterator):  # it moves on whenever it is read
             self._add_incomparable(value)
             return
@@ -200,7 +263,8 @@ class _Walk:
             self._add_incomparable(value)
             return
         if isinstance(parts, str):
-            # The name of something in its module, such as a dtype, or a function behind ``functools.cache``.
+            # The name of something in its module, such as a dtype, or a function behind
+            # ``functools.cache``.
             self.add(type(value))
             self._write(parts)
             self.add(dict(getattr(value, "__dict__", {})))
@@ -216,7 +280,9 @@ class _Walk:
                 self.add(part)
 
     def _add_incomparable(self, value: Any) -> None:
-        """Add what cannot be pickled: a function by itself, as it may be any; a lock or a file by its type."""
+        """Add what cannot be pickled: a function by itself, as it may be any; a lock or a file by
+        its type.
+        """
         self._add_name(type(value))
         if not callable(value):
             return
@@ -230,10 +296,12 @@ class _Walk:
             _incomparable.append(value)
         self._write(str(os.getpid()), str(_process_started()), str(index))
 
-    # ---- functions and classes -----------------------------------------------------------------------------------
+    # ---- functions and classes
 
     def _add_function(self, function: types.FunctionType) -> None:
-        """Add a function with its defaults and closure; of the user's also its code and the globals that it reads."""
+        """Add a function with its defaults and closure; of the user's also its code and the globals
+        that it reads.
+        """
         code = function.__code__
         if _is_library(code.co_filename):
             self._add_library(function.__module__ or "", function.__qualname__)
@@ -252,7 +320,9 @@ class _Walk:
             for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
                 if not uses[name].is_state:
                     self.add(cell)
-        attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
+        attributes = {
+            name: value for name, value in vars(function).items() if name != "__wrapped__"
+        }
         self.add(attributes)
 
     def _add_global(self, value: Any, code: types.CodeType) -> None:
@@ -263,14 +333,20 @@ class _Walk:
             self.add(value)
 
     def _add_code(self, code: types.CodeType) -> None:
-        """Add instructions by their meaning: not their lines, docstrings, or the names of local variables."""
+        """Add instructions by their meaning: not their lines, docstrings, or the names of local
+        variables.
+        """
         parameters = code.co_argcount + code.co_kwonlyargcount
         self._write("code", str(code.co_flags), *code.co_varnames[:parameters])
         # Python 3.11 and later keep what handles exceptions outside of the instructions.
         self.digest.update(getattr(code, "co_exceptiontable", b""))
         instructions = list(dis.get_instructions(code))
         for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
-            if following is not None and following.opname == "STORE_NAME" and following.argval in _DERIVED:
+            if (
+                following is not None
+                and following.opname == "STORE_NAME"
+                and following.argval in _DERIVED
+            ):
                 continue  # of the body of a class: its docstring or the number of its first line
             if instruction.opcode in _LOCAL:
                 self._write(instruction.opname, str(instruction.arg))
@@ -295,11 +371,16 @@ class _Walk:
                 self._write("attribute", name)
                 self.add(value)
 
-    # ---- modules and libraries -----------------------------------------------------------------------------------
+    # ---- modules and libraries
 
     def _add_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
-        """Add a module: of a library by name, of the user's by what code reads of it, or all of it."""
-        file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "") + os.sep
+        """Add a module: of a library by name, of the user's by what code reads of it, or all of
+        it.
+        """
+        file = (
+            getattr(module, "__file__", None)
+            or next(iter(getattr(module, "__path__", ())), "") + os.sep
+        )
         is_standard = module.__name__.partition(".")[0] in {*sys.stdlib_module_names, *_TRUSTED}
         if is_standard or _is_library(file):
             self._add_library(module.__name__, "")
@@ -350,7 +431,9 @@ def _uncompiled(value: Any) -> Any:
 
 
 def _content(cell: types.CellType) -> Any:
-    """The content of a cell; a text where it has none yet, as of a function that closes over itself."""
+    """The content of a cell; a text where it has none yet, as of a function that closes over
+    itself.
+    """
     try:
         return cell.cell_contents
     except ValueError:
@@ -358,30 +441,39 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _is_library(file: str) -> bool:
-    """Whether a file is of the standard library, of an installed package, or of a trusted one wherever it lies."""
+    """Whether a file is of the standard library, of an installed package, or of a trusted one
+    wherever it lies.
+    """
     if file.startswith((*_STANDARD, "<frozen")) or any(part in file for part in _PACKAGES):
         return True
     return file.startswith(tuple(_trusted_folders()))
 
 
 def _trusted_folders() -> list[str]:
-    """The folders of the trusted packages that are loaded; some are installed on a path of their own."""
+    """The folders of the trusted packages that are loaded; some are installed on a path of their
+    own.
+    """
     files = [getattr(sys.modules.get(package), "__file__", None) for package in sorted(_TRUSTED)]
     folders = [os.path.dirname(file) + os.sep for file in files if file]
     return [folder for folder in folders if not folder.startswith(_STANDARD)]
 
 
 def _is_of_library(module: str, name: str, value: Any) -> bool:
-    """Whether a class is found under its name in a module of the standard library or of a package."""
+    """Whether a class is found under its name in a module of the standard library or of a
+    package.
+    """
     place = sys.modules.get(module)
     file = getattr(place, "__file__", None) or ""
-    is_known = module.partition(".")[0] in {*sys.stdlib_module_names, *_TRUSTED} or _is_library(file)
+    is_known = module.partition(".")[0] in {*sys.stdlib_module_names, *_TRUSTED} or _is_library(
+        file
+    )
     if place is None or module == "__main__" or not is_known:
         return False
     found: Any = place
     for part in name.split("."):
         found = getattr(found, part, None)
-    # A class that user's code makes by exec() says that it is of builtins. Classes of C modules may have no place.
+    # A class that user's code makes by exec() says that it is of builtins. Classes of C modules may
+    # have no place.
     return found is value or (found is None and "<locals>" not in name and module != "builtins")
 
 
@@ -391,7 +483,9 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The global names that a function reads, or imports when it is called, with what they stand for."""
+    """The global names that a function reads, or imports when it is called, with what they stand
+    for.
+    """
     found = dict[str, Any]()
     for code in _with_inner(function.__code__):
         instructions = list(dis.get_instructions(code))
@@ -400,9 +494,12 @@ def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
             if instruction.opname in _READS_GLOBAL and name in function.__globals__:
                 found[name] = function.__globals__[name]
             elif instruction.opname == "IMPORT_NAME":
-                # Two constants come before it: how many packages up, and the names that are imported from it.
+                # Two constants come before it: how many packages up, and the names that are
+                # imported from it.
                 level = instructions[index - 2].argval
-                found[f"import {name}"] = _imported(function, name, level if isinstance(level, int) else 0)
+                found[f"import {name}"] = _imported(
+                    function, name, level if isinstance(level, int) else 0
+                )
     return sorted(found.items())
 
 
@@ -415,7 +512,9 @@ class _Uses:
 
     @property
     def is_state(self) -> bool:
-        """Whether the code writes it and never reads it: a log, a cache or a counter, which decides no number."""
+        """Whether the code writes it and never reads it: a log, a cache or a counter, which decides
+        no number.
+        """
         return 0 < self.count == self.changes
 
 
@@ -440,7 +539,9 @@ def _state_of_self(function: Any) -> set[str]:
     uses = defaultdict[str, _Uses](_Uses)
     instructions = list(dis.get_instructions(code))
     for index, instruction in enumerate(instructions):
-        if instruction.argval != code.co_varnames[0] or not instruction.opname.startswith("LOAD_FAST"):
+        if instruction.argval != code.co_varnames[0] or not instruction.opname.startswith(
+            "LOAD_FAST"
+        ):
             continue
         following = instructions[index + 1 : index + 7]
         names = [later.opname for later in following]
@@ -455,17 +556,22 @@ def _state_of_self(function: Any) -> set[str]:
 
 
 def _is_change(following: Sequence[dis.Instruction], name: str) -> bool:
-    """Whether the instructions after the one that reads a variable only change it, and nothing sees its value.
+    """Whether the instructions after the one that reads a variable only change it, and nothing sees
+    its value.
 
-    ``v.append(x)`` calls a method that returns nothing; ``v[k] = x`` ends with variable, key and STORE_SUBSCR, ``v[k]
-    += x`` copies variable and key first; ``v += 1`` stores what it read under the same name.
+    ``v.append(x)`` calls a method that returns nothing; ``v[k] = x`` ends with variable, key and
+    STORE_SUBSCR, ``v[k] += x`` copies variable and key first; ``v += 1`` stores what it read under
+    the same name.
     """
     names = [instruction.opname for instruction in following]
     if names[:1] in (["LOAD_METHOD"], ["LOAD_ATTR"]):
         return following[0].argval in _CHANGES
     if names[1:2] == ["STORE_SUBSCR"] or names[1:3] == ["COPY", "COPY"]:
         return True
-    is_counted = names[:2] == ["LOAD_CONST", "BINARY_OP"] and names[2:3] in (["STORE_GLOBAL"], ["STORE_DEREF"])
+    is_counted = names[:2] == ["LOAD_CONST", "BINARY_OP"] and names[2:3] in (
+        ["STORE_GLOBAL"],
+        ["STORE_DEREF"],
+    )
     return is_counted and following[2].argval == name
 
 
@@ -479,7 +585,9 @@ def _with_inner(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _imported(function: types.FunctionType, name: str, level: int) -> types.ModuleType | None:
-    """The module that a function imports when it is called; None where that fails, which the call will say."""
+    """The module that a function imports when it is called; None where that fails, which the call
+    will say.
+    """
     package = function.__globals__.get("__package__") or ""
     try:
         return importlib.import_module("." * level + name, package)
@@ -489,7 +597,9 @@ def _imported(function: types.FunctionType, name: str, level: int) -> types.Modu
 
 @functools.cache
 def _installed(package: str) -> str:
-    """What is installed under the name of a package: its version, and a hash of its files where pip wrote one."""
+    """What is installed under the name of a package: its version, and a hash of its files where pip
+    wrote one.
+    """
     distribution: Callable[[str], importlib.metadata.Distribution] = importlib.metadata.distribution
     try:
         installed = distribution(package)
@@ -499,8 +609,11 @@ def _installed(package: str) -> str:
             return "unknown"
         installed = distribution(names[0])
     record = installed.read_text("RECORD") or ""
-    # Compiled files differ from machine to machine, and what pip notes of an installation is not code.
-    lines = [line for line in record.splitlines() if ".pyc" not in line and ".dist-info/" not in line]
+    # Compiled files differ from machine to machine, and what pip notes of an installation is not
+    # code.
+    lines = [
+        line for line in record.splitlines() if ".pyc" not in line and ".dist-info/" not in line
+    ]
     content = "\n".join(lines).encode()
     return f"{installed.version} {blake2b(content, digest_size=10).hexdigest()}"
 

@@ -20,12 +20,16 @@ _SMALL = 2**23  # multiplications, 1 ms of one core; 2**22 took twice as long be
 
 
 def peak_memory() -> float:
-    """Largest resident size of this process so far in bytes; not a number on Windows, which does not tell.
+    """Largest resident size of this process so far in bytes; not a number on Windows, which does
+    not tell.
 
-    On Linux from /proc, because there getrusage also counts what the parent held before it started this process.
+    On Linux from /proc, because there getrusage also counts what the parent held before it started
+    this process.
     """
     status = Path("/proc/self/status")
-    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="ascii"))):
+    if status.exists() and (
+        peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="ascii"))
+    ):
         return 1024.0 * int(peak[1])
     try:
         import resource
@@ -36,7 +40,9 @@ def peak_memory() -> float:
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes that a GPU has, or the machine, or the container that this process runs in; on Windows no bound."""
+    """Bytes that a GPU has, or the machine, or the container that this process runs in; on Windows
+    no bound.
+    """
     if device.type == "cuda":
         import torch
 
@@ -56,7 +62,8 @@ def cores() -> int:
 def threads(count: int) -> Iterator[None]:
     """PyTorch computes with this many threads in the block, and with as many as before after it.
 
-    Where it is not loaded yet nothing happens: the environment of a worker has the number for when it is.
+    Where it is not loaded yet nothing happens: the environment of a worker has the number for when
+    it is.
     """
     torch = sys.modules.get("torch")
     before = count if torch is None else torch.get_num_threads()
@@ -73,7 +80,8 @@ def threads(count: int) -> Iterator[None]:
 def threads_for(multiplications: float) -> AbstractContextManager[None]:
     """One thread for a block of so few multiplications; those that there are for more.
 
-    A second thread saves a fraction of a millisecond of a small block where cores are idle. Where they are busy each
-    operation waits, spinning, until the second thread has its turn: that took 50 ms a block.
+    A second thread saves a fraction of a millisecond of a small block where cores are idle. Where
+    they are busy each operation waits, spinning, until the second thread has its turn: that took 50
+    ms a block.
     """
     return threads(1) if multiplications < _SMALL else nullcontext()

@@ -12,12 +12,14 @@ if TYPE_CHECKING:  # the command line looks at its options before it loads PyTor
 
 
 _AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
-_TOLD: ContextVar[torch.dtype | None] = ContextVar("told", default=None)  # PyTorch's default type outside of our calls
+# PyTorch's default type outside of our calls
+_TOLD: ContextVar[torch.dtype | None] = ContextVar("told", default=None)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No autocast, no inference mode, gradients, tensors on the CPU and in single precision unless said otherwise.
+    """No autocast, no inference mode, gradients, tensors on the CPU and in single precision unless
+    said otherwise.
 
     Also a decorator: ``@undisturbed()``.
     """
@@ -34,7 +36,9 @@ def undisturbed() -> Iterator[None]:
 
 
 def users_type() -> torch.dtype:
-    """PyTorch's default type as the caller of the outermost call of ours has set it: for models of others."""
+    """PyTorch's default type as the caller of the outermost call of ours has set it: for models of
+    others.
+    """
     import torch
 
     return _TOLD.get() or torch.get_default_dtype()
@@ -65,7 +69,8 @@ def default_type(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def gradients() -> Iterator[None]:
-    """No autocast, no inference mode, gradients: for models of others, which may want a default device or type.
+    """No autocast, no inference mode, gradients: for models of others, which may want a default
+    device or type.
 
     Also a decorator: ``@gradients()``.
     """

@@ -1,4 +1,6 @@
-"""The names that networks and runs are chosen by, the defaults that Python and the shell share, and bounds of both."""
+"""The names that networks and runs are chosen by, the defaults that Python and the shell share, and
+bounds of both.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ NetworkWeights = Literal["dense", "deferred", "structured"]
 Feedback = Literal["shared", "independent", "static"]
 Space = Literal["inputs", "gradients"]
 BasisName = Literal["auto", "inputs", "gradients"]
-WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]  # of rates that scale with width
+# of rates that scale with width
+WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]
 RuleName = Literal["standard", "ntk", WideRuleName]
 KernelKind = Literal["nngp", "ntk", "independent-feedback"]
 Data = Literal["digits", "cifar10"]
@@ -39,5 +42,6 @@ SEEDS = 3  # of each network of a check
 
 
 MAX_SEED = 2**63 - 1
-MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
+# of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
+MOST = 10**6
 WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB

@@ -1,4 +1,6 @@
-"""How the library speaks up on its own: a warning of Python at the user's line, and a line in the log ``"nfd"``."""
+"""How the library speaks up on its own: a warning of Python at the user's line, and a line in the
+log ``"nfd"``.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +13,34 @@ from types import FrameType
 from typing import Any
 
 LOG = logging.getLogger("nfd")
-# Without a handler Python would print every line of the log to stderr, where the warning already stands.
+# Without a handler Python would print every line of the log to stderr, where the warning already
+# stands.
 LOG.addHandler(logging.NullHandler())
 
 
 def tell(text: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Log a text, and warn of it at the line of the user's code, or of another library's, that called."""
+    """Log a text, and warn of it at the line of the user's code, or of another library's, that
+    called.
+    """
     LOG.warning(text)
     frame = _outer_frame()
-    # A registry of its own: that of a module would swallow the same words of a second training in one process.
+    # A registry of its own: that of a module would swallow the same words of a second training in
+    # one process.
     warnings.warn_explicit(
         text,
         category,
         filename=frame.f_code.co_filename,
         lineno=frame.f_lineno,
-        module=_module_of(frame) or frame.f_code.co_filename,  # Python drops the warning of a module None
+        # Python drops the warning of a module None
+        module=_module_of(frame) or frame.f_code.co_filename,
         registry={},
     )
 
 
 def _outer_frame() -> FrameType:
-    """Find the innermost frame of the stack that is neither of this library nor of its decorators."""
+    """Find the innermost frame of the stack that is neither of this library nor of its
+    decorators.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and _module_of(frame).partition(".")[0] in ("nfd", "contextlib"):
         frame = frame.f_back

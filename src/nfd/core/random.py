@@ -1,8 +1,8 @@
 """Named random streams from one seed.
 
-Every random number in the project comes from ``generator(seed, name, ...)``: the same seed and names give the
-same numbers, different names give independent ones, and no stream moves another. The seed is the caller's;
-``ambient_seed`` alone draws one from PyTorch's own generator.
+Every random number in the project comes from ``generator(seed, name, ...)``: the same seed and
+names give the same numbers, different names give independent ones, and no stream moves another. The
+seed is the caller's; ``ambient_seed`` alone draws one from PyTorch's own generator.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ def derive(seed: int, *names: str | int) -> int:
 
 @dataclass(frozen=True)
 class Increment:
-    """Increment ``index`` of a Brownian path of matrices cut into ``count`` equal steps, scaled to N(0, 1) entries.
+    """Increment ``index`` of a Brownian path of matrices cut into ``count`` equal steps, scaled to
+    N(0, 1) entries.
 
-    A step is halved as Levy does: its halves are ``(z + y) / sqrt(2)`` and ``(z - y) / sqrt(2)``, y fresh. So for
-    every ``count`` the increments are i.i.d. N(0, 1), and those of ``2 count`` add up to those of ``count``: layers
-    of networks with L and 2L blocks that are seeded by the same path converge, sample by sample, as L grows.
+    A step is halved as Levy does: its halves are ``(z + y) / sqrt(2)`` and ``(z - y) / sqrt(2)``, y
+    fresh. So for every ``count`` the increments are i.i.d. N(0, 1), and those of ``2 count`` add up
+    to those of ``count``: layers of networks with L and 2L blocks that are seeded by the same path
+    converge, sample by sample, as L grows.
 
-    A path begins with ``whole`` steps, each of one draw; coarser steps are sums of these, finer ones are halved from
-    them. So an increment has few terms where ``count`` is near ``whole``. Paths of one seed that begin with different
-    numbers of steps are not one path, and neither are counts that differ by more than a power of two.
+    A path begins with ``whole`` steps, each of one draw; coarser steps are sums of these, finer
+    ones are halved from them. So an increment has few terms where ``count`` is near ``whole``.
+    Paths of one seed that begin with different numbers of steps are not one path, and neither are
+    counts that differ by more than a power of two.
     """
 
     seed: int
@@ -51,18 +54,24 @@ class Increment:
         (weight, seed), *halvings = self.terms
         out.normal_(generator=generator(seed, *names, device=out.device)).mul_(weight)
         for weight, seed in halvings:
-            fresh = torch.empty_like(out).normal_(generator=generator(seed, *names, device=out.device))
+            fresh = torch.empty_like(out).normal_(
+                generator=generator(seed, *names, device=out.device)
+            )
             out.add_(fresh, alpha=weight)
         return out
 
     @property
     def terms(self) -> list[tuple[float, int]]:
-        """Weights and seeds of the independent normals that this increment is the sum of; squares add up to 1."""
+        """Weights and seeds of the independent normals that this increment is the sum of; squares
+        add up to 1.
+        """
         odd, halvings = _halved(self.count)
         drawn_odd, drawn = _halved(self.whole)
         drawn = drawn if drawn_odd == odd else 0
-        finer, coarser = max(halvings - drawn, 0), max(drawn - halvings, 0)
-        first, pieces = self.index << coarser >> finer, 1 << coarser
+        finer = max(halvings - drawn, 0)
+        coarser = max(drawn - halvings, 0)
+        first = self.index << coarser >> finer
+        pieces = 1 << coarser
         terms = [
             (math.pow(2, -(finer + coarser) / 2), self._draw(odd << drawn, piece))
             for piece in range(first, first + pieces)
@@ -91,22 +100,31 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 
 
 def ambient_seed() -> int:
-    """A seed from PyTorch's own generator, which moves: for objects that a user creates without a seed.
+    """A seed from PyTorch's own generator, which moves: for objects that a user creates without a
+    seed.
 
-    It comes from the generator of the CPU on every device, so that ``torch.manual_seed`` repeats it everywhere.
+    It comes from the generator of the CPU on every device, so that ``torch.manual_seed`` repeats it
+    everywhere.
     """
-    return int(torch.randint(MAX_SEED, (), dtype=torch.int64, device="cpu", generator=torch.default_generator))
+    return int(
+        torch.randint(
+            MAX_SEED, (), dtype=torch.int64, device="cpu", generator=torch.default_generator
+        )
+    )
 
 
 @contextmanager
 def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()) -> Iterator[None]:
-    """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; then they stand where they did.
+    """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; then they stand
+    where they did.
 
-    For code of the user's, which draws from them. PyTorch's streams of these ``devices`` beside the CPU's are kept too.
-    With ``seed`` None the streams continue from their present state. They are shared by all threads.
+    For code of the user's, which draws from them. PyTorch's streams of these ``devices`` beside the
+    CPU's are kept too. With ``seed`` None the streams continue from their present state. They are
+    shared by all threads.
     """
     with torch.random.fork_rng(devices=devices):
-        numpys, pythons = np.random.get_state(), random.getstate()
+        numpys = np.random.get_state()
+        pythons = random.getstate()
         try:
             if seed is not None:
                 _seed_pytorch(seed)
@@ -119,7 +137,9 @@ def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()
 
 
 def _seed_pytorch(seed: int) -> None:
-    """``torch.manual_seed``, which without an accelerator would keep the calling stack of every call for one."""
+    """``torch.manual_seed``, which without an accelerator would keep the calling stack of every
+    call for one.
+    """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:
@@ -127,8 +147,12 @@ def _seed_pytorch(seed: int) -> None:
 
 
 def global_state() -> bytes:
-    """Where the global streams of the CPU stand: equal before and after what drew nothing from them."""
+    """Where the global streams of the CPU stand: equal before and after what drew nothing from
+    them.
+    """
     state: Any = np.random.get_state()
     name, keys, *rest = state
     others = repr((name, rest, random.getstate())).encode()
-    return hashlib.blake2b(torch.get_rng_state().numpy().tobytes() + keys.tobytes() + others).digest()
+    return hashlib.blake2b(
+        torch.get_rng_state().numpy().tobytes() + keys.tobytes() + others
+    ).digest()

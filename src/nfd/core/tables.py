@@ -24,7 +24,11 @@ from rich.text import Text
 
 Tone = Literal["good", "partly", "bad", "open"]
 _COLOURS: dict[Tone, str] = {"good": "green", "partly": "yellow", "bad": "red", "open": "none"}
-_WORDS = {"green": ["STABLE", "TRANSFERS"], "yellow": ["UNCERTAIN"], "red": ["GROWS", "COLLAPSES", "COSTS"]}
+_WORDS = {
+    "green": ["STABLE", "TRANSFERS"],
+    "yellow": ["UNCERTAIN"],
+    "red": ["GROWS", "COLLAPSES", "COSTS"],
+}
 
 
 @dataclass(frozen=True)
@@ -37,17 +41,24 @@ class Lead:
 
     def __str__(self) -> str:
         width = max(map(len, self.numbers), default=0)
-        return said(self.verdict, *(f"  {name:{width}}  {value}" for name, value in self.numbers.items()))
+        return said(
+            self.verdict, *(f"  {name:{width}}  {value}" for name, value in self.numbers.items())
+        )
 
 
 def show(lead: Lead, answer: object, *more: str) -> None:
-    """Print an answer that begins with its verdict, the verdict and the last line in its colour on a terminal."""
-    text, first, last = Text(said(str(answer), *more)), len(said(lead.verdict)), len(said(*more[-1:]))
+    """Print an answer that begins with its verdict, the verdict and the last line in its colour on
+    a terminal.
+    """
+    text = Text(said(str(answer), *more))
+    first = len(said(lead.verdict))
+    last = len(said(*more[-1:]))
     for colour, words in _WORDS.items():
         text.highlight_words(words, colour)
     for start, end in ((0, first), (len(text) - last, len(text))):
         text.stylize(f"bold {_COLOURS[lead.tone]}", start, end)
-    shown, terminal = io.StringIO(), sys.stdout is not None and sys.stdout.isatty()
+    shown = io.StringIO()
+    terminal = sys.stdout is not None and sys.stdout.isatty()
     Console(file=shown, force_terminal=terminal or None, emoji=False).print(text, soft_wrap=True)
     print(shown.getvalue(), end="")
 
@@ -55,8 +66,12 @@ def show(lead: Lead, answer: object, *more: str) -> None:
 def said(*parts: str) -> str:
     """The parts as lines, in a terminal none longer than it is wide."""
     width = shutil.get_terminal_size((0, 0)).columns
-    wrapped = partial(fill, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "\n".join(wrapped(line) if 0 < width < len(line) else line for line in "\n".join(parts).split("\n"))
+    wrapped = partial(
+        fill, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(
+        wrapped(line) if 0 < width < len(line) else line for line in "\n".join(parts).split("\n")
+    )
 
 
 # ---- Tables as text
@@ -73,10 +88,16 @@ def table_of(*columns: Column | str) -> Table:
 
 def rows_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows of a result for people; ``value``, ``low`` and ``high`` stand in one column."""
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("low", "high")]
+    names = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if name not in ("low", "high")
+    ]
     table = table_of(*("value [95 % interval]" if name == "value" else name for name in names))
     for row in rows:
-        table.add_row(*(_interval(row) if name == "value" else _cell(row.get(name)) for name in names))
+        table.add_row(
+            *(_interval(row) if name == "value" else _cell(row.get(name)) for name in names)
+        )
     return as_text(table, 200)
 
 
@@ -90,18 +111,28 @@ def _cell(value: object) -> str:
 
 
 def as_text(table: Table, width: int) -> str:
-    """What Rich would print, without colours; in a notebook, too, where it would display it instead.
+    """What Rich would print, without colours; in a notebook, too, where it would display it
+    instead.
 
     In a terminal that is too narrow every row becomes a paragraph.
     """
-    text, terminal = io.StringIO(), shutil.get_terminal_size((0, 0)).columns
+    text = io.StringIO()
+    terminal = shutil.get_terminal_size((0, 0)).columns
     console = Console(
-        file=text, width=width, color_system=None, highlight=False, emoji=False, markup=False, force_jupyter=False
+        file=text,
+        width=width,
+        color_system=None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        force_jupyter=False,
     )
     if 0 < terminal < console.measure(table).maximum:
         names = [str(column.header) for column in table.columns]
         for first, *others in zip(*(column.cells for column in table.columns), strict=True):
-            told = "; ".join(f"{name} {cell}" for name, cell in zip(names[1:], others, strict=True) if cell != "")
+            told = "; ".join(
+                f"{name} {cell}" for name, cell in zip(names[1:], others, strict=True) if cell != ""
+            )
             print(said(f"{first}: {told}"), file=text)
     else:
         console.print(table)
@@ -111,7 +142,8 @@ def as_text(table: Table, width: int) -> str:
 # ---- Text from outside, as people are shown it.
 
 
-_UNSEEN = ("Cc", "Cf", "Zl", "Zp")  # controls, those that turn text around among them, and separators of lines
+# controls, those that turn text around among them, and separators of lines
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 _KEPT = "\n\t\u00ad\u200c\u200d"  # soft hyphens and joiners belong to words
 
 
@@ -121,10 +153,15 @@ def short(value: object) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with invisible characters, and those that reorder text, replaced by their code points."""
+    """The text with invisible characters, and those that reorder text, replaced by their code
+    points.
+    """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in _UNSEEN and c not in _KEPT else c for c in text)
+    return "".join(
+        f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in _UNSEEN and c not in _KEPT else c
+        for c in text
+    )
 
 
 # ---- A progress bar on a terminal
@@ -132,11 +169,23 @@ def visible(text: str) -> str:
 
 @contextmanager
 def bar(work: float, label: str, enabled: bool) -> Iterator[Callable[[float, str], None]]:
-    """A bar on stderr where that is a terminal, and a function that counts work as done and says what is done."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    """A bar on stderr where that is a terminal, and a function that counts work as done and says
+    what is done.
+    """
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    on_screen, shown = (stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))  # pythonw: None
-    whole = Column(no_wrap=True, min_width=len("0:00:00"))  # a long description is cut before the times
+    # pythonw: None
+    on_screen, shown = (
+        stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)
+    )
+    # a long description is cut before the times
+    whole = Column(no_wrap=True, min_width=len("0:00:00"))
     progress = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -145,11 +194,14 @@ def bar(work: float, label: str, enabled: bool) -> Iterator[Callable[[float, str
         TimeRemainingColumn(table_column=whole.copy()),
         TextColumn("left"),
         console=Console(stderr=True),
-        speed_estimate_period=1e9,  # one step of a sweep can take hours, and rich forgets what is older than 30 seconds
-        redirect_stdout=on_screen,  # what the user's code prints goes above the bar, but not out of the file it goes to
+        # one step of a sweep can take hours, and rich forgets what is older than 30 seconds
+        speed_estimate_period=1e9,
+        # what the user's code prints goes above the bar, but not out of the file it goes to
+        redirect_stdout=on_screen,
         disable=not (enabled and shown),
     )
     with progress:
         task = progress.add_task(label, total=work)
-        progress.advance(task, 0)  # a first sample: what is left is estimated as soon as there is a second
+        # a first sample: what is left is estimated as soon as there is a second
+        progress.advance(task, 0)
         yield lambda done, said: progress.update(task, advance=done, description=said)

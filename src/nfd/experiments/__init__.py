@@ -1,4 +1,6 @@
-"""What trainings of our own say of larger networks: whether a learning rate transfers, and how the loss falls."""
+"""What trainings of our own say of larger networks: whether a learning rate transfers, and how the
+loss falls.
+"""
 
 from __future__ import annotations
 

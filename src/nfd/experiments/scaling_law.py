@@ -1,4 +1,6 @@
-"""``nfd.scaling_law``: the law of the loss over width and depth, from networks that are trained here."""
+"""``nfd.scaling_law``: the law of the loss over width and depth, from networks that are trained
+here.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,14 @@ def scaling_law(
     roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> ScalingLaw:
-    """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.
+    """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their
+    losses.
 
-    The law answers how low the loss of a larger network would be (``.at``), and which size is best for a budget
-    (``.best``). The floor is the loss of the infinitely large network after the same training. As a test, the largest
-    size is predicted from a fit without it. With several ``lengths``, every size is trained over each number of steps,
-    and the law has the term ``c/D^beta``, where D (``tokens``) is the number of targets seen.
+    The law answers how low the loss of a larger network would be (``.at``), and which size is best
+    for a budget (``.best``). The floor is the loss of the infinitely large network after the same
+    training. As a test, the largest size is predicted from a fit without it. With several
+    ``lengths``, every size is trained over each number of steps, and the law has the term
+    ``c/D^beta``, where D (``tokens``) is the number of targets seen.
 
     Example::
 
@@ -50,28 +54,33 @@ def scaling_law(
         print(law.floor)  # the loss of the infinitely large network
 
     Args:
-        family: ``make_model(width, depth)``, or an ``nfd.Family``, under whose rule the best rate must not depend on
-            size. The base of a plain function is the smallest network.
+        family: ``make_model(width, depth)``, or an ``nfd.Family``, under whose rule the best rate
+            must not depend on size. The base of a plain function is the smallest network.
         task: batches, one update for each, or an ``nfd.Task``.
-        widths, depths: of the networks; every pair is trained. Three or more of each let the law be extrapolated.
+        widths, depths: of the networks; every pair is trained. Three or more of each let the law be
+            extrapolated.
         lr: learning rate of the base; by default that of ``nfd.check``.
         seeds: of each size, at least 2.
-        lengths: numbers of steps, on the first batches; by default one, on all. With several, a ``schedule`` must take
-            ``steps``.
+        lengths: numbers of steps, on the first batches; by default one, on all. With several, a
+            ``schedule`` must take ``steps``.
         blocks, roles: in place of those of the family; as in ``nfd.plan``.
         sweep: where networks are trained and kept.
 
     Returns:
         A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)`` or
-        ``.best(flops=...)``, and ``.table``. Parameters and floating-point operations of every size are counted.
+        ``.best(flops=...)``, and ``.table``. Parameters and floating-point operations of every size
+        are counted.
 
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
     """
 
     task = as_task(task)
-    widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
-    family = as_family(family, (widths[0], depths[0]), sample=task.sample, blocks=blocks, roles=roles)
+    widths = check_ascending("widths", widths, WIDEST)
+    depths = check_ascending("depths", depths, MOST)
+    family = as_family(
+        family, (widths[0], depths[0]), sample=task.sample, blocks=blocks, roles=roles
+    )
     family.check_sizes(widths, depths)
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)
@@ -79,14 +88,15 @@ def scaling_law(
     several = [task.steps] if lengths is None else check_ascending("lengths", lengths, task.steps)
     if several != [task.steps] and task.schedule is not None and not knows_steps(task.schedule):
         raise InputError(
-            "schedule must take steps, how many there are, where they vary: such as lambda step, steps: 1 - step / "
-            "steps."
+            "schedule must take steps, how many there are, where they vary: such as lambda step, "
+            "steps: 1 - step / steps."
         )
     tasks = [task.first(length) for length in several]
     sizes = [(n, L, own.targets) for own in tasks for n in widths for L in depths]
     varying = [k for k in range(3) if len({size[k] for size in sizes}) > 1]
     variables = tuple(("width", "depth", "tokens")[k] for k in varying)
-    check_sizes(variables, [[size[k] for k in varying] for size in sizes])  # before hours of training
+    # before hours of training
+    check_sizes(variables, [[size[k] for k in varying] for size in sizes])
     trials = {
         (n, L, own.targets): [Trial(family, own, n, L, seed, rate) for seed in range(count)]
         for own in tasks
@@ -96,24 +106,34 @@ def scaling_law(
     with as_sweep(sweep) as opened:
         trained = opened.run_all(trials, "sizes")
     losses = {
-        tuple(size[k] for k in varying): [record.metrics.get(task.score, math.inf) for record in records]
+        tuple(size[k] for k in varying): [
+            record.metrics.get(task.score, math.inf) for record in records
+        ]
         for size, records in trained.items()
     }
     # what the longest training costs at every size
-    sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in tasks[-1].batches)
+    sample = task.batches[0][0]
+    samples = sum(batch_size(inputs) for inputs, _ in tasks[-1].batches)
     models = {(n, L): family.member(n, L, device=task.device) for n in widths for L in depths}
     counts = {
         "parameters": {size: model.parameters for size, model in models.items()},
-        "flops": {size: round(model.operations(sample) * samples) for size, model in models.items()},
+        "flops": {
+            size: round(model.operations(sample) * samples) for size, model in models.items()
+        },
     }
     law, held_out = judged(variables, losses, paired=True)
     return ScalingLaw(
         law,
         losses,
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
-        f"{''.join(f'{own.steps} or ' for own in tasks[:-1])}{tasks[-1].about}, {count} seeds of each size.",
+        f"{''.join(f'{own.steps} or ' for own in tasks[:-1])}{tasks[-1].about}, {count} seeds of "
+        "each size.",
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
-        costs={resource: cost for resource, of in counts.items() if (cost := counted(of, math.gcd(*widths)))},
+        costs={
+            resource: cost
+            for resource, of in counts.items()
+            if (cost := counted(of, math.gcd(*widths)))
+        },
         held_out=held_out,
         notes=(*opened.notes(family), *task.notes),
     )

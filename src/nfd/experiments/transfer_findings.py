@@ -21,12 +21,19 @@ from nfd.scaling.rules import RULES
 
 
 def transfer_findings(transfer: Transfer) -> list[Finding]:
-    """The best rate against depth, width and further settings, and for every rule the loss against the rate."""
-    findings = [_drift(transfer, axis) for axis in reversed(AXES) if any(axis in answer.drifts for answer in transfer)]
+    """The best rate against depth, width and further settings, and for every rule the loss against
+    the rate.
+    """
+    findings = [
+        _drift(transfer, axis)
+        for axis in reversed(AXES)
+        if any(axis in answer.drifts for answer in transfer)
+    ]
     for answer in transfer:
         axis: Axis = "depth" if len({depth for _, depth in answer.cells}) > 1 else "width"
         cells = {f"{axis} {x:g}": cell for x, cell in answer.along(axis).items()}
-        title, held = f"{answer.rule}: {_lost(answer)}", _held(answer, axis)
+        title = f"{answer.rule}: {_lost(answer)}"
+        held = _held(answer, axis)
         findings.append(_losses(f"loss-{answer.rule}", title, cells, held, transfer, str(answer)))
     for name in transfer.rules[0].against if transfer.rules else ():
         findings.append(_against([answer.against[name] for answer in transfer], transfer))
@@ -34,13 +41,18 @@ def transfer_findings(transfer: Transfer) -> list[Finding]:
 
 
 def hero(transfer: Transfer) -> list[Finding]:
-    """The smallest network beside the largest under two rules, with the loss that is lost by tuning the smallest."""
+    """The smallest network beside the largest under two rules, with the loss that is lost by tuning
+    the smallest.
+    """
     found = []
     for answer in transfer.rules[:1] + transfer.rules[1:][-1:]:
         sizes = [*answer.cells]
-        cells = {in_words(size): answer.cells[size] for size in dict.fromkeys((sizes[0], sizes[-1]))}
+        cells = {
+            in_words(size): answer.cells[size] for size in dict.fromkeys((sizes[0], sizes[-1]))
+        }
         shown = _losses(answer.rule, f"{answer.rule}: {_lost(answer)}", cells, "", transfer, "")
-        axes, caption = replace(shown.axes, colour="series"), "Bars: 95 % intervals. Diamonds below: best rates."
+        axes = replace(shown.axes, colour="series")
+        caption = "Bars: 95 % intervals. Diamonds below: best rates."
         found.append(replace(shown, axes=axes, caption=caption, marks=_marks(answer), table=[]))
     return found
 
@@ -50,14 +62,19 @@ def _lost(answer: RuleTransfer) -> str:
     if answer.regret is None:
         return "loss against the learning rate"
     loss = answer.regret.loss
-    return f"tuning small costs {loss.value:.2g} nats" if loss.resolved else "tuning small costs nothing measurable"
+    return (
+        f"tuning small costs {loss.value:.2g} nats"
+        if loss.resolved
+        else "tuning small costs nothing measurable"
+    )
 
 
 def _marks(answer: RuleTransfer) -> list[Row]:
     """The loss of the largest network at the smallest one's best rate, down to that at its own."""
     if answer.regret is None or not answer.regret.loss.resolved:
         return []
-    (lr, _), (lost, own) = np.exp2(answer.regret.new.log2_eta), answer.regret.new.scores.mean(0)
+    (lr, _) = np.exp2(answer.regret.new.log2_eta)
+    (lost, own) = answer.regret.new.scores.mean(0)
     place = {"lr": float(lr), "loss": float(lost), "low": float(own), "high": float(lost)}
     return [place | {"text": f"{lost - own:+.2g} nats"}]
 
@@ -71,18 +88,21 @@ def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
     ]
 
 
-# ---- Charts ----------------------------------------------------------------------------------------------------------
+# ---- Charts
 
 
 def _drift(transfer: Transfer, axis: Axis) -> Finding:
     """The best rate along one axis, the other at its largest."""
-    drifts = [f"{answer.rule} {answer.drifts[axis]}" for answer in transfer if axis in answer.drifts]
+    drifts = [
+        f"{answer.rule} {answer.drifts[axis]}" for answer in transfer if axis in answer.drifts
+    ]
     words = dict[str, list[str]]()
     for answer in transfer:
         words.setdefault(_trend(answer.drifts.get(axis, UNKNOWN)), []).append(answer.rule)
     return Finding(
         axis,
-        f"With {axis} the best rate {', '.join(f'{word} under {listed(own)}' for word, own in words.items())}",
+        f"With {axis} the best rate "
+        f"{', '.join(f'{word} under {listed(own)}' for word, own in words.items())}",
         f"Doublings of the best lr per doubling of {axis}: {'; '.join(drifts)}.",
         [
             {"series": answer.rule, axis: x} | columns("lr", cell.rate())
@@ -122,19 +142,28 @@ def _losses(
         Axes("lr", "loss", "lr", transfer.score, "semilogarithmic", zero=False, colour="size"),
         f"{held} Bars: 95 % intervals, over seeds; diamonds below: best rates. {transfer.about}",
         table=[{"network": x, "best lr": rate_in_words(cell.rate())} for x, cell in cells.items()],
-        best=[{"series": x} | columns("lr", cell.rate()) for x, cell in cells.items() if cell.has_optimum],
+        best=[
+            {"series": x} | columns("lr", cell.rate())
+            for x, cell in cells.items()
+            if cell.has_optimum
+        ],
     )
 
 
 def _against(answers: Sequence[RateAgainst], transfer: Transfer) -> Finding:
     """The best rate at the largest size against one setting, a line per rule."""
-    setting, size = answers[0].setting, answers[0].sizes[-1]
+    setting = answers[0].setting
+    size = answers[0].sizes[-1]
     return Finding(
         f"rate-{setting}",
-        "; ".join(f"{answer.rule}: the best rate {_trend(answer.exponent)} with {setting}" for answer in answers),
+        "; ".join(
+            f"{answer.rule}: the best rate {_trend(answer.exponent)} with {setting}"
+            for answer in answers
+        ),
         " ".join(answer.sentence for answer in answers),
         [
-            {"series": answer.rule, setting: value} | columns("lr", answer.cells[size, value].rate())
+            {"series": answer.rule, setting: value}
+            | columns("lr", answer.cells[size, value].rate())
             for answer in answers
             for value in answer.values
             if answer.cells[size, value].has_optimum and value > 0

@@ -1,4 +1,6 @@
-"""What a stored transfer tuned: rule, optimizer, base and learning rate, for the plan of a larger network."""
+"""What a stored transfer tuned: rule, optimizer, base and learning rate, for the plan of a larger
+network.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Tuned:
-    """The smallest network of a transfer under one rule, and its best learning rate with its 95 % interval.
+    """The smallest network of a transfer under one rule, and its best learning rate with its 95 %
+    interval.
 
     The rate is that of the base, which is the smallest network unless a family had another.
     """
@@ -35,23 +38,32 @@ class Tuned:
     def __str__(self) -> str:
         base = "" if self.base == self.size else f", in rates of the base {in_words(self.base)}"
         rate = rate_in_words(self.lr)
-        return f"From {self.place}: tuned at {in_words(self.size)}{base} under {self.rule}, lr = {rate}."
+        return (
+            f"From {self.place}: tuned at {in_words(self.size)}{base} under {self.rule}, lr = "
+            f"{rate}."
+        )
 
     @staticmethod
     def read(path: str, rule: str | None = None) -> Tuned:
         """Read the answer of ``nfd transfer`` from its directory or its ``result.json``.
 
         Args:
-            path: of either. rule: one of those that were compared; by default the one that a plan has.
+            path: of either. rule: one of those that were compared; by default the one that a plan
+                has.
 
         Raises:
-            InputError: where no transfer is stored, or none of the rule, or the best rate lies outside of the grid.
+            InputError: where no transfer is stored, or none of the rule, or the best rate lies
+                outside of the grid.
         """
         given = expanded(path)
         file = given / _RESULT if given.is_dir() else given
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
-            rows = [row for row in stored["table"] if row["quantity"] == "best lr" and row["width"] is not None]
+            rows = [
+                row
+                for row in stored["table"]
+                if row["quantity"] == "best lr" and row["width"] is not None
+            ]
             rules = list(dict.fromkeys(str(row["rule"]) for row in rows))
             if not rules:
                 raise ValueError("it has no best rates by width and depth")
@@ -63,8 +75,8 @@ class Tuned:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"--from {path} holds no answer of nfd transfer ({type(error).__name__}: {error}). Give the directory "
-                "that it wrote, such as out/transfer, or --base and --lr."
+                f"--from {path} holds no answer of nfd transfer ({type(error).__name__}: {error}). "
+                "Give the directory that it wrote, such as out/transfer, or --base and --lr."
             ) from None
 
 

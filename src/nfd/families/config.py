@@ -1,4 +1,6 @@
-"""``from_config``: a model of Hugging Face's transformers at every width and depth, from one config."""
+"""``from_config``: a model of Hugging Face's transformers at every width and depth, from one
+config.
+"""
 
 from __future__ import annotations
 
@@ -41,59 +43,76 @@ def from_config(
     keep: Sequence[str] = (),
     model_class: Callable[[Any], nn.Module] | None = None,
 ) -> Callable[..., nn.Module]:
-    """``make_model(width, depth)`` of a config of Hugging Face's transformers; its models have new random weights.
+    """``make_model(width, depth)`` of a config of Hugging Face's transformers; its models have new
+    random weights.
 
-    What is tied to the width keeps its ratio to it, in the configs that hold a field of ``width``: feed-forward, expert
-    and embedding sizes, ranks, and the numbers of heads and of key-value heads, unless they are 1. So heads keep their
-    size. Other sizes stay: vocabularies, states, projections out of the model. Both depths of an encoder-decoder keep
-    their ratio. Lists with an entry per layer, as ``layer_types``, and of places of layers, as ``moe_layers``, repeat
-    their pattern or are cut: take depths that hold it whole. Fields are told by their names in transformers 5.
+    What is tied to the width keeps its ratio to it, in the configs that hold a field of ``width``:
+    feed-forward, expert and embedding sizes, ranks, and the numbers of heads and of key-value
+    heads, unless they are 1. So heads keep their size. Other sizes stay: vocabularies, states,
+    projections out of the model. Both depths of an encoder-decoder keep their ratio. Lists with an
+    entry per layer, as ``layer_types``, and of places of layers, as ``moe_layers``, repeat their
+    pattern or are cut: take depths that hold it whole. Fields are told by their names in
+    transformers 5.
 
-    Dropout stays as it is, and adds noise to all that is measured: set it to 0 in the config. Weights are in float32.
+    Dropout stays as it is, and adds noise to all that is measured: set it to 0 in the config.
+    Weights are in float32.
 
     Args:
         config: as ``AutoConfig.from_pretrained`` returns it. It is copied.
-        width, depth: the field that each is, or several: the first is the size, the others keep their ratio to it. Dots
-            lead into sub-configs: ``width=("text_config.hidden_size", "vision_config.hidden_size")``. Of a list with a
-            number per stage, as ConvNeXt's ``hidden_sizes`` and ``depths``, the first is the size.
+        width, depth: the field that each is, or several: the first is the size, the others keep
+            their ratio to it. Dots lead into sub-configs: ``width=("text_config.hidden_size",
+            "vision_config.hidden_size")``. Of a list with a number per stage, as ConvNeXt's
+            ``hidden_sizes`` and ``depths``, the first is the size.
         scale: further fields that keep their ratio to the width.
         keep: fields that stay as they are.
-        model_class: takes a config. By default the first of ``config.architectures``; where none is set, the class of
-            the first task that fits: sequence to sequence, images with text, masked or causal language, images.
+        model_class: takes a config. By default the first of ``config.architectures``; where none is
+            set, the class of the first task that fits: sequence to sequence, images with text,
+            masked or causal language, images.
 
     Returns:
-        A function that can be pickled. Further keywords set fields: ``make_model(256, 4, num_local_experts=8)``.
+        A function that can be pickled. Further keywords set fields: ``make_model(256, 4,
+        num_local_experts=8)``.
 
     Raises:
-        ValueError, TypeError: naming the field; of a size, with the smallest at which everything divides.
+        ValueError, TypeError: naming the field; of a size, with the smallest at which everything
+            divides.
 
     Example::
 
         from transformers import LlamaConfig
 
-        make_model = nfd.from_config(LlamaConfig(vocab_size=256))  # or of AutoConfig.from_pretrained(...)
+        # or of AutoConfig.from_pretrained(...)
+        make_model = nfd.from_config(LlamaConfig(vocab_size=256))
         plan = nfd.plan(make_model(256, 4), make_model=make_model, base=(128, 2))
     """
     from transformers import PretrainedConfig
 
     if not isinstance(config, PretrainedConfig):
         raise InputTypeError(
-            "config must be a config of transformers, as AutoConfig.from_pretrained returns it, or model.config; got "
-            f"a {type(config).__name__}."
+            "config must be a config of transformers, as AutoConfig.from_pretrained returns it, or "
+            f"model.config; got a {type(config).__name__}."
         )
     for argument, given in (("scale", scale), ("keep", keep)):
         if isinstance(given, str):
             raise InputTypeError(f"{argument} must be a list of names of fields; got {given!r}.")
     for argument, named in (("width", width), ("depth", depth)):
-        if not all(isinstance(name, str) for name in ([named] if isinstance(named, str | int) else named)):
+        if not all(
+            isinstance(name, str) for name in ([named] if isinstance(named, str | int) else named)
+        ):
             raise InputTypeError(
-                f"{argument} must name a field, such as 'hidden_size'; got {named!r}. make_model takes the size itself."
+                f"{argument} must name a field, such as 'hidden_size'; got {named!r}. make_model "
+                "takes the size itself."
             )
-    if model_class is not None and (isinstance(model_class, nn.Module) or not callable(model_class)):
-        raise InputTypeError(f"model_class must be a class that takes a config; got {model_class!r}.")
+    if model_class is not None and (
+        isinstance(model_class, nn.Module) or not callable(model_class)
+    ):
+        raise InputTypeError(
+            f"model_class must be a class that takes a config; got {model_class!r}."
+        )
     config = copy.deepcopy(config)
     kept = {_own_name(config, name) for name in keep}
-    widths, depths = _tied(config, "width", width, kept, scale), _tied(config, "depth", depth, kept, ())
+    widths = _tied(config, "width", width, kept, scale)
+    depths = _tied(config, "depth", depth, kept, ())
     return _FromConfig(config, widths, depths, model_class or _class_of(config))
 
 
@@ -118,7 +137,9 @@ def _own_name(config: Any, name: str) -> str:
     """The name by which the config itself calls a field; ValueError where it has none."""
     place, last = _place(config, name)
     if not hasattr(place, last):
-        raise InputError(f"{type(config).__name__} has no field {name!r}.{nearest(name, _fields(config))}")
+        raise InputError(
+            f"{type(config).__name__} has no field {name!r}.{nearest(name, _fields(config))}"
+        )
     return ".".join([*name.split(".")[:-1], last])
 
 
@@ -128,18 +149,29 @@ def _numbers(value: Any) -> list[int]:
     return numbers if all(type(number) is int for number in numbers) else []
 
 
-def _tied(config: Any, axis: str, named: str | Sequence[str], kept: set[str], more: Sequence[str]) -> dict[str, Any]:
-    """The fields that keep their ratio to the first: those that are named, then others like them beside these."""
+def _tied(
+    config: Any, axis: str, named: str | Sequence[str], kept: set[str], more: Sequence[str]
+) -> dict[str, Any]:
+    """The fields that keep their ratio to the first: those that are named, then others like them
+    beside these.
+    """
     names = [_own_name(config, name) for name in ([named] if isinstance(named, str) else named)]
     places = {name.rpartition(".")[0] for name in names}
     names += [_own_name(config, name) for name in more]
     fields = _fields(config)
     for name in names:
         if not _numbers(fields.get(name)):
-            raise InputTypeError(f"{name} must be a whole number to follow {axis}; it is {fields.get(name)!r}.")
+            raise InputTypeError(
+                f"{name} must be a whole number to follow {axis}; it is {fields.get(name)!r}."
+            )
     for name, value in fields.items():
         place, _, last = name.rpartition(".")
-        if place in places and name not in kept and _LIKE[axis].fullmatch(last) and max(_numbers(value), default=0) > 1:
+        if (
+            place in places
+            and name not in kept
+            and _LIKE[axis].fullmatch(last)
+            and max(_numbers(value), default=0) > 1
+        ):
             names.append(name)
     return {name: fields[name] for name in names}
 
@@ -148,11 +180,16 @@ def _class_of(config: Any) -> Callable[[Any], nn.Module]:
     import transformers
     from transformers.models.auto import modeling_auto
 
-    known = (getattr(modeling_auto, f"{task}_MAPPING_NAMES", {}).get(config.model_type) for task in _TASKS)
+    known = (
+        getattr(modeling_auto, f"{task}_MAPPING_NAMES", {}).get(config.model_type)
+        for task in _TASKS
+    )
     name = next(iter(config.architectures or filter(None, known)), None)
     found: Callable[[Any], nn.Module] | None = getattr(transformers, str(name), None)
     if found is None:
-        raise InputError(f"transformers has no class {name!r} for a {type(config).__name__}: pass model_class.")
+        raise InputError(
+            f"transformers has no class {name!r} for a {type(config).__name__}: pass model_class."
+        )
     return found
 
 
@@ -165,7 +202,8 @@ class _FromConfig:
     depths: Mapping[str, Any]
     model_class: Callable[[Any], nn.Module]
 
-    def __post_init__(self) -> None:  # stores know families by this name: two configs must not share it
+    # stores know families by this name: two configs must not share it
+    def __post_init__(self) -> None:
         told = f"{self.config.to_dict()} {[*self.widths]} {[*self.depths]}"
         kind = getattr(self.model_class, "__qualname__", type(self.config).__qualname__)
         self.__qualname__ = f"{kind}-{derive(0, told):x}"
@@ -173,11 +211,17 @@ class _FromConfig:
     def __call__(self, width: int, depth: int, **more: Any) -> nn.Module:
         config = copy.deepcopy(self.config)
         given = {_own_name(config, name): value for name, value in more.items()}
-        fields = _scaled("width", width, self.widths, given) | _scaled("depth", depth, self.depths, given) | given
+        fields = (
+            _scaled("width", width, self.widths, given)
+            | _scaled("depth", depth, self.depths, given)
+            | given
+        )
         for name, value in _fields(config).items():
             place, _, last = name.rpartition(".")
             for deep, layers in self.depths.items():
-                is_beside = deep.rpartition(".")[0] == place and ("layer" in last or "_types" in last)
+                is_beside = deep.rpartition(".")[0] == place and (
+                    "layer" in last or "_types" in last
+                )
                 if not is_beside or not isinstance(value, list | tuple) or name in given:
                     continue
                 if _counts_layers(value, layers):
@@ -186,29 +230,41 @@ class _FromConfig:
                     fields[name] = _repeated(value, fields[deep])
         for name, value in fields.items():
             setattr(*_place(config, name), value)
-        heads, groups = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+        heads, groups = (
+            getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")
+        )
         if isinstance(heads, int) and isinstance(groups, int) and heads % groups:
             raise InputError(
-                f"{groups} num_key_value_heads must divide {heads} num_attention_heads at {next(iter(self.widths))} "
-                f"{width}. Take another width, or do not keep them."
+                f"{groups} num_key_value_heads must divide {heads} num_attention_heads at "
+                f"{next(iter(self.widths))} {width}. Take another width, or do not keep them."
             )
-        made: nn.Module = getattr(self.model_class, "from_config", self.model_class)(config)  # an auto class has that
+        # an auto class has that
+        made: nn.Module = getattr(self.model_class, "from_config", self.model_class)(config)
         return made
 
 
-def _scaled(axis: str, size: int, sizes: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
-    """The fields of a size, without those that are given; ValueError where one would be no whole number."""
-    size, first = check_count(axis, size), next(iter(sizes))
+def _scaled(
+    axis: str, size: int, sizes: Mapping[str, Any], given: Collection[str]
+) -> dict[str, Any]:
+    """The fields of a size, without those that are given; ValueError where one would be no whole
+    number.
+    """
+    size = check_count(axis, size)
+    first = next(iter(sizes))
     if first in given:
         raise InputError(f"{first} is the {axis}: it is given twice.")
-    whole, scaled = _numbers(sizes[first])[0], dict[str, Any]()
+    whole = _numbers(sizes[first])[0]
+    scaled = dict[str, Any]()
     numbers = {name: _numbers(value) for name, value in sizes.items() if name not in given}
-    step = math.lcm(*(whole // math.gcd(whole, number) for several in numbers.values() for number in several))
+    step = math.lcm(
+        *(whole // math.gcd(whole, number) for several in numbers.values() for number in several)
+    )
     for name, several in numbers.items():
         if any(number * size % whole for number in several):
             raise InputError(
-                f"{axis} must be a multiple of {step}, so that all that follows it stays whole; got {size}: {name} is "
-                f"{sizes[name]} at {whole}. To change that, set {name} in the config, or name it in keep."
+                f"{axis} must be a multiple of {step}, so that all that follows it stays whole; "
+                f"got {size}: {name} is {sizes[name]} at {whole}. To change that, set {name} in "
+                "the config, or name it in keep."
             )
         new = [number * size // whole for number in several]
         scaled[name] = new[0] if isinstance(sizes[name], int) else type(sizes[name])(new)
@@ -216,17 +272,19 @@ def _scaled(axis: str, size: int, sizes: Mapping[str, Any], given: Collection[st
 
 
 def _counts_layers(entries: Sequence[Any], layers: Any) -> bool:
-    """Whether a list holds places of layers, as Llama 4's ``moe_layers``: whole numbers that rise, all below the depth.
+    """Whether a list holds places of layers, as Llama 4's ``moe_layers``: whole numbers that rise,
+    all below the depth.
 
-    One that starts at 0 and holds all layers, as that of a model of experts alone, is read so too."""
+    One that starts at 0 and holds all layers, as that of a model of experts alone, is read so
+    too."""
     if type(layers) is not int or not entries or not all(type(entry) is int for entry in entries):
         return False
     return list(entries) == sorted(set(entries)) and entries[0] >= 0 and entries[-1] < layers
 
 
 def _periodic(places: Sequence[int], layers: int, depth: int) -> list[int]:
-    """The places of layers at another depth: those of a pattern that repeats go on, others, as of a first dense layer,
-    stay."""
+    """The places of layers at another depth: those of a pattern that repeats go on, others, as of a
+    first dense layer, stay."""
     chosen = [layer in places for layer in range(layers)]
     period = next(p for p in range(1, layers + 1) if chosen[p:] == chosen[:-p])
     if 2 * period > layers and layers > 1:

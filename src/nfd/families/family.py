@@ -1,4 +1,6 @@
-"""``Family``: a network at every width and depth, with the rule by which its training is scaled; the paper's as one."""
+"""``Family``: a network at every width and depth, with the rule by which its training is scaled;
+the paper's as one.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +28,26 @@ from nfd.scaling.planning import checked_roles, defaults_of, plan, told_by
 from nfd.scaling.rules import RULES, rule_named
 from nfd.scaling.samples import on_device
 
-_UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
+# a rule or an optimizer that nobody chose: the default of the model takes its place
+_UNSAID: Any = None
 
 
 @dataclass(frozen=True)
 class Family:
     """A model at every width and depth, and the rule that scales its training from a base.
 
-    ``nfd.check``, ``nfd.transfer``, ``nfd.scaling_law`` and ``nfd.predict`` take a family, or a plain function
-    ``make_model(width, depth)``, for which they make one whose base is the smallest network they train (for networks of
-    the paper that of width 1 and depth 1, so that the rate is the paper's).
+    ``nfd.check``, ``nfd.transfer``, ``nfd.scaling_law`` and ``nfd.predict`` take a family, or a
+    plain function ``make_model(width, depth)``, for which they make one whose base is the smallest
+    network they train (for networks of the paper that of width 1 and depth 1, so that the rate is
+    the paper's).
 
     Args:
         make_model: ``make_model(width, depth)``; it returns a new module.
         base: the width and depth at which rates are tuned.
         rule, optimizer, blocks, roles: as in ``nfd.plan``, with its defaults.
         name: what stores and charts call it; by default the name of the function.
-        version: of what a hash of your code does not show, such as a file that the constructor reads. Stored trainings
-            of another version, like those of other code, are not used.
+        version: of what a hash of your code does not show, such as a file that the constructor
+            reads. Stored trainings of another version, like those of other code, are not used.
         sample: an input, to trace the model with; the verbs take it from the task.
 
     Raises:
@@ -65,8 +69,11 @@ class Family:
     name: str = ""
     version: str | None = None
     sample: Any = field(default=None, repr=False)
-    _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
-    # The hash of the constructor's code, once it was asked for: of a trial it must not change while a verb runs.
+    _plans: dict[tuple[int, int, int], Plan] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    # The hash of the constructor's code, once it was asked for: of a trial it must not change while
+    # a verb runs.
     _hash: list[str | None] = field(default_factory=list, init=False, repr=False, compare=False)
     # Of the models: PyTorch's default when the family was made, which workers do not have.
     _dtype: torch.dtype = field(default_factory=users_type, repr=False, compare=False, kw_only=True)
@@ -80,18 +87,26 @@ class Family:
         check_patterns("blocks", self.blocks)
         checked_roles(self.roles)
         if not isinstance(self.name, str) or not isinstance(self.version, str | None):
-            raise InputTypeError(f"name and version must be texts; got {self.name!r} and {self.version!r}.")
+            raise InputTypeError(
+                f"name and version must be texts; got {self.name!r} and {self.version!r}."
+            )
         made = self.make_model
-        object.__setattr__(self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__))
+        object.__setattr__(
+            self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__)
+        )
         if self.rule is None or self.optimizer is None:
             rule, optimizer = defaults_of(instance(made, *self.base))
             object.__setattr__(self, "rule", rule if self.rule is None else self.rule)
-            object.__setattr__(self, "optimizer", optimizer if self.optimizer is None else self.optimizer)
+            object.__setattr__(
+                self, "optimizer", optimizer if self.optimizer is None else self.optimizer
+            )
         check_choice("rule", self.rule, RULES)
         object.__setattr__(self, "optimizer", law_of(self.optimizer).name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """An optimizer that the user registered goes to other processes with the family that it trains."""
+        """An optimizer that the user registered goes to other processes with the family that it
+        trains.
+        """
         return {**self.__dict__, "_law": self.law}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -106,9 +121,15 @@ class Family:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Plain data that names it in a store, with the numbers and texts that a ``functools.partial`` has bound."""
+        """Plain data that names it in a store, with the numbers and texts that a
+        ``functools.partial`` has bound.
+        """
         bound = self.make_model.keywords if isinstance(self.make_model, partial) else {}
-        plain = {name: value for name, value in sorted(bound.items()) if isinstance(value, int | float | str)}
+        plain = {
+            name: value
+            for name, value in sorted(bound.items())
+            if isinstance(value, int | float | str)
+        }
         return {
             **({"settings": plain} if plain else {}),
             "family": self.name,
@@ -116,7 +137,9 @@ class Family:
             "base": list(self.base),
             "rule": self.rule,
             "optimizer": self.optimizer,
-            "blocks": self.blocks if isinstance(self.blocks, str) or self.blocks is None else list(self.blocks),
+            "blocks": self.blocks
+            if isinstance(self.blocks, str) or self.blocks is None
+            else list(self.blocks),
             "roles": None if self.roles is None else dict(self.roles),
             **({} if self._dtype == torch.float32 else {"dtype": str(self._dtype)}),
         }
@@ -145,7 +168,9 @@ class Family:
         return RESOLUTION if self.law.is_linear else None
 
     def along_one_path(self, depth: int) -> Self:
-        """The same family, its networks of every depth on one Brownian path where it has such: less noise in depth."""
+        """The same family, its networks of every depth on one Brownian path where it has such: less
+        noise in depth.
+        """
         return self
 
     def under(
@@ -157,9 +182,18 @@ class Family:
         blocks: str | Sequence[str] | None = None,
         roles: Mapping[str, str] | None = None,
     ) -> Self:
-        """The same family with another rule, optimizer, blocks or roles, or a sample where it has none."""
-        changes: dict[str, Any] = {"rule": rule, "optimizer": None if optimizer is None else law_of(optimizer).name}
-        changes |= {"sample": sample if self.sample is None else None, "blocks": blocks, "roles": roles}
+        """The same family with another rule, optimizer, blocks or roles, or a sample where it has
+        none.
+        """
+        changes: dict[str, Any] = {
+            "rule": rule,
+            "optimizer": None if optimizer is None else law_of(optimizer).name,
+        }
+        changes |= {
+            "sample": sample if self.sample is None else None,
+            "blocks": blocks,
+            "roles": roles,
+        }
         changes = {name: value for name, value in changes.items() if value is not None}
         if not changes:
             return self
@@ -168,14 +202,17 @@ class Family:
         return changed
 
     def plan(self, width: int, depth: int) -> Plan:
-        """The plan of the network of a size: initial scale, rate, decay and epsilon of every tensor.
+        """The plan of the network of a size: initial scale, rate, decay and epsilon of every
+        tensor.
 
         Raises:
             ValueError: as ``nfd.plan`` does.
         """
         return self.member(width, depth).plan
 
-    def build(self, width: int, depth: int, seed: int = 0, weights: NetworkWeights = "dense") -> nn.Module:
+    def build(
+        self, width: int, depth: int, seed: int = 0, weights: NetworkWeights = "dense"
+    ) -> nn.Module:
         """The untrained network of a size, with the initial weights of its plan.
 
         PyTorch's global random streams do not move.
@@ -199,8 +236,11 @@ class Family:
         device: torch.device | str | None = None,
         resolution: float | None = None,
     ) -> Member:
-        """The network of a size under its plan, on a device; ``resolution``: of layers without stored weights."""
-        width, depth = check_count("width", width, maximum=WIDEST), check_count("depth", depth, maximum=MOST)
+        """The network of a size under its plan, on a device; ``resolution``: of layers without
+        stored weights.
+        """
+        width = check_count("width", width, maximum=WIDEST)
+        depth = check_count("depth", depth, maximum=MOST)
         seed = derive(check_seed(seed), "check", width, depth)  # every size begins on its own
         if weights != "dense":
             from nfd.wide.defer import defer  # stored weights do without this room
@@ -212,13 +252,14 @@ class Family:
         if device is not None:
             module.to(device)
         member = Member(module, self._planned(module, width, depth, device))
-        if member.net is not None or rule_named(self.rule).scales_width:  # others leave a module's own start
+        # others leave a module's own start
+        if member.net is not None or rule_named(self.rule).scales_width:
             member.plan.apply_(module, seed)
         return member
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
-        """A module of a size and its plan, for layers without stored weights: its matrices have no numbers, unless that
-        loses a frozen tensor or what a plan could not restore."""
+        """A module of a size and its plan, for layers without stored weights: its matrices have no
+        numbers, unless that loses a frozen tensor or what a plan could not restore."""
         from nfd.wide.defer import meta_matrices
 
         try:
@@ -227,8 +268,12 @@ class Family:
         except Exception:  # what is wrong with numbers too is raised here
             module = self._instance(width, depth, seed)
         planned = self._planned(module, width, depth, "cpu")
-        kept = [t.parameter for name, t in tensors(module).items() if planned.entries[name].start.kept]
-        if any(p.is_meta for p in [*kept, *(p for p in module.parameters() if not p.requires_grad)]):
+        kept = [
+            t.parameter for name, t in tensors(module).items() if planned.entries[name].start.kept
+        ]
+        if any(
+            p.is_meta for p in [*kept, *(p for p in module.parameters() if not p.requires_grad)]
+        ):
             module = self._instance(width, depth, seed)
             planned = self._planned(module, width, depth, "cpu")
         return module, planned
@@ -239,14 +284,21 @@ class Family:
             return instance(self.make_model, width, depth, seed)
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
-        """ValueError if networks of these sizes differ in more than width and depth, such as the size of a head."""
+        """ValueError if networks of these sizes differ in more than width and depth, such as the
+        size of a head.
+        """
         check_constructor(self.make_model, widths, depths)
         if self.blocks is not None:
             blocks_of(instance(self.make_model, *self.base), self.blocks)
 
-    def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
-        """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""
-        size, place = (width, depth, sum(p.is_meta for p in module.parameters())), torch.device(device or "cpu")
+    def _planned(
+        self, module: nn.Module, width: int, depth: int, device: torch.device | str | None
+    ) -> Plan:
+        """The plan of a size, made once: it holds no numbers of the module, and takes a while to
+        make.
+        """
+        size = (width, depth, sum(p.is_meta for p in module.parameters()))
+        place = torch.device(device or "cpu")
         if size not in self._plans:
             with global_streams(0, [] if place.type == "cpu" else [place]), told_type(self._dtype):
                 self._plans[size] = plan(
@@ -273,20 +325,22 @@ def as_family(
     roles: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Family:
-    """The family that a verb was given, or that of a plain function, whose base is then the smallest network.
+    """The family that a verb was given, or that of a plain function, whose base is then the
+    smallest network.
 
-    ``rule``, ``optimizer``, ``blocks`` and ``roles`` replace those of the family where they are given. ``more``: fields
-    of that of a function.
+    ``rule``, ``optimizer``, ``blocks`` and ``roles`` replace those of the family where they are
+    given. ``more``: fields of that of a function.
     """
     if not isinstance(family, Family):
         if isinstance(family, nn.Module) or not callable(family):
             raise InputTypeError(
-                "family must be an nfd.Family or a function make_model(width, depth), not a model; got "
-                f"{type(family).__name__}."
+                "family must be an nfd.Family or a function make_model(width, depth), not a model; "
+                f"got {type(family).__name__}."
             )
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
-            family = replace(family, base=(1, 1))  # the rate of such networks is that of width and depth 1
+            # the rate of such networks is that of width and depth 1
+            family = replace(family, base=(1, 1))
     family = family.under(rule, optimizer, sample, blocks=blocks, roles=roles)
     # Code can change under a name: what a closure holds, or what a notebook defines again.
     family._read_code()
@@ -297,14 +351,20 @@ def as_family(
 
 
 class NetworkFamily(Family):
-    """A family of networks of the paper: the rule decides their residual multiplier and regime too."""
+    """A family of networks of the paper: the rule decides their residual multiplier and regime
+    too.
+    """
 
     make_model: partial[Network]  # of a class, the sizes of inputs and outputs, and settings
 
     @property
     def identity(self) -> Mapping[str, Any]:
         sizes = dict(zip(("in_features", "out_features"), self.make_model.args, strict=True))
-        return {**super().identity, **sizes, "settings": dict(sorted(self.make_model.keywords.items()))}
+        return {
+            **super().identity,
+            **sizes,
+            "settings": dict(sorted(self.make_model.keywords.items())),
+        }
 
     @property
     def resolution(self) -> float | None:
@@ -321,8 +381,8 @@ class NetworkFamily(Family):
     ) -> Self:
         if blocks is not None or roles is not None:
             raise InputError(
-                f"blocks and roles are for other models than the paper's, whose plan knows them; got {blocks=}, "
-                f"{roles=}. Leave them out."
+                "blocks and roles are for other models than the paper's, whose plan knows them; "
+                f"got {blocks=}, {roles=}. Leave them out."
             )
         return super().under(rule, optimizer, sample)
 
@@ -346,8 +406,12 @@ class NetworkFamily(Family):
     ) -> Member:
         kind = cast(type[Network], self.make_model.func)
         more: dict[str, Any] = {"weights": weights, "seed": seed}
-        more |= {"device": device or "cpu"} | ({} if resolution is None else {"resolution": resolution})
-        net = self.make_model(width, depth, **kind.settings_of(self.rule) | self.make_model.keywords | more)
+        more |= {"device": device or "cpu"} | (
+            {} if resolution is None else {"resolution": resolution}
+        )
+        net = self.make_model(
+            width, depth, **kind.settings_of(self.rule) | self.make_model.keywords | more
+        )
         base = 1 if net.regime == "feature" else None  # kernel: rates of the base at every width
         return Member(net, net.own_plan(self.rule, self.optimizer, base, 1))
 
@@ -369,10 +433,14 @@ def networks(
     version: str | None = None,
     **settings: Any,
 ) -> NetworkFamily:
-    """The family of a class of the paper's networks; ``settings`` are further arguments of the class."""
+    """The family of a class of the paper's networks; ``settings`` are further arguments of the
+    class.
+    """
     made = partial(kind, inputs, outputs, **settings)
     single = torch.float32  # whatever PyTorch's default is
-    return NetworkFamily(made, (1, 1), rule, optimizer, name=kind.__qualname__, version=version, _dtype=single)
+    return NetworkFamily(
+        made, (1, 1), rule, optimizer, name=kind.__qualname__, version=version, _dtype=single
+    )
 
 
 def resnets(
@@ -388,8 +456,9 @@ def resnets(
 ) -> NetworkFamily:
     """The paper's residual networks of every width and depth (``nfd.ResNet``), as a family.
 
-    Their base has width 1 and depth 1, so that the learning rate is the paper's ``eta_c``: under SGD every step
-    subtracts ``eta_c n dloss/dW`` times the depth factor of the rule from a weight matrix W that starts N(0, 1).
+    Their base has width 1 and depth 1, so that the learning rate is the paper's ``eta_c``: under
+    SGD every step subtracts ``eta_c n dloss/dW`` times the depth factor of the rule from a weight
+    matrix W that starts N(0, 1).
 
     Args:
         inputs, outputs: d and C, the sizes of an input and of the output.
@@ -407,5 +476,10 @@ def resnets(
         family = nfd.resnets(64, 10, activation="tanh")
         net = family.build(width=64, depth=4, seed=0)
     """
-    settings: dict[str, Any] = {"horizon": horizon, "activation": activation, "block": block, "feedback": feedback}
+    settings: dict[str, Any] = {
+        "horizon": horizon,
+        "activation": activation,
+        "block": block,
+        "feedback": feedback,
+    }
     return networks(ResNet, inputs, outputs, rule=rule, optimizer=optimizer, **settings)

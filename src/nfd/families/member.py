@@ -1,4 +1,6 @@
-"""One network of a family under its plan: any module, or one of the paper's, whose layers show their streams."""
+"""One network of a family under its plan: any module, or one of the paper's, whose layers show
+their streams.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, batch_size, call_with, evaluating, outputs_of
 
 NO_DECAY = (
-    "weight_decay and adamw_lr are for plans: weights that are not stored, and rule='ntk', have none. Leave them out."
+    "weight_decay and adamw_lr are for plans: weights that are not stored, and rule='ntk', have "
+    "none. Leave them out."
 )
 
 
@@ -40,15 +43,18 @@ class Member:
     """
 
     def __init__(self, module: nn.Module, plan: Plan) -> None:
-        self.module, self.plan = module, plan
+        self.module = module
+        self.plan = plan
         told = told_by(module)
         self.net = told if isinstance(told, Network) else None
 
     def __call__(self, sample: Any) -> Any:
-        """The output of the module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
+        """The output of the module for a tensor, a tuple of arguments, or a dict of keyword
+        arguments.
+        """
         return call_with(self.module, sample)
 
-    # ---- how it is scaled ------------------------------------------------------------------------------------
+    # ---- how it is scaled
 
     @property
     def stacks(self) -> dict[str, tuple[str, ...]]:
@@ -62,17 +68,21 @@ class Member:
         return 1 / max(len(self.stacks.get(stack, ())), 1)
 
     def multiplier(self, name: str) -> float:
-        """The factor by which the forward pass multiplies a stored matrix, over that of the base where the model has
-        such factors of its own; 0 if only gradients pass through it."""
+        """The factor by which the forward pass multiplies a stored matrix, over that of the base
+        where the model has such factors of its own; 0 if only gradients pass through it."""
         if self.net is None:
             return self.plan.own_factor(name)
         return 0.0 if name.endswith("feedback_weight") else self.net.scale(self.plan.roles[name])
 
     @property
     def is_planned(self) -> bool:
-        """Whether its plan makes its groups; weights that are not stored, and rule='ntk', have theirs."""
+        """Whether its plan makes its groups; weights that are not stored, and rule='ntk', have
+        theirs.
+        """
         net = self.net
-        return net is None or (net.weights == "dense" and rule_named(self.plan.rule).regime != "kernel")
+        return net is None or (
+            net.weights == "dense" and rule_named(self.plan.rule).regime != "kernel"
+        )
 
     def groups(
         self, lr: float, weight_decay: float | None = None, adamw_lr: float | None = None
@@ -88,38 +98,54 @@ class Member:
     def base_groups(
         self, lr: float, weight_decay: float | None = None, adamw_lr: float | None = None
     ) -> list[BaseGroup]:
-        """The parameters that are stepped alike, with settings of the base; arguments as of ``groups``."""
+        """The parameters that are stepped alike, with settings of the base; arguments as of
+        ``groups``.
+        """
         if self.is_planned:
-            return self.plan.base_groups(self.module, lr, {"weight_decay": weight_decay}, adamw_lr=adamw_lr)
+            return self.plan.base_groups(
+                self.module, lr, {"weight_decay": weight_decay}, adamw_lr=adamw_lr
+            )
         if weight_decay or adamw_lr is not None:
             raise InputError(NO_DECAY)
         assert self.net is not None
         return self.net.base_groups(lr, self.plan.rule, self.plan.optimizer)
 
-    # ---- what it costs ---------------------------------------------------------------------------------------
+    # ---- what it costs
 
     @cached_property
     def parameters(self) -> int:
-        """The number of stored parameters; a shared tensor counts once, and copies that carry gradients back do not."""
-        return sum(p.numel() for name, p in self.module.named_parameters() if not name.endswith("feedback_weight"))
+        """The number of stored parameters; a shared tensor counts once, and copies that carry
+        gradients back do not.
+        """
+        return sum(
+            p.numel()
+            for name, p in self.module.named_parameters()
+            if not name.endswith("feedback_weight")
+        )
 
     def operations(self, sample: Any) -> float:
-        """Floating-point operations of a forward and a backward pass, per input of ``sample``, as PyTorch counts them.
+        """Floating-point operations of a forward and a backward pass, per input of ``sample``, as
+        PyTorch counts them.
 
-        A multiply-add counts as two; entrywise functions and norms are not counted. The module does not change.
+        A multiply-add counts as two; entrywise functions and norms are not counted. The module does
+        not change.
         """
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        counter = FlopCounterMode(display=False)  # attention by its products: PyTorch has no count for the fused one
+        # attention by its products: PyTorch has no count for the fused one
+        counter = FlopCounterMode(display=False)
         with evaluating(self.module), global_streams(), sdpa_kernel(SDPBackend.MATH), counter:
             torch.autograd.grad(outputs_of(self(sample)).sum(), trained, allow_unused=True)
         return counter.get_total_flops() / batch_size(sample)
 
-    # ---- what it shows ---------------------------------------------------------------------------------------
+    # ---- what it shows
 
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
-        """A context that records the residual streams of one forward pass, and their gradients in the backward pass."""
-        ends, parts = StreamEnds(), modules(self.module)
+        """A context that records the residual streams of one forward pass, and their gradients in
+        the backward pass.
+        """
+        ends = StreamEnds()
+        parts = modules(self.module)
         if self.net is not None:
             with self.net.watched() as passes:
                 yield ends
@@ -132,10 +158,15 @@ class Member:
 
         def leave(stack: str, block: str) -> Callable[..., None]:
             own = self.stacks[stack]
-            is_first, is_last = block == own[0], block == own[-1]
+            is_first = block == own[0]
+            is_last = block == own[-1]
 
-            def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-                ends.leave(stack, block, (*args, *kwargs.values()), out, is_first=is_first, is_last=is_last)
+            def note(
+                _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+            ) -> None:
+                ends.leave(
+                    stack, block, (*args, *kwargs.values()), out, is_first=is_first, is_last=is_last
+                )
 
             return note
 
@@ -146,10 +177,16 @@ class Member:
             for stack, blocks in self.stacks.items():
                 for block in blocks:
                     if block in parts:
-                        hooks.enter_context(parts[block].register_forward_hook(leave(stack, block), with_kwargs=True))
+                        hooks.enter_context(
+                            parts[block].register_forward_hook(
+                                leave(stack, block), with_kwargs=True
+                            )
+                        )
             yield ends
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples; only layers without stored weights need it."""
+        """Reserve memory for a training of this many samples; only layers without stored weights
+        need it.
+        """
         if self.net is not None:
             self.net.reserve(samples)

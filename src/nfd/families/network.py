@@ -1,4 +1,6 @@
-"""The networks of the paper: what they share, residual ones (Eqs. 1, 6, 9), and the vanilla one of Fig. 4a."""
+"""The networks of the paper: what they share, residual ones (Eqs. 1, 6, 9), and the vanilla one of
+Fig. 4a.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core import activations
-from nfd.core.checks import check_choice, check_count, check_device, check_dtype, check_finite, check_real, check_seed
+from nfd.core.checks import (
+    check_choice,
+    check_count,
+    check_device,
+    check_dtype,
+    check_finite,
+    check_real,
+    check_seed,
+)
 from nfd.core.errors import InputError, InputTypeError, StateError
 from nfd.core.names import MOST, WIDEST, Block, Feedback, NetworkWeights, Order, Regime
 from nfd.core.random import Increment, derive, generator
@@ -33,10 +43,12 @@ def _scale_of(setting: Hyperparameter, epsilon: Scale) -> Scale:
 
 @dataclass
 class Streams:
-    """The vectors of one pass: outputs [b, C], h [L+1, b, n], x_inner [L, b, n] (two-layer blocks), delta.
+    """The vectors of one pass: outputs [b, C], h [L+1, b, n], x_inner [L, b, n] (two-layer blocks),
+    delta.
 
-    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], does not scale with the width: it is the paper's g (Eq. 3) weighted
-    by dLoss/df and summed over outputs. It exists after ``loss.backward()``.
+    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], does not scale with the width: it is the
+    paper's g (Eq. 3) weighted by dLoss/df and summed over outputs. It exists after
+    ``loss.backward()``.
     """
 
     outputs: Tensor
@@ -58,7 +70,10 @@ class Streams:
     def delta(self) -> Tensor:
         """sqrt(n)/alpha dLoss/dh, [L+1, b, n]."""
         if any(h.grad is None for h in self.layers):
-            raise StateError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
+            raise StateError(
+                "delta exists after loss.backward() on a loss of these outputs; it was not called "
+                "yet."
+            )
         return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
 
 
@@ -68,9 +83,9 @@ class Streams:
 class DenseLinear(nn.Module):
     """``y = x W'`` with ``W`` [out_features, in_features], i.i.d. N(0, 1) at the start.
 
-    ``feedback`` says which matrix carries gradients backward: W itself (``"shared"``), an independent initial copy
-    that receives the same gradient, so under any optimizer the same data updates (``"independent"``), or a copy
-    that is never updated (``"static"``).
+    ``feedback`` says which matrix carries gradients backward: W itself (``"shared"``), an
+    independent initial copy that receives the same gradient, so under any optimizer the same data
+    updates (``"independent"``), or a copy that is never updated (``"static"``).
     """
 
     def __init__(
@@ -90,11 +105,14 @@ class DenseLinear(nn.Module):
         def gaussian(name: str) -> Tensor:
             empty = torch.empty(out_features, in_features, dtype=dtype, device="cpu")
             drawn = source.normal_(empty, "init", name)
-            return drawn.to(device)  # drawn on the CPU, so that a network begins alike on every device
+            # drawn on the CPU, so that a network begins alike on every device
+            return drawn.to(device)
 
         self.weight = nn.Parameter(gaussian("forward"))
         if feedback != "shared":
-            self.feedback_weight = nn.Parameter(gaussian("backward"), requires_grad=feedback == "independent")
+            self.feedback_weight = nn.Parameter(
+                gaussian("backward"), requires_grad=feedback == "independent"
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""
@@ -104,7 +122,9 @@ class DenseLinear(nn.Module):
 
 
 class _Decoupled(torch.autograd.Function):
-    """``x W'`` whose input gradient goes through another matrix; both matrices get the gradient of W."""
+    """``x W'`` whose input gradient goes through another matrix; both matrices get the gradient of
+    W.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
@@ -113,7 +133,8 @@ class _Decoupled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (g,), (x, feedback_weight) = grads, ctx.saved_tensors
+        (g,) = grads
+        (x, feedback_weight) = ctx.saved_tensors
         _, weight_needs, feedback_needs = ctx.needs_input_grad
         update = g.flatten(0, -2).T @ x.flatten(0, -2) if weight_needs or feedback_needs else None
         return g @ feedback_weight, update, update if feedback_needs else None
@@ -122,14 +143,21 @@ class _Decoupled(torch.autograd.Function):
 # ---- What the networks share
 
 
-_ROLES: dict[str, Role] = {"U": "input", "inner": "inner", "outer": "outer", "hidden": "hidden", "V": "readout"}
+_ROLES: dict[str, Role] = {
+    "U": "input",
+    "inner": "inner",
+    "outer": "outer",
+    "hidden": "hidden",
+    "V": "readout",
+}
 
 
 class Network(nn.Module):
-    """The base class of the paper's networks: ``h_0 = U x / sqrt(d)``, hidden layers, ``f = alpha / sqrt(n) V h_L``.
+    """The base class of the paper's networks: ``h_0 = U x / sqrt(d)``, hidden layers, ``f = alpha /
+    sqrt(n) V h_L``.
 
-    All weights start as N(0, 1). ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1 in the kernel regime
-    (sections 2 and 4.2). A subclass defines the hidden layers by ``run``.
+    All weights start as N(0, 1). ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1
+    in the kernel regime (sections 2 and 4.2). A subclass defines the hidden layers by ``run``.
     """
 
     default_rule: str = "mup"
@@ -138,7 +166,9 @@ class Network(nn.Module):
     branch_exponent: float = 0.0
     _passes: list[tuple[list[Tensor], list[Tensor]]] | None = None  # where streams are asked for
     coupled: int = 0
-    """The depth at which every layer is one draw of the path whose increments the layers are; 0 without a path."""
+    """The depth at which every layer is one draw of the path whose increments the layers are; 0
+    without a path.
+    """
 
     def __init__(
         self,
@@ -166,16 +196,24 @@ class Network(nn.Module):
         self.weights = check_choice("weights", weights, get_args(NetworkWeights))
         self.feedback = check_choice("feedback", feedback, get_args(Feedback))
         if resolution is not None and self.weights != "structured":
-            raise InputError(f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop it.")
+            raise InputError(
+                f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop "
+                "it."
+            )
         self.resolution = resolution
         self.seed = check_seed(seed)
-        self._factory: dict[str, Any] = {"dtype": check_dtype(dtype), "device": check_device(device)}
+        self._factory: dict[str, Any] = {
+            "dtype": check_dtype(dtype),
+            "device": check_device(device),
+        }
         self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
         self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
         self._add_layers()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs [batch, out_features] of inputs [batch, in_features]; Theta(alpha) before training."""
+        """Outputs [batch, out_features] of inputs [batch, in_features]; Theta(alpha) before
+        training.
+        """
         layers, inner = self.run(self._checked(x))
         if self._passes is not None:
             for h in layers:
@@ -185,10 +223,12 @@ class Network(nn.Module):
         return self.read(layers[-1])
 
     def streams(self, x: Tensor) -> Streams:
-        """Run a forward pass and return its outputs with all hidden vectors, and after ``backward()`` their gradients.
+        """Run a forward pass and return its outputs with all hidden vectors, and after
+        ``backward()`` their gradients.
 
         Args:
-            x: [batch, in_features]. Deferred weights record it as any forward pass; use training mode for ``delta``.
+            x: [batch, in_features]. Deferred weights record it as any forward pass; use training
+                mode for ``delta``.
         """
         with self.watched() as passes:
             outputs = self(x)
@@ -197,7 +237,9 @@ class Network(nn.Module):
 
     @contextmanager
     def watched(self) -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
-        """A context that lists (h_0 .. h_L) and (x_1 .. x_L) of its one forward pass; PyTorch keeps their gradients."""
+        """A context that lists (h_0 .. h_L) and (x_1 .. x_L) of its one forward pass; PyTorch keeps
+        their gradients.
+        """
         self._passes = passes = list[tuple[list[Tensor], list[Tensor]]]()
         try:
             yield passes
@@ -206,57 +248,76 @@ class Network(nn.Module):
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
-        """The arguments of the constructor that follow from a rule, such as ``{"regime": "feature"}``."""
+        """The arguments of the constructor that follow from a rule, such as ``{"regime":
+        "feature"}``.
+        """
         return {"regime": rule_named(rule).regime}
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples; only layers without stored weights need it."""
+        """Reserve memory for a training of this many samples; only layers without stored weights
+        need it.
+        """
         for layer in self.modules():
             if getattr(layer, "is_deferred", False):
                 cast(Any, layer).reserve(samples)
 
-    # ---- how it is scaled: roles, multipliers and rates, under every rule -----------------------------------------
+    # ---- how it is scaled: roles, multipliers and rates, under every rule
 
     @property
     def alpha(self) -> float:
-        """The output multiplier in ``f = alpha / sqrt(n) V h_L``: 1/sqrt(n), or 1 in the kernel regime."""
+        """The output multiplier in ``f = alpha / sqrt(n) V h_L``: 1/sqrt(n), or 1 in the kernel
+        regime.
+        """
         return 1 / math.sqrt(self.width) if self.regime == "feature" else 1.0
 
-    def param_groups(self, lr: float, rule: str | None = None, optimizer: str = "sgd") -> list[dict[str, Any]]:
-        """Parameters by role with their rates; for SGD ``lr n`` times the rule's depth factor (kernel: no n).
+    def param_groups(
+        self, lr: float, rule: str | None = None, optimizer: str = "sgd"
+    ) -> list[dict[str, Any]]:
+        """Parameters by role with their rates; for SGD ``lr n`` times the rule's depth factor
+        (kernel: no n).
 
-        For Adam they are ``lr / sqrt(n)`` for hidden matrices, ``lr`` for U and V, times the depth factor, each
-        with its own epsilon: 1e-8 times how the entries of its gradient scale.
+        For Adam they are ``lr / sqrt(n)`` for hidden matrices, ``lr`` for U and V, times the depth
+        factor, each with its own epsilon: 1e-8 times how the entries of its gradient scale.
 
         Args:
-            lr: of the network of width 1 and depth 1, the paper's ``eta_c``: it does not depend on size; at least 0.
-            rule: a name of ``nfd.scaling.rules``; its exponent must be this network's ``branch_exponent``. Default
-                ``"depth-mup"`` for ``ResNet``, ``"mup"`` for ``MLP``.
+            lr: of the network of width 1 and depth 1, the paper's ``eta_c``: it does not depend on
+                size; at least 0.
+            rule: a name of ``nfd.scaling.rules``; its exponent must be this network's
+                ``branch_exponent``. Default ``"depth-mup"`` for ``ResNet``, ``"mup"`` for ``MLP``.
             optimizer: ``"sgd"``, ``"adam"``, or another registered one that takes every tensor.
 
         Raises:
-            ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when the
-                optimizer is not exact for these weights or this rule.
+            ValueError: when the rule belongs to another residual multiplier or needs two-layer
+                blocks; when the optimizer is not exact for these weights or this rule.
         """
         from nfd.scaling.optimizers import EPS
 
         groups = []
         for base in self.base_groups(lr, rule, optimizer):
-            group: dict[str, Any] = {"params": [], "lr": base.lr * base.lr_scale, "role": base.roles[0]}
+            group: dict[str, Any] = {
+                "params": [],
+                "lr": base.lr * base.lr_scale,
+                "role": base.roles[0],
+            }
             if base.law.setting(EPS.name) is not None:
                 group[EPS.name] = base.scale(EPS)(EPS.name, EPS.default)
             group["params"] = base.open_parameters([EPS.name], group)
             groups.append(group)
         return groups
 
-    def base_groups(self, lr: float, rule: str | None = None, optimizer: str = "sgd") -> list[BaseGroup]:
+    def base_groups(
+        self, lr: float, rule: str | None = None, optimizer: str = "sgd"
+    ) -> list[BaseGroup]:
         """The parameters that are stepped alike, with settings of the base; as ``param_groups``."""
         from nfd.scaling.optimizers import BaseGroup, Scale, check_optimizer, law_of
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
         if law.rest is not None:
-            raise InputError(f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, optimizer={law.name!r}).")
+            raise InputError(
+                f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, "
+                f"optimizer={law.name!r})."
+            )
         rule = self.default_rule if rule is None else rule
         base = 1 if self.regime == "feature" else None  # kernel: rates of the base at every width
         rates = self.own_plan(rule, law.name, base, 1)
@@ -271,29 +332,40 @@ class Network(nn.Module):
         return list(groups.values())
 
     def own_plan(self, rule: str, optimizer: str, width: int | None, depth: int | None) -> Plan:
-        """Its plan from a base of this width and depth, its own where None: trained weights begin as N(0, 1), behind
-        constants of the forward pass that scale with width and depth.
+        """Its plan from a base of this width and depth, its own where None: trained weights begin
+        as N(0, 1), behind constants of the forward pass that scale with width and depth.
 
         Raises:
             ValueError: when the rule is for another network.
         """
         from nfd.scaling.model import tensors
-        from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of  # a network alone needs no plan
+
+        # a network alone needs no plan
+        from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
 
         self.check_rule(rule)
-        m, deeper = self.width / (width or self.width), self.depth / (depth or self.depth)
-        roles, entries = self.named_roles(), dict[str, Entry]()
+        m = self.width / (width or self.width)
+        deeper = self.depth / (depth or self.depth)
+        roles = self.named_roles()
+        entries = dict[str, Entry]()
         widths = {"input": 0.0, "readout": 0.5 if self.regime == "kernel" else 1.0}
         for name, t in tensors(self).items():
-            role, multiplier, why = roles.get(name, "vector"), Power(), "fixed"
+            role = roles.get(name, "vector")
+            multiplier = Power()
+            why = "fixed"
             if name in roles:
                 depths = -self.branch_exponent if role == "outer" else 0.0
-                multiplier, why = Power(fan_in=-widths.get(role, 0.5), depth=depths), type(self).__name__
+                multiplier = Power(fan_in=-widths.get(role, 0.5), depth=depths)
+                why = type(self).__name__
             grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m, deeper)
             matrix = "out-in" if role in SPECTRAL and self.weights == "dense" else layout_of(t)
             fan_in = math.prod(t.shape[1:])
-            entries[name] = Entry(t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, matrix)
-        return Plan(cast(Any, rule), optimizer, m, deeper, entries, tuple(self.block_names()), {}, ())
+            entries[name] = Entry(
+                t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, matrix
+            )
+        return Plan(
+            cast(Any, rule), optimizer, m, deeper, entries, tuple(self.block_names()), {}, ()
+        )
 
     def scale(self, role: Role) -> float:
         """The forward multiplier of weights with this role."""
@@ -310,9 +382,9 @@ class Network(nn.Module):
         names = [name for name, p in self.named_parameters() if p.requires_grad]
         if added := [name for name in names if name.partition(".")[0] not in _ROLES]:
             raise InputError(
-                f"{type(self).__name__} has trainable parameters without a role, and so without a rate: "
-                f"{', '.join(map(repr, added))}. Freeze them with requires_grad_(False), or make the model a plain "
-                "nn.Module, in which nfd.plan finds roles by itself."
+                f"{type(self).__name__} has trainable parameters without a role, and so without a "
+                f"rate: {', '.join(map(repr, added))}. Freeze them with requires_grad_(False), or "
+                "make the model a plain nn.Module, in which nfd.plan finds roles by itself."
             )
         return {name: _ROLES[name.partition(".")[0]] for name in names}
 
@@ -320,13 +392,20 @@ class Network(nn.Module):
         """ValueError when a rule is made for another regime, residual multiplier or block."""
         chosen = rule_named(rule)
         if chosen.regime == "kernel" and self.regime != "kernel":
-            raise InputError(f"Rule {rule!r} is for regime='kernel'; this network has 'feature'. Choose another rule.")
+            raise InputError(
+                f"Rule {rule!r} is for regime='kernel'; this network has 'feature'. Choose another "
+                "rule."
+            )
         if chosen.scales_depth and not self.block_names():
-            raise InputError(f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose 'mup'.")
+            raise InputError(
+                f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose "
+                "'mup'."
+            )
         if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
             raise InputError(
                 f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
-                f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
+                f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or "
+                "choose another rule."
             )
         if chosen.boosts_inner and "inner" not in (own := set(self.named_roles().values())):
             raise InputError(
@@ -335,13 +414,17 @@ class Network(nn.Module):
             )
 
     def block_names(self) -> list[str]:
-        """The names of the modules that write the residual stream, one per block; none without one."""
+        """The names of the modules that write the residual stream, one per block; none without
+        one.
+        """
         return []
 
-    # ---- for subclasses --------------------------------------------------------------------------------------
+    # ---- for subclasses
 
     def run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The hidden vectors (h_0 .. h_L) and, for two-layer blocks, (x_1 .. x_L), each [batch, n], of x [batch, d]."""
+        """The hidden vectors (h_0 .. h_L) and, for two-layer blocks, (x_1 .. x_L), each [batch, n],
+        of x [batch, d].
+        """
         raise NotImplementedError
 
     def embed(self, x: Tensor) -> Tensor:
@@ -358,20 +441,28 @@ class Network(nn.Module):
     def _layers(self, name: str) -> nn.ModuleList:
         make: Callable[..., nn.Module] = DenseLinear
         if self.weights != "dense":
-            from nfd.wide.layers import DeferredLinear, StructuredLinear  # stored weights do without this room
+            # stored weights do without this room
+            from nfd.wide.layers import DeferredLinear, StructuredLinear
 
             make = DeferredLinear if self.weights == "deferred" else StructuredLinear
         options = self._factory | {"feedback": self.feedback}
         options |= {} if self.resolution is None else {"resolution": self.resolution}
-        seeds: list[int | Increment] = [derive(self.seed, "init", name, index) for index in range(self.depth)]
+        seeds: list[int | Increment] = [
+            derive(self.seed, "init", name, index) for index in range(self.depth)
+        ]
         if self.coupled:
             path = derive(self.seed, "init", name)
-            seeds = [Increment(path, index, self.depth, self.coupled) for index in range(self.depth)]
+            seeds = [
+                Increment(path, index, self.depth, self.coupled) for index in range(self.depth)
+            ]
         return nn.ModuleList([make(self.width, self.width, seed=seed, **options) for seed in seeds])
 
     def _gaussian(self, name: str, *shape: int) -> Tensor:
-        stream, dtype = generator(self.seed, "init", name), self._factory["dtype"]
-        return torch.randn(*shape, generator=stream, dtype=dtype, device="cpu").to(self._factory["device"])
+        stream = generator(self.seed, "init", name)
+        dtype = self._factory["dtype"]
+        return torch.randn(*shape, generator=stream, dtype=dtype, device="cpu").to(
+            self._factory["device"]
+        )
 
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
@@ -379,7 +470,9 @@ class Network(nn.Module):
         if x.dim() != 2 or x.shape[1] != self.in_features:
             raise InputError(f"x must be [batch, {self.in_features}]; got shape {list(x.shape)}.")
         if x.dtype != self.U.dtype:
-            raise InputTypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
+            raise InputTypeError(
+                f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}."
+            )
         return check_finite("x", x)
 
 
@@ -390,7 +483,8 @@ _FURTHEST = 60.0  # |log| of a residual multiplier that float32 holds
 
 
 class ResNet(Network):
-    """A residual network of width n, depth L and horizon T with residual multiplier ``m = sqrt(T) L**-a``.
+    """A residual network of width n, depth L and horizon T with residual multiplier ``m = sqrt(T)
+    L**-a``.
 
     ==================  =============================================================  ==========
     pre, one-layer      ``h_l = h_{l-1} + m W_l phi(h_{l-1}) / sqrt(n)``               Eq. 1
@@ -400,7 +494,8 @@ class ResNet(Network):
                         ``h_l = h_{l-1} + m phi(W_l h_{l-1} / sqrt(n))``
     ==================  =============================================================  ==========
 
-    Otherwise ``h_0 = U x / sqrt(d)``; always ``f = alpha / sqrt(n) V h_L``. All weights start N(0, 1).
+    Otherwise ``h_0 = U x / sqrt(d)``; always ``f = alpha / sqrt(n) V h_L``. All weights start N(0,
+    1).
 
     Args:
         in_features: d, the size of an input.
@@ -411,20 +506,21 @@ class ResNet(Network):
         block: ``"one-layer"`` or ``"two-layer"``.
         order: ``"pre"`` or ``"post"`` (the paper defines post for one-layer blocks only).
         branch_exponent: a; 0.5 is depth-muP, 0 muP, 1 CompleteP.
-        coupled: whether the layers are increments of one Brownian path. Then networks of the same seed and width with
-            L, 2L, 4L, ... blocks are finer and finer cuts of the same path; the law of each network stays the same. A
-            number is the depth at which every layer is a single draw (True: 1): near it networks are cheapest
-            (``nfd.core.random.Increment``). Only networks with the same number are coupled.
+        coupled: whether the layers are increments of one Brownian path. Then networks of the same
+            seed and width with L, 2L, 4L, ... blocks are finer and finer cuts of the same path; the
+            law of each network stays the same. A number is the depth at which every layer is a
+            single draw (True: 1): near it networks are cheapest (``nfd.core.random.Increment``).
+            Only networks with the same number are coupled.
         **settings: of ``nfd.MLP`` too.
 
             activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
             regime: ``"feature"`` (alpha = 1/sqrt(n)) or ``"kernel"`` (alpha = 1).
-            weights: ``"dense"``; ``"deferred"`` for hidden matrices that are never stored, with exactly the law of
-            Gaussian ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
-            feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
-            ``"independent"`` (the paper's decoupled one) or ``"static"``.
-            resolution: of structured layers (``nfd.StructuredLinear``), below which they leave out directions;
-            None for none.
+            weights: ``"dense"``; ``"deferred"`` for hidden matrices that are never stored, with
+            exactly the law of Gaussian ones; or ``"structured"`` for matrices with fast products,
+            with the limit of Gaussian ones. feedback: which hidden matrices carry gradients
+            backward: ``"shared"`` (the standard network), ``"independent"`` (the paper's decoupled
+            one) or ``"static"``. resolution: of structured layers (``nfd.StructuredLinear``), below
+            which they leave out directions; None for none.
             seed: of every weight; dense and deferred networks share U and V for the same seed.
             dtype, device: of parameters and factors.
 
@@ -462,19 +558,25 @@ class ResNet(Network):
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
         if abs(self.branch_exponent) * math.log(self.depth) > _FURTHEST:
             raise InputError(
-                f"branch_exponent must leave depth**-branch_exponent a number; got {self.branch_exponent:g} at depth "
-                f"{self.depth}. Choose one between 0 and 1."
+                "branch_exponent must leave depth**-branch_exponent a number; got "
+                f"{self.branch_exponent:g} at depth {self.depth}. Choose one between 0 and 1."
             )
         if self.order == "post" and self.block == "two-layer":
-            raise InputError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
-        self.coupled = int(coupled if isinstance(coupled, bool) else check_count("coupled", coupled, maximum=MOST))
+            raise InputError(
+                "order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'."
+            )
+        self.coupled = int(
+            coupled if isinstance(coupled, bool) else check_count("coupled", coupled, maximum=MOST)
+        )
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
         exponent = rule_named(rule).exponent
-        return super().settings_of(rule) | {"branch_exponent": 0.5 if exponent is None else exponent}
+        return super().settings_of(rule) | {
+            "branch_exponent": 0.5 if exponent is None else exponent
+        }
 
     @property
     def branch(self) -> float:
@@ -483,11 +585,16 @@ class ResNet(Network):
 
     def scale(self, role: Role) -> float:
         """The forward multiplier of weights with this role, up to the activation that follows."""
-        return super().scale(role) * (self.branch if role == "outer" and self.order == "pre" else 1.0)
+        return super().scale(role) * (
+            self.branch if role == "outer" and self.order == "pre" else 1.0
+        )
 
     def run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        phi, m, root = self.activation.phi, self.branch, math.sqrt(self.width)
-        layers, inner = [self.embed(x)], list[Tensor]()
+        phi = self.activation.phi
+        m = self.branch
+        root = math.sqrt(self.width)
+        layers = [self.embed(x)]
+        inner = list[Tensor]()
         if self.order == "post":
             layers = [phi(layers[0])]
         for index, W in enumerate(self.outer):
@@ -497,7 +604,8 @@ class ResNet(Network):
                 continue
             if self.inner is not None:
                 inner.append(self.inner[index](h) / root)
-            layers.append(torch.add(h, W(phi(inner[-1] if inner else h)), alpha=m / root))  # Eqs. 1, 6
+            # Eqs. 1, 6
+            layers.append(torch.add(h, W(phi(inner[-1] if inner else h)), alpha=m / root))
         return layers, inner
 
     def block_names(self) -> list[str]:
@@ -512,7 +620,8 @@ class MLP(Network):
 
     ``h_0 = U x / sqrt(d)``, ``h_l = W_l phi(h_{l-1}) / sqrt(n)``, ``f = alpha / sqrt(n) V h_L``.
 
-    Its rates are those of ``rule="mup"``: ``eta_c n`` everywhere. Arguments and errors as in ``nfd.ResNet``.
+    Its rates are those of ``rule="mup"``: ``eta_c n`` everywhere. Arguments and errors as in
+    ``nfd.ResNet``.
 
     Source: Fig. 4a, the vanilla network.
 

@@ -1,4 +1,6 @@
-"""The residual streams of one forward pass, as modules show them: what they are given, and what blocks make."""
+"""The residual streams of one forward pass, as modules show them: what they are given, and what
+blocks make.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,19 @@ from nfd.core.errors import InputTypeError
 from nfd.core.estimates import rms
 from nfd.scaling.samples import outputs_of
 
-_GIVEN = 4  # inputs of modules that are kept: one of them may be the stream that a branch was added to
-_ROUNDED = 4  # last digits by which what was added may differ from a multiple of what the block made
+# inputs of modules that are kept: one of them may be the stream that a branch was added to
+_GIVEN = 4
+# last digits by which what was added may differ from a multiple of what the block made
+_ROUNDED = 4
 _ROWS = 8  # vectors that two numbers of a channel must explain; so many chance does not fit
-_KEPT = 0.01  # of the stream before, at least: a model that only rescales the stream adds nothing to it
+# of the stream before, at least: a model that only rescales the stream adds nothing to it
+_KEPT = 0.01
 
 
 class EndGradients(NamedTuple):
-    """RMS of dLoss/dh where a stream enters its first block and where it leaves the last, over positions at which it
-    is not zero, and at the first where it is: there the gradient of a norm is 1 over the root of its epsilon."""
+    """RMS of dLoss/dh where a stream enters its first block and where it leaves the last, over
+    positions at which it is not zero, and at the first where it is: there the gradient of a norm is
+    1 over the root of its epsilon."""
 
     first: float
     last: float
@@ -32,7 +38,9 @@ class EndGradients(NamedTuple):
 
 @dataclass(frozen=True)
 class _Call:
-    """The latest call of a block: what it was given, and what the module called before it was, such as its norm."""
+    """The latest call of a block: what it was given, and what the module called before it was, such
+    as its norm.
+    """
 
     stack: str
     block: str
@@ -44,18 +52,20 @@ class _Call:
 
 @dataclass
 class StreamEnds:
-    """The residual streams of one forward pass: where each enters the first block of its stack, where it leaves the
-    last, and around every block.
+    """The residual streams of one forward pass: where each enters the first block of its stack,
+    where it leaves the last, and around every block.
 
-    Some blocks return the stream. Others return a branch that the model adds, ``h = h + a * block(h)``: the stream
-    behind such a block is what a module takes next that differs from the stream before by a multiple of the branch.
-    Where no module takes it, as with a mean over positions behind the last block, a block is as the one before it in
-    its stack; a first block then counts as one that returns the stream. A model may also mix the two by channel, ``h =
-    b * h + a * block(h)``, as ``torch.lerp`` or a learned gain do.
+    Some blocks return the stream. Others return a branch that the model adds, ``h = h + a *
+    block(h)``: the stream behind such a block is what a module takes next that differs from the
+    stream before by a multiple of the branch. Where no module takes it, as with a mean over
+    positions behind the last block, a block is as the one before it in its stack; a first block
+    then counts as one that returns the stream. A model may also mix the two by channel, ``h = b * h
+    + a * block(h)``, as ``torch.lerp`` or a learned gain do.
 
-    ``first`` and ``last`` hold, by the name of the stack, a tensor per call of that block; blocks that are not called
-    as modules have none. ``before`` and ``behind`` have the stream around a block's last call, by the block's name, and
-    ``gains`` what the model multiplies the block's output by, a number or one of every channel.
+    ``first`` and ``last`` hold, by the name of the stack, a tensor per call of that block; blocks
+    that are not called as modules have none. ``before`` and ``behind`` have the stream around a
+    block's last call, by the block's name, and ``gains`` what the model multiplies the block's
+    output by, a number or one of every channel.
     """
 
     first: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
@@ -65,8 +75,10 @@ class StreamEnds:
     gains: dict[str, float | Tensor] = field(default_factory=dict)
     _given: tuple[Tensor, ...] = ()  # to the latest modules outside of blocks, and blocks
     _call: _Call | None = None
-    _added: dict[str, tuple[int, float]] = field(default_factory=dict)  # by stack: to which of given, by what factor
-    _shares: dict[str, float] = field(default_factory=dict)  # of what the last block made in the stream, by stack
+    # by stack: to which of given, by what factor
+    _added: dict[str, tuple[int, float]] = field(default_factory=dict)
+    # of what the last block made in the stream, by stack
+    _shares: dict[str, float] = field(default_factory=dict)
 
     def keep(self, end: list[Tensor], h: Tensor) -> None:
         """Note the stream at one end; PyTorch keeps its gradient."""
@@ -75,18 +87,28 @@ class StreamEnds:
         end.append(h)
 
     def show(self, layers: list[Tensor], blocks: Sequence[str]) -> None:
-        """Note the one stream of a network that returns it: before its first block, and behind each."""
-        self.first[""], self.last[""] = layers[:1], layers[-1:]
+        """Note the one stream of a network that returns it: before its first block, and behind
+        each.
+        """
+        self.first[""] = layers[:1]
+        self.last[""] = layers[-1:]
         hidden = [h.detach() for h in layers]
         self.before |= dict(zip(blocks, hidden, strict=False))
         self.behind |= dict(zip(blocks, hidden[1:], strict=False))
 
     def meet(self, value: Any) -> None:
-        """Note what a block, or a module outside of blocks, is given: it may be the stream behind the latest block."""
+        """Note what a block, or a module outside of blocks, is given: it may be the stream behind
+        the latest block.
+        """
         with suppress(InputTypeError):
-            h, call = outputs_of(value), self._call
+            h = outputs_of(value)
+            call = self._call
             self._given = (h, *self._given[: _GIVEN - 1])
-            if call is None or h.shape != call.made.shape or any(h is given for given in call.given):
+            if (
+                call is None
+                or h.shape != call.made.shape
+                or any(h is given for given in call.given)
+            ):
                 return
             if torch.equal(h, call.made):
                 self._put(call, call.given[0], h, 1.0)
@@ -100,13 +122,18 @@ class StreamEnds:
                         self._added[call.stack] = index, factor
                     self._put(call, z, h, 1.0)
                     self.gains[call.block] = gain
-                    for end, is_there, stream in ((self.first, call.is_first, z), (self.last, call.is_last, h)):
+                    for end, is_there, stream in (
+                        (self.first, call.is_first, z),
+                        (self.last, call.is_last, h),
+                    ):
                         if is_there:
                             end[call.stack].pop()
                             self.keep(end[call.stack], stream)
                     return
 
-    def leave(self, stack: str, block: str, given: Any, made: Any, *, is_first: bool, is_last: bool) -> None:
+    def leave(
+        self, stack: str, block: str, given: Any, made: Any, *, is_first: bool, is_last: bool
+    ) -> None:
         """Note what a block was given, and what it made of it."""
         with suppress(InputTypeError):
             own = outputs_of(given)
@@ -119,18 +146,28 @@ class StreamEnds:
             index, factor = self._added.get(stack, (0, 0.0))
             z = call.given[min(index, len(others))]
             is_branch = stack in self._added and z.shape == call.made.shape
-            self._put(call, z, z + factor * call.made if is_branch else call.made, factor if is_branch else 1.0)
+            self._put(
+                call,
+                z,
+                z + factor * call.made if is_branch else call.made,
+                factor if is_branch else 1.0,
+            )
             self.gains[call.block] = factor if is_branch else 1.0
             self._call = call
 
     def _put(self, call: _Call, before: Tensor, behind: Tensor, share: float) -> None:
-        self.before[call.block], self.behind[call.block] = before.detach(), behind.detach()
+        self.before[call.block] = before.detach()
+        self.behind[call.block] = behind.detach()
         if call.is_last:
             self._shares[call.stack] = share
 
     def gradients(self, stack: str = "") -> EndGradients | None:
-        """Gradients at the ends of a stack, after ``backward()``; None unless each was seen once."""
-        first, last = ([h for h in end[stack] if h.grad is not None] for end in (self.first, self.last))
+        """Gradients at the ends of a stack, after ``backward()``; None unless each was seen
+        once.
+        """
+        first, last = (
+            [h for h in end[stack] if h.grad is not None] for end in (self.first, self.last)
+        )
         if len(first) != 1 or len(last) != 1:
             return None
         (h, above), (_, below) = (_vectors_of(end) for end in (*first, *last))
@@ -143,19 +180,26 @@ class StreamEnds:
 
 
 def _factor(before: Tensor, made: Tensor, behind: Tensor) -> float | None:
-    """By what factor a branch was added to a stream; None where this is not how the stream behind came about."""
+    """By what factor a branch was added to a stream; None where this is not how the stream behind
+    came about.
+    """
     if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
         return None
     wide = torch.promote_types(behind.dtype, torch.float32)
     z, branch, h = (part.detach().to(wide) for part in (before, made, behind))
-    added, size = h - z, branch.square().sum()
+    added = h - z
+    size = branch.square().sum()
     factor = (added * branch).sum() / size if size > 0 else size + 1
-    rounded = torch.finfo(behind.dtype).eps * (z.norm() + h.norm()) + torch.finfo(made.dtype).eps * added.norm()
+    rounded = (
+        torch.finfo(behind.dtype).eps * (z.norm() + h.norm())
+        + torch.finfo(made.dtype).eps * added.norm()
+    )
     return float(factor) if (added - factor * branch).norm() <= _ROUNDED * rounded else None
 
 
 def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | None:
-    """Find a of ``behind = b * before + a * made``, with an a and a b for every channel; None where this fails.
+    """Find a of ``behind = b * before + a * made``, with an a and a b for every channel; None where
+    this fails.
 
     Returns:
         A tensor that multiplies ``made``.
@@ -163,11 +207,17 @@ def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | 
     if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
         return None
     channels = 1 if made.dim() > 3 else made.dim() - 1
-    z, branch, h = (part.detach().double().movedim(channels, 0).flatten(1) for part in (before, made, behind))
+    z, branch, h = (
+        part.detach().double().movedim(channels, 0).flatten(1) for part in (before, made, behind)
+    )
     if z.shape[1] < _ROWS:
         return None
     parts = torch.stack([z, branch], -1)
-    keep, gain = (torch.linalg.pinv(parts.mT @ parts, hermitian=True) @ (parts.mT @ h[..., None])).squeeze(-1).T
+    keep, gain = (
+        (torch.linalg.pinv(parts.mT @ parts, hermitian=True) @ (parts.mT @ h[..., None]))
+        .squeeze(-1)
+        .T
+    )
     written = gain[:, None] * branch
     left = h - keep[:, None] * z - written
     rounded = torch.finfo(behind.dtype).eps * (z.norm() + h.norm() + written.norm())
@@ -181,4 +231,6 @@ def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | 
 def _vectors_of(h: Tensor) -> tuple[Tensor, Tensor]:
     """A stream and its gradient, features last: the channels of images are second."""
     assert h.grad is not None
-    return h.detach().movedim(1 if h.dim() > 3 else -1, -1), h.grad.movedim(1 if h.dim() > 3 else -1, -1)
+    return h.detach().movedim(1 if h.dim() > 3 else -1, -1), h.grad.movedim(
+        1 if h.dim() > 3 else -1, -1
+    )

@@ -1,4 +1,6 @@
-"""What logged runs say of the next one: best rates, laws of the rate and of the loss, curves. Needs no PyTorch."""
+"""What logged runs say of the next one: best rates, laws of the rate and of the loss, curves. Needs
+no PyTorch.
+"""
 
 from __future__ import annotations
 

@@ -1,19 +1,21 @@
 """The best learning rate of networks: where their typical score is lowest over log2 of the rate.
 
-What is sought minimises the geometric mean over all initialisations of the score: the loss, or log C where that is
-larger or not finite, as divergence counts as the loss of a uniform guess. The losses of a few seeds on a grid have a
-likelihood: around the vertex ``nu`` they rise as
+What is sought minimises the geometric mean over all initialisations of the score: the loss, or log
+C where that is larger or not finite, as divergence counts as the loss of a uniform guess. The
+losses of a few seeds on a grid have a likelihood: around the vertex ``nu`` they rise as
 
     ``f(x) = h (x - nu)^2`` to the left, ``a h (x - nu)^2`` to the right,    at most ``cap``,
 
-with any curvature ``h``, a lognormal asymmetry ``a``, noise of the seeds, and an error of the form in proportion to f,
-by which far rates count little. Beyond ``cap``, a share of the progress, a rate only says that it is that bad: on a
-steep side of the bowl, or beyond a cliff, which may cut the bowl off before its vertex; then the best rate is the edge.
+with any curvature ``h``, a lognormal asymmetry ``a``, noise of the seeds, and an error of the form
+in proportion to f, by which far rates count little. Beyond ``cap``, a share of the progress, a rate
+only says that it is that bad: on a steep side of the bowl, or beyond a cliff, which may cut the
+bowl off before its vertex; then the best rate is the edge.
 
-The interval adds the spread of the best rate given these losses, and what each seed adds to it (``chosen``).
+The interval adds the spread of the best rate given these losses, and what each seed adds to it
+(``chosen``).
 
-Source: shapes of the cells of public rate sweeps; Efron 2014, "Estimation and accuracy after model selection" (errors
-by influence); docs/mathematics/statistics.md.
+Source: shapes of the cells of public rate sweeps; Efron 2014, "Estimation and accuracy after model
+selection" (errors by influence); docs/mathematics/statistics.md.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from nfd.laws.bowl import NEAR_SHARE, Array, Bools, posterior
 
 Size = tuple[int, int]  # width and depth
 
-# The least noise of a rise, in units of the cap: the grids of the integrals (``bowl``) resolve no less.
+# The least noise of a rise, in units of the cap: the grids of the integrals (``bowl``) resolve no
+# less.
 LEAST_NOISE = 0.01
 UNSEEN_NOISE = 0.1  # the same where one seed shows no noise
 
-# How much the best rate differs from seed to seed: a prior of so many doublings, worth so many seeds.
+# How much the best rate differs from seed to seed: a prior of so many doublings, worth so many
+# seeds.
 SEED_SCATTER = 0.1
 SCATTER_SEEDS = 2.0
 
@@ -49,7 +53,8 @@ class Posterior:
     Attributes:
         mean: expected log2 of the best rate.
         variance: of log2 of the best rate.
-        single: the part of ``variance`` that is noise of single runs; the rest is error of the bowl's form.
+        single: the part of ``variance`` that is noise of single runs; the rest is error of the
+            bowl's form.
         shares: what each seed adds to the mean ``[S]``; they sum to zero.
     """
 
@@ -64,9 +69,12 @@ class Scores:
     """Final losses of networks of one size.
 
     Attributes:
-        log2_eta: ``[E]``, ascending. losses: ``[S, E]``, one row per seed, infinite where one diverged.
-        upset: ``[S, E]``, whether training diverged, or its loss rose to twice the first on the way.
-        guess: the loss that divergence counts as, and progress is measured from: log C, that of a uniform guess.
+        log2_eta: ``[E]``, ascending. losses: ``[S, E]``, one row per seed, infinite where one
+            diverged.
+        upset: ``[S, E]``, whether training diverged, or its loss rose to twice the first on the
+            way.
+        guess: the loss that divergence counts as, and progress is measured from: log C, that of a
+            uniform guess.
         seeds: names of the seeds; sizes with the same names share them.
         least: how far below ``guess`` a typical score must be for something to be learnt.
     """
@@ -90,7 +98,9 @@ class Scores:
 
     @property
     def typical(self) -> Array:
-        """Geometric mean over seeds, ``[E]``, which single spikes near the edge of stability change little."""
+        """Geometric mean over seeds, ``[E]``, which single spikes near the edge of stability change
+        little.
+        """
         return np.asarray(np.exp(self.logs.mean(0)))
 
     @property
@@ -100,7 +110,9 @@ class Scores:
 
     @property
     def edge(self) -> int:
-        """-1 where lower rates may be better than all of these, 1 where higher ones may be, 0 elsewhere."""
+        """-1 where lower rates may be better than all of these, 1 where higher ones may be, 0
+        elsewhere.
+        """
         if self.learns:
             best = int(self.typical.argmin())
             if best == 0:
@@ -119,14 +131,18 @@ class Scores:
 
     @property
     def reached(self) -> Array:
-        """Scores ``[S]`` at the best rate of the grid, each at that of the other seeds: one's own luck lowers none."""
+        """Scores ``[S]`` at the best rate of the grid, each at that of the other seeds: one's own
+        luck lowers none.
+        """
         logs = self.logs
         others = logs.sum(0) - logs if len(logs) > 1 else logs
         return np.asarray(self.scores[np.arange(len(logs)), others.argmin(1)])
 
     @property
     def near(self) -> Bools:
-        """The rates ``[E]`` that keep so much of the best progress that their losses count as they are."""
+        """The rates ``[E]`` that keep so much of the best progress that their losses count as they
+        are.
+        """
         lowest = self.typical.min()
         return np.asarray(self.typical - lowest <= NEAR_SHARE * (self.guess - lowest))
 
@@ -137,17 +153,21 @@ class Scores:
         relative = self.typical / lowest
         cap = max(NEAR_SHARE * (self.guess - lowest) / lowest, LEAST_LOSS)
         rise = np.minimum((relative - 1) / cap, 1.0)
-        deviations = (self.logs - self.logs.mean(0)) / cap  # of every run from the typical loss at its rate
+        # of every run from the typical loss at its rate
+        deviations = (self.logs - self.logs.mean(0)) / cap
         noise = self._noise(deviations)
 
         mean, variance, slopes = posterior(self.log2_eta, rise, noise * relative)
-        # Derivatives by logarithms of losses, whose noise is the same at every rate. Beyond the cap they are zero.
+        # Derivatives by logarithms of losses, whose noise is the same at every rate. Beyond the cap
+        # they are zero.
         slopes = np.where(self.near, slopes * relative, 0.0)
         noise_variance = float(np.square(slopes * noise).sum())
         return Posterior(mean, variance, min(noise_variance, variance), deviations @ slopes)
 
     def _noise(self, deviations: Array) -> float:
-        """Standard error of the typical loss at one rate, from the runs ``[S, E]`` at rates that count as they are."""
+        """Standard error of the typical loss at one rate, from the runs ``[S, E]`` at rates that
+        count as they are.
+        """
         seeds = len(deviations)
         if seeds < 2:
             return UNSEEN_NOISE
@@ -171,18 +191,22 @@ class Scores:
         return self.optimum().scaled(math.log(2)).exp() if self.has_optimum else UNKNOWN
 
 
-def chosen(cells: Sequence[Scores], weights: Array, scatter: tuple[float, float] = (math.nan, 1.0)) -> Interval:
+def chosen(
+    cells: Sequence[Scores], weights: Array, scatter: tuple[float, float] = (math.nan, 1.0)
+) -> Interval:
     """Estimate a weighted sum of the best rates of some sizes.
 
     Args:
         cells: scores of each size. Those of the same seeds vary together, others independently.
         weights: ``[sizes]``.
-        scatter: in place of the noise of the seeds where a size has one seed alone: a variance, and its degrees of
-            freedom; limits are not-a-number without it.
+        scatter: in place of the noise of the seeds where a size has one seed alone: a variance, and
+            its degrees of freedom; limits are not-a-number without it.
     """
     posteriors = [cell.posterior for cell in cells]
     value = sum(w * p.mean for w, p in zip(weights, posteriors, strict=True))
-    form_variance = sum(w**2 * (p.variance - p.single) for w, p in zip(weights, posteriors, strict=True))
+    form_variance = sum(
+        w**2 * (p.variance - p.single) for w, p in zip(weights, posteriors, strict=True)
+    )
     form = (float(form_variance), math.inf)
     if any(len(cell.losses) < 2 for cell in cells):
         return combined(float(value), [scatter, form])
@@ -194,9 +218,11 @@ def chosen(cells: Sequence[Scores], weights: Array, scatter: tuple[float, float]
 
 
 def _seed_variance(group: Sequence[tuple[float, Posterior]]) -> tuple[float, float]:
-    """Variance that the seeds give to a weighted sum over sizes that share them, and its degrees of freedom.
+    """Variance that the seeds give to a weighted sum over sizes that share them, and its degrees of
+    freedom.
 
-    Few seeds estimate a variance poorly, so that what they show is averaged with a prior worth ``SCATTER_SEEDS``.
+    Few seeds estimate a variance poorly, so that what they show is averaged with a prior worth
+    ``SCATTER_SEEDS``.
     """
     shares = np.sum([w * p.shares for w, p in group], 0)
     seeds = len(shares)
@@ -210,8 +236,8 @@ def fitted_exponent(cells: Sequence[Scores], logs: Sequence[Sequence[float]], k:
     """Fit p of ``best rate ~ x^p y^q ...`` along one variable, by least squares over cells.
 
     Args:
-        cells: scores of each size. Where they have one seed each, the error comes from how far they lie from the power
-            law.
+        cells: scores of each size. Where they have one seed each, the error comes from how far they
+            lie from the power law.
         logs: the variables of each cell ``[cells, variables]``, to base 2.
         k: the place of the variable.
 

@@ -1,7 +1,9 @@
-"""The best width and depth for a budget: what networks cost at a size, and where the law of the loss is lowest.
+"""The best width and depth for a budget: what networks cost at a size, and where the law of the
+loss is lowest.
 
-With a law ``floor + a / n + b / L`` the best size is where ``a / n + b / L`` is least within the budget. Where all is
-spent on matrices, ``n^2 L``, and were sizes real numbers, ``a / n = 2 b / L`` there.
+With a law ``floor + a / n + b / L`` the best size is where ``a / n + b / L`` is least within the
+budget. Where all is spent on matrices, ``n^2 L``, and were sizes real numbers, ``a / n = 2 b / L``
+there.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _EXAMPLES = {"parameters": "'2M' or 2_000_000", "flops": "'3 TFLOP' or 3e12"}
 
 @dataclass(frozen=True)
 class Cost:
-    """``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``, whole numbers, of one
-    resource; widths n are multiples of ``multiple``."""
+    """``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``,
+    whole numbers, of one resource; widths n are multiples of ``multiple``."""
 
     constant: int
     per_width: int
@@ -41,7 +43,8 @@ class Cost:
 
     def at(self, width: int, depth: int) -> int:
         """The cost of a size."""
-        n, L = width, depth
+        n = width
+        L = depth
         of_block = self.per_block + self.per_layer * n + self.per_matrix * n * n
         return self.constant + self.per_width * n + self.per_square * n * n + of_block * L
 
@@ -62,8 +65,8 @@ class Cost:
 
 
 def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | None:
-    """The cost that has these values at these sizes (width, depth), exactly; None where no such cost has them, and
-    where there are too few sizes to know."""
+    """The cost that has these values at these sizes (width, depth), exactly; None where no such
+    cost has them, and where there are too few sizes to know."""
     n0 = min(n for n, _ in counts)
     L0 = min(L for _, L in counts)
     units = [1, n0, n0 * L0, n0 * n0 * L0, n0 * n0, L0]
@@ -71,7 +74,9 @@ def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | 
     scaled = np.array(rows, dtype=float) / units
     if np.linalg.matrix_rank(scaled) < len(units):
         return None
-    values = np.linalg.lstsq(scaled, np.array([*counts.values()], dtype=float), rcond=None)[0] / units
+    values = (
+        np.linalg.lstsq(scaled, np.array([*counts.values()], dtype=float), rcond=None)[0] / units
+    )
     cost = replace(Cost(*map(round, values.tolist())), multiple=multiple)
     is_exact = all(cost.at(*size) == count for size, count in counts.items())
     return cost if is_exact else None
@@ -82,23 +87,29 @@ def amount(resource: str, budget: str | float) -> int:
     check_choice("resource", resource, _UNITS)
     if not isinstance(budget, str):
         return int(check_real("budget", budget, least=1.0))
-    match = re.fullmatch(r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*", budget.upper())
+    match = re.fullmatch(
+        r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*",
+        budget.upper(),
+    )
     value = float(match[1]) * 10.0 ** _PREFIXES[match[2]] if match else 0.0
     if not 1 <= value < math.inf:
-        raise InputError(f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}.")
+        raise InputError(
+            f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}."
+        )
     return round(value)
 
 
 # ---- the best size
 
 
-_CANDIDATES = 1000  # widths, and depths: all whole numbers up to some hundreds, beyond that 2 % apart at most
+# widths, and depths: all whole numbers up to some hundreds, beyond that 2 % apart at most
+_CANDIDATES = 1000
 
 
 @dataclass(frozen=True)
 class BestSize:
-    """The best size for a budget, what it costs, the loss the law predicts there, whether it lies inside of what was
-    fitted, and what else to know."""
+    """The best size for a budget, what it costs, the loss the law predicts there, whether it lies
+    inside of what was fitted, and what else to know."""
 
     width: int
     depth: int
@@ -108,29 +119,34 @@ class BestSize:
     note: str
 
     def __str__(self) -> str:
-        return f"width {self.width:,} and depth {self.depth:,}: loss {self.predicted.unsigned}. {self.note}".strip()
+        size = f"width {self.width:,} and depth {self.depth:,}"
+        return f"{size}: loss {self.predicted.unsigned}. {self.note}".strip()
 
 
 def best_size(law: Law, cost: Cost, most: int) -> BestSize:
-    """The width and depth of least ``a / n + b / L`` that cost no more than ``most``; widths are multiples of
-    ``cost.multiple``.
+    """The width and depth of least ``a / n + b / L`` that cost no more than ``most``; widths are
+    multiples of ``cost.multiple``.
 
-    By the values of a and b, which decide where networks are large: other powers and second order are left out of the
-    choice. An axis whose term is not positive, or lost in its noise, stays at the smallest size fitted; a note says so.
-    A law that may not be extrapolated is searched only where it was fitted. Tokens are the most of the fit.
+    By the values of a and b, which decide where networks are large: other powers and second order
+    are left out of the choice. An axis whose term is not positive, or lost in its noise, stays at
+    the smallest size fitted; a note says so. A law that may not be extrapolated is searched only
+    where it was fitted. Tokens are the most of the fit.
 
     Raises:
-        ValueError: for a budget that buys no size, and where the losses tell of neither axis whether it pays.
+        ValueError: for a budget that buys no size, and where the losses tell of neither axis
+            whether it pays.
     """
     n0, L0 = map(int, law.smallest[:2])
     n1, L1 = map(int, law.largest[:2])
-    a, b = law.terms["a"], law.terms["b"]
+    a = law.terms["a"]
+    b = law.terms["b"]
     grows_wide = pays(a)
     grows_deep = pays(b)
     if not grows_wide and not grows_deep and max(a.high, b.high) > 0:
         raise InputError(
-            f"the losses do not tell which size is best: neither more width (a = {a}) nor more depth (b = {b}) lowers "
-            f"them significantly. Train more seeds, or width {2 * n1} and depth {2 * L1}."
+            f"the losses do not tell which size is best: neither more width (a = {a}) nor more "
+            f"depth (b = {b}) lowers them significantly. Train more seeds, or width {2 * n1} and "
+            f"depth {2 * L1}."
         )
     if law.good and grows_wide:
         n0 = cost.multiple
@@ -138,7 +154,8 @@ def best_size(law: Law, cost: Cost, most: int) -> BestSize:
         L0 = 1
     if cost.at(n0, L0) > most:
         raise InputError(
-            f"budget must pay for width {n0} and depth {L0}, which cost {cost.at(n0, L0):,}; got {most:,}. Raise it."
+            f"budget must pay for width {n0} and depth {L0}, which cost {cost.at(n0, L0):,}; got "
+            f"{most:,}. Raise it."
         )
 
     def widest(L: int) -> int:
@@ -163,7 +180,9 @@ def best_size(law: Law, cost: Cost, most: int) -> BestSize:
 
 
 def pays(term: Interval) -> bool:
-    """Whether growing along the axis of this term lowers the loss: by its value, beyond half a standard error."""
+    """Whether growing along the axis of this term lowers the loss: by its value, beyond half a
+    standard error.
+    """
     return term.value > 0.5 * term.stderr
 
 
@@ -174,9 +193,14 @@ def _about(law: Law) -> list[str]:
         term = law.terms[symbol]
         if not pays(term):
             says = "raises the loss" if term.high < 0 else "does not pay significantly"
-            notes.append(f"More {name} {says} ({symbol} = {term}): the smallest fitted, {start:g}, was kept.")
+            notes.append(
+                f"More {name} {says} ({symbol} = {term}): the smallest fitted, {start:g}, was kept."
+            )
         elif not term.low > 0:
-            notes.append(f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to be sure.")
+            notes.append(
+                f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to "
+                "be sure."
+            )
     return notes
 
 
@@ -184,7 +208,8 @@ def _beyond(law: Law, *sizes: float) -> list[str]:
     """Which of these sizes lie outside of what was fitted."""
     fitted = zip(law.variables, sizes, law.smallest, law.largest, strict=False)
     return [
-        f"{name.capitalize()} {size:.6g} lies outside of what was fitted, {least:.6g}..{most:.6g}: train it to be sure."
+        f"{name.capitalize()} {size:.6g} lies outside of what was fitted, {least:.6g}..{most:.6g}: "
+        "train it to be sure."
         for name, size, least, most in fitted
         if not least <= size <= most
     ]

@@ -1,19 +1,23 @@
-"""The law of the loss curve of one run whose schedule is known: its final loss, from the beginning of the run.
+"""The law of the loss curve of one run whose schedule is known: its final loss, from the beginning
+of the run.
 
-After t steps, with r(t) the rate over its peak, S(t) the sum of r over the steps so far, and s the latest step,
+After t steps, with r(t) the rate over its peak, S(t) the sum of r over the steps so far, and s the
+latest step,
 
-    loss(t) / loss(s) = E + f (S(t) / S(s))^-a - b h(t),    h(t) = sum over steps k < t of (r(k-1) - r(k)) G(t - k),
+    loss(t) / loss(s) = E + f (S(t) / S(s))^-a - b h(t),
+    h(t) = sum over steps k < t of (r(k-1) - r(k)) G(t - k),
     G(n) = 1 - (1 + n / 100)^(-1/2).
 
-The power is that of a constant rate. Every fall of the rate after the warm-up lowers the loss by b times the fall, most
-of it within some hundred steps: by b in all where the rate falls to zero slowly. What this form misses is a Gaussian
-process over log S. A run before its fall does not show b: it has a prior, as has a, learned from other people's runs
-(``priors/curves.json``; docs/real-ladders.md). E, f and b are normal given a, so that the posterior is a sum over
-a grid of a.
+The power is that of a constant rate. Every fall of the rate after the warm-up lowers the loss by b
+times the fall, most of it within some hundred steps: by b in all where the rate falls to zero
+slowly. What this form misses is a Gaussian process over log S. A run before its fall does not show
+b: it has a prior, as has a, learned from other people's runs (``priors/curves.json``;
+docs/real-ladders.md). E, f and b are normal given a, so that the posterior is a sum over a grid of
+a.
 
-Sources: Tissue et al. 2024, "Scaling law with learning rate annealing" (arXiv 2408.11029); Luo et al. 2025, "A
-multi-power law for loss curve prediction across learning rate schedules" (2503.12811), whose G has two more numbers,
-which 300 curves do not tell apart.
+Sources: Tissue et al. 2024, "Scaling law with learning rate annealing" (arXiv 2408.11029); Luo et
+al. 2025, "A multi-power law for loss curve prediction across learning rate schedules" (2503.12811),
+whose G has two more numbers, which 300 curves do not tell apart.
 """
 
 from __future__ import annotations
@@ -40,12 +44,20 @@ Schedule = RateSchedule | Callable[[int], float] | Sequence[float]
 _RELAXED = 100.0  # steps within which the loss follows a fall of the rate
 _GRID = 4096  # steps at which a schedule is read, at most
 _AT_PEAK = 0.999  # a share of the peak at which the warm-up has ended
-_BACK, _WARMED = 4.0, 1.2  # the losses fitted: from a quarter of S, and behind the warm-up
-_BINS, _FEWEST = 40, 5  # of the losses in log S
-_LENGTH, _MISSED = 1.0, 0.0015  # of the discrepancy: its length in log S, and its size over the loss
+# the losses fitted: from a quarter of S, and behind the warm-up
+_BACK = 4.0
+_WARMED = 1.2
+# of the losses in log S
+_BINS = 40
+_FEWEST = 5
+# of the discrepancy: its length in log S, and its size over the loss
+_LENGTH = 1.0
+_MISSED = 0.0015
 _LEAST_NOISE = 2e-4
 POWERS = np.exp(np.linspace(math.log(0.15), math.log(1.6), 33))
-_TYPICAL, _WITHIN = np.array([0.88, 0.12]), 0.3  # of E and f
+# of E and f
+_TYPICAL = np.array([0.88, 0.12])
+_WITHIN = 0.3
 _USUAL_RATE = 1e-3  # of AdamW, for the prior
 _REFUSED = 0.06  # of the final loss
 SEED_NOISE = 0.0003  # by how much the losses of two seeds differ
@@ -53,12 +65,14 @@ SEED_NOISE = 0.0003  # by how much the losses of two seeds differ
 
 @dataclass(frozen=True)
 class CurvePrior:
-    """A normal prior of log a and log b, whose means are linear in the log of AdamW's peak rate over 0.001.
+    """A normal prior of log a and log b, whose means are linear in the log of AdamW's peak rate
+    over 0.001.
 
     Attributes:
-        name: for the answer. coefficients: ``[2, 2]``, of 1 and of the log rate. covariance: of a run of other people.
-        rates: mean and variance of the log rate, where it is not known. calibration: of intervals. curves: what it was
-            learned from.
+        name: for the answer. coefficients: ``[2, 2]``, of 1 and of the log rate. covariance: of a
+            run of other people.
+        rates: mean and variance of the log rate, where it is not known. calibration: of intervals.
+            curves: what it was learned from.
     """
 
     name: str
@@ -72,7 +86,9 @@ class CurvePrior:
         """Mean and covariance at a rate, or at one that is not known."""
         place, variance = self.rates if rate is None else (math.log(rate / _USUAL_RATE), 0.0)
         slope = self.coefficients[:, 1]
-        return self.coefficients[:, 0] + slope * place, self.covariance + variance * np.outer(slope, slope)
+        return self.coefficients[:, 0] + slope * place, self.covariance + variance * np.outer(
+            slope, slope
+        )
 
 
 def read_curve_prior() -> CurvePrior:
@@ -93,7 +109,8 @@ def _parsed(stored: Mapping[str, Any]) -> CurvePrior:
 
 
 class RunCurve:
-    """The losses of a run so far, ``[K]`` after ``[K]`` steps, beside its schedule to the last step.
+    """The losses of a run so far, ``[K]`` after ``[K]`` steps, beside its schedule to the last
+    step.
 
     Those are fitted at which S is no less than its latest value over ``back``.
     """
@@ -111,9 +128,13 @@ class RunCurve:
         self.steps = np.array(sorted(step for step in by_step if step > 0), dtype=float)
         self.losses = np.array([by_step[int(step)] for step in self.steps], dtype=float)
         if not (np.isfinite(self.losses).all() and (self.losses > 0).all()):
-            raise InputError("losses must be finite and above 0, those of log probabilities. Leave out others.")
+            raise InputError(
+                "losses must be finite and above 0, those of log probabilities. Leave out others."
+            )
         if len(self.steps) and self.steps[-1] > self.total:
-            raise InputError(f"total_steps must be at least the {self.steps[-1]:g} steps done; got {self.total}.")
+            raise InputError(
+                f"total_steps must be at least the {self.steps[-1]:g} steps done; got {self.total}."
+            )
         self._begins = np.unique(np.linspace(0, self.total - 1, min(self.total, _GRID)).round())
         shares = _shares(schedule, self._begins.astype(int), self.total)
         self._until = np.append(self._begins[1:], self.total)
@@ -125,7 +146,9 @@ class RunCurve:
 
     def progress(self, steps: Array) -> Array:
         """S after steps."""
-        return np.asarray(np.interp(steps, np.append(0.0, self._until), np.append(0.0, self._summed)))
+        return np.asarray(
+            np.interp(steps, np.append(0.0, self._until), np.append(0.0, self._summed))
+        )
 
     def fallen(self, steps: Array) -> Array:
         """h after steps."""
@@ -136,25 +159,34 @@ class RunCurve:
     def recent(self) -> NDArray[np.bool_]:
         """Which losses are fitted."""
         S = self.progress(self.steps)
-        least = max(S[-1] / self.back, _WARMED * self.progress(np.array([self.warmed]))[0]) if len(S) else 0.0
+        least = (
+            max(S[-1] / self.back, _WARMED * self.progress(np.array([self.warmed]))[0])
+            if len(S)
+            else 0.0
+        )
         found = np.asarray(least <= S)
         if found.sum() < _FEWEST:
             raise InputError(
-                f"a forecast needs at least {_FEWEST} losses behind the warm-up, in the last three quarters of the run "
-                f"so far; got {found.sum()}. Log more of them, or ask later."
+                f"a forecast needs at least {_FEWEST} losses behind the warm-up, in the last three "
+                f"quarters of the run so far; got {found.sum()}. Log more of them, or ask later."
             )
         return found
 
     @cached_property
     def noise(self) -> float:
-        """The standard deviation of one loss about the curve, over the loss, from second differences."""
+        """The standard deviation of one loss about the curve, over the loss, from second
+        differences.
+        """
         bends = np.abs(np.diff(np.log(self.losses[self.recent]), 2))
         return max(_LEAST_NOISE, float(np.median(bends)) / 0.6745 / math.sqrt(6))
 
     @cached_property
     def binned(self) -> tuple[Array, Array, Array]:
-        """Means of the fitted losses in bins of log S, ``[B]`` each: step, loss, and the noise of that mean."""
-        steps, losses = self.steps[self.recent], self.losses[self.recent]
+        """Means of the fitted losses in bins of log S, ``[B]`` each: step, loss, and the noise of
+        that mean.
+        """
+        steps = self.steps[self.recent]
+        losses = self.losses[self.recent]
         logs = np.log(self.progress(steps))
         bins = np.minimum((logs - logs[0]) / (logs[-1] - logs[0]) * _BINS, _BINS - 1).astype(int)
         counts = np.bincount(bins)
@@ -171,7 +203,9 @@ def _shares(schedule: Schedule, steps: NDArray[np.int64], total: int) -> Array:
         rates = [float(schedule(step)) for step in steps.tolist()]
     elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str):
         if len(schedule) != total:
-            raise InputError(f"schedule must have a rate for each of the {total} steps; got {len(schedule)}.")
+            raise InputError(
+                f"schedule must have a rate for each of the {total} steps; got {len(schedule)}."
+            )
         rates = [float(schedule[step]) for step in steps.tolist()]
     else:
         kinds = "an nfd.RateSchedule, a function of the step such as LambdaLR's, or a list of rates"
@@ -183,7 +217,9 @@ def _shares(schedule: Schedule, steps: NDArray[np.int64], total: int) -> Array:
 
 
 class CurvePosterior:
-    """What the losses of a run and a prior allow: the numbers of the law, and the losses to come."""
+    """What the losses of a run and a prior allow: the numbers of the law, and the losses to
+    come.
+    """
 
     def __init__(self, run: RunCurve, prior: CurvePrior, rate: float | None = None) -> None:
         self.run = run
@@ -194,23 +230,37 @@ class CurvePosterior:
         self._fallen = run.fallen(steps)
         mean, covariance = prior.at(rate)
         shared = covariance[0, 1] / covariance[0, 0]
-        error = math.sqrt(covariance[1, 1] - shared * covariance[0, 1])  # of log b, where a is known
+        # of log b, where a is known
+        error = math.sqrt(covariance[1, 1] - shared * covariance[0, 1])
         self._sure = np.linalg.inv(_discrepancy(self._logs, self._logs) + np.diag(noise**2 + 1e-8))
         self._losses = losses / self.level
-        heights, numbers, covariances = list[float](), list[Array](), list[Array]()
+        heights = list[float]()
+        numbers = list[Array]()
+        covariances = list[Array]()
         for a in POWERS:
             form = self._form(self._logs, self._fallen, a)
             b = math.exp(mean[1] + shared * (math.log(a) - mean[0]))
-            believed, known = np.append(_TYPICAL, b), np.diag([_WITHIN**-2, _WITHIN**-2, (error * b) ** -2])
-            precision, left = form.T @ self._sure @ form + known, self._losses - form @ believed
+            believed = np.append(_TYPICAL, b)
+            known = np.diag([_WITHIN**-2, _WITHIN**-2, (error * b) ** -2])
+            precision = form.T @ self._sure @ form + known
+            left = self._losses - form @ believed
             told = form.T @ self._sure @ left
             step = np.linalg.solve(precision, told)
             likely = told @ step - np.linalg.slogdet(precision)[1] + np.linalg.slogdet(known)[1]
-            heights.append((likely - left @ self._sure @ left - (math.log(a) - mean[0]) ** 2 / covariance[0, 0]) / 2)
+            heights.append(
+                (
+                    likely
+                    - left @ self._sure @ left
+                    - (math.log(a) - mean[0]) ** 2 / covariance[0, 0]
+                )
+                / 2
+            )
             numbers.append(np.asarray(believed + step))
             covariances.append(np.asarray(np.linalg.inv(precision)))
         weights = np.exp(np.array(heights) - max(heights))
-        self._weights, self._numbers, self._covariances = weights / weights.sum(), numbers, covariances
+        self._weights = weights / weights.sum()
+        self._numbers = numbers
+        self._covariances = covariances
 
     @staticmethod
     def _form(logs: Array, fallen: Array, a: float) -> Array:
@@ -225,15 +275,20 @@ class CurvePosterior:
     def moments(self, steps: ArrayLike) -> tuple[Array, Array]:
         """Mean of the log loss after steps ``[K]``, and its standard deviation."""
         steps = np.asarray(steps, dtype=float)
-        logs, fallen = np.log(self.run.progress(steps) / self._last), self.run.fallen(steps)
+        logs = np.log(self.run.progress(steps) / self._last)
+        fallen = self.run.fallen(steps)
         across = _discrepancy(logs, self._logs) @ self._sure
         own = _MISSED**2 - np.einsum("kb,kb->k", across, _discrepancy(logs, self._logs))
-        means, variances = list[Array](), list[Array]()
+        means = list[Array]()
+        variances = list[Array]()
         for a, numbers, covariance in zip(POWERS, self._numbers, self._covariances, strict=True):
-            seen, form = self._form(self._logs, self._fallen, a), self._form(logs, fallen, a)
+            seen = self._form(self._logs, self._fallen, a)
+            form = self._form(logs, fallen, a)
             means.append(form @ numbers + across @ (self._losses - seen @ numbers))
             open_form = form - across @ seen
-            variances.append(np.einsum("ki,ij,kj->k", open_form, covariance, open_form) + np.clip(own, 0.0, None))
+            variances.append(
+                np.einsum("ki,ij,kj->k", open_form, covariance, open_form) + np.clip(own, 0.0, None)
+            )
         mean = self._weights @ np.array(means)
         variance = self._weights @ (np.array(variances) + np.square(means)) - mean**2
         return np.log(self.level * mean), np.sqrt(np.clip(variance, 0.0, None)) / mean
@@ -259,12 +314,16 @@ class RunForecast:
     prior: CurvePrior
 
     def at(self, step: int) -> Interval:
-        """The loss after a step, from ``seen`` to ``total_steps``, without the noise of single batches."""
+        """The loss after a step, from ``seen`` to ``total_steps``, without the noise of single
+        batches.
+        """
         check_count("step", step, minimum=self.seen)
         mean, sd = self.posterior.moments([step])
-        calibration = self.prior.calibration  # its gain is the drop, whose course differs from run to run
+        # its gain is the drop, whose course differs from run to run
+        calibration = self.prior.calibration
         error = float(calibration.spread(sd, self.posterior.drop([step]))[0])
-        half, middle = calibration.q * error, float(mean[0])
+        half = calibration.q * error
+        middle = float(mean[0])
         return Interval(middle, error, middle - half, middle + half).exp()
 
     @cached_property
@@ -284,22 +343,33 @@ class RunForecast:
             if falls[0] > 2 * max(falls[1], 0.1)
             else "Ask again later in the run."
         )
-        return f"The forecast of the final loss is {width:.1%} wide, more than {_REFUSED:.0%}. {remedy}"
+        return (
+            f"The forecast of the final loss is {width:.1%} wide, more than {_REFUSED:.0%}. "
+            f"{remedy}"
+        )
 
     def outside(self, losses: Mapping[int, float]) -> Interval | None:
-        """The interval of the mean of later losses, where that mean is outside of it by more than the noise of seeds
-        and of the losses; None where it is not."""
+        """The interval of the mean of later losses, where that mean is outside of it by more than
+        the noise of seeds and of the losses; None where it is not."""
         if not losses:
             return None
         values = np.array(list(losses.values()))
         band = self.at(min(round(float(np.mean(list(losses)))), self.total_steps))
         noise = SEED_NOISE + 2 * self.posterior.run.noise / math.sqrt(len(values))
-        low, high = band.low * (1 - noise), band.high * (1 + noise)
-        return None if low <= values.mean() <= high else Interval(band.value, band.stderr, low, high)
+        low = band.low * (1 - noise)
+        high = band.high * (1 + noise)
+        return (
+            None if low <= values.mean() <= high else Interval(band.value, band.stderr, low, high)
+        )
 
     def __str__(self) -> str:
-        said = f"Loss after {self.total_steps:,} steps: {self.loss.unsigned}, from the first {self.seen:,}."
-        return " ".join([said, *([self.refusal] if self.refusal else []), f"Prior: {self.prior.name}."])
+        said = (
+            f"Loss after {self.total_steps:,} steps: {self.loss.unsigned}, from the first "
+            f"{self.seen:,}."
+        )
+        return " ".join(
+            [said, *([self.refusal] if self.refusal else []), f"Prior: {self.prior.name}."]
+        )
 
 
 def forecast_run(
@@ -309,20 +379,22 @@ def forecast_run(
     *,
     rate: float | None = None,
 ) -> RunForecast:
-    """Forecast the final loss of a language model's training from its losses so far and its schedule.
+    """Forecast the final loss of a language model's training from its losses so far and its
+    schedule.
 
-    The law is that of ``nfd.laws.curve``: a power of the summed rates, less a drop for every fall of the rate. The
-    drop that a run has not shown yet comes from other people's runs, so that its interval is wide. Intervals are
-    calibrated on runs of others, each source of which was forecast from the others.
+    The law is that of ``nfd.laws.curve``: a power of the summed rates, less a drop for every fall
+    of the rate. The drop that a run has not shown yet comes from other people's runs, so that its
+    interval is wide. Intervals are calibrated on runs of others, each source of which was forecast
+    from the others.
 
     Args:
-        losses: by step, as ``{200: 5.1, 400: 4.3}``, or one for each step from the first; of training or of evaluation,
-            in one unit. Noise is averaged.
-        schedule: of all steps: an ``nfd.RateSchedule``, a function of the step (from 0) such as that of ``LambdaLR``,
-            or a list with a rate per step. Only ratios of rates count.
+        losses: by step, as ``{200: 5.1, 400: 4.3}``, or one for each step from the first; of
+            training or of evaluation, in one unit. Noise is averaged.
+        schedule: of all steps: an ``nfd.RateSchedule``, a function of the step (from 0) such as
+            that of ``LambdaLR``, or a list with a rate per step. Only ratios of rates count.
         total_steps: of the run.
-        rate: the peak rate of AdamW for the matrices, where that is the optimizer. The drop grows with it, and the
-            interval is narrower.
+        rate: the peak rate of AdamW for the matrices, where that is the optimizer. The drop grows
+            with it, and the interval is narrower.
 
     Raises:
         ValueError, TypeError: naming the argument; with fewer than five losses behind the warm-up.
@@ -336,5 +408,6 @@ def forecast_run(
     """
     if rate is not None:
         check_real("rate", rate, above=0.0)
-    run, chosen = RunCurve(losses, schedule, total_steps), read_curve_prior()
+    run = RunCurve(losses, schedule, total_steps)
+    chosen = read_curve_prior()
     return RunForecast(CurvePosterior(run, chosen, rate), int(run.steps[-1]), run.total, chosen)

@@ -17,16 +17,27 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row, rows_as_text
 from nfd.core.words import in_letters, in_words
-from nfd.laws.ladder_posterior import FREEDOM, VARIABLES, WIDE, Additive, Posterior, Prior, fit_additive, read_prior
+from nfd.laws.ladder_posterior import (
+    FREEDOM,
+    VARIABLES,
+    WIDE,
+    Additive,
+    Posterior,
+    Prior,
+    fit_additive,
+    read_prior,
+)
 from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
 from nfd.laws.loss_runs import LossRuns, loss_runs, read_sizes, varying_sizes
 
 Array = NDArray[np.float64]
 FLOPS = 6.0  # of a training, for each parameter and token: the usual count of dense Transformers
 _LETTERS = {"parameters": ("A", "a"), "tokens": ("B", "b")}  # the factor and the power of each
-REFUSED = 0.08  # width of a forecast's interval: nearly half of the wider ones were off by more than 2 %
+# width of a forecast's interval: nearly half of the wider ones were off by more than 2 %
+REFUSED = 0.08
 UNTUNED = 0.005  # of the error of a run: ladders whose runs are tuned alike stay below
-_OFF = 30.0  # deviations of the runs from their line; published ladders, also of one budget, stay below 25
+# deviations of the runs from their line; published ladders, also of one budget, stay below 25
+_OFF = 30.0
 _FURTHER = 10.0  # times the compute of the largest run: what is asked about where nothing is said
 _PERPLEXITY = math.log(15.0)  # the loss of guessing is below, with a vocabulary of a million
 _FEWEST = 4  # sizes of a ladder
@@ -36,8 +47,8 @@ _CANDIDATES = 12  # sizes of each variable, of which the next run is chosen
 
 @dataclass(frozen=True)
 class BestSplit:
-    """The best numbers of parameters and tokens for a budget of operations, the loss the law predicts there, whether
-    both lie inside of what was fitted, and what else to know."""
+    """The best numbers of parameters and tokens for a budget of operations, the loss the law
+    predicts there, whether both lie inside of what was fitted, and what else to know."""
 
     parameters: Interval
     tokens: Interval
@@ -48,7 +59,8 @@ class BestSplit:
 
     def __str__(self) -> str:
         both = " and ".join(
-            f"{in_letters(number.value)} [{in_letters(number.low)}, {in_letters(number.high)}] {name}"
+            f"{in_letters(number.value)} [{in_letters(number.low)}, {in_letters(number.high)}] "
+            f"{name}"
             for name, number in (("parameters", self.parameters), ("tokens", self.tokens))
         )
         return f"{both}: loss {self.predicted.unsigned}. {self.note}".strip()
@@ -59,8 +71,9 @@ class NextRun:
     """The run within a budget that would narrow a forecast most.
 
     Attributes:
-        size, target: of the run and of the forecast, by variable. cost: of the run, in operations; for a law in one
-            variable, that variable. before, after: widths of the forecast's interval over its value.
+        size, target: of the run and of the forecast, by variable. cost: of the run, in operations;
+            for a law in one variable, that variable. before, after: widths of the forecast's
+            interval over its value.
     """
 
     size: dict[str, float]
@@ -71,28 +84,35 @@ class NextRun:
 
     def __str__(self) -> str:
         return (
-            f"A run of {in_words(self.size)} would narrow the forecast at {in_words(self.target)} most, from "
-            f"{self.before:.1%} to about {self.after:.1%} of the loss."
+            f"A run of {in_words(self.size)} would narrow the forecast at {in_words(self.target)} "
+            f"most, from {self.before:.1%} to about {self.after:.1%} of the loss."
         )
 
 
 @dataclass(frozen=True)
 class LadderLaw:
-    """The law of the loss over parameters N and tokens D, and its forecasts of one new run. Print it to see the table.
+    """The law of the loss over parameters N and tokens D, and its forecasts of one new run. Print
+    it to see the table.
 
-    ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)`` with a discrepancy, or of one variable ``floor + A / N^a``.
-    Intervals are meant to hold 95 of 100 new runs; their widths are calibrated on other people's ladders, whose numbers
-    are the prior. Of those ladders, left out group by group, they held 96 of 100 targets, and forecasts that were not
-    refused were off by 0.5 % in the median at 10 times the compute.
+    ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)`` with a discrepancy, or of one variable
+    ``floor + A / N^a``. Intervals are meant to hold 95 of 100 new runs; their widths are calibrated
+    on other people's ladders, whose numbers are the prior. Of those ladders, left out group by
+    group, they held 96 of 100 targets, and forecasts that were not refused were off by 0.5 % in the
+    median at 10 times the compute.
 
     Attributes:
-        posterior: the draws of the law. losses: of the fitted runs, by size, in the order of ``variables``.
-        about: a description of the runs. score: the kind of their loss. notes: what was left out, and why.
+        posterior: the draws of the law. losses: of the fitted runs, by size, in the order of
+            ``variables``.
+        about: a description of the runs. score: the kind of their loss. notes: what was left out,
+            and why.
 
     Example::
 
         sizes = [(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 8e9, 32e9)]
-        rows = [{"params": N, "tokens": D, "loss": 1.7 + 400 / N**0.34 + 400 / D**0.28} for N, D in sizes]
+        rows = [
+            {"params": N, "tokens": D, "loss": 1.7 + 400 / N**0.34 + 400 / D**0.28}
+            for N, D in sizes
+        ]
         law = nfd.fit_ladder(rows)
         print(law.at(parameters=7e9, tokens=2e11), law.best(flops=1e22), law.refusal)
         print(law.next_run(budget=1e20, target={"parameters": 7e9, "tokens": 2e11}))
@@ -117,7 +137,8 @@ class LadderLaw:
     @cached_property
     def terms(self) -> dict[str, Interval]:
         """The numbers of the law with 95 % intervals of the posterior: floor, A, a, B, b and p."""
-        own, draws = self.posterior, self.posterior.draws
+        own = self.posterior
+        draws = self.posterior.draws
         level, logs, powers, p = own.numbers(draws)
         whole = np.logaddexp.reduce(np.hstack([np.zeros((len(draws), 1)), logs]), axis=1)
         terms = {"floor": np.exp(level - whole)}
@@ -126,33 +147,46 @@ class LadderLaw:
             log_factor = level - whole + logs[:, k] + powers[:, k] * math.log(own.reference[k])
             terms |= {factor: np.exp(log_factor), power: powers[:, k]}
         terms |= {"p": p} if len(self.variables) == 2 else {}
-        return {name: interval_of(float(np.median(values)), values) for name, values in terms.items()}
+        return {
+            name: interval_of(float(np.median(values)), values) for name, values in terms.items()
+        }
 
     @property
     def floor(self) -> Interval:
-        """The loss where parameters and tokens are infinite, E; above 0. Runs tell it poorly: do not refuse by it."""
+        """The loss where parameters and tokens are infinite, E; above 0. Runs tell it poorly: do
+        not refuse by it.
+        """
         return self.terms["floor"]
 
     @cached_property
     def additive(self) -> Additive:
-        """The usual fit, with p = 1 and no prior, by Huber's loss of the log losses; without intervals."""
+        """The usual fit, with p = 1 and no prior, by Huber's loss of the log losses; without
+        intervals.
+        """
         return fit_additive(self.posterior.sizes, np.exp(self.posterior.log_losses))
 
     @property
     def residual(self) -> float:
-        """The error of a run, relative to its loss: what neither the law nor a smooth discrepancy explains."""
+        """The error of a run, relative to its loss: what neither the law nor a smooth discrepancy
+        explains.
+        """
         return math.exp(self.posterior.middle[-1])
 
     @property
     def warning(self) -> str | None:
-        """A sentence where the residual says that the runs are not tuned alike, or that the losses are none."""
+        """A sentence where the residual says that the runs are not tuned alike, or that the losses
+        are none.
+        """
         if self.posterior.log_losses.min() > _PERPLEXITY:
-            return f"The {self.score} is above 15 at every size: give the logarithm of a perplexity."
+            return (
+                f"The {self.score} is above 15 at every size: give the logarithm of a perplexity."
+            )
         if self.residual <= UNTUNED:
             return None
         return (
-            f"The runs are not tuned alike: they scatter by {self.residual:.2%} about the law, where tuned ladders stay"
-            f" below {UNTUNED:.1%}. Tune rate and batch at every size, or fit the best run of each."
+            f"The runs are not tuned alike: they scatter by {self.residual:.2%} about the law, "
+            f"where tuned ladders stay below {UNTUNED:.1%}. Tune rate and batch at every size, or "
+            "fit the best run of each."
         )
 
     def at(self, *, parameters: float | None = None, tokens: float | None = None) -> Interval:
@@ -162,51 +196,72 @@ class LadderLaw:
             ValueError: for other variables than those of the law.
         """
         size = self._size({"parameters": parameters, "tokens": tokens})
-        middle, sd, gain = (float(number[0]) for number in self.posterior.forecasts(np.array([size])))
-        half, value = self._half_width(sd, gain), math.exp(middle)
+        middle, sd, gain = (
+            float(number[0]) for number in self.posterior.forecasts(np.array([size]))
+        )
+        half = self._half_width(sd, gain)
+        value = math.exp(middle)
         return Interval(value, value * half / 1.96, value * math.exp(-half), value * math.exp(half))
 
     def best(self, *, flops: float) -> BestSplit:
-        """The numbers of parameters and tokens of lowest loss for a budget of operations, ``6 N D``, with intervals.
+        """The numbers of parameters and tokens of lowest loss for a budget of operations, ``6 N
+        D``, with intervals.
 
-        There both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``. The slope of the discrepancy moves that point by
-        itself over the second derivative of the log loss, ``p a b`` times the reducible share.
+        There both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``. The slope of the discrepancy
+        moves that point by itself over the second derivative of the log loss, ``p a b`` times the
+        reducible share.
         """
         if len(self.variables) < 2:
-            raise InputError(f"best needs a law in parameters and tokens; this one is in {self.variables[0]}.")
-        own, budget = self.posterior, check_real("flops", flops, above=0.0)
+            raise InputError(
+                f"best needs a law in parameters and tokens; this one is in {self.variables[0]}."
+            )
+        own = self.posterior
+        budget = check_real("flops", flops, above=0.0)
         _, terms, powers, p = own.numbers(own.draws)
         log_tokens = math.log(budget / FLOPS) - np.log(own.reference).sum()  # of N at the reference
         slopes = np.log(powers[:, 0] / powers[:, 1]) / p
-        log_parameters = (terms[:, 0] - terms[:, 1] + slopes + powers[:, 1] * log_tokens) / powers.sum(1)
-        log_reducible = terms[:, 0] - powers[:, 0] * log_parameters + np.log1p(powers[:, 0] / powers[:, 1]) / p
+        log_parameters = (
+            terms[:, 0] - terms[:, 1] + slopes + powers[:, 1] * log_tokens
+        ) / powers.sum(1)
+        log_reducible = (
+            terms[:, 0] - powers[:, 0] * log_parameters + np.log1p(powers[:, 0] / powers[:, 1]) / p
+        )
         log_parameters += own.slopes() / (p * powers.prod(1) / (1 + np.exp(-log_reducible)))
         draws = own.reference[0] * np.exp(log_parameters)
         N = float(np.median(draws))
         D = budget / FLOPS / N
         inside = bool((np.clip([N, D], own.sizes.min(0), own.sizes.max(0)) == [N, D]).all())
-        predicted, refused = self.at(parameters=N, tokens=D), self.refused(parameters=N, tokens=D)
+        predicted = self.at(parameters=N, tokens=D)
+        refused = self.refused(parameters=N, tokens=D)
         return BestSplit(
             interval_of(N, draws),
             interval_of(D, budget / FLOPS / draws),
             round(budget),
             predicted,
             inside,
-            " ".join([*([] if inside else ["It lies outside of what was fitted."]), *([refused] if refused else [])]),
+            " ".join(
+                [
+                    *([] if inside else ["It lies outside of what was fitted."]),
+                    *([refused] if refused else []),
+                ]
+            ),
         )
 
     def next_run(self, *, budget: float, target: Mapping[str, float] | None = None) -> NextRun:
-        """The run that would narrow the forecast of a target most, of those that cost no more than a budget.
+        """The run that would narrow the forecast of a target most, of those that cost no more than
+        a budget.
 
-        Draws of the target's loss are regressed on those of the run's, which has an error: what is left is the
-        variance that is expected after it.
+        Draws of the target's loss are regressed on those of the run's, which has an error: what is
+        left is the variance that is expected after it.
 
         Args:
-            budget: operations of the run, ``6 N D``; for a law in one variable, the most of that variable.
-            target: parameters and tokens of the forecast; by default those that are best for 10 times the compute of
-                the largest run.
+            budget: operations of the run, ``6 N D``; for a law in one variable, the most of that
+                variable.
+            target: parameters and tokens of the forecast; by default those that are best for 10
+                times the compute of the largest run.
         """
-        own, most = self.posterior, check_real("budget", budget, above=0.0)
+        own = self.posterior
+        most = check_real("budget", budget, above=0.0)
         goal = np.array(self._target() if target is None else self._size(target))
         ranges = zip(own.sizes.min(0), np.maximum(own.sizes.max(0), goal), strict=True)
         axes = np.meshgrid(*(np.geomspace(low, high, _CANDIDATES) for low, high in ranges))
@@ -214,7 +269,9 @@ class LadderLaw:
         runs = runs[_cost(runs) <= most * (1 + 1e-9)]
         if not len(runs):
             least = float(_cost(own.sizes.min(0)[None])[0])
-            raise InputError(f"budget must pay for the smallest run, {least:.3g}; got {most:g}. Raise it.")
+            raise InputError(
+                f"budget must pay for the smallest run, {least:.3g}; got {most:g}. Raise it."
+            )
         means, within = own.moments(np.vstack([goal, runs]))
         squared_error = float(np.exp(2 * own.draws[:, -1]).mean())
         covariance = np.cov(means.T) + squared_error * within
@@ -226,31 +283,38 @@ class LadderLaw:
             2 * self._half_width(math.sqrt(max(0.0, covariance[0, 0] - known) + error), gain)
             for known in (0.0, float(told[chosen]))
         )
-        size, asked = (dict(zip(self.variables, x.tolist(), strict=True)) for x in (runs[chosen], goal))
+        size, asked = (
+            dict(zip(self.variables, x.tolist(), strict=True)) for x in (runs[chosen], goal)
+        )
         return NextRun(size, asked, float(_cost(runs[[chosen]])[0]), before, after)
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why not to trust a forecast at 10 times the compute of the largest run: its interval is wider than 8 %, with
-        the run that would help most, or the runs are not tuned alike. ``refused`` is about any size."""
+        """Why not to trust a forecast at 10 times the compute of the largest run: its interval is
+        wider than 8 %, with the run that would help most, or the runs are not tuned alike.
+        ``refused`` is about any size."""
         return self.refused(**dict(zip(self.variables, self._target(), strict=True)))
 
-    def refused(self, *, parameters: float | None = None, tokens: float | None = None) -> str | None:
+    def refused(
+        self, *, parameters: float | None = None, tokens: float | None = None
+    ) -> str | None:
         """The same about the forecast at a size."""
-        said, size = self.at(parameters=parameters, tokens=tokens), {"parameters": parameters, "tokens": tokens}
+        said = self.at(parameters=parameters, tokens=tokens)
+        size = {"parameters": parameters, "tokens": tokens}
         target = {name: float(size[name] or 0) for name in self.variables}
         if self.posterior.off_line(np.array(self._size(size))) > _OFF:
             return (
-                f"The runs lie on one line of parameters and tokens, and {in_words(target)} far off it: which of the "
-                "two helps cannot be told. Add runs with another ratio."
+                f"The runs lie on one line of parameters and tokens, and {in_words(target)} far "
+                "off it: which of the two helps cannot be told. Add runs with another ratio."
             )
         width = (said.high - said.low) / said.value
         if width <= REFUSED:
             return self.warning
         helps = self.next_run(budget=float(_cost(self.posterior.sizes).max()), target=target)
         return (
-            f"The forecast at {in_words(target)} is {width:.1%} wide, more than {REFUSED:.0%}. Of runs no dearer than "
-            f"the dearest so far, one of {in_words(helps.size)} would narrow it most, to about {helps.after:.0%}."
+            f"The forecast at {in_words(target)} is {width:.1%} wide, more than {REFUSED:.0%}. Of "
+            f"runs no dearer than the dearest so far, one of {in_words(helps.size)} would narrow "
+            f"it most, to about {helps.after:.0%}."
         )
 
     @cached_property
@@ -260,48 +324,81 @@ class LadderLaw:
         others = {size: own for size, own in self.losses.items() if size != largest}
         if len(others) < _FEWEST:
             return None
-        law = LadderLaw(_posterior(self.variables, others, self.posterior.prior), others, self.about)
+        law = LadderLaw(
+            _posterior(self.variables, others, self.posterior.prior), others, self.about
+        )
         own = self.losses[largest]
-        return HeldOut(largest, len(own), law.at(**dict(zip(self.variables, largest, strict=True))), mean(own))
+        return HeldOut(
+            largest, len(own), law.at(**dict(zip(self.variables, largest, strict=True))), mean(own)
+        )
 
     @property
     def formula(self) -> str:
         """The law with its numbers."""
         terms = {name: number.unsigned for name, number in self.terms.items()}
         if len(self.variables) == 2:
-            return f"loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p), floor {terms['floor']}, p {terms['p']}"
+            return (
+                f"loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p), floor {terms['floor']}, p "
+                f"{terms['p']}"
+            )
         factor, power = _LETTERS[self.variables[0]]
-        return f"loss = floor + {factor} / {self.variables[0]}^{power}, floor {terms['floor']}, {power} {terms[power]}"
+        return (
+            f"loss = floor + {factor} / {self.variables[0]}^{power}, floor {terms['floor']}, "
+            f"{power} {terms[power]}"
+        )
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per quantity: the numbers of the law, those of the additive fit, and of each size the mean loss, the
-        law's, and how far it lies above that."""
-        rows: list[dict[str, Any]] = [{"quantity": name} | number.limits for name, number in self.terms.items()]
+        """One dict per quantity: the numbers of the law, those of the additive fit, and of each
+        size the mean loss, the law's, and how far it lies above that."""
+        rows: list[dict[str, Any]] = [
+            {"quantity": name} | number.limits for name, number in self.terms.items()
+        ]
         plain = {"floor": self.additive.E}
-        for name, factor, power in zip(self.variables, self.additive.factors, self.additive.powers, strict=True):
+        for name, factor, power in zip(
+            self.variables, self.additive.factors, self.additive.powers, strict=True
+        ):
             plain |= dict(zip(_LETTERS[name], (factor, power), strict=True))
-        rows += [{"quantity": f"{name}, additive fit", "value": value} for name, value in plain.items()]
+        rows += [
+            {"quantity": f"{name}, additive fit", "value": value} for name, value in plain.items()
+        ]
         for size, own in sorted(self.losses.items()):
-            law = float(np.exp(self.posterior.curve(self.posterior.middle[None], np.array([size]))[0, 0]))
-            row = {"quantity": self.score} | dict(zip(self.variables, size, strict=True)) | mean(own).limits
+            law = float(
+                np.exp(self.posterior.curve(self.posterior.middle[None], np.array([size]))[0, 0])
+            )
+            row = (
+                {"quantity": self.score}
+                | dict(zip(self.variables, size, strict=True))
+                | mean(own).limits
+            )
             rows.append(row | {"law": law, "above": float(np.mean(own)) / law - 1})
         return rows
 
     @property
     def sentences(self) -> list[str]:
         """The law, its prior, and what speaks against its forecasts."""
-        law = f"The law: {self.formula}; runs scatter by {self.residual:.2%} about it. Prior: {self.prior}."
-        return [law, *dict.fromkeys(sentence for sentence in (self.warning, self.refusal) if sentence)]
+        law = (
+            f"The law: {self.formula}; runs scatter by {self.residual:.2%} about it. Prior: "
+            f"{self.prior}."
+        )
+        return [
+            law,
+            *dict.fromkeys(sentence for sentence in (self.warning, self.refusal) if sentence),
+        ]
 
     def __str__(self) -> str:
         rows = self.table
         plain = {row["quantity"]: row["value"] for row in rows if ", additive" in row["quantity"]}
         numbers: list[Row] = [
-            {"number": name} | number.limits | {"additive fit, without priors": plain.get(f"{name}, additive fit")}
+            {"number": name}
+            | number.limits
+            | {"additive fit, without priors": plain.get(f"{name}, additive fit")}
             for name, number in self.terms.items()
         ]
-        runs = sorted((row for row in rows if "law" in row), key=lambda row: math.prod(row[x] for x in self.variables))
+        runs = sorted(
+            (row for row in rows if "law" in row),
+            key=lambda row: math.prod(row[x] for x in self.variables),
+        )
         sizes: list[Row] = [
             {name: in_letters(row[name]) for name in self.variables}
             | {self.score: row["value"], "law": row["law"], "above": f"{row['above']:+.2%}"}
@@ -319,7 +416,10 @@ class LadderLaw:
         """A size in the order of the variables."""
         known = {name: value for name, value in given.items() if value is not None}
         if {*known} != {*self.variables}:
-            raise InputError(f"the law is in {' and '.join(self.variables)}; got {', '.join(known) or 'nothing'}.")
+            raise InputError(
+                f"the law is in {' and '.join(self.variables)}; got "
+                f"{', '.join(known) or 'nothing'}."
+            )
         return tuple(check_real(name, known[name], above=0.0) for name in self.variables)
 
     def _target(self) -> Sizes:
@@ -338,30 +438,35 @@ def fit_ladder(
     rate: float | str | None = None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> LadderLaw:
-    """Fit the law of the loss over parameters N and tokens D to the final losses of your logged runs.
+    """Fit the law of the loss over parameters N and tokens D to the final losses of your logged
+    runs.
 
-    ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)``, with priors from other people's ladders and calibrated
-    intervals; where only one of them varies, ``floor + A / N^a``. Shapes may vary, too. For a law over width and depth
-    use ``nfd.fit_scaling_law``.
+    ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)``, with priors from other people's ladders
+    and calibrated intervals; where only one of them varies, ``floor + A / N^a``. Shapes may vary,
+    too. For a law over width and depth use ``nfd.fit_scaling_law``.
 
     Example::
 
         sizes = [(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (2e9, 8e9, 32e9)]
-        rows = [{"params": N, "tokens": D, "loss": 1.7 + 400 / N**0.34 + 400 / D**0.28} for N, D in sizes]
+        rows = [
+            {"params": N, "tokens": D, "loss": 1.7 + 400 / N**0.34 + 400 / D**0.28}
+            for N, D in sizes
+        ]
         law = nfd.fit_ladder(rows)
         print(law.at(parameters=7e9, tokens=2e11))
 
     Args:
         rows, columns, rate: as for ``nfd.fit_scaling_law``. Tokens may be steps times the batch.
-        prior: ``"ladders"``, the package's; a file of ``python -m benchmarks.ladders --prior``; None for wide priors,
-            whose intervals are wider.
+        prior: ``"ladders"``, the package's; a file of ``python -m benchmarks.ladders --prior``;
+            None for wide priors, whose intervals are wider.
 
     Returns:
-        A ``LadderLaw``: ``.at(...)``, ``.best(flops=...)``, ``.next_run(budget=...)``, ``.refusal`` and ``.table``.
+        A ``LadderLaw``: ``.at(...)``, ``.best(flops=...)``, ``.next_run(budget=...)``, ``.refusal``
+        and ``.table``.
 
     Raises:
-        ValueError, TypeError, OSError: naming the columns, if rows cannot be read; with too few sizes, for losses that
-            are not above 0, and for a prior that cannot be read.
+        ValueError, TypeError, OSError: naming the columns, if rows cannot be read; with too few
+            sizes, for losses that are not above 0, and for a prior that cannot be read.
     """
     log = read_sizes(rows, columns)
     varying = varying_sizes(log)
@@ -369,8 +474,9 @@ def fit_ladder(
     has_shapes = "parameters" not in varying and ("width" in varying or "depth" in varying)
     if not variables or has_shapes:
         raise InputError(
-            "a ladder needs runs that differ in parameters or tokens, and parameters where their shapes differ. For a "
-            f"law over width and depth use nfd.fit_scaling_law. {log.recognised}"
+            "a ladder needs runs that differ in parameters or tokens, and parameters where their "
+            "shapes differ. For a law over width and depth use nfd.fit_scaling_law. "
+            f"{log.recognised}"
         )
     return ladder_of(loss_runs(log, variables, rate), prior)
 
@@ -381,7 +487,9 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
     losses = runs.losses
     kept = {size: of_seeds for size, of_seeds in losses.items() if np.isfinite(of_seeds).all()}
     notes = list(runs.notes)
-    diverged = [in_words(dict(zip(variables, size, strict=True))) for size in losses if size not in kept]
+    diverged = [
+        in_words(dict(zip(variables, size, strict=True))) for size in losses if size not in kept
+    ]
     if diverged:
         notes.append(f"Left out, as runs diverged there: {'; '.join(diverged)}.")
     _check_losses(variables, kept, runs.score)
@@ -391,23 +499,35 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
     for name, size in zip(variables, middle, strict=True):
         least, most = chosen.reach[VARIABLES.index(name)]
         if not least <= size <= most:
-            notes.append(f"Wide priors were used: {name} near {size:.3g} lie outside of the ladders of {chosen.name}.")
+            notes.append(
+                f"Wide priors were used: {name} near {size:.3g} lie outside of the ladders of "
+                f"{chosen.name}."
+            )
             chosen = WIDE
-    return LadderLaw(_posterior(variables, kept, chosen), kept, runs.about, runs.score, tuple(notes))
+    return LadderLaw(
+        _posterior(variables, kept, chosen), kept, runs.about, runs.score, tuple(notes)
+    )
 
 
 def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
     """Raise ValueError for too few sizes, and for numbers that are not losses."""
     if len(losses) < _FEWEST:
         raise InputError(
-            f"a law in {' and '.join(variables)} needs more sizes: at least {_FEWEST}; got {len(losses)}. Add sizes."
+            f"a law in {' and '.join(variables)} needs more sizes: at least {_FEWEST}; got "
+            f"{len(losses)}. Add sizes."
         )
     if min(min(of_seeds) for of_seeds in losses.values()) <= 0:
-        raise InputError("losses must be above 0 for a law in parameters and tokens; give those of log probabilities.")
+        raise InputError(
+            "losses must be above 0 for a law in parameters and tokens; give those of log "
+            "probabilities."
+        )
     costs = np.log(_cost(np.array([*losses])))
     means = [float(np.mean(of_seeds)) for of_seeds in losses.values()]
     if np.corrcoef(costs, means)[0, 1] > 0:
-        raise InputError(f"the {score} rises with size: is it an accuracy? The law is of a loss, in nats or bits.")
+        raise InputError(
+            f"the {score} rises with size: is it an accuracy? The law is of a loss, in nats or "
+            "bits."
+        )
 
 
 def _posterior(variables: tuple[str, ...], losses: Losses, prior: Prior) -> Posterior:

@@ -1,18 +1,21 @@
-"""The law of the loss over parameters and tokens: its form, its priors, and its posterior from a ladder of runs.
+"""The law of the loss over parameters and tokens: its form, its priors, and its posterior from a
+ladder of runs.
 
 For N parameters and D tokens,
 
     loss = E + ((A / N^a)^p + (B / D^b)^p)^(1/p),    E > 0;
 
-of one of them alone, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2. What this form
-misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows with the distance from the runs.
-Errors of runs are Student's t: a run that is tuned badly counts less. The numbers have a prior, learned from other
-people's ladders (``priors/losses.json``; docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers.
-Half widths of intervals are calibrated on ladders.
+of one of them alone, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2.
+What this form misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows
+with the distance from the runs. Errors of runs are Student's t: a run that is tuned badly counts
+less. The numbers have a prior, learned from other people's ladders (``priors/losses.json``;
+docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers. Half widths of intervals
+are calibrated on ladders.
 
-Sources: Hoffmann et al. 2022, "Training compute-optimal large language models" (p = 1); Goodman & Weare 2010, "Ensemble
-samplers with affine invariance"; Kennedy & O'Hagan 2001, "Bayesian calibration of computer models" (the discrepancy);
-Lange, Little & Taylor 1989, "Robust statistical modeling using the t distribution" (variances of runs).
+Sources: Hoffmann et al. 2022, "Training compute-optimal large language models" (p = 1); Goodman &
+Weare 2010, "Ensemble samplers with affine invariance"; Kennedy & O'Hagan 2001, "Bayesian
+calibration of computer models" (the discrepancy); Lange, Little & Taylor 1989, "Robust statistical
+modeling using the t distribution" (variances of runs).
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ VARIABLES = ("parameters", "tokens")
 class Calibration:
     """Half widths of the log loss of one new run: ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``.
 
-    ``sd`` is the posterior's, the gain is by how much the forecast is below the best run that was fitted.
+    ``sd`` is the posterior's, the gain is by how much the forecast is below the best run that was
+    fitted.
     """
 
     k: float = 1.0
@@ -59,14 +63,16 @@ class Calibration:
 class Prior:
     """A prior of six numbers, and how far to trust the form.
 
-    The numbers are the logarithms of the two reducible terms over E at the size ``reference``, of the powers a and b,
-    of the combining power p, and of the error of a run, relative to its loss.
+    The numbers are the logarithms of the two reducible terms over E at the size ``reference``, of
+    the powers a and b, of the combining power p, and of the error of a run, relative to its loss.
 
     Attributes:
-        name: for the answer. mean, covariance: of the numbers. ladders: what it was learned from, with sources.
+        name: for the answer. mean, covariance: of the numbers. ladders: what it was learned from,
+            with sources.
         reference: a size N, D; the middle of the table where it is None.
         reach: the smallest and the largest N, and D, of the ladders.
-        freedom: of the prior of the law, a Student's t, so that runs can overrule it; nearly normal by default.
+        freedom: of the prior of the law, a Student's t, so that runs can overrule it; nearly normal
+            by default.
         discrepancy: its amplitude over the error of a run.
         calibration: of intervals.
     """
@@ -90,7 +96,8 @@ class Prior:
 
 _WIDE_MEAN = np.array([-0.9, -0.9, math.log(0.35), math.log(0.33), math.log(1.4), math.log(0.004)])
 _WIDE_ERROR = np.array([1.5, 1.5, 0.5, 0.5, 0.5, 1.0])
-# Without calibration they held 85 % of the targets of a published ladder; with q 2.6 94 %, with 2.8 98 %.
+# Without calibration they held 85 % of the targets of a published ladder; with q 2.6 94 %, with 2.8
+# 98 %.
 _WIDE_CALIBRATION = Calibration(tau=0.005, kappa=0.02, q=2.8)
 WIDE = Prior("wide priors", _WIDE_MEAN, np.diag(_WIDE_ERROR**2), None, 3.0, _WIDE_CALIBRATION)
 
@@ -125,30 +132,45 @@ def _parsed(stored: Mapping[str, Any]) -> Prior:
 
 _LENGTH = 1.0  # of the discrepancy, in decades of N and of D
 FREEDOM = 4.0  # of Student's t errors of runs
-_TURNS = 6  # of expectation and maximisation of the variances of runs; the tenth moved them by less than a percent
-_WALKERS, _BURNED, _ROUNDS, _THINNED = 40, 500, 1400, 10
-_STRETCHED = 0.7  # the share of moves along the line to another walker; the others are differences of two
+# of expectation and maximisation of the variances of runs; the tenth moved them by less than a
+# percent
+_TURNS = 6
+_WALKERS = 40
+_BURNED = 500
+_ROUNDS = 1400
+_THINNED = 10
+# the share of moves along the line to another walker; the others are differences of two
+_STRETCHED = 0.7
 
 
 class Posterior:
-    """Draws of the law that the losses of a ladder and a prior allow, and its forecasts of the log loss.
+    """Draws of the law that the losses of a ladder and a prior allow, and its forecasts of the log
+    loss.
 
-    A draw is the logarithm of the loss at the reference size (where p is 1), the numbers of the prior in one or both
-    variables, in its order.
+    A draw is the logarithm of the loss at the reference size (where p is 1), the numbers of the
+    prior in one or both variables, in its order.
 
     Attributes:
-        draws: ``[B, numbers]``. middle: their medians. reference: the size N, D that terms are told at.
+        draws: ``[B, numbers]``. middle: their medians. reference: the size N, D that terms are told
+            at.
     """
 
-    def __init__(self, variables: Sequence[str], sizes: ArrayLike, losses: ArrayLike, prior: Prior) -> None:
-        self.variables, self.prior = tuple(variables), prior
-        self.sizes, self.log_losses = np.array(sizes, dtype=float), np.log(np.array(losses, dtype=float))
+    def __init__(
+        self, variables: Sequence[str], sizes: ArrayLike, losses: ArrayLike, prior: Prior
+    ) -> None:
+        self.variables = tuple(variables)
+        self.prior = prior
+        self.sizes = np.array(sizes, dtype=float)
+        self.log_losses = np.log(np.array(losses, dtype=float))
         if prior.reference is None:
             self.reference = np.exp(np.log(self.sizes).mean(0))
         else:
-            self.reference = np.array([prior.reference[VARIABLES.index(name)] for name in self.variables])
+            self.reference = np.array(
+                [prior.reference[VARIABLES.index(name)] for name in self.variables]
+            )
         self.mean, covariance = prior.of(self.variables)
-        self.precision, self.known = np.linalg.inv(covariance[:-1, :-1]), covariance[-1, -1]
+        self.precision = np.linalg.inv(covariance[:-1, :-1])
+        self.known = covariance[-1, -1]
         self.amplitude = prior.discrepancy**2
         self.discrepancy = self.amplitude * _kernel(self.sizes, self.sizes)
         self._vary(np.ones(len(self.sizes)))
@@ -162,14 +184,19 @@ class Posterior:
         """Take the errors of runs, over the common one, to have these variances."""
         self.variances = variances
         self.covariance = self.discrepancy + np.diag(variances)
-        self.spectrum, self.directions = np.linalg.eigh(self.covariance)  # directions that are independent
+        # directions that are independent
+        self.spectrum, self.directions = np.linalg.eigh(self.covariance)
         self.spectrum = np.clip(self.spectrum, 1e-9, None)
 
     def _expected_variances(self, draw: Array) -> Array:
-        """The variances of errors where they are Student's t: expected from what the law and the discrepancy leave."""
+        """The variances of errors where they are Student's t: expected from what the law and the
+        discrepancy leave.
+        """
         left = (self.log_losses - self.curve(draw[None], self.sizes)[0]) * np.exp(-draw[-1])
         precision = np.linalg.inv(self.covariance)
-        squared = self.variances + self.variances**2 * ((precision @ left) ** 2 - np.diag(precision))
+        squared = self.variances + self.variances**2 * (
+            (precision @ left) ** 2 - np.diag(precision)
+        )
         return np.asarray((FREEDOM + squared) / (FREEDOM + 1))
 
     @cached_property
@@ -178,9 +205,13 @@ class Posterior:
         return np.asarray(np.median(self.draws, 0))
 
     def numbers(self, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Of draws ``[B, numbers]``: log loss and log terms at the reference, powers and p (1 for one variable)."""
+        """Of draws ``[B, numbers]``: log loss and log terms at the reference, powers and p (1 for
+        one variable).
+        """
         V = len(self.variables)
-        level, terms, powers = draws[:, 0], draws[:, 1 : 1 + V], np.exp(draws[:, 1 + V : 1 + 2 * V])
+        level = draws[:, 0]
+        terms = draws[:, 1 : 1 + V]
+        powers = np.exp(draws[:, 1 + V : 1 + 2 * V])
         return level, terms, powers, np.exp(draws[:, 1 + 2 * V]) if V == 2 else np.ones(len(draws))
 
     def curve(self, draws: Array, sizes: Array) -> Array:
@@ -197,13 +228,18 @@ class Posterior:
     def log_density(self, draws: Array) -> Array:
         """The logarithm of the posterior density of draws, up to a constant."""
         with np.errstate(all="ignore"):
-            left, log_error = self.log_losses - self.curve(draws, self.sizes), draws[:, -1:]
+            left = self.log_losses - self.curve(draws, self.sizes)
+            log_error = draws[:, -1:]
             variances = np.exp(2 * log_error) * self.spectrum
             likely = -0.5 * ((left @ self.directions) ** 2 / variances + np.log(variances)).sum(1)
-            away, freedom = draws[:, 1:] - self.mean, self.prior.freedom
+            away = draws[:, 1:] - self.mean
+            freedom = self.prior.freedom
             distance = np.einsum("bi,ij,bj->b", away[:, :-1], self.precision, away[:, :-1])
-            density = likely - (freedom + len(self.mean) - 1) / 2 * np.log1p(distance / (freedom - 2))
-            density -= 0.5 * away[:, -1] ** 2 / self.known  # of few runs, which a law may meet, the error would vanish
+            density = likely - (freedom + len(self.mean) - 1) / 2 * np.log1p(
+                distance / (freedom - 2)
+            )
+            # of few runs, which a law may meet, the error would vanish
+            density -= 0.5 * away[:, -1] ** 2 / self.known
         return np.where(np.isfinite(density), density, -1e300)
 
     def _most_likely(self) -> Array:
@@ -227,8 +263,8 @@ class Posterior:
         return np.asarray(minimize(fall, start, jac=True, method="L-BFGS-B").x)
 
     def moments(self, sizes: Array) -> tuple[Array, Array]:
-        """Means of the log loss at sizes, ``[B, K]``, and the covariance of one draw, ``[K, K]``, over its squared
-        error; the errors of new runs come on top."""
+        """Means of the log loss at sizes, ``[B, K]``, and the covariance of one draw, ``[K, K]``,
+        over its squared error; the errors of new runs come on top."""
         across = self.amplitude * _kernel(self.sizes, sizes)
         weights = np.linalg.solve(self.covariance, across)
         left = self.log_losses - self.curve(self.draws, self.sizes)
@@ -237,20 +273,31 @@ class Posterior:
 
     def slopes(self) -> Array:
         """Slopes of the discrepancy in log N where N D stays as it is, one for each draw."""
-        deviations = math.sqrt(2 * self.amplitude) / (_LENGTH * math.log(10)) * np.exp(self.draws[:, -1])
+        deviations = (
+            math.sqrt(2 * self.amplitude) / (_LENGTH * math.log(10)) * np.exp(self.draws[:, -1])
+        )
         return np.asarray(deviations * np.random.default_rng(1).standard_normal(len(self.draws)))
 
     def off_line(self, size: Array) -> float:
-        """How far a size lies off the line through the runs, over their deviation from it, of at least .01 decades."""
+        """How far a size lies off the line through the runs, over their deviation from it, of at
+        least .01 decades.
+        """
         logs = np.log10(self.sizes)
         across = np.linalg.svd(logs - logs.mean(0), full_matrices=False)[2][-1]
         deviation = max(float(((logs - logs.mean(0)) @ across).std()), 0.01)
-        return abs(float((np.log10(size) - logs.mean(0)) @ across)) / deviation if logs.shape[1] > 1 else 0.0
+        return (
+            abs(float((np.log10(size) - logs.mean(0)) @ across)) / deviation
+            if logs.shape[1] > 1
+            else 0.0
+        )
 
     def forecasts(self, sizes: Array) -> tuple[Array, Array, Array]:
-        """Median, standard deviation and gain over the best run, ``[K]`` each, of the log loss of new runs."""
+        """Median, standard deviation and gain over the best run, ``[K]`` each, of the log loss of
+        new runs.
+        """
         means, covariance = self.moments(sizes)
-        own, stream = np.sqrt(np.clip(np.diag(covariance), 0.0, None)), np.random.default_rng(0)
+        own = np.sqrt(np.clip(np.diag(covariance), 0.0, None))
+        stream = np.random.default_rng(0)
         errors = own * stream.standard_normal(means.shape) + stream.standard_t(FREEDOM, means.shape)
         new = means + np.exp(self.draws[:, -1:]) * errors
         low, middle, high = np.quantile(new, (0.025, 0.5, 0.975), 0)
@@ -264,19 +311,30 @@ def _kernel(rows: Array, columns: Array) -> Array:
 
 
 def _ensemble(log_density: Callable[[Array], Array], start: Array) -> Array:
-    """Draws from a density by walkers that move along the line to another, or by the difference of two others."""
-    stream, numbers, half = np.random.default_rng(0), len(start), _WALKERS // 2
+    """Draws from a density by walkers that move along the line to another, or by the difference of
+    two others.
+    """
+    stream = np.random.default_rng(0)
+    numbers = len(start)
+    half = _WALKERS // 2
     walkers = start + 0.01 * stream.standard_normal((_WALKERS, numbers))
-    heights, kept = log_density(walkers), list[Array]()
+    heights = log_density(walkers)
+    kept = list[Array]()
     for turn in range(_ROUNDS):
-        for moving, others in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
-            own, one = walkers[moving], walkers[others][stream.integers(half, size=half)]
+        for moving, others in (
+            (slice(0, half), slice(half, None)),
+            (slice(half, None), slice(0, half)),
+        ):
+            own = walkers[moving]
+            one = walkers[others][stream.integers(half, size=half)]
             if stream.random() < _STRETCHED:
                 stretch = np.square(stream.random(half) + 1) / 2
-                moved, volume = one + stretch[:, None] * (own - one), (numbers - 1) * np.log(stretch)
+                moved = one + stretch[:, None] * (own - one)
+                volume = (numbers - 1) * np.log(stretch)
             else:
                 apart = one - walkers[others][stream.integers(half, size=half)]
-                moved, volume = own + 2.38 / math.sqrt(2 * numbers) * apart, np.zeros(half)
+                moved = own + 2.38 / math.sqrt(2 * numbers) * apart
+                volume = np.zeros(half)
             reached = log_density(moved)
             taken = np.log(stream.random(half)) < volume + reached - heights[moving]
             walkers[moving] = np.where(taken[:, None], moved, own)
@@ -307,12 +365,15 @@ class Additive:
 
     def loss(self, sizes: Array) -> Array:
         """The losses at sizes ``[K, variables]``."""
-        return np.asarray(self.E + (np.array(self.factors) * sizes ** -np.array(self.powers)).sum(1))
+        return np.asarray(
+            self.E + (np.array(self.factors) * sizes ** -np.array(self.powers)).sum(1)
+        )
 
 
 def fit_additive(sizes: Array, losses: Array) -> Additive:
     """The additive fit to losses ``[K]`` at sizes ``[K, variables]``."""
-    V, middle = sizes.shape[1], np.exp(np.log(sizes).mean(0))
+    V = sizes.shape[1]
+    middle = np.exp(np.log(sizes).mean(0))
     logs = np.log(sizes / middle)
 
     def left(x: Array) -> Array:
@@ -321,7 +382,9 @@ def fit_additive(sizes: Array, losses: Array) -> Additive:
 
     least = math.log(losses.min())
     starts = [[least - 0.5, *[least - 1.6] * V, *[power] * V] for power in _STARTS]
-    fits = [least_squares(left, start, loss="huber", f_scale=_HUBER, max_nfev=500) for start in starts]
+    fits = [
+        least_squares(left, start, loss="huber", f_scale=_HUBER, max_nfev=500) for start in starts
+    ]
     x = min(fits, key=lambda fit: fit.cost).x
     factors = np.exp(x[1 : 1 + V]) * middle ** x[1 + V :]
     return Additive(math.exp(x[0]), tuple(factors.tolist()), tuple(x[1 + V :].tolist()))

@@ -1,9 +1,10 @@
 """Runs from a log: which column holds what, and which rows are runs.
 
-Columns are known by their usual names (``NAMES``), below a prefix such as ``config.`` or ``summary/`` too, in words
-("Number of parameters"), and with a unit ("Tokens (B)"); where two columns may be meant, the caller says which. Tokens
-that no column holds are steps times the batch. Of histories, many rows of one run, the last step counts. A loss that is
-not a number diverged, or is a gap of a DataFrame (``_last_steps``).
+Columns are known by their usual names (``NAMES``), below a prefix such as ``config.`` or
+``summary/`` too, in words ("Number of parameters"), and with a unit ("Tokens (B)"); where two
+columns may be meant, the caller says which. Tokens that no column holds are steps times the batch.
+Of histories, many rows of one run, the last step counts. A loss that is not a number diverged, or
+is a gap of a DataFrame (``_last_steps``).
 """
 
 from __future__ import annotations
@@ -22,21 +23,67 @@ from nfd.core.words import nearest
 from nfd.laws.rows import Line, is_none, is_number, listed, number_of, table_of, without_unit
 
 Field = Literal[
-    "width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length",
-    "decay", "lr", "rule", "seed", "loss", "step", "run", "state",
-]  # fmt: skip
+    "width",
+    "depth",
+    "parameters",
+    "tokens",
+    "batch",
+    "steps",
+    "sequences",
+    "length",
+    "decay",
+    "lr",
+    "rule",
+    "seed",
+    "loss",
+    "step",
+    "run",
+    "state",
+]
 
 NAMES: dict[Field, tuple[str, ...]] = {  # in the words of ``_key``
-    "width": ("width", "d_model", "embd", "embed_dim", "hidden_size", "hidden_dim", "model_dim", "model_width"),
+    "width": (
+        "width",
+        "d_model",
+        "embd",
+        "embed_dim",
+        "hidden_size",
+        "hidden_dim",
+        "model_dim",
+        "model_width",
+    ),
     "depth": ("depth", "layer", "layers", "hidden_layers", "blocks"),
-    "parameters": ("parameters", "N", "model_parameters", "trainable_parameters", "active_parameters"),
+    "parameters": (
+        "parameters",
+        "N",
+        "model_parameters",
+        "trainable_parameters",
+        "active_parameters",
+    ),
     "tokens": ("tokens", "D", "train_tokens", "tokens_seen", "samples"),
     "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
     "steps": ("steps", "max_steps", "train_steps"),
     "sequences": ("batch_size", "batch_size_sequences", "sequences_per_batch"),
-    "length": ("seq_len", "max_seq_len", "context_len", "context_size", "context", "ctx", "block_size"),
+    "length": (
+        "seq_len",
+        "max_seq_len",
+        "context_len",
+        "context_size",
+        "context",
+        "ctx",
+        "block_size",
+    ),
     "decay": ("decay", "weight_decay", "wd"),
-    "lr": ("lr", "learning_rate", "max_lr", "max_learning_rate", "peak_lr", "peak_learning_rate", "base_lr", "eta_c"),
+    "lr": (
+        "lr",
+        "learning_rate",
+        "max_lr",
+        "max_learning_rate",
+        "peak_lr",
+        "peak_learning_rate",
+        "base_lr",
+        "eta_c",
+    ),
     "rule": ("rule", "parametrization", "parameterization"),
     "seed": ("seed", "random_seed"),
     "loss": ("loss", "train_loss", "val_loss", "eval_loss", "test_loss"),
@@ -57,23 +104,60 @@ _SILENT = {
     "in",
     "nats",
 }  # words that names are known without
-_SAME = {"params": "parameters", "param": "parameters", "validation": "val", "valid": "val", "training": "train"}
-_SAME |= {"iters": "steps", "iterations": "steps", "updates": "steps", "sequence": "seq", "length": "len"}
-_EMBEDDINGS = re.compile("_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE)
+_SAME = {
+    "params": "parameters",
+    "param": "parameters",
+    "validation": "val",
+    "valid": "val",
+    "training": "train",
+}
+_SAME |= {
+    "iters": "steps",
+    "iterations": "steps",
+    "updates": "steps",
+    "sequence": "seq",
+    "length": "len",
+}
+_EMBEDDINGS = re.compile(
+    "_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE
+)
 _NATS = re.compile(r"[(\[]\s*nats?\b[^)\]]*[)\]]", re.IGNORECASE)
-_SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens", "batch", "steps", "sequences", "length")
-_PARTS: tuple[Field, ...] = ("steps", "sequences", "length")  # of tokens and batch, where no column has them
-_DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")  # a batch size may be that of one
+_SIZES: tuple[Field, ...] = (
+    "width",
+    "depth",
+    "parameters",
+    "tokens",
+    "batch",
+    "steps",
+    "sequences",
+    "length",
+)
+# of tokens and batch, where no column has them
+_PARTS: tuple[Field, ...] = ("steps", "sequences", "length")
+# a batch size may be that of one
+_DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")
 _ONE = {"1", "1.0", "", "nan", "None"}  # of devices
-_LARGEST = 2.0**27  # tokens of a batch: above those of any training, so that one factor was not what it seemed
+# tokens of a batch: above those of any training, so that one factor was not what it seemed
+_LARGEST = 2.0**27
 _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")  # which rows are runs that ended
 # What a law of the rate is fitted over, beside the rate and the loss.
-RATE_FIELDS: tuple[Field, ...] = ("parameters", "tokens", "batch", "decay", "width", "depth", "seed")
-_ENDED = ("", "finished", "done", "completed", "success", "diverged")  # states of runs whose last loss is their result
+RATE_FIELDS: tuple[Field, ...] = (
+    "parameters",
+    "tokens",
+    "batch",
+    "decay",
+    "width",
+    "depth",
+    "seed",
+)
+# states of runs whose last loss is their result
+_ENDED = ("", "finished", "done", "completed", "success", "diverged")
 
 
 # usual names of what a best rate depends on and no field holds
-_SETTINGS = re.compile("weight_decay|batch_size|warmup(_steps)?|optimizer|momentum|beta[12]|adamw_lr|dropout")
+_SETTINGS = re.compile(
+    "weight_decay|batch_size|warmup(_steps)?|optimizer|momentum|beta[12]|adamw_lr|dropout"
+)
 
 
 @dataclass(frozen=True)
@@ -100,8 +184,8 @@ class LoggedRun:
 
 @dataclass(frozen=True)
 class Log:
-    """The runs of a log that ended, the column of each of their fields, what was left out and why, how parameters are
-    counted, and whether their tokens are steps."""
+    """The runs of a log that ended, the column of each of their fields, what was left out and why,
+    how parameters are counted, and whether their tokens are steps."""
 
     runs: tuple[LoggedRun, ...]
     columns: dict[Field, str]
@@ -113,23 +197,29 @@ class Log:
     def recognised(self) -> str:
         """Which column was taken for what."""
         silent = (*_ABOUT_RUNS, *_PARTS)
-        pairs = [f"{field} from {name!r}" for field, name in self.columns.items() if field not in silent]
+        pairs = [
+            f"{field} from {name!r}" for field, name in self.columns.items() if field not in silent
+        ]
         return f"{len(self.runs)} runs: {', '.join(pairs)}. {self.count}".rstrip()
 
 
 def read_log(
-    rows: Any, columns: Mapping[str, str | None] | None, needed: Sequence[Field], others: Sequence[Field] = ()
+    rows: Any,
+    columns: Mapping[str, str | None] | None,
+    needed: Sequence[Field],
+    others: Sequence[Field] = (),
 ) -> Log:
     """The runs of a log.
 
     Args:
         rows, columns: as of ``nfd.fit_transfer``.
         needed: fields that every run must have, of which no two columns may be meant.
-        others: fields that are read where they are there; of sizes no two columns may be meant either.
+        others: fields that are read where they are there; of sizes no two columns may be meant
+            either.
 
     Raises:
-        ValueError, TypeError, OSError: naming the columns, where one is missing or two may be meant, and the row of
-            a value that is not a number.
+        ValueError, TypeError, OSError: naming the columns, where one is missing or two may be
+            meant, and the row of a value that is not a number.
     """
     given = {} if columns is None else columns
     for field in given:
@@ -137,7 +227,9 @@ def read_log(
     table = table_of(rows)
     every = dict.fromkeys(name for line in table for name in line)
     names = [
-        name for name in every if any(not is_none(line.get(name)) for line in table) or _key(name) in NAMES["loss"]
+        name
+        for name in every
+        if any(not is_none(line.get(name)) for line in table) or _key(name) in NAMES["loss"]
     ]
     chosen = {field: _chosen(field, table, names, given, needed=True) for field in needed}
     chosen |= {field: _chosen(field, table, names, given) for field in (*others, *_ABOUT_RUNS)}
@@ -149,7 +241,8 @@ def read_log(
     chosen = {field: name for field, name in chosen.items() if name}
     unread = [] if "tokens" in chosen or "steps" in chosen else [*NAMES["tokens"], *NAMES["steps"]]
     notes += [
-        f"Column {name!r} varies but is not read: runs that differ in it count as equal. Give the rows of one setting."
+        f"Column {name!r} varies but is not read: runs that differ in it count as equal. Give the "
+        "rows of one setting."
         for name in names
         if (_SETTINGS.fullmatch(_key(name)) or ("tokens" not in given and _key(name) in unread))
         and name not in chosen.values()
@@ -163,18 +256,29 @@ def read_log(
     if "steps" in chosen:
         chosen["tokens"] = chosen["steps"] if in_steps else f"{chosen['steps']} x {chosen['batch']}"
         if in_steps and "parameters" in chosen:
-            notes.append("Steps stand for tokens, as the log does not say the tokens of a batch: ask about steps, too.")
+            notes.append(
+                "Steps stand for tokens, as the log does not say the tokens of a batch: ask about "
+                "steps, too."
+            )
     runs = _last_steps(_ended(logged, notes), notes)
     whole = [run for run in runs if all(getattr(run, field) is not None for field in needed)]
     if len(whole) < len(runs):
-        notes.append(f"{len(runs) - len(whole)} rows that lack one of {', '.join(needed)} were left out.")
+        notes.append(
+            f"{len(runs) - len(whole)} rows that lack one of {', '.join(needed)} were left out."
+        )
     if not whole:
-        raise InputError(f"no row of the log has all of {', '.join(needed)}. {' '.join(notes)}".rstrip())
-    return Log(tuple(whole), chosen, tuple(notes), _count(chosen.get("parameters"), names), in_steps)
+        raise InputError(
+            f"no row of the log has all of {', '.join(needed)}. {' '.join(notes)}".rstrip()
+        )
+    return Log(
+        tuple(whole), chosen, tuple(notes), _count(chosen.get("parameters"), names), in_steps
+    )
 
 
 def needs_rate_law(log: Log) -> bool:
-    """Whether best rates of these runs follow tokens or batch, or parameters in place of width and depth."""
+    """Whether best rates of these runs follow tokens or batch, or parameters in place of width and
+    depth.
+    """
     tokens = set() if log.in_steps else {run.tokens for run in log.runs}
     batches = {run.batch for run in log.runs}
     if len(tokens) > 1 or len(batches) > 1:
@@ -188,18 +292,29 @@ def needs_rate_law(log: Log) -> bool:
     return len(parameters) > 1 and len(shapes) == 1
 
 
-# ---- columns -------------------------------------------------------------------------------------------------
+# ---- columns
 
 
 def _chosen(
-    field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None], *, needed: bool = False
+    field: Field,
+    table: Sequence[Line],
+    names: Sequence[str],
+    given: Mapping[str, str | None],
+    *,
+    needed: bool = False,
 ) -> str:
-    """The column of a field, empty for none; ValueError where one is needed, or where several hold different values."""
+    """The column of a field, empty for none; ValueError where one is needed, or where several hold
+    different values.
+    """
     candidates = _column(field, table, names, given)
     name = candidates[0] if candidates else ""
     if needed and not candidates:
-        raise InputError(f"no column of the log is known to be the {field}. {_name_it(field, '...', names)}")
-    if (needed or field in _SIZES) and any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):
+        raise InputError(
+            f"no column of the log is known to be the {field}. {_name_it(field, '...', names)}"
+        )
+    if (needed or field in _SIZES) and any(
+        len({repr(line.get(name)) for name in candidates}) > 1 for line in table
+    ):
         several = f"{listed(candidates)} may all be the {field}, and differ."
         raise InputError(f"{several} {_name_it(field, name, names)}")
     return name
@@ -207,22 +322,31 @@ def _chosen(
 
 def _name_it(field: str, name: str, names: Sequence[str]) -> str:
     shell = shlex.quote(f"{field}={name}")
-    return f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns are {listed(names)}."
+    return (
+        f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The columns "
+        f"are {listed(names)}."
+    )
 
 
-def _column(field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]) -> list[str]:
-    """The columns that may hold a field, the likeliest first; that which was named, where one was: ``config/lr`` is
-    ``config.lr`` too.
+def _column(
+    field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]
+) -> list[str]:
+    """The columns that may hold a field, the likeliest first; that which was named, where one was:
+    ``config/lr`` is ``config.lr`` too.
 
-    Of parameters those with embeddings are meant, and of settings those of the configuration, where it has any.
+    Of parameters those with embeddings are meant, and of settings those of the configuration, where
+    it has any.
     """
     if field not in given:
-        usual = {name: NAMES[field].index(_key(name)) for name in names if _key(name) in NAMES[field]}
+        usual = {
+            name: NAMES[field].index(_key(name)) for name in names if _key(name) in NAMES[field]
+        }
         if field == "step":  # in a summary, the length of a run that ended
             usual = {name: place for name, place in usual.items() if not re.search(r"[./]", name)}
         found = [name for name in usual if name not in given.values()]
         ranks = {
-            name: (_lacks_embeddings(name), field != "loss" and not re.match(r"config[./]", name)) for name in found
+            name: (_lacks_embeddings(name), field != "loss" and not re.match(r"config[./]", name))
+            for name in found
         }
         best = [name for name in found if ranks[name] == min(ranks.values())]
         return sorted(best, key=lambda name: (usual[name], name))
@@ -240,17 +364,22 @@ def _column(field: Field, table: Sequence[Line], names: Sequence[str], given: Ma
 def _of_a_batch(
     table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None], notes: list[str]
 ) -> dict[Field, str]:
-    """The columns of the sequences of a batch and of their length; empty where they do not say its tokens."""
+    """The columns of the sequences of a batch and of their length; empty where they do not say its
+    tokens.
+    """
     found = {field: _chosen(field, table, names, given) for field in _PARTS[1:]}
     if not all(found.values()):
         return {}
     devices = [
-        name for name in names if _DEVICES.fullmatch(_key(name)) and {str(row.get(name)) for row in table} - _ONE
+        name
+        for name in names
+        if _DEVICES.fullmatch(_key(name)) and {str(row.get(name)) for row in table} - _ONE
     ]
     if devices and "sequences" not in given and "global" not in found["sequences"].lower():
         notes.append(
-            f"{found['sequences']!r} may be the batch of one device, as there is {listed(devices)}, and was not read. "
-            f"Name the column of the tokens of a batch, or of its sequences: columns={{'sequences': ...}}."
+            f"{found['sequences']!r} may be the batch of one device, as there is "
+            f"{listed(devices)}, and was not read. Name the column of the tokens of a batch, or of "
+            "its sequences: columns={'sequences': ...}."
         )
         return {}
     return found
@@ -258,7 +387,9 @@ def _of_a_batch(
 
 def _count(name: str | None, names: Sequence[str]) -> str:
     """How the column of parameters counts, where the log says it."""
-    others = [other for other in names if _key(other) in NAMES["parameters"] and _lacks_embeddings(other)]
+    others = [
+        other for other in names if _key(other) in NAMES["parameters"] and _lacks_embeddings(other)
+    ]
     if name is None or not (others or _EMBEDDINGS.search(name)):
         return ""
     how = f"counted without embeddings ({name!r})" if name in others else f"those of {name!r}"
@@ -277,10 +408,12 @@ def _key(name: str) -> str:
     text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
     if text in ("N", "D"):  # n is a width, or a number of runs
         return text
-    return "_".join(_SAME.get(word, word) for word in text.lower().split("_") if word not in _SILENT)
+    return "_".join(
+        _SAME.get(word, word) for word in text.lower().split("_") if word not in _SILENT
+    )
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------
+# ---- rows
 
 
 def _ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
@@ -288,12 +421,19 @@ def _ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     kept = [run for run in runs if (run.state or "").lower() in _ENDED]
     if len(kept) < len(runs):
         others = sorted({run.state.lower() for run in runs if run.state} - {*_ENDED})
-        notes.append(f"{len(runs) - len(kept)} rows of runs that are {' or '.join(others)} were left out.")
-    return [replace(run, loss=math.inf) if (run.state or "").lower() == "diverged" else run for run in kept]
+        notes.append(
+            f"{len(runs) - len(kept)} rows of runs that are {' or '.join(others)} were left out."
+        )
+    return [
+        replace(run, loss=math.inf) if (run.state or "").lower() == "diverged" else run
+        for run in kept
+    ]
 
 
 def _mixed(table: Sequence[Line], runs: Sequence[LoggedRun], names: Sequence[str]) -> list[str]:
-    """A note on columns of words in which rows differ that are alike in all that is read, as seeds are."""
+    """A note on columns of words in which rows differ that are alike in all that is read, as seeds
+    are.
+    """
     alike = dict[LoggedRun, list[Line]]()
     for line, run in zip(table, runs, strict=True):
         alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
@@ -318,15 +458,20 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
         lengths = dict[tuple[str | None, float | None], set[float | None]]()
         for run in runs:
             lengths.setdefault((run.run, run.lr), set()).add(run.tokens)
-        if several := [name for (name, _), own in lengths.items() if name is not None and len(own) > 1]:
+        if several := [
+            name for (name, _), own in lengths.items() if name is not None and len(own) > 1
+        ]:
             notes.append(
-                f"Rows of {listed(several[:1])} differ in tokens, and each counts as a finished run. If they are a "
-                "history, whose rate had not fallen yet, give the last row of every run."
+                f"Rows of {listed(several[:1])} differ in tokens, and each counts as a finished "
+                "run. If they are a history, whose rate had not fallen yet, give the last row of "
+                "every run."
             )
         return list(runs)
     logged = {run.step for run in runs if run.loss is not None and math.isfinite(run.loss)}
     histories = dict[LoggedRun, list[LoggedRun]]()
-    for run in sorted((run for run in runs if run.step is not None), key=lambda run: run.step or 0.0):
+    for run in sorted(
+        (run for run in runs if run.step is not None), key=lambda run: run.step or 0.0
+    ):
         tokens = run.tokens if run.run is None else None  # they grow with the steps of a run
         histories.setdefault(replace(run, loss=None, step=None, tokens=tokens), []).append(run)
     last = []
@@ -334,13 +479,24 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
         known = [run for run in history if run.loss is not None]
         if known and known[0].run is None and len({*known}) > len({run.step for run in known}):
             raise InputError(
-                "rows alike in all that is read have several losses at one step, so that they are of several runs. "
-                "Name the column that tells runs apart: columns={'run': ...}, in the shell --columns run=..."
+                "rows alike in all that is read have several losses at one step, so that they are "
+                "of several runs. Name the column that tells runs apart: columns={'run': ...}, in "
+                "the shell --columns run=..."
             )
         finite = [math.isfinite(run.loss or 0.0) for run in known]
-        # not-a-number between losses is a gap, and so it is after them at steps at which no run has a loss
-        if not all(finite[: max((place for place, is_finite in enumerate(finite) if is_finite), default=-1) + 1]):
-            known = [run for run, is_finite in zip(known, finite, strict=True) if is_finite or run.step in logged]
+        # not-a-number between losses is a gap, and so it is after them at steps at which no run has
+        # a loss
+        if not all(
+            finite[
+                : max((place for place, is_finite in enumerate(finite) if is_finite), default=-1)
+                + 1
+            ]
+        ):
+            known = [
+                run
+                for run, is_finite in zip(known, finite, strict=True)
+                if is_finite or run.step in logged
+            ]
         last += known[-1:]
     if len(last) < len(runs):
         notes.append("Rows are steps: of every run the last step with a loss counts.")
@@ -348,26 +504,33 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
 
 
 def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
-    """The fields of a row: width and depth whole, the loss infinite where it is no number; its batch and tokens also
-    where they are products of others."""
+    """The fields of a row: width and depth whole, the loss infinite where it is no number; its
+    batch and tokens also where they are products of others."""
     fields: dict[str, Any] = {}
     for field, name in chosen.items():
         value: Any = line.get(name)
         # pandas has not-a-number for none; as a loss it is divergence, or a gap
-        if is_none(value) and (field != "loss" or value is None or str(value).strip().lower() != "nan"):
+        if is_none(value) and (
+            field != "loss" or value is None or str(value).strip().lower() != "nan"
+        ):
             continue
         if field in ("rule", "seed", "run", "state", "decay"):
-            whole = isinstance(value, float) and value.is_integer()  # pandas makes numbers real in a column with gaps
+            # pandas makes numbers real in a column with gaps
+            whole = isinstance(value, float) and value.is_integer()
             fields[field] = str(int(value) if whole else value).strip()
             continue
         size = number_of(value, name, number, field in _SIZES)
         if field == "loss":
             size = size if math.isfinite(size) else math.inf
         elif field != "step" and not 0 < size < math.inf:
-            raise InputError(f"column {name!r} must hold numbers above 0; row {number} has {value!r}.")
+            raise InputError(
+                f"column {name!r} must hold numbers above 0; row {number} has {value!r}."
+            )
         elif field in ("width", "depth"):
             if size != int(size):
-                raise InputError(f"column {name!r} must hold whole numbers; row {number} has {value!r}.")
+                raise InputError(
+                    f"column {name!r} must hold whole numbers; row {number} has {value!r}."
+                )
             size = int(size)
         # 0.1 in single precision is no other rate than 0.1
         fields[field] = float(f"{size:.6g}") if field == "lr" else size
@@ -375,9 +538,10 @@ def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         fields["batch"] = fields["sequences"] * fields["length"]
         if fields["batch"] > _LARGEST:
             raise InputError(
-                f"row {number} would have {fields['batch']:.3g} tokens in a batch, {chosen['sequences']!r} times "
-                f"{chosen['length']!r}. If the first counts tokens, name it: columns={{'batch': "
-                f"{chosen['sequences']!r}}}, in the shell --columns {shlex.quote('batch=' + chosen['sequences'])}."
+                f"row {number} would have {fields['batch']:.3g} tokens in a batch, "
+                f"{chosen['sequences']!r} times {chosen['length']!r}. If the first counts tokens, "
+                f"name it: columns={{'batch': {chosen['sequences']!r}}}, in the shell --columns "
+                f"{shlex.quote('batch=' + chosen['sequences'])}."
             )
     if "steps" in fields and ("batch" in fields or not {"batch", "sequences"} & {*chosen}):
         fields["tokens"] = fields["steps"] * fields.get("batch", 1)

@@ -1,14 +1,17 @@
-"""The law of the loss: what trained networks lose against the infinite one, its fit to runs, and its intervals.
+"""The law of the loss: what trained networks lose against the infinite one, its fit to runs, and
+its intervals.
 
-With ``s = x0 / x`` for every variable x of a run (width n, depth L, tokens), x0 its smallest fitted value,
+With ``s = x0 / x`` for every variable x of a run (width n, depth L, tokens), x0 its smallest fitted
+value,
 
     loss = floor + sum_k A_k s_k^p_k + C_n s_n^2 + C_L s_L^2 + C_nL s_n s_L.
 
-The floor is the loss of the infinite network after the same training. Width and depth have the power 1 of the first
-correction to their limits, and terms of second order, as networks that can be trained are of moderate size. Tokens
-have a power that only the losses tell. Every number has a prior: a power is what theory or earlier laws say,
-within a factor; a term of second order is 0, within the term of first order. So the fit learns from the losses what it
-can, and what it cannot learn widens the intervals.
+The floor is the loss of the infinite network after the same training. Width and depth have the
+power 1 of the first correction to their limits, and terms of second order, as networks that can be
+trained are of moderate size. Tokens have a power that only the losses tell. Every number has a
+prior: a power is what theory or earlier laws say, within a factor; a term of second order is 0,
+within the term of first order. So the fit learns from the losses what it can, and what it cannot
+learn widens the intervals.
 
 Source: Hoffmann et al. 2022, "Training compute-optimal large language models" (the term of tokens).
 """
@@ -37,27 +40,33 @@ Losses = Mapping[Any, Sequence[float]]  # of runs, by their sizes
 
 GOOD = 0.05  # the p-value below which the law does not hold
 
-# ---- The form and the priors: all that is taken to be so before any loss is seen. The likelihood is ``_Fit._settled``.
+# ---- The form and the priors: all that is taken to be so before any loss is seen. The likelihood
+# is ``_Fit._settled``.
 
 
-_LIMITED = ("width", "depth")  # variables with a limit: their power is 1 there, and they have terms of second order
+# variables with a limit: their power is 1 there, and they have terms of second order
+_LIMITED = ("width", "depth")
 _LETTERS = {"width": ("a", ""), "depth": ("b", ""), "tokens": ("c", "beta")}
 
-# Median and standard error of a power's logarithm. At sizes that can be trained, powers of width and depth between 0.75
-# and 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90 times in 100.
+# Median and standard error of a power's logarithm. At sizes that can be trained, powers of width
+# and depth between 0.75 and 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90
+# times in 100.
 _POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
 
-_SLOPES = {"width": -0.5}  # of the logarithm of a run's variance in that of a variable; of other variables 0
+# of the logarithm of a run's variance in that of a variable; of other variables 0
+_SLOPES = {"width": -0.5}
 _SLOPE_SURE = 4.0  # over the variance of these slopes
-_SHARED = (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)  # variance that sizes share over what is a size's own; all alike
+# variance that sizes share over what is a size's own; all alike
+_SHARED = (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)
 
 
 @dataclass(frozen=True)
 class Form:
     """The variables of a law and the smallest size of each, ``x0``.
 
-    A law is a row of numbers: the floor; the term of every variable at its smallest size, ``A``; the logarithm of every
-    power; the terms of second order, ``C``, of each limited variable and of two together.
+    A law is a row of numbers: the floor; the term of every variable at its smallest size, ``A``;
+    the logarithm of every power; the terms of second order, ``C``, of each limited variable and of
+    two together.
     """
 
     variables: tuple[str, ...]
@@ -91,7 +100,11 @@ class Form:
         """
         middle, sure = np.zeros((2, self.second.stop))
         middle[self.powers], sure[self.powers] = zip(
-            *((math.log(power), error**-2) for power, error in (_POWERS[name] for name in self.variables)), strict=True
+            *(
+                (math.log(power), error**-2)
+                for power, error in (_POWERS[name] for name in self.variables)
+            ),
+            strict=True,
         )
         return middle, sure
 
@@ -116,33 +129,42 @@ class Form:
         return np.asarray(laws[:, :1] + first + laws[:, self.second] @ self.bends(sizes).T)
 
     def slopes(self, laws: Array, sizes: Array) -> Array:
-        """Derivatives of ``losses`` by the numbers of each law, ``[B, K, numbers]``; sizes are finite."""
-        shrunk, bends = self.shrunk(laws, sizes), self.bends(sizes)
+        """Derivatives of ``losses`` by the numbers of each law, ``[B, K, numbers]``; sizes are
+        finite.
+        """
+        shrunk = self.shrunk(laws, sizes)
+        bends = self.bends(sizes)
         logs = np.exp(laws[:, None, self.powers]) * np.log(np.array(self.smallest) / sizes)
-        ones, bent = np.ones((*shrunk.shape[:2], 1)), np.broadcast_to(bends, (len(laws), *bends.shape))
+        ones = np.ones((*shrunk.shape[:2], 1))
+        bent = np.broadcast_to(bends, (len(laws), *bends.shape))
         return np.concatenate([ones, shrunk, laws[:, None, self.first] * shrunk * logs, bent], -1)
 
 
 @dataclass(frozen=True)
 class Law:
-    """A fitted law of the loss, ``loss = floor + sum_k A_k / x_k^p_k`` with terms of second order, and 95 % intervals.
+    """A fitted law of the loss, ``loss = floor + sum_k A_k / x_k^p_k`` with terms of second order,
+    and 95 % intervals.
 
-    The intervals include the noise of the seeds, also noise that the sizes of a seed share, terms of second order as
-    large as those of first order at the smallest size, and powers of width and depth that differ from 1 by a factor of
-    1.5 (one standard error). If the truth is further away, and the noise hides it, the floor is biased.
+    The intervals include the noise of the seeds, also noise that the sizes of a seed share, terms
+    of second order as large as those of first order at the smallest size, and powers of width and
+    depth that differ from 1 by a factor of 1.5 (one standard error). If the truth is further away,
+    and the noise hides it, the floor is biased.
 
     Attributes:
         form: its variables (width, depth, tokens) and the smallest size of each.
         largest: the largest size of each that was fitted.
-        terms: the floor and the numbers of the law, by their letters in ``formula``. For width and depth it is the
-            slope at the smallest size: ``a / n`` is the term of width n there.
-        p_value: the probability of a larger misfit if the law holds; not-a-number if it cannot be tested.
+        terms: the floor and the numbers of the law, by their letters in ``formula``. For width and
+            depth it is the slope at the smallest size: ``a / n`` is the term of width n there.
+        p_value: the probability of a larger misfit if the law holds; not-a-number if it cannot be
+            tested.
         seeds: the smallest number of seeds of a size.
-        good: whether the law may be extrapolated: p_value at least 0.05, and enough sizes of every variable.
-        note: the reason if not, and what would settle it; the runs that were left out; otherwise empty.
+        good: whether the law may be extrapolated: p_value at least 0.05, and enough sizes of every
+            variable.
+        note: the reason if not, and what would settle it; the runs that were left out; otherwise
+            empty.
         fit: the law, ``[numbers]``. draws: laws that the losses allow, ``[B, numbers]``.
-        noise: for each draw, the logarithm of a run's variance, a constant and a slope in the logarithm of each
-            variable, ``[B, 1 + variables]``.
+        noise: for each draw, the logarithm of a run's variance, a constant and a slope in the
+            logarithm of each variable, ``[B, 1 + variables]``.
     """
 
     form: Form
@@ -173,7 +195,9 @@ class Law:
 
     @property
     def formula(self) -> str:
-        """The law with its numbers, such as ``loss = 1.00 [0.98, 1.02] + (+4.1 [+3.9, +4.3]) / width``."""
+        """The law with its numbers, such as ``loss = 1.00 [0.98, 1.02] + (+4.1 [+3.9, +4.3]) /
+        width``.
+        """
         formula = f"loss = {self.floor.unsigned}"
         for variable in self.variables:
             A, p = (self.terms.get(letter) for letter in _LETTERS[variable])
@@ -199,18 +223,26 @@ class Law:
         return interval_of(*self._losses(sizes))
 
     def network(self, *sizes: float, networks: int = 1) -> Interval:
-        """The mean loss of this many new runs of a size, with a 95 % prediction interval. Raises as ``loss`` does."""
+        """The mean loss of this many new runs of a size, with a 95 % prediction interval. Raises as
+        ``loss`` does.
+        """
         value, draws = self._losses(sizes)
         variance = np.exp(self.noise @ [1.0, *map(math.log, sizes)])
         own = np.random.default_rng(1).standard_normal(len(draws))
-        return interval_of(value, draws + own * np.sqrt(variance / check_count("networks", networks)))
+        return interval_of(
+            value, draws + own * np.sqrt(variance / check_count("networks", networks))
+        )
 
     def excess(self, *sizes: float) -> Interval:
-        """The loss above the floor: the most that larger networks can gain. Raises as ``loss`` does."""
+        """The loss above the floor: the most that larger networks can gain. Raises as ``loss``
+        does.
+        """
         return self.bought(*sizes, *(math.inf for _ in self.variables))
 
     def bought(self, *sizes: float) -> Interval:
-        """The fall of the loss from one size to a second one, given after it. Raises as ``loss`` does."""
+        """The fall of the loss from one size to a second one, given after it. Raises as ``loss``
+        does.
+        """
         value, draws = self._losses(sizes[: len(self.variables)])
         later, others = self._losses(sizes[len(self.variables) :])
         return interval_of(value - later, draws - others)
@@ -218,17 +250,23 @@ class Law:
     def _losses(self, sizes: Sizes) -> tuple[float, Array]:
         """The loss of a size, and that of every draw."""
         if len(sizes) != len(self.variables):
-            raise InputError(f"this law needs {', '.join(self.variables)}; got {len(sizes)} numbers.")
-        for name, size, least, most in zip(self.variables, sizes, self.smallest, self.largest, strict=True):
+            raise InputError(
+                f"this law needs {', '.join(self.variables)}; got {len(sizes)} numbers."
+            )
+        for name, size, least, most in zip(
+            self.variables, sizes, self.smallest, self.largest, strict=True
+        ):
             if not size > 0:
                 raise InputError(f"{name} must be above 0; got {size}.")
             if not self.good and not least <= size <= most:
                 raise InputError(
-                    f"{name} must be within {least:g}..{most:g}, what was fitted; got {size:g}. This law may not be "
-                    f"extrapolated: {self.note}"
+                    f"{name} must be within {least:g}..{most:g}, what was fitted; got {size:g}. "
+                    f"This law may not be extrapolated: {self.note}"
                 )
         place = np.array([sizes], dtype=float)
-        return float(self.form.losses(self.fit[None], place)[0, 0]), self.form.losses(self.draws, place)[:, 0]
+        return float(self.form.losses(self.fit[None], place)[0, 0]), self.form.losses(
+            self.draws, place
+        )[:, 0]
 
 
 @dataclass(frozen=True)
@@ -254,17 +292,22 @@ def interval_of(value: float, draws: Array) -> Interval:
 
 # ---- The fit.
 #
-# Least squares of the mean losses, weighed by the covariance of the noise, and of the priors. Intervals come from fits
-# to losses and priors that are drawn again about those there are: the noise of each draw has a variance and a
-# correlation that the seeds allow. They are Student's t where the law is linear, and lean as it does where it is not.
+# Least squares of the mean losses, weighed by the covariance of the noise, and of the priors.
+# Intervals come from fits to losses and priors that are drawn again about those there are: the
+# noise of each draw has a variance and a correlation that the seeds allow. They are Student's t
+# where the law is linear, and lean as it does where it is not.
 
 
-_FEWEST, _FEWEST_FREE = 3, 4  # sizes of a variable that can tell its law, by whether its power is known
+# sizes of a variable that can tell its law, by whether its power is known
+_FEWEST = 3
+_FEWEST_FREE = 4
 _DRAWS = 500
 _STARTS = np.geomspace(0.05, 2.0, 8)  # of free powers
 _LOG_POWERS = math.log(0.02), math.log(3.0)
 _REFINED = 4  # rounds in which the variance is learned from the misfit
-_ROUNDS, _SETTLED = 60, 1e-6  # of Levenberg and Marquardt; a smaller gain, of a chi-squared, ends them
+# of Levenberg and Marquardt; a smaller gain, of a chi-squared, ends them
+_ROUNDS = 60
+_SETTLED = 1e-6
 _ROUNDING = 1e-12  # of a loss: what is left is no scatter of runs
 
 
@@ -272,23 +315,36 @@ def fit_law(variables: tuple[str, ...], losses: Losses, *, paired: bool = True) 
     """Fit the law to the final losses of runs.
 
     Args:
-        variables: what the sizes of a run are. losses: sizes -> losses of the runs, one or more. A size at which a run
-            diverged is left out, and the note says so.
-        paired: whether the i-th losses of all sizes come from one seed, and so perhaps from common random weights or
-            batches. False, where every run had a seed of its own.
+        variables: what the sizes of a run are. losses: sizes -> losses of the runs, one or more. A
+            size at which a run diverged is left out, and the note says so.
+        paired: whether the i-th losses of all sizes come from one seed, and so perhaps from common
+            random weights or batches. False, where every run had a seed of its own.
 
     Raises:
-        ValueError: with no more sizes than the law has numbers, with variables that grow together, or with seeds that
-            do not differ.
+        ValueError: with no more sizes than the law has numbers, with variables that grow together,
+            or with seeds that do not differ.
     """
-    kept = {size: np.array(own, dtype=float) for size, own in sorted(losses.items()) if np.isfinite(own).all()}
+    kept = {
+        size: np.array(own, dtype=float)
+        for size, own in sorted(losses.items())
+        if np.isfinite(own).all()
+    }
     lost = [" x ".join(f"{x:g}" for x in size) for size in sorted(losses) if size not in kept]
-    note = f"Left out, as runs diverged there: {' x '.join(variables)} {', '.join(lost)}." if lost else ""
+    note = (
+        f"Left out, as runs diverged there: {' x '.join(variables)} {', '.join(lost)}."
+        if lost
+        else ""
+    )
     check_sizes(variables, kept, note)
-    sizes, runs = np.array(list(kept), dtype=float), [*kept.values()]
+    sizes = np.array(list(kept), dtype=float)
+    runs = [*kept.values()]
     if max(map(len, runs)) > 1 and all(np.ptp(own) == 0 for own in runs):
-        raise InputError("losses of different seeds must differ; they are equal at every size. Train from other seeds.")
-    form, noise = Form(variables, tuple(sizes.min(0).tolist())), _noise(variables, sizes, runs, paired)
+        raise InputError(
+            "losses of different seeds must differ; they are equal at every size. Train from other "
+            "seeds."
+        )
+    form = Form(variables, tuple(sizes.min(0).tolist()))
+    noise = _noise(variables, sizes, runs, paired)
     fit = _Fit(form, sizes, np.array([own.mean() for own in runs]), noise)
     p_value, bent = _tested(fit)
     residuals = (fit.means - form.losses(fit.law[None], sizes)[0]) / noise.errors
@@ -308,89 +364,130 @@ def fit_law(variables: tuple[str, ...], losses: Losses, *, paired: bool = True) 
 
 
 def check_sizes(variables: tuple[str, ...], sizes: Collection[Any], note: str = "") -> None:
-    """ValueError where these sizes are too few or too alike for a law in the variables; ``note`` says why."""
+    """ValueError where these sizes are too few or too alike for a law in the variables; ``note``
+    says why.
+    """
     form = Form(variables, ())
     terms = 1 + len(variables) + len(form.free)
     if len(sizes) <= terms:
         raise InputError(
-            f"a law in {' and '.join(variables)} has {terms} numbers and needs more sizes than that; got {len(sizes)}. "
-            f"Add sizes. {note}".rstrip()
+            f"a law in {' and '.join(variables)} has {terms} numbers and needs more sizes than "
+            f"that; got {len(sizes)}. Add sizes. {note}".rstrip()
         )
     places = np.array([*sizes], dtype=float)
-    if np.linalg.matrix_rank(np.hstack([np.ones((len(sizes), 1)), places.min(0) / places]), tol=1e-6) <= len(variables):
+    if np.linalg.matrix_rank(
+        np.hstack([np.ones((len(sizes), 1)), places.min(0) / places]), tol=1e-6
+    ) <= len(variables):
         raise InputError(
-            f"{' and '.join(variables)} must vary independently of each other; in these sizes they do not. Add sizes."
+            f"{' and '.join(variables)} must vary independently of each other; in these sizes they "
+            "do not. Add sizes."
         )
 
 
 class _Fit:
-    """Mean losses ``[K]`` at sizes ``[K, variables]`` with noise, and the laws that are nearest to them.
+    """Mean losses ``[K]`` at sizes ``[K, variables]`` with noise, and the laws that are nearest to
+    them.
 
     Attributes:
-        prior, sure: middle of the numbers of a law, and one over their variance. allowed: the error of second order.
+        prior, sure: middle of the numbers of a law, and one over their variance. allowed: the error
+            of second order.
     """
 
     def __init__(self, form: Form, sizes: Array, means: Array, noise: _Noise) -> None:
-        self.form, self.sizes, self.means, self.noise = form, sizes, means, noise
-        self.whitening = np.linalg.inv(np.linalg.cholesky(noise.covariance))  # of means, where the variance is 1
+        self.form = form
+        self.sizes = sizes
+        self.means = means
+        self.noise = noise
+        # of means, where the variance is 1
+        self.whitening = np.linalg.inv(np.linalg.cholesky(noise.covariance))
         self.least = float(np.square(self.whitening @ (_ROUNDING * means)).mean())
         self.prior, sure = form.prior
         self.law = self._of_first_order()
         self.allowed, variance = self._second_order()
         self.sure = np.concatenate([sure[: form.powers.stop], self.allowed**-2])
         for _ in range(_REFINED):
-            self.law = self._settled(self.law[None], self.means[None], self.prior[None], variance)[0]
+            self.law = self._settled(self.law[None], self.means[None], self.prior[None], variance)[
+                0
+            ]
             variance, freedom = self._variance(self.law, variance)
-        self.draws, self.variances = self._drawn(self.law, variance, freedom)  # logarithms of a run's (``Law.noise``)
+        # logarithms of a run's (``Law.noise``)
+        self.draws, self.variances = self._drawn(self.law, variance, freedom)
 
     def _of_first_order(self) -> Array:
         """The nearest law without second order, on a grid of the powers that only losses tell."""
-        form, laws = self.form, list[Array]()
+        form = self.form
+        laws = list[Array]()
         for powers in product(_STARTS, repeat=len(form.free)):
             law = self.prior.copy()
             law[form.powers][form.free] = np.log(powers)
             columns = self.whitening @ form.slopes(law[None], self.sizes)[0, :, : form.first.stop]
-            law[: form.first.stop], *_ = np.linalg.lstsq(columns, self.whitening @ self.means, rcond=None)
+            law[: form.first.stop], *_ = np.linalg.lstsq(
+                columns, self.whitening @ self.means, rcond=None
+            )
             laws.append(law)
         return min(laws, key=self.misfit)
 
     def _second_order(self) -> tuple[Array, float]:
         """How large second order may be, and the variance that the noise is times.
 
-        As large as first order at the smallest size, by least squares that leave second order free, with the error
-        added. A fit that holds it small finds too small a first order where the two cancel, and allows too little.
+        As large as first order at the smallest size, by least squares that leave second order free,
+        with the error added. A fit that holds it small finds too small a first order where the two
+        cancel, and allows too little.
         """
-        form, K = self.form, len(self.means)
-        columns = self.whitening @ np.delete(form.slopes(self.law[None], self.sizes)[0], form.powers, 1)
-        inverse, rank = np.linalg.pinv(columns), int(np.linalg.matrix_rank(columns))
+        form = self.form
+        K = len(self.means)
+        columns = self.whitening @ np.delete(
+            form.slopes(self.law[None], self.sizes)[0], form.powers, 1
+        )
+        inverse = np.linalg.pinv(columns)
+        rank = int(np.linalg.matrix_rank(columns))
         numbers = inverse @ self.whitening @ self.means
-        left, variance = self.whitening @ self.means - columns @ numbers, 1.0
+        left = self.whitening @ self.means - columns @ numbers
+        variance = 1.0
         if not self.noise.freedom:
-            variance = float(left @ left) / (K - rank) if rank < K else self.misfit(self.law) / (K - form.first.stop)
+            variance = (
+                float(left @ left) / (K - rank)
+                if rank < K
+                else self.misfit(self.law) / (K - form.first.stop)
+            )
         variance = max(variance, self.least)
-        first = np.hypot(numbers, math.sqrt(variance) * np.linalg.norm(inverse, axis=1))[form.first][form.limited]
+        first = np.hypot(numbers, math.sqrt(variance) * np.linalg.norm(inverse, axis=1))[
+            form.first
+        ][form.limited]
         return np.array([*first, *([first.mean()] if len(first) > 1 else [])]), variance
 
     def misfit(self, law: Array) -> float:
         """The sum of squares that a law leaves, in units of the noise."""
-        return float(np.square(self.whitening @ (self.means - self.form.losses(law[None], self.sizes)[0])).sum())
+        return float(
+            np.square(
+                self.whitening @ (self.means - self.form.losses(law[None], self.sizes)[0])
+            ).sum()
+        )
 
     def _variance(self, law: Array, variance: float) -> tuple[float, float]:
-        """The variance of the noise over what the seeds say, and the degrees of freedom that it is known with.
+        """The variance of the noise over what the seeds say, and the degrees of freedom that it is
+        known with.
 
-        Without seeds the misfit is all that tells it; with seeds misfit widens it. A number counts as used as far as
-        the losses, and not the prior, decide it.
+        Without seeds the misfit is all that tells it; with seeds misfit widens it. A number counts
+        as used as far as the losses, and not the prior, decide it.
         """
-        slopes, prior = self.whitening @ self.form.slopes(law[None], self.sizes)[0], variance * self.sure
+        slopes = self.whitening @ self.form.slopes(law[None], self.sizes)[0]
+        prior = variance * self.sure
         used = len(law) - float(np.diag(np.linalg.pinv(slopes.T @ slopes + np.diag(prior))) @ prior)
-        misfit, left, seeds = self.misfit(law), max(len(self.means) - used, 1.0), self.noise.freedom
+        misfit = self.misfit(law)
+        left = max(len(self.means) - used, 1.0)
+        seeds = self.noise.freedom
         if seeds and misfit <= left:
             return 1.0, seeds
         return max((misfit + seeds) / (left + seeds), self.least), left + seeds
 
     def _drawn(self, law: Array, variance: float, freedom: float) -> tuple[Array, Array]:
-        """Laws fitted to drawn losses and priors, ``[B, numbers]``, and the variances of a run (``Law.noise``)."""
-        noise, stream, (K, V) = self.noise, np.random.default_rng(0), self.sizes.shape
+        """Laws fitted to drawn losses and priors, ``[B, numbers]``, and the variances of a run
+        (``Law.noise``).
+        """
+        noise = self.noise
+        stream = np.random.default_rng(0)
+        (K, V) = self.sizes.shape
         normal = stream.standard_normal((_DRAWS // 2, K + len(law) + V))
         own, aims, tilts = np.split(np.vstack([normal, -normal]), [K, K + len(law)], axis=1)
         shape = np.searchsorted(noise.chances.cumsum()[:-1], stream.random(_DRAWS))
@@ -405,20 +502,31 @@ class _Fit:
         starts = np.broadcast_to(law, (_DRAWS, len(law)))
         draws = self._settled(starts, self.means + drawn, self.prior + aims * doubts, variance)
         slopes = slopes + noise.slopes
-        return draws, np.hstack([(np.log(level) + noise.level - slopes @ noise.centre)[:, None], slopes])
+        return draws, np.hstack(
+            [(np.log(level) + noise.level - slopes @ noise.centre)[:, None], slopes]
+        )
 
     def _settled(self, laws: Array, means: Array, prior: Array, variance: float) -> Array:
-        """Laws ``[B, numbers]`` moved to the least squares of ``means [B, K]`` and ``prior [B, numbers]`` by the steps
-        of Levenberg and Marquardt. Those that have settled are left alone: some draws take ten times as many steps."""
-        sizes, whitening, unit = self.sizes, self.whitening / math.sqrt(variance), np.eye(laws.shape[1])
+        """Laws ``[B, numbers]`` moved to the least squares of ``means [B, K]`` and ``prior [B,
+        numbers]`` by the steps of Levenberg and Marquardt. Those that have settled are left alone:
+        some draws take ten times as many steps."""
+        sizes = self.sizes
+        whitening = self.whitening / math.sqrt(variance)
+        unit = np.eye(laws.shape[1])
 
         def cost(laws: Array, means: Array, prior: Array) -> Array:
             left = (means - self.form.losses(laws, sizes)) @ whitening.T
             return np.asarray(np.square(left).sum(-1) + np.square(laws - prior) @ self.sure)
 
-        laws, costs, damping, on = laws.copy(), cost(laws, means, prior), np.full(len(laws), 1e-4), np.arange(len(laws))
+        laws, costs, damping, on = (
+            laws.copy(),
+            cost(laws, means, prior),
+            np.full(len(laws), 1e-4),
+            np.arange(len(laws)),
+        )
         for _ in range(_ROUNDS):
-            own, slopes = laws[on], whitening @ self.form.slopes(laws[on], sizes)
+            own = laws[on]
+            slopes = whitening @ self.form.slopes(laws[on], sizes)
             square = slopes.transpose(0, 2, 1) @ slopes + np.diag(self.sure)
             left = (means[on] - self.form.losses(own, sizes)) @ whitening.T
             downhill = (left[:, None] @ slopes)[:, 0] + (prior[on] - own) * self.sure
@@ -441,7 +549,8 @@ def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
     both = np.vstack([law, draws])
     terms = {"floor": both[:, 0]}
     for k, variable in enumerate(form.variables):
-        (letter, letter_of_power), power = _LETTERS[variable], np.exp(both[:, form.powers.start + k])
+        (letter, letter_of_power) = _LETTERS[variable]
+        power = np.exp(both[:, form.powers.start + k])
         terms[letter] = both[:, 1 + k] * form.smallest[k] ** (power if k in form.free else 1.0)
         terms |= {letter_of_power: power} if k in form.free else {}
     return {name: interval_of(float(numbers[0]), numbers[1:]) for name, numbers in terms.items()}
@@ -449,14 +558,16 @@ def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
 
 # ---- The noise of the seeds.
 #
-# A few seeds give poor variances, so they are smoothed over sizes, ``log var = level + slopes . log x``. Runs of one
-# seed may share random weights or batches, and so their losses be correlated (ResNets on digits: 0.7 at equal width,
-# 0.4 otherwise). With two or three seeds nobody can see whether they are: a test that chose between independent sizes
-# and one fit for each seed left intervals that held the floor 74 to 90 times in 100. So every correlation is kept with
-# its chance: of a part that all sizes of a seed share, and of parts that those of one width, or depth, share.
+# A few seeds give poor variances, so they are smoothed over sizes, ``log var = level + slopes . log
+# x``. Runs of one seed may share random weights or batches, and so their losses be correlated
+# (ResNets on digits: 0.7 at equal width, 0.4 otherwise). With two or three seeds nobody can see
+# whether they are: a test that chose between independent sizes and one fit for each seed left
+# intervals that held the floor 74 to 90 times in 100. So every correlation is kept with its chance:
+# of a part that all sizes of a seed share, and of parts that those of one width, or depth, share.
 
 
-_WORTH = 0.7  # of the degrees of freedom of smoothed variances in a test, by simulation with 2 to 10 seeds
+# of the degrees of freedom of smoothed variances in a test, by simulation with 2 to 10 seeds
+_WORTH = 0.7
 
 
 @dataclass(frozen=True)
@@ -464,11 +575,13 @@ class _Noise:
     """The noise of runs at the fitted sizes, as far as their seeds show it.
 
     Attributes:
-        level, slopes, centre: ``log var = level + slopes . (log x - centre)`` of a run. doubt: covariance of slopes.
+        level, slopes, centre: ``log var = level + slopes . (log x - centre)`` of a run. doubt:
+            covariance of slopes.
         errors: of the mean loss of every size by these, ``[K]``.
         shapes: correlations that the sizes may have, ``[G, K, K]``. chances: of each.
         squares: of the noise in units of ``errors`` and of each shape, ``[G]``.
-        freedom: their degrees of freedom; 0 where no size has two seeds, and the noise is known up to a factor.
+        freedom: their degrees of freedom; 0 where no size has two seeds, and the noise is known up
+            to a factor.
         worth: degrees of freedom that tests may count with.
     """
 
@@ -487,16 +600,23 @@ class _Noise:
     def covariance(self) -> Array:
         """The mean covariance of the mean losses, ``[K, K]``."""
         weights = self.chances * self.squares / max(self.freedom, 1.0)
-        return np.asarray(np.einsum("g,gij->ij", weights, self.shapes) * np.outer(self.errors, self.errors))
+        return np.asarray(
+            np.einsum("g,gij->ij", weights, self.shapes) * np.outer(self.errors, self.errors)
+        )
 
 
 def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired: bool) -> _Noise:
     """The noise of runs, ``[K]`` arrays of seeds, at sizes ``[K, variables]``."""
-    (K, V), counts, centre = sizes.shape, np.array([*map(len, runs)]), np.log(sizes).mean(0)
-    alone, freedom = np.eye(K)[None], float((counts - 1).sum())
+    (K, V) = sizes.shape
+    counts = np.array([*map(len, runs)])
+    centre = np.log(sizes).mean(0)
+    alone = np.eye(K)[None]
+    freedom = float((counts - 1).sum())
     if not freedom:
         none = np.zeros(V)
-        return _Noise(0.0, none, centre, np.eye(V) * 1e-9, np.ones(K), alone, np.ones(1), np.ones(1), 0.0, 0.0)
+        return _Noise(
+            0.0, none, centre, np.eye(V) * 1e-9, np.ones(K), alone, np.ones(1), np.ones(1), 0.0, 0.0
+        )
     seen = np.array([own.var(ddof=min(1, len(own) - 1)) for own in runs])
     (level, *slopes), doubt = _smoothed(variables, np.log(sizes) - centre, counts - 1, seen)
     deviations = np.exp((level + (np.log(sizes) - centre) @ slopes) / 2)
@@ -505,11 +625,18 @@ def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired
     if not paired or len({*counts.tolist()}) > 1:
         squares = np.array([((counts - 1) * seen / deviations**2).sum()])
         return _Noise(*smooth, alone, np.ones(1), squares, freedom, _WORTH * freedom)
-    alike = [np.ones((K, K)), *(np.equal.outer(x, x).astype(float) for x in sizes.T if len({*x.tolist()}) < K)]
+    alike = [
+        np.ones((K, K)),
+        *(np.equal.outer(x, x).astype(float) for x in sizes.T if len({*x.tolist()}) < K),
+    ]
     shares = np.array([*product(_SHARED, repeat=len(alike))])
-    shapes = (np.eye(K) + np.einsum("gr,rij->gij", shares, np.array(alike))) / (1 + shares.sum(1))[:, None, None]
+    shapes = (np.eye(K) + np.einsum("gr,rij->gij", shares, np.array(alike))) / (1 + shares.sum(1))[
+        :, None, None
+    ]
     own = np.stack([run - run.mean() for run in runs]) / deviations[:, None]
-    squares = np.einsum("is,gis->g", own, np.linalg.solve(shapes, np.broadcast_to(own, (len(shapes), *own.shape))))
+    squares = np.einsum(
+        "is,gis->g", own, np.linalg.solve(shapes, np.broadcast_to(own, (len(shapes), *own.shape)))
+    )
     # of normal noise whose variance has any size, and is integrated over
     likely = -(counts[0] - 1) / 2 * np.linalg.slogdet(shapes)[1] - freedom / 2 * np.log(squares)
     chances = np.exp(likely - likely.max())
@@ -517,15 +644,21 @@ def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired
     return _Noise(*smooth, shapes, chances / chances.sum(), squares, freedom, worth)
 
 
-def _smoothed(variables: Sequence[str], logs: Array, freedoms: Array, seen: Array) -> tuple[list[float], Array]:
+def _smoothed(
+    variables: Sequence[str], logs: Array, freedoms: Array, seen: Array
+) -> tuple[list[float], Array]:
     """The level and slopes of the likeliest variances, and the covariance of the slopes.
 
     A sample variance over the true one is ``chi2_f / f`` with f = seeds - 1. Fisher scoring.
     """
-    Z, half = np.hstack([np.ones((len(logs), 1)), logs]), freedoms / 2
+    Z = np.hstack([np.ones((len(logs), 1)), logs])
+    half = freedoms / 2
     sure = np.diag([0.0, *(_SLOPE_SURE for _ in variables)])
-    prior = np.array([math.log(half @ seen / half.sum()), *(_SLOPES.get(name, 0.0) for name in variables)])
-    c, information = prior, Z.T @ (Z * half[:, None]) + sure
+    prior = np.array(
+        [math.log(half @ seen / half.sum()), *(_SLOPES.get(name, 0.0) for name in variables)]
+    )
+    c = prior
+    information = Z.T @ (Z * half[:, None]) + sure
     for _ in range(50):
         score = Z.T @ (half * (seen * np.exp(-Z @ c) - 1)) - sure @ (c - prior)
         step = np.clip(np.linalg.solve(information, score), -1, 1)
@@ -537,38 +670,51 @@ def _smoothed(variables: Sequence[str], logs: Array, freedoms: Array, seen: Arra
 
 # ---- Whether the law holds: F tests against the noise of the seeds.
 #
-# One is of the misfit beyond second order. One is of the part of it that ``sqrt(s)`` makes, the likeliest other power.
-# One is of the terms of second order: how far their estimates lie from the nearest terms that are no larger than the
-# fit allows. Powers of width and depth are 1 here. The smallest chance times their number is the p-value (Bonferroni).
-# Another power that second order imitates within the noise is not seen: the intervals allow for it.
+# One is of the misfit beyond second order. One is of the part of it that ``sqrt(s)`` makes, the
+# likeliest other power. One is of the terms of second order: how far their estimates lie from the
+# nearest terms that are no larger than the fit allows. Powers of width and depth are 1 here. The
+# smallest chance times their number is the p-value (Bonferroni). Another power that second order
+# imitates within the noise is not seen: the intervals allow for it.
 #
-# The noise is known with 0.7 of its degrees of freedom, as smoothing variances costs some, and where sizes share seeds
-# with 0.7 of those that are left beside the shared parts. Without seeds, other powers are tested against the rest of
-# the misfit.
+# The noise is known with 0.7 of its degrees of freedom, as smoothing variances costs some, and
+# where sizes share seeds with 0.7 of those that are left beside the shared parts. Without seeds,
+# other powers are tested against the rest of the misfit.
 
 
 def _tested(fit: _Fit) -> tuple[float, bool]:
-    """The p-value of the law, not-a-number if nothing can be tested, and whether second order is what fails."""
-    form, noise, root = fit.form, fit.noise, 1 / fit.noise.errors[:, None]
+    """The p-value of the law, not-a-number if nothing can be tested, and whether second order is
+    what fails.
+    """
+    form = fit.form
+    noise = fit.noise
+    root = 1 / fit.noise.errors[:, None]
     law = fit.law.copy()
-    law[form.powers][form.limited], law[form.second] = 0.0, 0.0
+    law[form.powers][form.limited] = 0.0
+    law[form.second] = 0.0
     left = root[:, 0] * (fit.means - form.losses(law[None], fit.sizes)[0])
     slopes = root * form.slopes(law[None], fit.sizes)[0]
     numbers = [0, *range(1, form.powers.start), *(form.powers.start + k for k in form.free)]
-    straight, second = _basis(slopes[:, numbers]), slopes[:, form.second]
+    straight = _basis(slopes[:, numbers])
+    second = slopes[:, form.second]
     curved = _basis(second - straight @ (straight.T @ second))
     rest = _basis(np.eye(len(root)) - straight @ straight.T - curved @ curved.T)
-    other = _basis(rest @ (rest.T @ (root * np.sqrt(form.shrunk(law[None], fit.sizes)[0][:, form.limited]))))
+    other = _basis(
+        rest @ (rest.T @ (root * np.sqrt(form.shrunk(law[None], fit.sizes)[0][:, form.limited])))
+    )
     if not noise.freedom:
-        freedom, gain = rest.shape[1] - other.shape[1], float(np.square(other.T @ left).sum())
+        freedom = rest.shape[1] - other.shape[1]
+        gain = float(np.square(other.T @ left).sum())
         misfit = float(np.square(rest.T @ left).sum()) - gain
         if freedom < 1 or not other.shape[1] or misfit <= freedom * fit.least:
             return math.nan, False
         return f_tail(gain / other.shape[1] / (misfit / freedom), other.shape[1], freedom), False
 
     def chance(basis: Array, allowed: Array | None = None) -> float:
-        """The chance of more along these combinations ``[K, combinations]``, beyond terms within ``allowed``."""
-        values, count = basis.T @ left, basis.shape[1]
+        """The chance of more along these combinations ``[K, combinations]``, beyond terms within
+        ``allowed``.
+        """
+        values = basis.T @ left
+        count = basis.shape[1]
         if not count:
             return math.inf
         if allowed is not None:
@@ -580,7 +726,9 @@ def _tested(fit: _Fit) -> tuple[float, bool]:
 
     chances = chance(rest), chance(other), chance(curved, second * fit.allowed)
     least = min(chances)
-    p_value = min(1.0, least * sum(map(math.isfinite, chances))) if math.isfinite(least) else math.nan
+    p_value = (
+        min(1.0, least * sum(map(math.isfinite, chances))) if math.isfinite(least) else math.nan
+    )
     return p_value, chances[2] == least
 
 
@@ -592,17 +740,27 @@ def _basis(columns: Array) -> Array:
 
 def _reason(form: Form, sizes: Array, p_value: float, bent: bool, furthest: Array) -> str | None:
     """Why the law may not be extrapolated, and what would settle it; None where it may."""
-    larger = [f"{name} {2 * most:g}" for name, most in zip(form.variables, sizes.max(0), strict=True)]
+    larger = [
+        f"{name} {2 * most:g}" for name, most in zip(form.variables, sizes.max(0), strict=True)
+    ]
     if p_value < GOOD:
-        place = " and ".join(f"{name} {x:g}" for name, x in zip(form.variables, furthest, strict=True))
-        fails = "terms of second order are too large" if bent else f"its misfit exceeds the noise, most at {place}"
+        place = " and ".join(
+            f"{name} {x:g}" for name, x in zip(form.variables, furthest, strict=True)
+        )
+        fails = (
+            "terms of second order are too large"
+            if bent
+            else f"its misfit exceeds the noise, most at {place}"
+        )
         return (
-            f"The law does not hold on these sizes: {fails} (p = {p_value:.1g}). Train {' or '.join(larger)} too, so "
-            "that the smallest can be left out."
+            f"The law does not hold on these sizes: {fails} (p = {p_value:.1g}). Train "
+            f"{' or '.join(larger)} too, so that the smallest can be left out."
         )
     few = [
-        f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): train {more} too"
+        f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): train "
+        f"{more} too"
         for k, (name, more) in enumerate(zip(form.variables, larger, strict=True))
-        if (count := len({*sizes[:, k].tolist()})) < (least := _FEWEST_FREE if k in form.free else _FEWEST)
+        if (count := len({*sizes[:, k].tolist()}))
+        < (least := _FEWEST_FREE if k in form.free else _FEWEST)
     ]
     return f"{'; '.join(few)}." if few else None

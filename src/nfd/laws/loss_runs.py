@@ -1,4 +1,6 @@
-"""The losses of a table of runs by their size: what ``nfd.fit_scaling_law`` and ``nfd.fit_ladder`` fit."""
+"""The losses of a table of runs by their size: what ``nfd.fit_scaling_law`` and ``nfd.fit_ladder``
+fit.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ class LossRuns:
     @property
     def losses(self) -> dict[tuple[float, ...], list[float]]:
         """The losses of every size."""
-        return {size: [run.loss for run in rung if run.loss is not None] for size, rung in self.rungs.items()}
+        return {
+            size: [run.loss for run in rung if run.loss is not None]
+            for size, rung in self.rungs.items()
+        }
 
     @property
     def share_seeds(self) -> bool:
@@ -72,8 +77,8 @@ def varying_sizes(log: Log) -> list[str]:
             varying.append(name)
     if not varying:
         raise InputError(
-            f"runs must differ in width, depth, parameters or tokens; none of them varies in {log.recognised} Name "
-            "their columns by columns=."
+            "runs must differ in width, depth, parameters or tokens; none of them varies in "
+            f"{log.recognised} Name their columns by columns=."
         )
     return varying
 
@@ -94,7 +99,9 @@ def variables_of(log: Log) -> tuple[str, ...]:
 
 def _grow_together(log: Log) -> bool:
     """Whether the terms of width and depth cannot be told apart in these runs."""
-    inverse = np.array([[1.0, 1 / run.width, 1 / run.depth] for run in log.runs if run.width and run.depth])
+    inverse = np.array(
+        [[1.0, 1 / run.width, 1 / run.depth] for run in log.runs if run.width and run.depth]
+    )
     return bool(np.linalg.matrix_rank(inverse, tol=1e-6) < 3)
 
 
@@ -102,7 +109,8 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
     """Take the runs of a log that count: those of a rate, or of the best one, that have every size.
 
     Raises:
-        ValueError: for a rate that no run has, and where runs of one size differ in their rate or rule.
+        ValueError: for a rate that no run has, and where runs of one size differ in their rate or
+            rule.
     """
     runs = [run for run in log.runs if all(getattr(run, name) is not None for name in variables)]
     lacking = len(log.runs) - len(runs)
@@ -111,11 +119,19 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
         runs = _at_rate(runs, variables, rate, notes)
     if lacking:
         notes.append(f"{lacking} rows that lack a size were left out.")
-    return LossRuns(variables, _rungs(runs, variables), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
+    return LossRuns(
+        variables,
+        _rungs(runs, variables),
+        f"A log of {log.recognised}",
+        log.columns["loss"],
+        tuple(notes),
+    )
 
 
 def _rungs(runs: Sequence[LoggedRun], variables: tuple[str, ...]) -> Rungs:
-    """Group runs by size, in the order of their seeds; ValueError where they differ in their rate or rule."""
+    """Group runs by size, in the order of their seeds; ValueError where they differ in their rate
+    or rule.
+    """
     rungs = Rungs()
     for run in sorted(runs, key=lambda run: (run.seed or "", run.loss or 0.0)):
         rungs.setdefault(_size(run, variables), []).append(run)
@@ -124,9 +140,10 @@ def _rungs(runs: Sequence[LoggedRun], variables: tuple[str, ...]) -> Rungs:
             values = {getattr(run, name) for run in rung}
             if len(values) > 1:
                 raise InputError(
-                    f"the runs of {' x '.join(variables)} = {' x '.join(f'{x:g}' for x in size)} differ in {name}: "
-                    f"{', '.join(sorted(map(str, values)))}. Give the rows of one {name} at "
-                    "each size, or rate='best', in the shell --rate best, for those of the best rate."
+                    f"the runs of {' x '.join(variables)} = {' x '.join(f'{x:g}' for x in size)} "
+                    f"differ in {name}: {', '.join(sorted(map(str, values)))}. Give the rows of "
+                    f"one {name} at each size, or rate='best', in the shell --rate best, for those "
+                    "of the best rate."
                 )
     return dict(sorted(rungs.items()))
 
@@ -147,14 +164,22 @@ def _at_rate(
         wanted = float(rate)  # the shell gives a text
     except ValueError:
         wanted = math.nan
-    kept = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
+    kept = [
+        run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)
+    ]
     if not kept:
-        raise InputError(f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {listed}.")
+        raise InputError(
+            f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {listed}."
+        )
     return kept
 
 
 def _at_best_rates(
-    runs: Sequence[LoggedRun], variables: Sequence[str], rates: Sequence[float], listed: str, notes: list[str]
+    runs: Sequence[LoggedRun],
+    variables: Sequence[str],
+    rates: Sequence[float],
+    listed: str,
+    notes: list[str],
 ) -> list[LoggedRun]:
     """At each size the runs of the rate with the lowest mean loss."""
     losses = dict[tuple[float, ...], dict[float | None, list[float]]]()
@@ -168,6 +193,7 @@ def _at_best_rates(
         best[size] = min(means, key=means.__getitem__)
     ends = sum(lr in (rates[0], rates[-1]) for lr in best.values())
     notes.append(
-        f"Of each size the runs at its best rate count, of {listed}; at {ends} of {len(best)} it is an end of them."
+        f"Of each size the runs at its best rate count, of {listed}; at {ends} of {len(best)} it "
+        "is an end of them."
     )
     return [run for run in runs if run.lr == best[_size(run, variables)]]

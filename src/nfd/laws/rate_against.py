@@ -14,7 +14,8 @@ from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words, rate_in_
 
 @dataclass(frozen=True)
 class RateAgainst:
-    """The best learning rate at several values of one setting, such as the batch size. Print it for the table.
+    """The best learning rate at several values of one setting, such as the batch size. Print it for
+    the table.
 
     Attributes:
         rule, setting: their names. cells: scores by size and value of the setting, both ascending.
@@ -36,7 +37,9 @@ class RateAgainst:
 
     @cached_property
     def exponent(self) -> Interval:
-        """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
+        """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values
+        above 0 can tell it.
+        """
         cells = list[Scores]()
         logs = list[list[float]]()
         values = set[float]()
@@ -63,14 +66,17 @@ class RateAgainst:
     def sentence(self) -> str:
         """How the best rate follows the setting, and where the loss is lowest."""
         sentences = [f"{self.rule}: the best lr follows {self.setting}^{self.exponent}."]
-        if self.setting not in ("batch_size", "steps"):  # other steps or batches are other trainings
+        # other steps or batches are other trainings
+        if self.setting not in ("batch_size", "steps"):
             sentences += [self._lowest(size) for size in self.sizes]
         unknown = list[str]()
         for (size, value), cell in self.cells.items():
             if not cell.has_optimum:
                 unknown.append(f"{self.setting} {value:g} and {in_words(size)}")
         if unknown:
-            sentences.append(f"The best rate is not known at {'; '.join(unknown)}: give other rates.")
+            sentences.append(
+                f"The best rate is not known at {'; '.join(unknown)}: give other rates."
+            )
         return " ".join(sentences)
 
     def _lowest(self, size: Size) -> str:

@@ -1,19 +1,24 @@
-"""The law of the best learning rate over parameters, tokens and batch, from losses and not from picked optima.
+"""The law of the best learning rate over parameters, tokens and batch, from losses and not from
+picked optima.
 
-A *cell* is a set of runs that differ in the rate alone. Over log2 of the rate its losses rise from the best one as
+A *cell* is a set of runs that differ in the rate alone. Over log2 of the rate its losses rise from
+the best one as
 
-    ``loss / lowest - 1 = level + h (x - mu)^2``,    with ``asymmetry`` times that to the right of ``mu``,
+    ``loss / lowest - 1 = level + h (x - mu)^2``,
+    with ``asymmetry`` times that to the right of ``mu``,
 
-with any level, a lognormal curvature ``h``, noise, and an error of the form in proportion to the rise
-(``nfd.laws.bowl.shared_likelihood``). A run that lost far more, or diverged, is a wall: the best rate lies on the near
-side of it. The cells have the law
+with any level, a lognormal curvature ``h``, noise, and an error of the form in proportion to the
+rise (``nfd.laws.bowl.shared_likelihood``). A run that lost far more, or diverged, is a wall: the
+best rate lies on the near side of it. The cells have the law
 
-    ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``,    ``log2(Bc / B0) = c_B + delta t``,
+    ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``,
+    ``log2(Bc / B0) = c_B + delta t``,
 
-with n, t the doublings of parameters and tokens over a reference, and a Gaussian process of what the law misses: a
-power g of the batch below the critical batch Bc, none above it, and a corner of sharpness s between them: 1 where
-noise of gradients alone limits the rate, large where divergence does. Where two sweeps disagree on powers of batch and
-tokens, they look at different sides of Bc. Exponents have priors from other people's sweeps (``priors/rates.json``).
+with n, t the doublings of parameters and tokens over a reference, and a Gaussian process of what
+the law misses: a power g of the batch below the critical batch Bc, none above it, and a corner of
+sharpness s between them: 1 where noise of gradients alone limits the rate, large where divergence
+does. Where two sweeps disagree on powers of batch and tokens, they look at different sides of Bc.
+Exponents have priors from other people's sweeps (``priors/rates.json``).
 
 Source: universal kriging (Cressie 1993, section 3.4); McCandlish et al. 2018, the critical batch.
 """
@@ -41,7 +46,8 @@ from nfd.core.tables import Lead, Row, rows_as_text
 from nfd.laws.bowl import Array, Shape, rise_at, shared_likelihood
 from nfd.laws.priors import file_of, read_prior
 
-REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}  # of doublings; the middle of published sweeps
+# of doublings; the middle of published sweeps
+REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}
 _TERMS = ("level", "parameters", "tokens", "batch", "critical_level", "critical_batch", "sharpness")
 _POWERS = ("parameters", "tokens", "batch", "critical_batch")
 _ONE_WIDTH = (-0.2, 0.2)  # power of parameters: 0 under rules for depth to -1/2
@@ -58,15 +64,18 @@ _FAR = 0.35  # doublings: slow departures from the law,
 _FAR_LENGTH = 5.0  # and the doublings over which they change
 _SIZE = 0.2  # doublings: departures that all cells of one size share,
 _SIZE_LENGTH = 0.5  # and the doublings of parameters over which they change
-_SPOILT = 3.0  # deviations: as noise of all cells, those of a few jagged ones would widen every interval
+# deviations: as noise of all cells, those of a few jagged ones would widen every interval
+_SPOILT = 3.0
 _ROUNDS = 12  # of terms and departures in turn
 _SETTLED = 0.02  # a smaller change of every term ends the rounds
 
 _DRAWS = 200  # of the terms, and as many opposite ones
-_UNKNOWN_SIZE = 2.0  # doublings: how far a batch or a number of tokens that nobody says is from the reference
-_AGREED = 1.0  # doublings: assumed distance of a measured noise scale from the critical batch of the rate
+# doublings: how far a batch or a number of tokens that nobody says is from the reference
+_UNKNOWN_SIZE = 2.0
+# doublings: assumed distance of a measured noise scale from the critical batch of the rate
+_AGREED = 1.0
 
-# ---- What other sweeps say ------------------------------------------------------------------------------------------
+# ---- What other sweeps say
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,9 @@ class Prior:
     """Normal priors of a law: ``(mean, standard deviation)`` by name.
 
     Attributes:
-        terms: of the law. bowl: of the logarithms of the bowl's shape. departure: of the logarithms of the Gaussian
-            process: deviation of near departures, that of single cells, and the length of the former.
+        terms: of the law. bowl: of the logarithms of the bowl's shape. departure: of the logarithms
+            of the Gaussian process: deviation of near departures, that of single cells, and the
+            length of the former.
         curvature: of the powers of N, D and B by which the bowl's curvature changes.
         sources: where the numbers come from.
     """
@@ -88,7 +98,9 @@ class Prior:
 
     @staticmethod
     def read(prior: str | os.PathLike[str] | None) -> Prior:
-        """``"sweeps"`` (the package's), the path of another file, or None: exponents that may have any usual value."""
+        """``"sweeps"`` (the package's), the path of another file, or None: exponents that may have
+        any usual value.
+        """
         if prior is None:
             return replace(read_prior("rates", "sweeps", Prior.parsed), terms=_ANY, sources=())
         return read_prior("rates", prior, Prior.parsed)
@@ -98,12 +110,17 @@ class Prior:
         """Make a prior of the content of its file."""
         groups = dict[str, dict[str, tuple[float, float]]]()
         for group, names in _NUMBERS.items():
-            groups[group] = {name: (float(stored[group][name][0]), float(stored[group][name][1])) for name in names}
+            groups[group] = {
+                name: (float(stored[group][name][0]), float(stored[group][name][1]))
+                for name in names
+            }
         return Prior(**groups, sources=tuple(stored["sources"]))
 
     @property
     def of_one_width(self) -> Prior:
-        """For networks of one width, which differ in depth or experts: the rate follows those less, or not at all."""
+        """For networks of one width, which differ in depth or experts: the rate follows those less,
+        or not at all.
+        """
         return replace(self, terms={**self.terms, "parameters": _ONE_WIDTH})
 
     def arrays(self, group: str, names: Sequence[str]) -> tuple[Array, Array]:
@@ -113,9 +130,12 @@ class Prior:
 
 
 def evidence() -> dict[str, dict[str, dict[str, float]]]:
-    """What the rates of plans cost on public sweeps, by kind of optimizer and case: mean excess loss in percent by the
-    prior of other sources (``law``), by fixed powers, and at the same rate."""
-    costs: dict[str, dict[str, dict[str, float]]] = json.loads(file_of("rates").read_text("utf-8"))["evidence"]
+    """What the rates of plans cost on public sweeps, by kind of optimizer and case: mean excess
+    loss in percent by the prior of other sources (``law``), by fixed powers, and at the same
+    rate."""
+    costs: dict[str, dict[str, dict[str, float]]] = json.loads(file_of("rates").read_text("utf-8"))[
+        "evidence"
+    ]
     return costs
 
 
@@ -130,12 +150,13 @@ _ANY = {  # without a prior: what no sweep contradicts
 }
 
 
-# ---- One cell -------------------------------------------------------------------------------------------------------
+# ---- One cell
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Losses ``[E]`` of runs that differ in the rate alone, by log2 of their rates, ascending; infinite: diverged.
+    """Losses ``[E]`` of runs that differ in the rate alone, by log2 of their rates, ascending;
+    infinite: diverged.
 
     Attributes:
         place: ``[3]``, doublings of parameters, tokens and batch over ``REFERENCE``.
@@ -151,7 +172,9 @@ class Cell:
         return float(self.log2_rates[self.losses.argmin()])
 
     def likelihood(self, bowl: Array, places: Array) -> tuple[Array, Array]:
-        """Log-likelihood ``[places, curvatures]`` of the best rate and of the log curvatures ``[curvatures]``."""
+        """Log-likelihood ``[places, curvatures]`` of the best rate and of the log curvatures
+        ``[curvatures]``.
+        """
         # Without its powers, sharp bowls of short runs were taken for the far sides of flat ones.
         log_curvature = float(bowl[0] + bowl[5:] @ self.place)
         shape = Shape(log_curvature, *np.exp(bowl[1:5]).tolist())
@@ -176,7 +199,8 @@ class Cell:
 
 
 def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
-    """Fit the bowl that cells share: its shape ``[5]``, and the powers ``[3]`` of its curvature, which are the prior's.
+    """Fit the bowl that cells share: its shape ``[5]``, and the powers ``[3]`` of its curvature,
+    which are the prior's.
 
     The shape has the largest posterior density where any best rate is as likely.
     """
@@ -192,11 +216,13 @@ def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
         logs = [logsumexp(cell.likelihood(bowl, cell.grid(0.2))[0]) for cell in telling]
         return float(0.5 * np.sum(((shape - mean) / deviation) ** 2) - np.sum(logs))
 
-    fit = minimize(cost, mean, method="Nelder-Mead", options={"maxiter": 200, "xatol": 0.02, "fatol": 0.05})
+    fit = minimize(
+        cost, mean, method="Nelder-Mead", options={"maxiter": 200, "xatol": 0.02, "fatol": 0.05}
+    )
     return np.append(fit.x, powers)
 
 
-# ---- The law --------------------------------------------------------------------------------------------------------
+# ---- The law
 
 
 def mean_of(terms: Array, places: Array) -> Array:
@@ -205,7 +231,9 @@ def mean_of(terms: Array, places: Array) -> Array:
     n, t, b = places.T
     sharpness = math.exp(log_sharpness)
     above = sharpness * (critical_level + critical_batch * t - b)  # log2 of (Bc / B)^s
-    return np.asarray(level + parameters * n + tokens * t - batch / sharpness * np.logaddexp2(0, above))
+    return np.asarray(
+        level + parameters * n + tokens * t - batch / sharpness * np.logaddexp2(0, above)
+    )
 
 
 def slopes_of(terms: Array, places: Array) -> Array:
@@ -215,11 +243,15 @@ def slopes_of(terms: Array, places: Array) -> Array:
     above = terms[4] + terms[5] * t - b
     rounded = np.logaddexp2(0, sharpness * above) / sharpness
     share = -terms[3] * expit(sharpness * above * math.log(2))
-    return np.stack([np.ones_like(n), n, t, -rounded, share, share * t, terms[3] * rounded + share * above], 1)
+    return np.stack(
+        [np.ones_like(n), n, t, -rounded, share, share * t, terms[3] * rounded + share * above], 1
+    )
 
 
 def covariance(departure: Array, one: Array, other: Array) -> Array:
-    """Covariance of departures from the law between places ``[cells, 3]``, without that of single cells."""
+    """Covariance of departures from the law between places ``[cells, 3]``, without that of single
+    cells.
+    """
     near, length = np.exp(departure[[0, 2]])
     squares = (one[:, None] - other[None]) ** 2
     distance = squares.sum(2)
@@ -234,9 +266,10 @@ class BestRate:
     """The rate to train with, and what is known of the best one. Print it.
 
     Attributes:
-        rate: the best rate with its 95 % interval. advised: the rate whose expected loss is lowest: slightly below the
-            best one, as losses rise faster above it.
-        excess: the share of the loss that missing the best rate costs at ``advised``: mean, and 95 % interval.
+        rate: the best rate with its 95 % interval. advised: the rate whose expected loss is lowest:
+            slightly below the best one, as losses rise faster above it.
+        excess: the share of the loss that missing the best rate costs at ``advised``: mean, and 95
+            % interval.
     """
 
     rate: Interval
@@ -244,20 +277,24 @@ class BestRate:
     excess: Interval
 
     def __str__(self) -> str:
-        r, cost = self.rate, self.excess.scaled(100)
+        r = self.rate
+        cost = self.excess.scaled(100)
         return (
-            f"lr {self.advised:.3g}; the best is {r.value:.3g} [{r.low:.3g}, {r.high:.3g}], and missing it costs "
-            f"{cost.value:.2g} % of the loss on average, at most {cost.high:.2g} %."
+            f"lr {self.advised:.3g}; the best is {r.value:.3g} [{r.low:.3g}, {r.high:.3g}], and "
+            f"missing it costs {cost.value:.2g} % of the loss on average, at most {cost.high:.2g} "
+            "%."
         )
 
 
 @dataclass(frozen=True)
 class RateLaw:
-    """The law of the best rate over parameters, tokens and batch, with what it misses. Print it for its exponents.
+    """The law of the best rate over parameters, tokens and batch, with what it misses. Print it for
+    its exponents.
 
-    ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``, ``Bc ~ tokens^delta``, and a Gaussian process.
-    ``nfd.fit_rate_law`` fits it to the losses of runs that differ in the rate; ``nfd.RateLaw.of_sweeps`` is what public
-    sweeps have in common. Intervals are those of one new training, and were measured on held-out parts of those sweeps.
+    ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``, ``Bc ~ tokens^delta``, and a
+    Gaussian process. ``nfd.fit_rate_law`` fits it to the losses of runs that differ in the rate;
+    ``nfd.RateLaw.of_sweeps`` is what public sweeps have in common. Intervals are those of one new
+    training, and were measured on held-out parts of those sweeps.
 
     Example::
 
@@ -272,12 +309,15 @@ class RateLaw:
         print(law.exponents["parameters"])
 
     Attributes:
-        terms, spread: means ``[7]`` and covariance of the terms (``mean_of``). departure: logarithms ``[3]`` of the
-            Gaussian process. bowl: of the cells (``Cell``). curvature: level and powers ``[4]`` of the log curvature,
-            and its standard deviation over cells.
-        places, found, noise: of the cells ``[cells, 3]``, ``[cells]``: their log2 best rates and variances.
-        sources: of the prior; empty without one. varied: names of ``REFERENCE`` that differ between cells.
-        about: a description of the runs. score: the kind of their loss. notes: what was left out or assumed, and why.
+        terms, spread: means ``[7]`` and covariance of the terms (``mean_of``). departure:
+            logarithms ``[3]`` of the Gaussian process. bowl: of the cells (``Cell``). curvature:
+            level and powers ``[4]`` of the log curvature, and its standard deviation over cells.
+        places, found, noise: of the cells ``[cells, 3]``, ``[cells]``: their log2 best rates and
+            variances.
+        sources: of the prior; empty without one. varied: names of ``REFERENCE`` that differ between
+            cells.
+        about: a description of the runs. score: the kind of their loss. notes: what was left out or
+            assumed, and why.
     """
 
     terms: Array
@@ -296,7 +336,8 @@ class RateLaw:
 
     @staticmethod
     def of_sweeps(prior: str | os.PathLike[str] = "sweeps") -> RateLaw:
-        """The law that public sweeps have in common, or a file like that: for factors, as its level is nobody's.
+        """The law that public sweeps have in common, or a file like that: for factors, as its level
+        is nobody's.
 
         Example::
 
@@ -311,7 +352,9 @@ class RateLaw:
         return cho_factor(_covariance_of(self.departure, self.places) + np.diag(self.noise))
 
     def predicted(self, places: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of log2 of the best rate of new cells at places ``[cells, 3]``."""
+        """Mean and standard deviation of log2 of the best rate of new cells at places ``[cells,
+        3]``.
+        """
         single = np.exp(2 * self.departure[1])
         own_variance = _FAR**2 + _SIZE**2 + np.exp(2 * self.departure[0]) + single
         if not len(self.places):
@@ -321,7 +364,9 @@ class RateLaw:
         shared = covariance(self.departure, places, self.places)
         weights = cho_solve(self._factor, shared.T).T
         mean, variance = self._spread_of(
-            lambda terms: mean_of(terms, places) + weights @ (self.found - mean_of(terms, self.places))
+            lambda terms: (
+                mean_of(terms, places) + weights @ (self.found - mean_of(terms, self.places))
+            )
         )
         explained = (weights * shared).sum(1)
         return mean, np.sqrt(np.maximum(variance + own_variance - explained, 1e-6))
@@ -336,11 +381,18 @@ class RateLaw:
         changes = np.array([value(self.terms + step) - here for step in (*steps, *-steps)])
         return here, np.square(changes).mean(0)
 
-    def at(self, parameters: float | None = None, tokens: float | None = None, batch: float | None = None) -> BestRate:
-        """The rate of one new training, with a 95 % interval, and what missing the best one is expected to cost.
+    def at(
+        self,
+        parameters: float | None = None,
+        tokens: float | None = None,
+        batch: float | None = None,
+    ) -> BestRate:
+        """The rate of one new training, with a 95 % interval, and what missing the best one is
+        expected to cost.
 
         Args:
-            parameters, tokens, batch: of the new training, the batch in tokens. What did not vary may be left out.
+            parameters, tokens, batch: of the new training, the batch in tokens. What did not vary
+                may be left out.
 
         Raises:
             ValueError: where one that varied is missing, or is not above 0.
@@ -348,13 +400,18 @@ class RateLaw:
         given = {"parameters": parameters, "tokens": tokens, "batch": batch}
         missing = [name for name in self.varied if given[name] is None]
         if missing:
-            raise InputError(f"the law follows {', '.join(self.varied)}: say {'=, '.join(missing)}= of the training.")
+            raise InputError(
+                f"the law follows {', '.join(self.varied)}: say {'=, '.join(missing)}= of the "
+                "training."
+            )
         place = self._doublings({name: value for name, value in given.items() if value is not None})
         means, deviations = self.predicted(place[None])
         return self.missed(float(means[0]), float(deviations[0]), place)
 
     def missed(self, mean: float, deviation: float, place: Array) -> BestRate:
-        """The rate at a normal distribution of log2 of the best one, and its cost by the bowl of a place."""
+        """The rate at a normal distribution of log2 of the best one, and its cost by the bowl of a
+        place.
+        """
         level, *powers, scatter = self.curvature
         log_curvature = level + float(np.dot(powers, place))
         quantiles = ndtri((np.arange(200) + 0.5) / 200)
@@ -362,40 +419,55 @@ class RateLaw:
         tried = mean - deviation * np.linspace(0, 1, 41)
         rises = rise_at(tried[:, None] - best, np.ones(1), math.exp(self.bowl[4]))
         chosen = int(rises.mean(1).argmin())
-        costs = np.multiply.outer(np.exp(log_curvature + scatter * quantiles[::5]), rises[chosen]).ravel()
+        costs = np.multiply.outer(
+            np.exp(log_curvature + scatter * quantiles[::5]), rises[chosen]
+        ).ravel()
         low, high = np.quantile(costs, [0.025, 0.975]).tolist()
 
         half = -float(ndtri(0.025)) * deviation
-        value, bottom, top = (math.pow(2, log2_rate) for log2_rate in (mean, mean - half, mean + half))
+        value, bottom, top = (
+            math.pow(2, log2_rate) for log2_rate in (mean, mean - half, mean + half)
+        )
         rate = Interval(value, value * deviation * math.log(2), bottom, top)
         excess = Interval(float(costs.mean()), float(costs.std()), low, high)
         return BestRate(rate, math.pow(2, tried[chosen]), excess)
 
     def factor(self, **sizes: tuple[float, float] | None) -> BestRate:
-        """The best rate of a large training over that of a small one, which was tuned; as ``at``, but relative to it.
+        """The best rate of a large training over that of a small one, which was tuned; as ``at``,
+        but relative to it.
 
         Args:
-            sizes: ``parameters``, ``tokens`` or ``batch``, ``(small, large)``; what is left out is equal in both, and
-                widens the interval where the factor depends on it.
+            sizes: ``parameters``, ``tokens`` or ``batch``, ``(small, large)``; what is left out is
+                equal in both, and widens the interval where the factor depends on it.
         """
         given = {name: pair for name, pair in sizes.items() if pair is not None}
-        small, large = (self._doublings({name: pair[k] for name, pair in given.items()}) for k in (0, 1))
+        small, large = (
+            self._doublings({name: pair[k] for name, pair in given.items()}) for k in (0, 1)
+        )
         places = np.stack([small, large])
-        # Draws of the terms, as slopes at their means miss that a batch may lie on either side of the critical one.
+        # Draws of the terms, as slopes at their means miss that a batch may lie on either side of
+        # the critical one.
         z = np.random.default_rng(0).standard_normal((_DRAWS, len(self.terms) + 3))
         z = np.concatenate([z, -z])
         draws = self.terms + z[:, 3:] @ np.linalg.cholesky(self.spread).T
         shifts = _UNKNOWN_SIZE * z[:, None, :3] * [name not in given for name in REFERENCE]
-        factors = [np.diff(mean_of(terms, places + shift))[0] for terms, shift in zip(draws, shifts, strict=True)]
+        factors = [
+            np.diff(mean_of(terms, places + shift))[0]
+            for terms, shift in zip(draws, shifts, strict=True)
+        ]
 
         departures = covariance(self.departure, places, places)
-        variance = float(np.var(factors)) + departures[0, 0] + departures[1, 1] - 2 * departures[0, 1]
+        variance = (
+            float(np.var(factors)) + departures[0, 0] + departures[1, 1] - 2 * departures[0, 1]
+        )
         if np.any(small != large):
             variance += 2 * math.exp(2 * self.departure[1])
         return self.missed(float(np.mean(factors)), math.sqrt(variance), large)
 
     def with_critical_batch(self, measured: Interval, tokens: float | None) -> RateLaw:
-        """The law once the critical batch of a training of so many tokens was measured, in any one unit of both."""
+        """The law once the critical batch of a training of so many tokens was measured, in any one
+        unit of both.
+        """
         t = 0.0 if tokens is None else math.log2(tokens / REFERENCE["tokens"])
         slope = self._critical(t)
         ratio = measured.high / measured.low if measured.low > 0 else math.inf
@@ -403,23 +475,30 @@ class RateLaw:
         covariances = self.spread @ slope  # of the terms with log2 of the critical batch
         gain = covariances / (slope @ covariances + _AGREED**2 + error**2)
         misfit = math.log2(measured.value / REFERENCE["batch"]) - slope @ self.terms
-        return replace(self, terms=self.terms + gain * misfit, spread=self.spread - np.outer(gain, covariances))
+        return replace(
+            self, terms=self.terms + gain * misfit, spread=self.spread - np.outer(gain, covariances)
+        )
 
     @property
     def exponents(self) -> dict[str, Interval]:
         """Powers of the best rate, with 95 % intervals.
 
-        Of parameters; of tokens at batches far above the critical one, and far below it (``small-batch tokens``); of
-        the batch far below it; and the power of tokens by which the critical batch grows (``critical_batch``).
+        Of parameters; of tokens at batches far above the critical one, and far below it
+        (``small-batch tokens``); of the batch far below it; and the power of tokens by which the
+        critical batch grows (``critical_batch``).
         """
         exponents = {name: self._term(np.eye(7)[_TERMS.index(name)]) for name in _POWERS}
         slope = np.array([0, 0, 1, -self.terms[5], 0, -self.terms[3], 0])
         value = float(self.terms[2] - self.terms[3] * self.terms[5])
-        exponents["small-batch tokens"] = student(value, math.sqrt(slope @ self.spread @ slope), math.inf)
+        exponents["small-batch tokens"] = student(
+            value, math.sqrt(slope @ self.spread @ slope), math.inf
+        )
         return exponents
 
     def critical_batch(self, tokens: float) -> Interval:
-        """The batch, in tokens, beyond which the best rate hardly grows, in a training of so many tokens."""
+        """The batch, in tokens, beyond which the best rate hardly grows, in a training of so many
+        tokens.
+        """
         t = math.log2(check_real("tokens", tokens, above=0.0) / REFERENCE["tokens"])
         doublings = self._term(self._critical(t))
         return doublings.scaled(math.log(2)).exp().scaled(REFERENCE["batch"])
@@ -432,8 +511,15 @@ class RateLaw:
     @property
     def sentence(self) -> str:
         """What the exponents were found from."""
-        prior = f"and {len(self.sources)} published sweeps" if self.sources else "without priors of other sweeps"
-        return f"The law of the best rate, from {len(self.found)} cells (runs that differ in the rate alone) {prior}."
+        prior = (
+            f"and {len(self.sources)} published sweeps"
+            if self.sources
+            else "without priors of other sweeps"
+        )
+        return (
+            f"The law of the best rate, from {len(self.found)} cells (runs that differ in the rate "
+            f"alone) {prior}."
+        )
 
     @property
     def priors(self) -> str:
@@ -448,17 +534,24 @@ class RateLaw:
     @property
     def levels(self) -> list[Row]:
         """The exponents in words."""
-        return [{"exponent of": name, "power": power.unsigned} for name, power in self.exponents.items()]
+        return [
+            {"exponent of": name, "power": power.unsigned} for name, power in self.exponents.items()
+        ]
 
     @property
     def lead(self) -> Lead:
         """What the law was found from, and its first exponents."""
         powers = list(self.exponents.items())[:3]
-        return Lead(self.sentence, "open", {f"exponent of {name}": power.unsigned for name, power in powers})
+        return Lead(
+            self.sentence, "open", {f"exponent of {name}": power.unsigned for name, power in powers}
+        )
 
     def told(self, lead: Lead) -> list[str]:
         """The exponents, and the sentences that a lead does not say."""
-        return [rows_as_text(self.levels), *(text for text in self.sentences if text != lead.verdict)]
+        return [
+            rows_as_text(self.levels),
+            *(text for text in self.sentences if text != lead.verdict),
+        ]
 
     def __str__(self) -> str:
         return "\n".join([rows_as_text(self.table), *self.sentences])
@@ -479,20 +572,26 @@ class RateLaw:
         return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)
 
     def _critical(self, t: float) -> Array:
-        """Derivatives of log2 of the critical batch by the terms, at so many doublings of tokens."""
+        """Derivatives of log2 of the critical batch by the terms, at so many doublings of
+        tokens.
+        """
         slopes = {"critical_level": 1.0, "critical_batch": t}
         return np.array([slopes.get(name, 0.0) for name in _TERMS])
 
     def _doublings(self, given: Mapping[str, float]) -> Array:
         """Doublings over the reference, 0 of what is not given."""
-        values = [check_real(name, given.get(name, usual), above=0.0) for name, usual in REFERENCE.items()]
+        values = [
+            check_real(name, given.get(name, usual), above=0.0) for name, usual in REFERENCE.items()
+        ]
         return np.asarray(np.log2(np.array(values) / np.array([*REFERENCE.values()])))
 
 
 def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
-    """Fit the law to cells: the largest posterior density of its terms, in turn with that of the departures.
+    """Fit the law to cells: the largest posterior density of its terms, in turn with that of the
+    departures.
 
-    A cell that lies far from what the others say of it was spoilt by a bad run, and counts as little as that.
+    A cell that lies far from what the others say of it was spoilt by a bad run, and counts as
+    little as that.
     """
     bowl = fitted_bowl(cells, prior)
     moments = np.array([cell.moments(bowl) for cell in cells]).reshape(-1, 4)
@@ -502,15 +601,34 @@ def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
     information = np.diag(deviation**-2)
     if len(cells):
         slopes = slopes_of(terms, places)
-        information += slopes.T @ np.linalg.solve(_covariance_of(departure, places) + np.diag(noise), slopes)
+        information += slopes.T @ np.linalg.solve(
+            _covariance_of(departure, places) + np.diag(noise), slopes
+        )
     spread: Array = np.asarray(np.linalg.inv(information), np.float64)
-    varied = tuple(name for name, sizes in zip(REFERENCE, places.T, strict=True) if len({*sizes}) > 1)
+    varied = tuple(
+        name for name, sizes in zip(REFERENCE, places.T, strict=True) if len({*sizes}) > 1
+    )
     curvature = _curvature(moments[:, 2], moments[:, 3], places, bowl, prior)
-    return RateLaw(terms, spread, departure, bowl, curvature, places, moments[:, 0], noise, prior.sources, varied)
+    return RateLaw(
+        terms,
+        spread,
+        departure,
+        bowl,
+        curvature,
+        places,
+        moments[:, 0],
+        noise,
+        prior.sources,
+        varied,
+    )
 
 
-def _fitted(places: Array, best: Array, variances: Array, prior: Prior) -> tuple[Array, Array, Array]:
-    """Fit terms and departures to best rates of cells, and the variances with which the cells count."""
+def _fitted(
+    places: Array, best: Array, variances: Array, prior: Prior
+) -> tuple[Array, Array, Array]:
+    """Fit terms and departures to best rates of cells, and the variances with which the cells
+    count.
+    """
     mean, deviation = prior.arrays("terms", _TERMS)
     departure, _ = prior.arrays("departure", _DEPARTURE)
     terms = mean.copy()
@@ -525,8 +643,12 @@ def _fitted(places: Array, best: Array, variances: Array, prior: Prior) -> tuple
         slopes = slopes_of(terms, places)
         explained = (slopes * deviation**2) @ slopes.T
         misfit = best - mean_of(terms, places) + slopes @ (terms - mean)
-        departure = _fitted_departure(departure, places, misfit, explained + np.diag(weighed), prior)
-        precision = np.linalg.inv(_covariance_of(departure, places) + explained + np.diag(variances))
+        departure = _fitted_departure(
+            departure, places, misfit, explained + np.diag(weighed), prior
+        )
+        precision = np.linalg.inv(
+            _covariance_of(departure, places) + explained + np.diag(variances)
+        )
         # How far a cell lies from what the others say of it.
         distance = (precision @ misfit) / np.diag(precision)
         is_spoilt = distance**2 * np.diag(precision) > _SPOILT**2
@@ -541,22 +663,33 @@ def _covariance_of(departure: Array, places: Array) -> Array:
     return covariance(departure, places, places) + math.exp(2 * departure[1]) * np.eye(len(places))
 
 
-def _fitted_terms(start: Array, departure: Array, places: Array, found: Array, noise: Array, prior: Prior) -> Array:
+def _fitted_terms(
+    start: Array, departure: Array, places: Array, found: Array, noise: Array, prior: Prior
+) -> Array:
     """The terms of largest posterior density at given departures."""
     mean, deviation = prior.arrays("terms", _TERMS)
     root = np.linalg.cholesky(_covariance_of(departure, places) + np.diag(noise))
 
     def misfit(terms: Array) -> Array:
-        return np.append(solve_triangular(root, found - mean_of(terms, places), lower=True), (terms - mean) / deviation)
+        return np.append(
+            solve_triangular(root, found - mean_of(terms, places), lower=True),
+            (terms - mean) / deviation,
+        )
 
     def derivatives(terms: Array) -> Array:
-        return np.vstack([-solve_triangular(root, slopes_of(terms, places), lower=True), np.diag(1 / deviation)])
+        return np.vstack(
+            [-solve_triangular(root, slopes_of(terms, places), lower=True), np.diag(1 / deviation)]
+        )
 
     return np.asarray(least_squares(misfit, start, derivatives, x_scale=deviation).x)
 
 
-def _fitted_departure(start: Array, places: Array, left: Array, fixed: Array, prior: Prior) -> Array:
-    """The departures of largest posterior density, given what the law leaves and its other covariance."""
+def _fitted_departure(
+    start: Array, places: Array, left: Array, fixed: Array, prior: Prior
+) -> Array:
+    """The departures of largest posterior density, given what the law leaves and its other
+    covariance.
+    """
     usual, width = prior.arrays("departure", _DEPARTURE)
 
     def cost(departure: Array) -> float:
@@ -569,7 +702,9 @@ def _fitted_departure(start: Array, places: Array, left: Array, fixed: Array, pr
 
 
 def _curvature(logs: Array, noise: Array, places: Array, bowl: Array, prior: Prior) -> Array:
-    """Level, powers and scatter of the log curvature by ridge regression over cells, each power with its prior."""
+    """Level, powers and scatter of the log curvature by ridge regression over cells, each power
+    with its prior.
+    """
     mean, deviation = prior.arrays("curvature", [*REFERENCE])
     scatter = math.exp(bowl[1])
     rows = np.column_stack([np.ones(len(places)), places])

@@ -1,4 +1,6 @@
-"""``nfd.fit_rate_law``: the law of the best learning rate from a table of runs that differ in it."""
+"""``nfd.fit_rate_law``: the law of the best learning rate from a table of runs that differ in
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ def fit_rate_law(
 ) -> RateLaw:
     """Fit the law of the best learning rate over parameters, tokens and batch to your logged runs.
 
-    Runs that differ in the rate alone make a cell; losses of seeds are averaged. Cells in which the best run is at an
-    end of its rates count with what they say: on which side the best rate lies. ``notes`` name them.
+    Runs that differ in the rate alone make a cell; losses of seeds are averaged. Cells in which the
+    best run is at an end of its rates count with what they say: on which side the best rate lies.
+    ``notes`` name them.
 
     Example::
 
@@ -38,23 +41,24 @@ def fit_rate_law(
         print(law.at(parameters=1e9, tokens=1e9, batch=2.5e5))
 
     Args:
-        rows, columns: as for ``nfd.fit_transfer``. The batch is in tokens. Parameters that the table does not have are
-            counted as 12 width^2 depth; a table of width and depth alone is for ``nfd.fit_transfer``.
+        rows, columns: as for ``nfd.fit_transfer``. The batch is in tokens. Parameters that the
+            table does not have are counted as 12 width^2 depth; a table of width and depth alone is
+            for ``nfd.fit_transfer``.
         prior: of the exponents: ``"sweeps"``, what public sweeps say; None; or the path of a file.
 
     Returns:
-        A ``RateLaw``: ``.at(...)``, ``.exponents``, ``.critical_batch(tokens)``, ``.table`` and ``.notes``. A plan
-        takes it as ``law=``.
+        A ``RateLaw``: ``.at(...)``, ``.exponents``, ``.critical_batch(tokens)``, ``.table`` and
+        ``.notes``. A plan takes it as ``law=``.
 
     Raises:
-        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read, or have no parameters and one
-            number of tokens and batch.
+        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read, or have no
+            parameters and one number of tokens and batch.
     """
     log = read_log(rows, columns, ("lr", "loss"), RATE_FIELDS)
     if "parameters" not in log.columns and not needs_rate_law(log):
         raise InputError(
-            "a law of the rate needs parameters, or runs in which tokens or batch vary. For best rates over width and "
-            f"depth use nfd.fit_transfer. {log.recognised}"
+            "a law of the rate needs parameters, or runs in which tokens or batch vary. For best "
+            f"rates over width and depth use nfd.fit_transfer. {log.recognised}"
         )
     return law_of_log(log, prior)
 
@@ -68,7 +72,10 @@ def law_of_log(log: Log, prior: str | os.PathLike[str] | None) -> RateLaw:
         if cell is not None:
             cells.append(cell)
     if not cells:
-        raise InputError("a law needs runs that differ in the rate alone; no two rows agree in all but lr and seed.")
+        raise InputError(
+            "a law needs runs that differ in the rate alone; no two rows agree in all but lr and "
+            "seed."
+        )
 
     notes = [*log.notes, *_about_cells(cells, settings), *_about_columns(log, settings)]
     widths = {setting.width for setting in settings}
@@ -76,9 +83,14 @@ def law_of_log(log: Log, prior: str | os.PathLike[str] | None) -> RateLaw:
     trusted = Prior.read(prior)
     if prior == "sweeps" and _parameters_vary(settings) and is_of_one_width:
         trusted = trusted.of_one_width
-        notes.append(f"All runs have width {widths.pop()}: the best rate is expected to follow parameters less.")
+        notes.append(
+            f"All runs have width {widths.pop()}: the best rate is expected to follow parameters "
+            "less."
+        )
     law = law_of_cells(cells, trusted)
-    return replace(law, about=f"A log of {log.recognised}", score=log.columns["loss"], notes=tuple(notes))
+    return replace(
+        law, about=f"A log of {log.recognised}", score=log.columns["loss"], notes=tuple(notes)
+    )
 
 
 # ---- cells
@@ -105,7 +117,9 @@ def _settings(log: Log) -> dict[_Setting, Losses]:
         place = (parameters, tokens or REFERENCE["tokens"], run.batch or REFERENCE["batch"])
         loss = math.inf if run.loss is None else run.loss
         if loss <= 0:
-            raise InputError(f"losses must be above 0, as rises are shares of the lowest; got {loss:g}.")
+            raise InputError(
+                f"losses must be above 0, as rises are shares of the lowest; got {loss:g}."
+            )
         setting = _Setting(place, run.width, run.depth, run.decay)
         settings.setdefault(setting, {}).setdefault(run.lr or 0.0, []).append(loss)
     return settings
@@ -128,24 +142,38 @@ def _parameters_vary(settings: Collection[_Setting]) -> bool:
 
 
 def _about_cells(cells: Sequence[Cell], settings: Collection[_Setting]) -> Iterator[str]:
-    """Say which cells were left out, which show only on which side the best rate lies, and their decays."""
+    """Say which cells were left out, which show only on which side the best rate lies, and their
+    decays.
+    """
     if len(cells) < len(settings):
-        yield f"{len(settings) - len(cells)} of {len(settings)} cells have one rate, or diverged at all: left out."
+        yield (
+            f"{len(settings) - len(cells)} of {len(settings)} cells have one rate, or diverged at "
+            "all: left out."
+        )
     for side, end in (("lower", 0), ("higher", -1)):
         at_end = sum(cell.best == cell.log2_rates[end] for cell in cells)
         if at_end:
-            yield f"In {at_end} of {len(cells)} cells the best run is at an end of its rates: add {side} rates."
+            yield (
+                f"In {at_end} of {len(cells)} cells the best run is at an end of its rates: add "
+                f"{side} rates."
+            )
     decays = {setting.decay for setting in settings}
     if len(decays) > 1:
         named = ", ".join(sorted("none said" if decay is None else decay for decay in decays))
-        yield f"Runs of weight decays {named} are kept apart, in cells of their own; the law has one rate for all."
+        yield (
+            f"Runs of weight decays {named} are kept apart, in cells of their own; the law has one "
+            "rate for all."
+        )
 
 
 def _about_columns(log: Log, settings: Collection[_Setting]) -> Iterator[str]:
     """Say what was assumed of a batch that the table lacks, and what stands for the size."""
     if "batch" not in log.columns:
         assumed = f"{REFERENCE['batch']:,.0f} tokens"
-        yield f"The table has no batch: {assumed} are assumed, and what another batch changes is not in the runs."
+        yield (
+            f"The table has no batch: {assumed} are assumed, and what another batch changes is not "
+            "in the runs."
+        )
     if "parameters" not in log.columns:
         if "width" in log.columns or "depth" in log.columns:
             yield "Parameters are counted as 12 width^2 depth."

@@ -1,12 +1,15 @@
-"""What the largest network loses at the smallest one's best rate, with an interval that knows of rare divergence.
+"""What the largest network loses at the smallest one's best rate, with an interval that knows of
+rare divergence.
 
-Of the networks that do not diverge the loss is a mean over starts. Whether one diverges is a matter of few cases:
-where none of eight did, one of ten may. So every start is taken to have an edge of stability, normally distributed
-over log eta_c. Its distribution is fitted to the new runs and to the largest network's whole grid. A calm run that
-learns nothing at a rate below the best lies not beyond its edge: the rate was too small. With
+Of the networks that do not diverge the loss is a mean over starts. Whether one diverges is a matter
+of few cases: where none of eight did, one of ten may. So every start is taken to have an edge of
+stability, normally distributed over log eta_c. Its distribution is fitted to the new runs and to
+the largest network's whole grid. A calm run that learns nothing at a rate below the best lies not
+beyond its edge: the rate was too small. With
 
     ``q`` the chance at the smallest one's rate less that at its own,
-    ``A`` the mean loss paid by starts that train at both rates, ``D`` what a start loses that trains at its own only,
+    ``A`` the mean loss paid by starts that train at both rates, ``D`` what a start loses that
+    trains at its own only,
 
 the regret is ``(1 - q) A + q D``. The limits of q are those of the likelihood ratio.
 """
@@ -28,7 +31,8 @@ from nfd.laws.bowl import Array, Bools
 if TYPE_CHECKING:
     from nfd.laws.transfer import RuleTransfer
 
-# Of the fit: middles of the distribution are so many doublings apart, and it may have so many widths.
+# Of the fit: middles of the distribution are so many doublings apart, and it may have so many
+# widths.
 _STEP = 0.05
 _WIDTHS = 40
 _NARROWEST = 0.05  # doublings, of the normal distribution
@@ -40,11 +44,12 @@ _SAME = 1e-6  # doublings, by which the logarithm of a rate may differ from itse
 
 @dataclass(frozen=True)
 class Regret:
-    """What the largest network loses at the smallest one's best rate, by networks that were trained for this alone.
+    """What the largest network loses at the smallest one's best rate, by networks that were trained
+    for this alone.
 
     Attributes:
-        new: scores of the largest network at the smallest one's best rate and at its own, a column each, in this order,
-            from starts that chose neither.
+        new: scores of the largest network at the smallest one's best rate and at its own, a column
+            each, in this order, from starts that chose neither.
         grid: the scores by which its own best rate was chosen. Progress counts from its ``guess``.
     """
 
@@ -58,7 +63,9 @@ class Regret:
 
     @property
     def diverges(self) -> tuple[float, float, float]:
-        """The chance to diverge at the smallest network's rate less that at its own: most likely, and 95 % limits."""
+        """The chance to diverge at the smallest network's rate less that at its own: most likely,
+        and 95 % limits.
+        """
         rates = self.new.log2_eta
         order = rates.argsort()
         grid_lost = self._lost(self.grid)
@@ -107,7 +114,9 @@ class Regret:
 
     @property
     def share(self) -> Interval:
-        """The loss paid over the progress: what is learnt at the own best rate, in nats below a uniform guess."""
+        """The loss paid over the progress: what is learnt at the own best rate, in nats below a
+        uniform guess.
+        """
         progress = self.grid.guess - float(self.own.mean())
         return self.loss.scaled(1 / progress) if progress > 0 else UNKNOWN
 
@@ -118,11 +127,15 @@ class Regret:
         if math.isnan(percent.value):
             return "an unknown part"
         # Adding 0 turns -0.0 into 0.0.
-        value, low, high = (f"{round(part, 1) + 0:.1f}" for part in (percent.value, percent.low, percent.high))
+        value, low, high = (
+            f"{round(part, 1) + 0:.1f}" for part in (percent.value, percent.low, percent.high)
+        )
         return f"{value} % [{low}, {high}]"
 
     def _lost(self, scores: Scores) -> Bools:
-        """Which runs ``[S, E]`` diverged: those that know nothing, unless they are calm and below the best rate."""
+        """Which runs ``[S, E]`` diverged: those that know nothing, unless they are calm and below
+        the best rate.
+        """
         too_small = scores.log2_eta < self.new.log2_eta[1] - _SAME
         lost: Bools = (scores.losses >= self.grid.guess) & ~(too_small & ~scores.upset)
         return lost
@@ -134,13 +147,16 @@ def _part(weight: float, values: Array) -> tuple[float, float]:
 
 
 def _chance(log2_eta: Array, middles: Array, widths: Array) -> Array:
-    """The chance to diverge at rates ``[E]``, for middles and widths ``[M]`` of the edge of stability: ``[M, E]``."""
+    """The chance to diverge at rates ``[E]``, for middles and widths ``[M]`` of the edge of
+    stability: ``[M, E]``.
+    """
     chance: Array = ndtr((log2_eta - middles[:, None]) / widths[:, None])
     return chance
 
 
 def _log_likelihood(log2_eta: Array, lost: Bools, middles: Array, widths: Array) -> Array:
-    """The log-likelihood ``[M]`` of starts that diverge or not ``[S, E]`` at ascending rates ``[E]``.
+    """The log-likelihood ``[M]`` of starts that diverge or not ``[S, E]`` at ascending rates
+    ``[E]``.
 
     The edge of each lies below the first rate at which it diverges, and above the rate before.
     """
@@ -158,36 +174,44 @@ def _log_likelihood(log2_eta: Array, lost: Bools, middles: Array, widths: Array)
 def compared(rules: Sequence[RuleTransfer]) -> list[str]:
     """What the rules say together, and last what to do; nothing unless every rule has a regret.
 
-    Advised is the rule with the lowest loss of the largest network: of those that transfer at the smallest one's rate,
-    else of all at their own. Another rule may be better there at its own rate. It is chosen by the grid and judged by
-    new starts, so that chance counts once. Rules share their seeds, so the test is one of pairs.
+    Advised is the rule with the lowest loss of the largest network: of those that transfer at the
+    smallest one's rate, else of all at their own. Another rule may be better there at its own rate.
+    It is chosen by the grid and judged by new starts, so that chance counts once. Rules share their
+    seeds, so the test is one of pairs.
     """
     regrets = {answer.rule: answer.regret for answer in rules if answer.regret is not None}
     if len(regrets) < len(rules):
         return []
     transferring = [answer for answer in rules if answer.verdict == "TRANSFERS"]
     rate = 0 if transferring else 1  # the smallest one's, or its own
-    best = min(transferring or rules, key=lambda answer: float(regrets[answer.rule].new.scores[:, rate].mean()))
+    best = min(
+        transferring or rules,
+        key=lambda answer: float(regrets[answer.rule].new.scores[:, rate].mean()),
+    )
     small, *_, large = best.cells
     learning = [answer for answer in rules if answer.cells[large].learns]
     if not learning:
-        return [f"Nothing is learnt at {in_words(large)} at any rate: take more steps, or other initial weights."]
+        return [
+            f"Nothing is learnt at {in_words(large)} at any rate: take more steps, or other "
+            "initial weights."
+        ]
 
     notes = _growth(best, small, large)
     if not transferring:
         own_rate = rate_in_words(best.cells[large].rate())
         return [
             *notes,
-            f"No rule is known to transfer: tune at the size that you train. At {in_words(large)} the loss is lowest "
-            f"under {best.rule} at lr = {own_rate}.",
+            f"No rule is known to transfer: tune at the size that you train. At {in_words(large)} "
+            f"the loss is lowest under {best.rule} at lr = {own_rate}.",
         ]
     better = _better_rule(best, [answer for answer in learning if answer is not best], large)
     if better is not None:
         return [*notes, better]
     return [
         *notes,
-        f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at {in_words(small)} it costs "
-        f"{regrets[best.rule].in_percent} of the progress at {in_words(large)}.",
+        f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at "
+        f"{in_words(small)} it costs {regrets[best.rule].in_percent} of the progress at "
+        f"{in_words(large)}.",
     ]
 
 
@@ -198,13 +222,15 @@ def _growth(best: RuleTransfer, small: Size, large: Size) -> list[str]:
         return []
     word = "worse" if change.low > 0 else "not known to be better"
     return [
-        f"Under {best.rule} the larger network is {word}: from {in_words(small)} to {in_words(large)} the best "
-        f"loss changes by {change} nats."
+        f"Under {best.rule} the larger network is {word}: from {in_words(small)} to "
+        f"{in_words(large)} the best loss changes by {change} nats."
     ]
 
 
 def _better_rule(best: RuleTransfer, others: Sequence[RuleTransfer], large: Size) -> str | None:
-    """The advice where another rule has a lower loss at its own best rate than the one that transfers."""
+    """The advice where another rule has a lower loss at its own best rate than the one that
+    transfers.
+    """
     if not others:
         return None
     other = min(others, key=lambda answer: float(answer.cells[large].reached.mean()))
@@ -216,6 +242,7 @@ def _better_rule(best: RuleTransfer, others: Sequence[RuleTransfer], large: Size
     if lower.low <= 0 or lower.value <= best.cells[large].least:
         return None
     return (
-        f"{best.rule} transfers, but at {in_words(large)} {other.rule} is better: the loss at its own best lr "
-        f"is lower by {lower.unsigned} nats. Find out why, or tune {other.rule} at the size that you train."
+        f"{best.rule} transfers, but at {in_words(large)} {other.rule} is better: the loss at its "
+        f"own best lr is lower by {lower.unsigned} nats. Find out why, or tune {other.rule} at the "
+        "size that you train."
     )

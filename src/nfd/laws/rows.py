@@ -1,4 +1,5 @@
-"""A table of runs as flat rows, from any of its forms: dicts, a DataFrame, a CSV, charts of W&B and TensorBoard.
+"""A table of runs as flat rows, from any of its forms: dicts, a DataFrame, a CSV, charts of W&B and
+TensorBoard.
 
 Also the numbers in it, as people write them: ``1.3B``, ``2^-8``, ``3,25``.
 """
@@ -21,9 +22,13 @@ Line = dict[str, Any]  # one row: values by the names of their columns
 # Texts that stand for nothing, also those that pandas writes for it.
 _NONE = ("", "<NA>", "NaT", "NA", "N/A", "None", "null", "-")
 _SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, beside the wall time
-_SETTING = re.compile(r"([A-Za-z][\w.]*)=([^,;/\s]+?)(?=$|[,;/\s]|_[A-Za-z_.]+=)")  # in the name of a run
+# in the name of a run
+_SETTING = re.compile(r"([A-Za-z][\w.]*)=([^,;/\s]+?)(?=$|[,;/\s]|_[A-Za-z_.]+=)")
 # The unit of a size, at the end of the name of its column.
-_UNIT = re.compile(r"[(\[_ ](?:in[_ ])?((?i:thousand|million|billion|trillion)|(?<=[(\[])[kmbt]|[KMBT])s?[)\]]?\s*$")
+_UNIT = re.compile(
+    r"[(\[_ ](?:in[_ ])?"
+    r"((?i:thousand|million|billion|trillion)|(?<=[(\[])[kmbt]|[KMBT])s?[)\]]?\s*$"
+)
 _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SHOWN = 30  # columns in a message
 
@@ -82,14 +87,18 @@ def number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
         return scale * as_number(value, whole and not unit)
     except (TypeError, ValueError) as error:
         hint = f" {error}" if isinstance(error, InputError) else ""
-        raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.{hint}") from None
+        raise InputError(
+            f"column {name!r} must hold numbers; row {number} has {value!r}.{hint}"
+        ) from None
 
 
 def as_number(value: Any, whole: bool = False) -> float:
-    """Read a number as people write it: 1.3B, 4e12, 2^-8, 3 x 10^-4, 3,25; of whole numbers also 1,000,000.
+    """Read a number as people write it: 1.3B, 4e12, 2^-8, 3 x 10^-4, 3,25; of whole numbers also
+    1,000,000.
 
     Raises:
-        ValueError, TypeError: for anything else, and for a whole number of which a mark may be a decimal.
+        ValueError, TypeError: for anything else, and for a whole number of which a mark may be a
+            decimal.
     """
     text = value.strip() if isinstance(value, str) else ""
     if whole and re.fullmatch(r"[1-9]\d{0,2}(\.\d{3}|,\d{3}\s*[kmbt])", text, re.IGNORECASE):
@@ -122,12 +131,16 @@ def _lines(rows: Any) -> list[Mapping[str, Any]]:
     lines = check_several("rows", rows, "dicts, or a DataFrame, or the path of a CSV")
     for line in lines:
         if not isinstance(line, Mapping):
-            raise InputTypeError(f"rows must be dicts, one for each run; got {type(line).__name__} among them.")
+            raise InputTypeError(
+                f"rows must be dicts, one for each run; got {type(line).__name__} among them."
+            )
     return lines
 
 
 def _csv(path: str) -> list[Mapping[str, Any]]:
-    """The rows of a file, whose fields end with what the header has most of: tabs, semicolons or commas."""
+    """The rows of a file, whose fields end with what the header has most of: tabs, semicolons or
+    commas.
+    """
     try:
         with open(path, "rb") as raw:
             is_utf_16 = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")  # Excel's texts
@@ -138,16 +151,25 @@ def _csv(path: str) -> list[Mapping[str, Any]]:
             lines = list(reader)
             counts = Counter(reader.fieldnames or ())
     except OSError as error:
-        raise OSError(f"the log must be a CSV file; there is none at {path!r}: {error.strerror}.") from None
+        raise OSError(
+            f"the log must be a CSV file; there is none at {path!r}: {error.strerror}."
+        ) from None
     except (csv.Error, ValueError) as error:
-        raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
+        raise InputError(
+            f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}."
+        ) from None
 
     repeated = [name for name, count in counts.items() if name and count > 1]
     if repeated:
-        raise InputError(f"the log {path!r} has several columns {listed(repeated)}. Give each a name of its own.")
+        raise InputError(
+            f"the log {path!r} has several columns {listed(repeated)}. Give each a name of its own."
+        )
     for number, line in enumerate(lines, 2):
         if None in line or None in line.values():
-            raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")
+            raise InputError(
+                f"line {number} of {path!r} has another number of fields than the header. Fix the "
+                "file."
+            )
     return lines  # type: ignore[return-value]
 
 
@@ -165,7 +187,8 @@ def _flat(line: Mapping[Any, Any], prefix: str = "") -> Line:
 def _scalars(table: Sequence[Line]) -> list[Line]:
     """The rows of W&B's chart as TensorBoard's scalars; empty for other tables.
 
-    Such a chart has a column for each run and metric, such as "width=64 - loss", beside its least and most.
+    Such a chart has a column for each run and metric, such as "width=64 - loss", beside its least
+    and most.
     """
     axis, *names = table[0]
     scalars = list[Line]()
@@ -180,7 +203,8 @@ def _scalars(table: Sequence[Line]) -> list[Line]:
 
 
 def _pivoted(table: Sequence[Line]) -> list[Line]:
-    """TensorBoard's scalars as a row for each run: the last value of every tag, and the settings in the run's name.
+    """TensorBoard's scalars as a row for each run: the last value of every tag, and the settings in
+    the run's name.
 
     Settings are as in ``width=64,lr=0.01``.
     """

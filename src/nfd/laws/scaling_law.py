@@ -1,4 +1,6 @@
-"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, and the best size for a budget."""
+"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, and the best size
+for a budget.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class ScalingLaw:
         law: the fitted law, with its test.
         losses: of the fitted runs, by size, in the order of ``law.variables``.
         about: a description of the runs. score: the kind of their loss, in words.
-        costs: parameters and operations (``flops``) of networks of any size, as far as they are known.
+        costs: parameters and operations (``flops``) of networks of any size, as far as they are
+            known.
         held_out: the largest size, predicted by a fit without it.
         notes: which runs were left out, and why.
 
@@ -38,7 +41,10 @@ class ScalingLaw:
 
         noise = Random(1)
         sizes = [(n, L) for n in (64, 128, 256) for L in (4, 8, 16)]
-        rows = [{"width": n, "depth": L, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)} for n, L in sizes]
+        rows = [
+            {"width": n, "depth": L, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
+            for n, L in sizes
+        ]
         law = nfd.fit_scaling_law(rows)
         law.floor.value, law.floor.low, law.floor.high
         law.at(width=512, depth=32)  # the loss of a larger network, with its interval
@@ -54,14 +60,18 @@ class ScalingLaw:
 
     @property
     def trusted(self) -> dict[str, float]:
-        """The smallest value of each variable that was fitted; smaller ones bend the law or were not trained."""
+        """The smallest value of each variable that was fitted; smaller ones bend the law or were
+        not trained.
+        """
         return dict(zip(self.law.variables, self.law.smallest, strict=True))
 
     @property
     def floor(self) -> Interval:
-        """The loss of the infinitely large network, with its 95 % interval: every variable of the law is infinite.
+        """The loss of the infinitely large network, with its 95 % interval: every variable of the
+        law is infinite.
 
-        Not-a-number where the law may not be extrapolated (``law.good``); ``law.note`` says what would settle it.
+        Not-a-number where the law may not be extrapolated (``law.good``); ``law.note`` says what
+        would settle it.
         """
         return self.law.floor if self.law.good else UNKNOWN
 
@@ -75,12 +85,12 @@ class ScalingLaw:
         """The mean loss of runs of a size by the law, with its 95 % interval.
 
         Args:
-            width, depth, tokens: the variables of the law; each may be ``math.inf``. ``tokens`` is by
-                default the largest number that was fitted.
+            width, depth, tokens: the variables of the law; each may be ``math.inf``. ``tokens`` is
+                by default the largest number that was fitted.
 
         Raises:
-            ValueError: for other variables than those of the law, and outside of the fitted sizes if the law may not be
-                extrapolated.
+            ValueError: for other variables than those of the law, and outside of the fitted sizes
+                if the law may not be extrapolated.
         """
         named = {"width": width, "depth": depth, "tokens": tokens}
         given = {name: size for name, size in named.items() if size is not None}
@@ -101,17 +111,19 @@ class ScalingLaw:
         parameters: float | str | None = None,
         flops: float | str | None = None,
     ) -> BestSize:
-        """The size of the lowest loss within one budget, such as ``parameters="2M"`` or ``flops=1e18``.
+        """The size of the lowest loss within one budget, such as ``parameters="2M"`` or
+        ``flops=1e18``.
 
         Args:
             parameters: numbers that the network stores. flops: operations of one whole training.
 
         Returns:
-            The best width and depth, with cost and predicted loss; ``inside`` says whether that was fitted.
+            The best width and depth, with cost and predicted loss; ``inside`` says whether that was
+            fitted.
 
         Raises:
-            ValueError: without exactly one budget, for one that cannot be read or buys no size, if the costs are not
-                known, and if the losses do not tell which size is best.
+            ValueError: without exactly one budget, for one that cannot be read or buys no size, if
+                the costs are not known, and if the losses do not tell which size is best.
         """
         from nfd.laws.best_size import amount, best_size
 
@@ -123,21 +135,29 @@ class ScalingLaw:
         most = amount(resource, budget)
         variables = self.law.variables
         if variables[:2] != ("width", "depth"):
-            raise InputError(f"best needs a law in width and depth; this law is in {' and '.join(variables)}.")
+            raise InputError(
+                f"best needs a law in width and depth; this law is in {' and '.join(variables)}."
+            )
         if resource not in self.costs:
             counted = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
-            raise InputError(f"what these networks cost in {resource} is not known: {counted}. Give another budget.")
+            raise InputError(
+                f"what these networks cost in {resource} is not known: {counted}. Give another "
+                "budget."
+            )
         return best_size(self.law, self.costs[resource], most)
 
     def named(self, size: Sizes) -> str:
         """A size in words: ``width 64 and depth 4``."""
-        return " and ".join(f"{name} {x:,.10g}" for name, x in zip(self.law.variables, size, strict=True))
+        return " and ".join(
+            f"{name} {x:,.10g}" for name, x in zip(self.law.variables, size, strict=True)
+        )
 
     @property
     def table(self) -> list[dict[str, Any]]:
         """One dict per quantity: the numbers of the law, and the mean loss of each size.
 
-        ``value``, ``stderr``, ``low`` and ``high`` are a number, its standard error and its 95 % interval.
+        ``value``, ``stderr``, ``low`` and ``high`` are a number, its standard error and its 95 %
+        interval.
         """
         terms = self.law.terms | {"floor": self.floor}
         about: dict[str, Any] = dict.fromkeys(self.law.variables)
@@ -165,9 +185,9 @@ def fit_scaling_law(
 ) -> ScalingLaw:
     """Fit a law of size to the final losses of your logged runs, from any framework.
 
-    Over width n and depth L: ``floor + a / n + b / L`` with terms of second order, and ``c / D^beta`` where tokens
-    vary; small sizes are left out until it holds. ``held_out`` is the largest size, predicted by a fit without it. A
-    table of parameters and tokens is for ``nfd.fit_ladder``.
+    Over width n and depth L: ``floor + a / n + b / L`` with terms of second order, and ``c /
+    D^beta`` where tokens vary; small sizes are left out until it holds. ``held_out`` is the largest
+    size, predicted by a fit without it. A table of parameters and tokens is for ``nfd.fit_ladder``.
 
     Example::
 
@@ -175,30 +195,37 @@ def fit_scaling_law(
 
         noise = Random(0)
         sizes = [(n, L) for n in (64, 128, 256) for L in (4, 8, 16)]
-        rows = [{"width": n, "depth": L, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)} for n, L in sizes]
+        rows = [
+            {"width": n, "depth": L, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
+            for n, L in sizes
+        ]
         print(nfd.fit_scaling_law(rows).floor)
 
     Args:
-        rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
-            last counts. A loss that is not a number diverged.
-        columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``. Keys: loss, width,
-            depth, parameters, tokens (or steps and batch in tokens, or sequences of a batch and their length), seed,
-            lr, rule, run, step and state. None ignores a column.
-        rate: if runs of one size differ in their learning rate, the rate whose runs count; or ``"best"``, at each size
-            the rate with the lowest mean loss over seeds. That choice makes losses too low, by less than their noise.
+        rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of
+            one, of which the last counts. A loss that is not a number diverged.
+        columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``.
+            Keys: loss, width, depth, parameters, tokens (or steps and batch in tokens, or sequences
+            of a batch and their length), seed, lr, rule, run, step and state. None ignores a
+            column.
+        rate: if runs of one size differ in their learning rate, the rate whose runs count; or
+            ``"best"``, at each size the rate with the lowest mean loss over seeds. That choice
+            makes losses too low, by less than their noise.
         prior: as for ``nfd.fit_ladder``; goes in 0.5.
 
     Returns:
-        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table`` and ``.held_out``; print it to
-        see the table. ``about`` lists the recognised columns.
+        A ``ScalingLaw``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table`` and
+        ``.held_out``; print it to see the table. ``about`` lists the recognised columns.
 
     Raises:
-        ValueError, TypeError, OSError: naming the columns, if rows cannot be read; with too few sizes for a law.
+        ValueError, TypeError, OSError: naming the columns, if rows cannot be read; with too few
+            sizes for a law.
     """
     answer = losses_of(rows, columns, rate, prior)
     if not isinstance(answer, ScalingLaw):
         warnings.warn(
-            "This table has parameters or tokens: fit it by nfd.fit_ladder. nfd.fit_scaling_law refuses it from 0.5.",
+            "This table has parameters or tokens: fit it by nfd.fit_ladder. nfd.fit_scaling_law "
+            "refuses it from 0.5.",
             FutureWarning,
             stacklevel=2,
         )
@@ -211,7 +238,9 @@ def losses_of(
     rate: float | str | None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> ScalingLaw | LadderLaw:
-    """Fit the law over width and depth, or that over parameters and tokens, by the columns of the table."""
+    """Fit the law over width and depth, or that over parameters and tokens, by the columns of the
+    table.
+    """
     log = read_sizes(rows, columns)
     variables = variables_of(log)
     if {*variables} <= {"parameters", "tokens"}:
@@ -222,7 +251,9 @@ def losses_of(
 
 
 def _scaling_law_of(runs: LossRuns) -> ScalingLaw:
-    """Fit the law over width and depth; what networks cost is known where the log counts parameters."""
+    """Fit the law over width and depth; what networks cost is known where the log counts
+    parameters.
+    """
     from nfd.laws.best_size import counted
 
     cost = counted(runs.counts) if runs.counts else None
@@ -241,24 +272,36 @@ def _scaling_law_of(runs: LossRuns) -> ScalingLaw:
 # ---- The law of some runs, and what holds it to account.
 
 
-_FEWEST_LEFT = 4  # sizes of a variable, where a longer ladder failed: three lie on some law of second order
-# The p-value below which the smallest sizes are left out. Between this and ``GOOD`` the law is refused: of true laws
-# some fail by chance, and where that chose the sizes, the floor lay in none of 12 intervals (of 600 fits).
+# sizes of a variable, where a longer ladder failed: three lie on some law of second order
+_FEWEST_LEFT = 4
+# The p-value below which the smallest sizes are left out. Between this and ``GOOD`` the law is
+# refused: of true laws some fail by chance, and where that chose the sizes, the floor lay in none
+# of 12 intervals (of 600 fits).
 _BREAKS = 0.01
-_FAILS = "From the others the law does not predict the largest size: train it from other seeds, or a larger one."
+_FAILS = (
+    "From the others the law does not predict the largest size: train it from other seeds, or a "
+    "larger one."
+)
 _LEFT_OUT = "Smaller sizes were left out until the law held."
 
 
-def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> tuple[Law, HeldOut | None]:
-    """The law of the sizes from which it holds, else that of all, and the largest size by a law without it.
+def judged(
+    variables: tuple[str, ...], losses: Losses, *, paired: bool
+) -> tuple[Law, HeldOut | None]:
+    """The law of the sizes from which it holds, else that of all, and the largest size by a law
+    without it.
 
-    With one seed of each size little else can tell that it holds, so it must predict the largest from the others, too.
+    With one seed of each size little else can tell that it holds, so it must predict the largest
+    from the others, too.
 
     Args:
-        variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes are of one seed.
+        variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes
+            are of one seed.
     """
     law, kept = _holding(variables, losses, paired)
-    trained = {size: of_seeds for size, of_seeds in kept.items() if all(map(math.isfinite, of_seeds))}
+    trained = {
+        size: of_seeds for size, of_seeds in kept.items() if all(map(math.isfinite, of_seeds))
+    }
     largest = max(trained, key=math.prod)
     measured = trained.pop(largest)
     held_out = None
@@ -272,7 +315,9 @@ def judged(variables: tuple[str, ...], losses: Losses, *, paired: bool) -> tuple
 
 
 def _holding(variables: tuple[str, ...], losses: Losses, paired: bool) -> tuple[Law, Losses]:
-    """The law of the sizes from which it holds, and their losses; the law of all where there are none."""
+    """The law of the sizes from which it holds, and their losses; the law of all where there are
+    none.
+    """
     whole = fit_law(variables, losses, paired=paired)
     kept = losses
     law = whole
@@ -290,7 +335,9 @@ def _holding(variables: tuple[str, ...], losses: Losses, paired: bool) -> tuple[
 
 
 def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | None:
-    """The runs without the smallest size of the variable that has most sizes; None where too few are left."""
+    """The runs without the smallest size of the variable that has most sizes; None where too few
+    are left.
+    """
     axes = [sorted({*sizes}) for sizes in zip(*losses, strict=True)]
     k = max(range(len(axes)), key=lambda axis: len(axes[axis]))
     if len(axes[k]) <= _FEWEST_LEFT:

@@ -14,13 +14,16 @@ Fall = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """A schedule of warm-up and decay: ``schedule(step, steps)`` is the share of the full rate at a step, from 0.
+    """A schedule of warm-up and decay: ``schedule(step, steps)`` is the share of the full rate at a
+    step, from 0.
 
-    It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library takes one.
+    It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library
+    takes one.
 
     Args:
         warmup: steps before the full rate: step t of them has the share ``(t + 1) / (warmup + 1)``.
-        fall: how the rate falls at the end: ``"constant"`` (it does not), ``"linear"`` or ``"cosine"``.
+        fall: how the rate falls at the end: ``"constant"`` (it does not), ``"linear"`` or
+            ``"cosine"``.
         share: of the steps, the last ones, over which it falls, above 0 and at most 1.
         final: the share that would be reached after the last step, from 0 to 1.
 
@@ -44,14 +47,22 @@ class RateSchedule:
         check_real("share", self.share, above=0.0)
         check_real("final", self.final, least=0.0)
         if max(self.share, self.final) > 1:
-            raise InputError(f"share and final must be at most 1; got {self.share:g} and {self.final:g}.")
+            raise InputError(
+                f"share and final must be at most 1; got {self.share:g} and {self.final:g}."
+            )
 
     def __call__(self, step: int, steps: int) -> float:
         """The share of the full rate at a step."""
         falling = self.share * steps
         progress = min(max((step - (steps - falling)) / falling, 0.0), 1.0)
-        left = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}[self.fall]
-        return ramp(step, self.warmup) * (1.0 if self.fall == "constant" else self.final + (1 - self.final) * left)
+        left = {
+            "constant": 1.0,
+            "linear": 1 - progress,
+            "cosine": (1 + math.cos(math.pi * progress)) / 2,
+        }[self.fall]
+        return ramp(step, self.warmup) * (
+            1.0 if self.fall == "constant" else self.final + (1 - self.final) * left
+        )
 
 
 def ramp(step: int, warmup: int) -> float:

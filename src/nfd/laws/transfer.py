@@ -1,5 +1,5 @@
-"""What the best learning rate does as networks grow, and what tuning a small one costs: the answer of ``nfd.transfer``
-and of ``nfd.fit_transfer``, which reads logs.
+"""What the best learning rate does as networks grow, and what tuning a small one costs: the answer
+of ``nfd.transfer`` and of ``nfd.fit_transfer``, which reads logs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Best rates, their drift with size, and the regret of tuning on a small network. Print it to see the table.
+    """Best rates, their drift with size, and the regret of tuning on a small network. Print it to
+    see the table.
 
     Attributes:
-        rules: the answer for each rule. about: a description of the runs. score: the loss that best rates minimise.
+        rules: the answer for each rule. about: a description of the runs. score: the loss that best
+            rates minimise.
         notes: which runs were left out, what a small regret does not show, and last what to do.
     """
 
@@ -49,7 +51,9 @@ class Transfer:
     @property
     def law(self) -> None:
         """None: ``nfd.fit_rate_law`` returns laws of the rate."""
-        warnings.warn("Transfer.law goes in 0.5: nfd.fit_rate_law returns laws.", FutureWarning, stacklevel=2)
+        warnings.warn(
+            "Transfer.law goes in 0.5: nfd.fit_rate_law returns laws.", FutureWarning, stacklevel=2
+        )
 
     def __iter__(self) -> Iterator[RuleTransfer]:
         return iter(self.rules)
@@ -74,15 +78,21 @@ class Transfer:
         name, value = next(iter(setting.items()))
         against = answer.against
         if len(setting) > 1 or name not in against or value not in against[name].values:
-            runs = [f"{name} {', '.join(f'{v:g}' for v in along.values)}" for name, along in against.items()]
-            raise InputError(f"there are runs of {'; '.join(runs) or 'no further setting: use axes='}; got {setting}.")
+            runs = [
+                f"{name} {', '.join(f'{v:g}' for v in along.values)}"
+                for name, along in against.items()
+            ]
+            raise InputError(
+                f"there are runs of {'; '.join(runs) or 'no further setting: use axes='}; got "
+                f"{setting}."
+            )
         return against[name].cells[(width, depth), value].rate()
 
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
 
-        For the largest size it is that of starts which chose no rate, for others that of the grid, each seed at the
-        rate that the others choose.
+        For the largest size it is that of starts which chose no rate, for others that of the grid,
+        each seed at the rate that the others choose.
 
         Raises:
             ValueError: for a rule or a size of which there are no runs.
@@ -90,12 +100,13 @@ class Transfer:
         return self._trained(rule, width, depth).loss((width, depth))
 
     def drift(self, rule: str, axis: str) -> Interval:
-        """Doublings of the best rate per doubling of an axis, with a 95 % interval: 0 if the rate transfers.
+        """Doublings of the best rate per doubling of an axis, with a 95 % interval: 0 if the rate
+        transfers.
 
         Args:
             rule: one of the rules that were trained; ``"logged"`` for logs without a rule.
-            axis: ``"width"``, ``"depth"`` or a further axis, such as ``"batch_size"``. If it did not vary, the result
-                is not-a-number.
+            axis: ``"width"``, ``"depth"`` or a further axis, such as ``"batch_size"``. If it did
+                not vary, the result is not-a-number.
         """
         answer = self.of(rule)
         if check_choice("axis", axis, [*AXES, *answer.against]) in answer.against:
@@ -103,17 +114,23 @@ class Transfer:
         return answer.drifts.get(cast(Axis, axis), UNKNOWN)
 
     def regret(self, rule: str) -> Interval:
-        """The loss that the largest network loses at the smallest one's best rate, in nats; not-a-number if unknown."""
+        """The loss that the largest network loses at the smallest one's best rate, in nats;
+        not-a-number if unknown.
+        """
         regret = self.of(rule).regret
         return UNKNOWN if regret is None else regret.loss
 
     def verdict(self, rule: str) -> TransferVerdict:
-        """Whether the best rate of the smallest network serves the largest: TRANSFERS, COSTS or UNCERTAIN."""
+        """Whether the best rate of the smallest network serves the largest: TRANSFERS, COSTS or
+        UNCERTAIN.
+        """
         return self.of(rule).verdict
 
     @property
     def table(self) -> list[Row]:
-        """One dict per rule and quantity (best rates, drifts, regret), followed by those of further axes."""
+        """One dict per rule and quantity (best rates, drifts, regret), followed by those of further
+        axes.
+        """
         rows = list[Row]()
         for answer in self.rules:
             rows += answer.table
@@ -139,7 +156,8 @@ class Transfer:
     @property
     def sentences(self) -> list[str]:
         """The answer of every rule along sizes and further axes, and the notes."""
-        along = [str(answer) for answer in self.rules if len(answer.cells) > 1]  # of one size there is nothing to say
+        # of one size there is nothing to say
+        along = [str(answer) for answer in self.rules if len(answer.cells) > 1]
         return [*along, *(against.sentence for against in self._against()), *self.notes]
 
     def _against(self) -> Iterator[RateAgainst]:
@@ -173,14 +191,19 @@ class Transfer:
 
     def told(self, lead: Lead) -> list[str]:
         """The table of levels, and the sentences that a lead does not say."""
-        return [rows_as_text(self.levels), *(text for text in self.sentences if text != lead.verdict)]
+        return [
+            rows_as_text(self.levels),
+            *(text for text in self.sentences if text != lead.verdict),
+        ]
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule, of which there are runs of this size."""
         answer = self.of(rule)
         if (width, depth) not in answer.cells:
             sizes = "; ".join(map(in_words, answer.cells))
-            raise InputError(f"there are no runs of {in_words((width, depth))}. There are some of {sizes}.")
+            raise InputError(
+                f"there are no runs of {in_words((width, depth))}. There are some of {sizes}."
+            )
         return answer
 
 
@@ -199,14 +222,15 @@ def fit_transfer(
 ) -> Transfer:
     """Find the best learning rate of every size, and its drift, in your logged runs.
 
-    Where tokens or batch vary, or parameters stand in place of width and depth, use ``nfd.fit_rate_law``.
+    Where tokens or batch vary, or parameters stand in place of width and depth, use
+    ``nfd.fit_rate_law``.
 
     Best rates are fitted as by ``nfd.transfer``. One at an end of the rates is left out of the
-    drift. With several seeds the intervals include their noise. With one seed a best rate has no interval, and that of
-    a drift comes from the distances of sizes to a power law.
+    drift. With several seeds the intervals include their noise. With one seed a best rate has no
+    interval, and that of a drift comes from the distances of sizes to a power law.
 
-    The regret needs a ``guess``, and runs of the largest network at both best rates (or within a quarter of a
-    doubling), from two seeds or more that were not trained at the other rates.
+    The regret needs a ``guess``, and runs of the largest network at both best rates (or within a
+    quarter of a doubling), from two seeds or more that were not trained at the other rates.
 
     Example::
 
@@ -219,29 +243,30 @@ def fit_transfer(
         print(nfd.fit_transfer(rows).best("logged", 128, 1))
 
     Args:
-        rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step, of which the last
-            counts. A loss that is no number diverged.
-        columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
-            lr, width, depth, parameters, tokens, batch (in tokens), steps, sequences and their length, decay, rule,
-            seed, run, step and state. None ignores a column.
-        guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
-            the vocabulary. By default it lies five times as far above the best rate's loss as that of the fifth best
-            rate, or of the third on a coarse grid.
+        rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step, of which the
+            last counts. A loss that is no number diverged.
+        columns: the names of your columns, if they are not recognised: ``{"lr":
+            "config/learning_rate"}``. Keys: loss, lr, width, depth, parameters, tokens, batch (in
+            tokens), steps, sequences and their length, decay, rule, seed, run, step and state. None
+            ignores a column.
+        guess: the loss that a diverged run counts as, and from which progress is measured, such as
+            the logarithm of the vocabulary. By default it lies five times as far above the best
+            rate's loss as that of the fifth best rate, or of the third on a coarse grid.
         prior: as for ``nfd.fit_rate_law``; goes in 0.5.
 
     Returns:
-        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)`` and ``.table``.
-        Runs without a rule have the rule ``"logged"``.
+        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)``
+        and ``.table``. Runs without a rule have the rule ``"logged"``.
 
     Raises:
-        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if runs of one size, rate and
-            seed differ in another column.
+        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if runs of
+            one size, rate and seed differ in another column.
     """
     answer = rates_of(rows, columns, guess, prior)
     if not isinstance(answer, Transfer):
         warnings.warn(
-            "This table has parameters, tokens or batch: fit it by nfd.fit_rate_law. nfd.fit_transfer refuses it "
-            "from 0.5.",
+            "This table has parameters, tokens or batch: fit it by nfd.fit_rate_law. "
+            "nfd.fit_transfer refuses it from 0.5.",
             FutureWarning,
             stacklevel=2,
         )
@@ -263,12 +288,20 @@ def rates_of(
     given_guess = None if guess is None else check_real("guess", guess, above=0.0)
     log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed"))
     if "width" not in log.columns and "depth" not in log.columns:
-        raise InputError(f"the log must say the width or the depth of its runs: name it by columns=. {log.recognised}")
+        raise InputError(
+            "the log must say the width or the depth of its runs: name it by columns=. "
+            f"{log.recognised}"
+        )
     notes = list(log.notes)
     runs_at = _runs_by_place(log, notes)
-    rules = [_rule(rule, runs_at, given_guess, notes) for rule in dict.fromkeys(rule for rule, _ in runs_at)]
+    rules = [
+        _rule(rule, runs_at, given_guess, notes)
+        for rule in dict.fromkeys(rule for rule, _ in runs_at)
+    ]
     if given_guess is None:
-        notes.append("A regret and a verdict need guess= (in the shell --guess), such as log C of C classes.")
+        notes.append(
+            "A regret and a verdict need guess= (in the shell --guess), such as log C of C classes."
+        )
     else:
         from nfd.laws.regret import compared
 
@@ -309,12 +342,16 @@ def _rule(
             used += len({*regret.new.log2_eta}) * len(regret.own)
         lost = len(runs_at[rule, size]) - used
         if lost:
-            notes.append(f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds lack some rates.")
+            notes.append(
+                f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds lack some "
+                "rates."
+            )
     return RuleTransfer(rule, cells, regret)
 
 
 def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:
-    """What the largest network loses at the smallest one's best rate, by its runs from seeds that chose neither rate.
+    """What the largest network loses at the smallest one's best rate, by its runs from seeds that
+    chose neither rate.
 
     None where fewer than two seeds were trained at both rates.
     """
@@ -340,13 +377,22 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret |
 
 
 def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None) -> Scores:
-    """The scores of a size, of the seeds that were trained at every rate: those of the seed that has the most."""
+    """The scores of a size, of the seeds that were trained at every rate: those of the seed that
+    has the most.
+    """
     by_seed = _losses_by_seed(f"{rule} at {in_words(size)}", runs)
     rates = [*max(by_seed.values(), key=len)]
     seeds = tuple(sorted(seed for seed, losses in by_seed.items() if losses.keys() >= {*rates}))
     log2_rates = np.log2(rates)
     losses = np.array([[by_seed[seed][rate] for rate in rates] for seed in seeds])
-    return Scores(log2_rates, losses, ~np.isfinite(losses), guess or progress_from(log2_rates, losses), seeds, 0.0)
+    return Scores(
+        log2_rates,
+        losses,
+        ~np.isfinite(losses),
+        guess or progress_from(log2_rates, losses),
+        seeds,
+        0.0,
+    )
 
 
 def _losses_by_seed(place: str, runs: Sequence[LoggedRun]) -> dict[str, dict[float, float]]:
@@ -362,11 +408,14 @@ def _losses_by_seed(place: str, runs: Sequence[LoggedRun]) -> dict[str, dict[flo
         losses = by_seed.setdefault(run.seed or f"{place} {counts[rate]}", {})
         if rate in losses:
             raise InputError(
-                f"{place} has several runs of lr {rate:g} and seed {run.seed}: they differ in something else, maybe "
-                "several lengths of training. Give the rows of one setting, or name the column of seeds."
+                f"{place} has several runs of lr {rate:g} and seed {run.seed}: they differ in "
+                "something else, maybe several lengths of training. Give the rows of one setting, "
+                "or name the column of seeds."
             )
         if loss <= 0:
-            raise InputError(f"losses must be above 0, as their geometric mean is taken; {place} has {loss:g}.")
+            raise InputError(
+                f"losses must be above 0, as their geometric mean is taken; {place} has {loss:g}."
+            )
         losses[rate] = loss
         counts[rate] += 1
     return by_seed
@@ -383,10 +432,12 @@ _FEWEST_SEEDS = 3  # for a verdict
 
 @dataclass(frozen=True)
 class RuleTransfer:
-    """The scores of one rule by (width, depth), and the regret between the smallest and the largest.
+    """The scores of one rule by (width, depth), and the regret between the smallest and the
+    largest.
 
     Attributes:
-        regret: None where no new networks were trained at both rates, as in most logs, or there is one size.
+        regret: None where no new networks were trained at both rates, as in most logs, or there is
+            one size.
         against: the best rate against further settings, by their names.
     """
 
@@ -396,8 +447,14 @@ class RuleTransfer:
     against: Mapping[str, RateAgainst] = field(default_factory=dict)
 
     def reached(self, size: Size) -> Array:
-        """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of the other seeds."""
-        return self.regret.own if self.regret and size == [*self.cells][-1] else self.cells[size].reached
+        """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of
+        the other seeds.
+        """
+        return (
+            self.regret.own
+            if self.regret and size == [*self.cells][-1]
+            else self.cells[size].reached
+        )
 
     def loss(self, size: Size) -> Interval:
         """The loss at the best rate of a size."""
@@ -414,30 +471,41 @@ class RuleTransfer:
         """The scores along one axis, the other at its largest."""
         place = AXES.index(axis)
         largest = max(size[1 - place] for size in self.cells)
-        return {size[place]: cell for size, cell in self.cells.items() if size[1 - place] == largest}
+        return {
+            size[place]: cell for size, cell in self.cells.items() if size[1 - place] == largest
+        }
 
     @property
     def table(self) -> list[Row]:
-        """A row per quantity: best rates and losses by size, drifts, and the regret in nats and over the progress."""
+        """A row per quantity: best rates and losses by size, drifts, and the regret in nats and
+        over the progress.
+        """
         rows = [self._row("best lr", cell.rate(), size) for size, cell in self.cells.items()]
         rows += [self._row("best loss", self.loss(size), size) for size in self.cells]
-        rows += [self._row(f"drift per doubling of {axis}", drift) for axis, drift in self.drifts.items()]
+        rows += [
+            self._row(f"drift per doubling of {axis}", drift) for axis, drift in self.drifts.items()
+        ]
         if self.regret is not None:
             rows.append(self._row("regret (nats)", self.regret.loss))
             rows.append(self._row("regret over progress", self.regret.share))
         return rows
 
-    def _row(self, quantity: str, estimate: Interval, size: tuple[int | None, int | None] = (None, None)) -> Row:
+    def _row(
+        self, quantity: str, estimate: Interval, size: tuple[int | None, int | None] = (None, None)
+    ) -> Row:
         place = {"rule": self.rule, "width": size[0], "depth": size[1]}
         return place | {"quantity": quantity} | estimate.limits
 
     def __str__(self) -> str:
         sentences = [
-            f"The best lr moves by {drift} doublings per doubling of {axis}." for axis, drift in self.drifts.items()
+            f"The best lr moves by {drift} doublings per doubling of {axis}."
+            for axis, drift in self.drifts.items()
         ]
         if self.regret is not None:
             small = in_words(next(iter(self.cells)))
-            sentences.insert(0, f"{self.verdict}. Tuning at {small} costs {self._cost(self.regret)}.")
+            sentences.insert(
+                0, f"{self.verdict}. Tuning at {small} costs {self._cost(self.regret)}."
+            )
         if self.doubt:
             sentences.append(f"{self.doubt}.")
         return f"{self.rule}: {' '.join(sentences)}"
@@ -452,20 +520,37 @@ class RuleTransfer:
 
     @property
     def doubt(self) -> str:
-        """Why best rates cannot be compared, or what a verdict needs whatever the regret is; else empty."""
-        unknown = [f"{in_words(size)} ({_why(cell)})" for size, cell in self.cells.items() if not cell.has_optimum]
+        """Why best rates cannot be compared, or what a verdict needs whatever the regret is; else
+        empty.
+        """
+        unknown = [
+            f"{in_words(size)} ({_why(cell)})"
+            for size, cell in self.cells.items()
+            if not cell.has_optimum
+        ]
         if unknown:
-            return f"The best rate is not known at {', '.join(unknown)}: give other rates or more steps"
+            return (
+                f"The best rate is not known at {', '.join(unknown)}: give other rates or more "
+                "steps"
+            )
         if self.regret is None:
             return ""
-        is_known = len(self.regret.grid.losses) >= _FEWEST_SEEDS and not math.isnan(self.regret.share.value)
-        return "" if is_known else f"A verdict needs {_FEWEST_SEEDS} seeds or more that learn at their best rate"
+        is_known = len(self.regret.grid.losses) >= _FEWEST_SEEDS and not math.isnan(
+            self.regret.share.value
+        )
+        return (
+            ""
+            if is_known
+            else f"A verdict needs {_FEWEST_SEEDS} seeds or more that learn at their best rate"
+        )
 
     @property
     def verdict(self) -> TransferVerdict:
-        """By the 95 % interval of the regret as a share of progress: below ``TOLERANCE``, above it, or neither.
+        """By the 95 % interval of the regret as a share of progress: below ``TOLERANCE``, above it,
+        or neither.
 
-        A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs nothing.
+        A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs
+        nothing.
         """
         if self.doubt or self.regret is None:
             return "UNCERTAIN"
@@ -483,11 +568,15 @@ def _why(cell: Scores) -> str:
 
 
 def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
-    """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None where it is one size.
+    """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None
+    where it is one size.
 
-    The exponent of least squares is a weighted sum of the best rates (``nfd.laws.best_rate.fitted_exponent``).
+    The exponent of least squares is a weighted sum of the best rates
+    (``nfd.laws.best_rate.fitted_exponent``).
     """
     k = AXES.index(axis)
     if len({size[k] for size in cells}) < 2:
         return None
-    return fitted_exponent(list(cells.values()), [[math.log2(n), math.log2(L)] for n, L in cells], k)
+    return fitted_exponent(
+        list(cells.values()), [[math.log2(n), math.log2(L)] for n, L in cells], k
+    )

@@ -1,20 +1,22 @@
 """Covariance and NTK of infinitely wide networks, at infinite or finite depth.
 
-**Flow.** With ``a, b`` the variances of ``h_t`` for two inputs, ``C`` their covariance, ``m = E[phi(h) phi(hbar)]`` and
-``s = E[phi'(h) phi'(hbar)]`` (Gaussian moments at ``a, b, C``), the infinite-depth kernels solve
+**Flow.** With ``a, b`` the variances of ``h_t`` for two inputs, ``C`` their covariance, ``m =
+E[phi(h) phi(hbar)]`` and ``s = E[phi'(h) phi'(hbar)]`` (Gaussian moments at ``a, b, C``), the
+infinite-depth kernels solve
 
-    a' = m(a, a, a),   C' = m(a, b, C)                    NNGP, Props. 2 and 3, from |x|^2/d and x.xbar/d
+    a' = m(a, a, a),   C' = m(a, b, C)           NNGP, Props. 2 and 3, from |x|^2/d and x.xbar/d
     D' = m + s D,      D_0 = x.xbar / d                   NTK = C + D
 
-and a network of depth L takes L Euler steps of size T / L of the same equations. The first step of the decoupled
-network has ``D' = m`` instead, so its kernel is ``2 C``.
+and a network of depth L takes L Euler steps of size T / L of the same equations. The first step of
+the decoupled network has ``D' = m`` instead, so its kernel is ``2 C``.
 
-**Table.** The covariance equations see nothing else of two inputs. The kernel is smooth in the logarithms of the norms
-and in the angle (in the cosine it is not, at -1 and 1, for relu, and changes fast near 1 for all at large T), so
-Chebyshev interpolation reaches rounding with few nodes; where phi is positively homogeneous the norms only scale. Each
-axis is refined until its last coefficients are below tolerance, and the error is then measured between the nodes: the
-error that is stated is four times the largest one seen there. Slices of the table show first how many nodes it needs:
-where it would not do, the equations are solved for the pairs of inputs themselves."""
+**Table.** The covariance equations see nothing else of two inputs. The kernel is smooth in the
+logarithms of the norms and in the angle (in the cosine it is not, at -1 and 1, for relu, and
+changes fast near 1 for all at large T), so Chebyshev interpolation reaches rounding with few nodes;
+where phi is positively homogeneous the norms only scale. Each axis is refined until its last
+coefficients are below tolerance, and the error is then measured between the nodes: the error that
+is stated is four times the largest one seen there. Slices of the table show first how many nodes it
+needs: where it would not do, the equations are solved for the pairs of inputs themselves."""
 
 from __future__ import annotations
 
@@ -75,11 +77,13 @@ def kernel(
     return_error: bool = False,
     device: torch.device | str | None = None,
 ) -> Any:
-    """Gram matrix of a kernel of the infinitely wide residual network, infinitely deep or of a given depth.
+    """Gram matrix of a kernel of the infinitely wide residual network, infinitely deep or of a
+    given depth.
 
-    ``"nngp"``: the covariance C_T of outputs (Prop. 3). ``"ntk"``: the kernel of gradient descent on the standard
-    network, ``-df(xbar) / (eta_c dLoss/df)`` of a first small step on x. ``"independent-feedback"``: the same for the
-    decoupled network of Corollary 1, which is ``2 C_T``.
+    ``"nngp"``: the covariance C_T of outputs (Prop. 3). ``"ntk"``: the kernel of gradient descent
+    on the standard network, ``-df(xbar) / (eta_c dLoss/df)`` of a first small step on x.
+    ``"independent-feedback"``: the same for the decoupled network of Corollary 1, which is ``2
+    C_T``.
 
     Args:
         X: ``[N, d]`` inputs; X2: ``[M, d]`` others, or None for X itself.
@@ -87,22 +91,24 @@ def kernel(
         activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
         horizon: T, above 0 and below 1,000.
         depth: infinite, or the number L of residual blocks.
-        return_error: also return the error of an entry, relative to ``sqrt(K(x, x) K(xbar, xbar))``: four times the
-            largest seen between the nodes of the table, 1e-9 where there is none. The rounding of cosines adds up to
-            1e-8 to the NTK of relu for inputs nearly parallel.
+        return_error: also return the error of an entry, relative to ``sqrt(K(x, x) K(xbar,
+            xbar))``: four times the largest seen between the nodes of the table, 1e-9 where there
+            is none. The rounding of cosines adds up to 1e-8 to the NTK of relu for inputs nearly
+            parallel.
         device: where the matrix is computed; None for where X is, the CPU for arrays.
 
     Returns:
-        ``[N, M]`` float64 for inputs of any real type, as a NumPy array or tensor like the inputs, and the error with
-        ``return_error``. Inputs of zero norm have kernel 0 with all others. Memory beyond the matrix is a few MiB. A
-        warning shows that the error is above 1e-9 (tanh, gelu: 1e-7).
+        ``[N, M]`` float64 for inputs of any real type, as a NumPy array or tensor like the inputs,
+        and the error with ``return_error``. Inputs of zero norm have kernel 0 with all others.
+        Memory beyond the matrix is a few MiB. A warning shows that the error is above 1e-9 (tanh,
+        gelu: 1e-7).
 
-        Entries come from a table. Where it would need too many nodes (long horizons, norms that differ by powers of
-        ten), up to 262,144 of them are computed one by one.
+        Entries come from a table. Where it would need too many nodes (long horizons, norms that
+        differ by powers of ten), up to 262,144 of them are computed one by one.
 
     Raises:
-        ValueError, TypeError: naming the argument; for inputs that carry a gradient, which the result would not have;
-            where neither a table nor single entries would do.
+        ValueError, TypeError: naming the argument; for inputs that carry a gradient, which the
+            result would not have; where neither a table nor single entries would do.
 
     Source: Props. 2, 3 and 6; see ``nfd.limits.kernels``.
 
@@ -116,14 +122,27 @@ def kernel(
         first = checked_inputs("X", X, device)
         second = None if X2 is None else checked_inputs("X2", X2, first.device)
         gram, _, error = gram_matrix(
-            first, second, kind=kind, activation=activation, horizon=horizon, depth=depth, slopes=False
+            first,
+            second,
+            kind=kind,
+            activation=activation,
+            horizon=horizon,
+            depth=depth,
+            slopes=False,
         )
         result: Tensor | Array = gram if isinstance(X, Tensor) else gram.cpu().numpy()
         return (result, error) if return_error else result
 
 
 def gram_matrix(
-    X: Tensor, X2: Tensor | None, *, kind: str, activation: str, horizon: float, depth: float, slopes: bool
+    X: Tensor,
+    X2: Tensor | None,
+    *,
+    kind: str,
+    activation: str,
+    horizon: float,
+    depth: float,
+    slopes: bool,
 ) -> tuple[Tensor, Tensor | None, float]:
     """The Gram matrix, its derivative in T if ``slopes``, and the relative error bound."""
     kind = check_choice("kind", kind, KINDS)
@@ -132,8 +151,9 @@ def gram_matrix(
     depth = check_depth(depth)
     if _MOST_EVALUATIONS < depth < math.inf:
         raise InputError(
-            f"depth must be at most {_MOST_EVALUATIONS:,}, as a kernel takes a step for each block, or infinite, from "
-            f"which so deep a network differs by 1 / depth; got {depth:,}. Take depth=math.inf."
+            f"depth must be at most {_MOST_EVALUATIONS:,}, as a kernel takes a step for each "
+            "block, or infinite, from which so deep a network differs by 1 / depth; got "
+            f"{depth:,}. Take depth=math.inf."
         )
     if X2 is not None and X2.shape[1] != X.shape[1]:
         raise InputError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
@@ -141,17 +161,27 @@ def gram_matrix(
     columns = rows if X2 is None else (X2, _norms(X2))
     tabled, factor = _TABLED[kind]
     pairs = len(X) * (len(X) + 1) // 2 if X2 is None else len(X) * len(X2)
-    equations = Equations(activation, tabled, horizon, depth, *_range(torch.cat([rows[1], columns[1]])))
+    equations = Equations(
+        activation, tabled, horizon, depth, *_range(torch.cat([rows[1], columns[1]]))
+    )
     if equations.tabled(pairs):
         made = table(equations).to(X.device)
         error = made.error
-        blocks = [partial(made.block, sheet) for sheet in ([made.values, made.slopes] if slopes else [made.values])]
+        blocks = [
+            partial(made.block, sheet)
+            for sheet in ([made.values, made.slopes] if slopes else [made.values])
+        ]
     else:
         error = _ONE_BY_ONE
-        blocks = [partial(equations.block, slopes=which) for which in ([False, True] if slopes else [False])]
+        blocks = [
+            partial(equations.block, slopes=which)
+            for which in ([False, True] if slopes else [False])
+        ]
     kernels = [_assembled(block, rows, columns).mul_(factor) for block in blocks]
     if not all(K.numel() == 0 or bool(torch.stack(K.aminmax()).isfinite().all()) for K in kernels):
-        raise InputError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
+        raise InputError(
+            f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it."
+        )
     return kernels[0], kernels[1] if slopes else None, error
 
 
@@ -166,22 +196,31 @@ def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: fl
 
 
 def _assembled(
-    block: Callable[[Tensor, Tensor, Tensor], Tensor], rows: tuple[Tensor, Tensor], columns: tuple[Tensor, Tensor]
+    block: Callable[[Tensor, Tensor, Tensor], Tensor],
+    rows: tuple[Tensor, Tensor],
+    columns: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Block rows of the matrix of inputs and their norms; below the diagonal of a symmetric one they are copied."""
+    """Block rows of the matrix of inputs and their norms; below the diagonal of a symmetric one
+    they are copied.
+    """
     X, norms = rows
     X2, norms2 = columns
-    gram, symmetric = X.new_empty(len(X), len(X2)), X is X2
+    gram = X.new_empty(len(X), len(X2))
+    symmetric = X is X2
     root = math.sqrt(X.shape[1])
-    unit, unit2 = (x / (torch.where(own > 0, own, 1.0)[:, None] * root) for x, own in (rows, columns))
+    unit, unit2 = (
+        x / (torch.where(own > 0, own, 1.0)[:, None] * root) for x, own in (rows, columns)
+    )
     parallel = 1 - _ROUNDING - _ROUNDING_GROWS * root
     height = max(1, _BLOCK // max(len(X2), 1))
     for top in range(0, len(X), height):
-        here, there = slice(top, top + height), slice(top if symmetric else 0, None)
+        here = slice(top, top + height)
+        there = slice(top if symmetric else 0, None)
         cosine = unit[here] @ unit2[there].T
         if symmetric:
             cosine.diagonal().fill_(1.0)
-        cosine.masked_fill_(cosine >= parallel, 1.0).clamp_min_(-1)  # a repeated input has the angle zero
+        # a repeated input has the angle zero
+        cosine.masked_fill_(cosine >= parallel, 1.0).clamp_min_(-1)
         gram[here, there] = block(norms[here], norms2[there], cosine)
         if symmetric:
             gram[top + height :, here] = gram[here, top + height :].T
@@ -191,7 +230,9 @@ def _assembled(
 
 
 def checked_inputs(name: str, value: Any, device: torch.device | str | None = None) -> Tensor:
-    """``[N, d]`` inputs of any kind as float64, finite, on ``device``; None leaves them where they are."""
+    """``[N, d]`` inputs of any kind as float64, finite, on ``device``; None leaves them where they
+    are.
+    """
     place = None if device is None else check_device(device)
     x = check_numbers(name, value)
     if x.dim() != 2 or not x.shape[1]:
@@ -202,16 +243,22 @@ def checked_inputs(name: str, value: Any, device: torch.device | str | None = No
 def _norms(X: Tensor) -> Tensor:
     length: Tensor = torch.linalg.vector_norm(X, dim=1)
     if len(X) and not float(length.max()) < _LARGEST:
-        raise InputError(f"inputs must have norms below {_LARGEST:g}; got {float(length.max()):g}. Scale them down.")
+        raise InputError(
+            f"inputs must have norms below {_LARGEST:g}; got {float(length.max()):g}. Scale them "
+            "down."
+        )
     return length / math.sqrt(X.shape[1])
 
 
 def _range(norms: Tensor) -> tuple[float, float]:
-    """The positive norms' range, rounded outward so that similar data share a table; one number where all agree."""
+    """The positive norms' range, rounded outward so that similar data share a table; one number
+    where all agree.
+    """
     positive = norms[norms > 0]
     if not len(positive):
         return 1.0, 1.0
-    low, high = float(positive.min()), float(positive.max())
+    low = float(positive.min())
+    high = float(positive.max())
     if high - low <= _SAME * high:
         middle = 0.5 * (low + high)
         return middle, middle
@@ -227,17 +274,21 @@ _WIDER = {"tanh": 3e-9, "gelu": 3e-9}  # where more digits cost many more nodes
 ACCURACY = {"relu": 1e-9, "erf": 1e-9, "identity": 1e-9, "tanh": 1e-7, "gelu": 1e-7}
 _COSINES = (33, 65, 129, 257)
 _NORMS = (5, 9, 17, 33, 65, 129)
-_FEW_COSINES = 9  # at which the norms are resolved: parallel inputs of unequal norm need the most nodes
+# at which the norms are resolved: parallel inputs of unequal norm need the most nodes
+_FEW_COSINES = 9
 _TAIL = 2  # coefficients that must be small for an axis to be resolved
-_TESTED = 6  # norms between the nodes at which the error is measured, the smallest and the largest among them
+# norms between the nodes at which the error is measured, the smallest and the largest among them
+_TESTED = 6
 _INTEGRATION = 1e-10  # of the integration itself, at its tolerance
 _LONGEST = 1000.0  # horizon
 _LARGE = 2**17  # pairs: a larger table is made only for at least as many pairs of inputs
-_ONE_BY_ONE = 1e-9  # the error of these: 3e-10 was the most between pairs solved alone and among others (erf, T = 900)
+# the error of these: 3e-10 was the most between pairs solved alone and among others (erf, T = 900)
+_ONE_BY_ONE = 1e-9
 _SOLVED = 2**18  # pairs of inputs that are solved one by one where no table is of use
 _ROUGH = 1e-7  # the tail of a table of use; errors were 0.4 to 400 times the tail
 _DECAYS_FROM = 33  # norms: with fewer, coefficients do not show how they will decay
-_MANY = 1000  # evaluations, of which each costs as much as 5,000 entries: then one fine slice is cheaper than two
+# evaluations, of which each costs as much as 5,000 entries: then one fine slice is cheaper than two
+_MANY = 1000
 _SEARCH = 2e7  # entries times evaluations that one slice may take, which is 1 to 2 s
 _WORK = 2e9  # of a whole table, or of all pairs: one to three minutes
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
@@ -246,10 +297,12 @@ _LEFT_OUT = 1e-12  # of the kernel: what the last terms of an expansion may hold
 
 @dataclass(frozen=True)
 class Table:
-    """Chebyshev coefficients ``[R, A, A]``: expanded in the coordinate of the cosine, nodal in the two norms.
+    """Chebyshev coefficients ``[R, A, A]``: expanded in the coordinate of the cosine, nodal in the
+    two norms.
 
     Attributes:
-        values, slopes: of the kernel and of its derivative in T, over ``sqrt(K(x, x) K(xbar, xbar))``.
+        values, slopes: of the kernel and of its derivative in T, over ``sqrt(K(x, x) K(xbar,
+            xbar))``.
         log_sizes: logarithm of ``sqrt(K(x, x))`` at the nodes of the norm, [A].
         norms: nodes in the norm ``|x| / sqrt(d)``, [A]; of unit scale where the norms only scale.
         scales: whether they do. angular: whether the coordinate is the angle.
@@ -266,7 +319,9 @@ class Table:
 
     def to(self, device: torch.device) -> Table:
         """The same table on another device; tables are made on the CPU."""
-        values, slopes, sizes, norms = (x.to(device) for x in (self.values, self.slopes, self.log_sizes, self.norms))
+        values, slopes, sizes, norms = (
+            x.to(device) for x in (self.values, self.slopes, self.log_sizes, self.norms)
+        )
         return replace(self, values=values, slopes=slopes, log_sizes=sizes, norms=norms)
 
     def sizes(self, norms: Tensor) -> Tensor:
@@ -275,13 +330,21 @@ class Table:
         return grown * norms if self.scales else grown * (norms > 0)
 
     def block(self, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
-        """The kernel ``[..., N, M]``, or its derivative, by its ``sheet`` of coefficients; overwrites ``cosine``."""
+        """The kernel ``[..., N, M]``, or its derivative, by its ``sheet`` of coefficients;
+        overwrites ``cosine``.
+        """
         x = cosine.acos_().mul_(-2 / math.pi).add_(1) if self.angular else cosine
-        nodal = sheet if len(self.norms) == 1 else self._weights(norms) @ sheet @ self._weights(norms2).T
+        nodal = (
+            sheet
+            if len(self.norms) == 1
+            else self._weights(norms) @ sheet @ self._weights(norms2).T
+        )
         return _evaluated(nodal, x).mul_(self.sizes(norms)[:, None]).mul_(self.sizes(norms2))
 
     def _weights(self, norms: Tensor) -> Tensor:
-        """Weights ``[N, A]`` of barycentric interpolation at these norms; those of zero get the smallest node's."""
+        """Weights ``[N, A]`` of barycentric interpolation at these norms; those of zero get the
+        smallest node's.
+        """
         if len(self.norms) == 1:
             return torch.ones_like(norms)[:, None]
         w = torch.ones_like(self.norms)
@@ -295,17 +358,22 @@ class Table:
 
 
 def check_horizon(horizon: float) -> float:
-    """Return ``horizon`` in (0, 1000): longer ones leave the range of numbers for most activations, after minutes."""
+    """Return ``horizon`` in (0, 1000): longer ones leave the range of numbers for most activations,
+    after minutes.
+    """
     return check_real("horizon", horizon, above=0.0, below=_LONGEST)
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """How many nodes a table needs, from two slices of it: all cosines at the ends of the norms, all norms at a few.
+    """How many nodes a table needs, from two slices of it: all cosines at the ends of the norms,
+    all norms at a few.
 
     Attributes:
-        cosines, norms: the nodes, at most ``_COSINES[-1]`` and ``_NORMS[-1]``. ends: the first of these slices.
-        tail: the last coefficients over the largest, of the slice that decays less. resolved: whether they are small.
+        cosines, norms: the nodes, at most ``_COSINES[-1]`` and ``_NORMS[-1]``. ends: the first of
+            these slices.
+        tail: the last coefficients over the largest, of the slice that decays less. resolved:
+            whether they are small.
         effort: evaluations that the equations take, as in ``Flowed``.
     """
 
@@ -324,7 +392,9 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Equations:
-    """The equations of an activation and a kind of kernel, for norms between ``low`` and ``high``."""
+    """The equations of an activation and a kind of kernel, for norms between ``low`` and
+    ``high``.
+    """
 
     name: str
     kind: str
@@ -364,7 +434,8 @@ class Equations:
         return torch.exp(middle + 0.5 * math.log(self.high / self.low) * _extrema(count))
 
     def tabled(self, pairs: int) -> bool:
-        """Whether a table gives the kernel of so many pairs of inputs; otherwise they are solved one by one.
+        """Whether a table gives the kernel of so many pairs of inputs; otherwise they are solved
+        one by one.
 
         Raises:
             InputError: where a table would be of no use, and they are too many to be solved.
@@ -381,15 +452,17 @@ class Equations:
         if is_affordable and is_of_use:
             return True
         reason = (
-            f"is too much work for a table: its {nodes.pairs:,} nodes would take {nodes.effort:,.0f} evaluations each"
+            f"is too much work for a table: its {nodes.pairs:,} nodes would take "
+            f"{nodes.effort:,.0f} evaluations each"
             if is_of_use
-            else f"varies too fast for a table: with {_COSINES[-1]} angles and {_NORMS[-1]} norms it would be known to "
-            f"about {nodes.tail:.0e} (the last coefficient)"
+            else f"varies too fast for a table: with {_COSINES[-1]} angles and {_NORMS[-1]} norms "
+            f"it would be known to about {nodes.tail:.0e} (the last coefficient)"
         )
         raise InputError(
-            f"The {self.kind} kernel of {self.name} at horizon {self.horizon:g} for norms from {self.low:.2g} to "
-            f"{self.high:.2g} {reason}. Of {pairs:,} pairs of inputs up to {most:,} are computed one by one. Take "
-            f"blocks of at most {math.isqrt(most)} rows of X and X2, similar norms, or a shorter horizon."
+            f"The {self.kind} kernel of {self.name} at horizon {self.horizon:g} for norms from "
+            f"{self.low:.2g} to {self.high:.2g} {reason}. Of {pairs:,} pairs of inputs up to "
+            f"{most:,} are computed one by one. Take blocks of at most {math.isqrt(most)} rows of "
+            "X and X2, similar norms, or a shorter horizon."
         )
 
     def block(self, norms: Tensor, norms2: Tensor, cosine: Tensor, slopes: bool) -> Tensor:
@@ -409,7 +482,14 @@ class Equations:
             one, other = places.view(2, -1)
             with threads(1):
                 values, changes, _ = solve_pairs(
-                    activation(self.name), self.kind, norms, one, other, cosines[there].cpu(), self.horizon, self.depth
+                    activation(self.name),
+                    self.kind,
+                    norms,
+                    one,
+                    other,
+                    cosines[there].cpu(),
+                    self.horizon,
+                    self.depth,
                 )
             result[there] = (changes if slopes else values).to(result)
         return result
@@ -417,7 +497,9 @@ class Equations:
 
 @lru_cache(maxsize=128)
 def needed_nodes(equations: Equations) -> Nodes:
-    """Find how many nodes a table needs, from slices; their coefficients show it where the last ones are much work."""
+    """Find how many nodes a table needs, from slices; their coefficients show it where the last
+    ones are much work.
+    """
     tolerance = _WIDER.get(equations.name, _TOLERANCE)
     ends = [1.0] if equations.scales else sorted({equations.low, equations.high})
     with threads(1):
@@ -432,11 +514,17 @@ def needed_nodes(equations: Equations) -> Nodes:
     return Nodes(cosines, norms, worst, worst <= tolerance, at_ends, effort)
 
 
-def _needed_cosines(equations: Equations, norms: list[float], tolerance: float) -> tuple[int, float, Flowed]:
-    """How many cosines a table needs at these norms, at most the most, the tail that they leave, and the kernels."""
+def _needed_cosines(
+    equations: Equations, norms: list[float], tolerance: float
+) -> tuple[int, float, Flowed]:
+    """How many cosines a table needs at these norms, at most the most, the tail that they leave,
+    and the kernels.
+    """
     finest = _COSINES[0]
     while True:
-        at = equations.solved(torch.tensor(norms, dtype=torch.float64), equations.cosine(_extrema(finest)))
+        at = equations.solved(
+            torch.tensor(norms, dtype=torch.float64), equations.cosine(_extrema(finest))
+        )
         for cosines in _COSINES[: _COSINES.index(finest) + 1]:
             every = (finest - 1) // (cosines - 1)  # Chebyshev's extrema are nested
             coarser = Flowed(at.values[::every], at.slopes[::every], at.sizes, at.effort)
@@ -450,8 +538,8 @@ def _needed_cosines(equations: Equations, norms: list[float], tolerance: float) 
 def _needed_norms(equations: Equations, effort: float, tolerance: float) -> tuple[int, float]:
     """How many norms a table needs, at most the most, and the tail that they leave.
 
-    It ends where coefficients show that the most would not do, or where more are much work: then the tail is the one
-    that they lead to.
+    It ends where coefficients show that the most would not do, or where more are much work: then
+    the tail is the one that they lead to.
     """
     tails = dict[int, float]()
     for finest in _NORMS:
@@ -460,7 +548,9 @@ def _needed_norms(equations: Equations, effort: float, tolerance: float) -> tupl
         entries = _FEW_COSINES * finest * (finest + 1) // 2 * equations.kernels
         if finest > _DECAYS_FROM and effort * entries > _SEARCH:
             return _NORMS[-1], _projected(tails)
-        few = equations.solved(equations.nodes_of_norms(finest), equations.cosine(_extrema(_FEW_COSINES)))
+        few = equations.solved(
+            equations.nodes_of_norms(finest), equations.cosine(_extrema(_FEW_COSINES))
+        )
         for norms in _NORMS:
             if norms > finest or norms in tails:
                 continue
@@ -475,9 +565,11 @@ def _needed_norms(equations: Equations, effort: float, tolerance: float) -> tupl
 
 
 def _projected(tails: dict[int, float]) -> float:
-    """The tail that the most norms would leave, from those of fewer, of which each has twice as many as the last.
+    """The tail that the most norms would leave, from those of fewer, of which each has twice as
+    many as the last.
 
-    Coefficients fall as a power of a constant to their number: with twice as many by the square of the last factor.
+    Coefficients fall as a power of a constant to their number: with twice as many by the square of
+    the last factor.
     """
     before, tail = list(tails.values())[-2:]
     count = max(tails)
@@ -499,23 +591,33 @@ def table(equations: Equations) -> Table:
     name = equations.name
     with threads(1):  # many small operations, which threads only slow
         norms = equations.nodes_of_norms(nodes.norms)
-        at = nodes.ends if len(norms) == 1 else equations.solved(norms, equations.cosine(_extrema(nodes.cosines)))
-        values, slopes = _shortened(at.values), _shortened(at.slopes)
+        at = (
+            nodes.ends
+            if len(norms) == 1
+            else equations.solved(norms, equations.cosine(_extrema(nodes.cosines)))
+        )
+        values = _shortened(at.values)
+        slopes = _shortened(at.slopes)
         made = Table(values, slopes, at.sizes.log(), norms, equations.scales, equations.angular)
         if len(norms) > 1:
             some = torch.linspace(0, len(norms) - 2, min(len(norms) - 1, _TESTED)).long()
             norms = (norms[1:] * norms[:-1]).sqrt()[some]
-        between = equations.cosine(torch.cat([torch.ones(1, dtype=torch.float64), _halfway(nodes.cosines)]))
+        between = equations.cosine(
+            torch.cat([torch.ones(1, dtype=torch.float64), _halfway(nodes.cosines)])
+        )
         exact = equations.solved(norms, between)
-        seen = made.block(made.values, norms, norms, between[:, None, None].repeat(1, len(norms), len(norms)))
+        seen = made.block(
+            made.values, norms, norms, between[:, None, None].repeat(1, len(norms), len(norms))
+        )
         error = (seen / (exact.sizes[:, None] * exact.sizes) - exact.values).abs().max()
     made = replace(made, error=_SAFETY * float(error) + _INTEGRATION)
     if made.error > ACCURACY[name]:
         warnings.warn(
-            f"The {equations.kind} kernel of {name} at horizon {equations.horizon:g} for norms from "
-            f"{equations.low:.2g} to {equations.high:.2g} is known to "
-            f"{made.error:.0e} of sqrt(K(x, x) K(xbar, xbar)), not to {ACCURACY[name]:.0e}: its table would need more "
-            "nodes. Scale the inputs to similar norms, or take a shorter horizon.",
+            f"The {equations.kind} kernel of {name} at horizon {equations.horizon:g} for norms "
+            f"from {equations.low:.2g} to {equations.high:.2g} is known to "
+            f"{made.error:.0e} of sqrt(K(x, x) K(xbar, xbar)), not to {ACCURACY[name]:.0e}: its "
+            "table would need more nodes. Scale the inputs to similar norms, or take a shorter "
+            "horizon.",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -523,16 +625,20 @@ def table(equations: Equations) -> Table:
 
 
 def _evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
-    """``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence; ``coefficients`` [R, ...] broadcast against ``x``.
+    """``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence; ``coefficients`` [R, ...]
+    broadcast against ``x``.
 
-    ``b_r = c_r + 2 x b_{r+1} - b_{r+2}`` in place: with signs ``s_r = -s_{r+2}`` every ``s_r b_r`` adds to the last but
-    one.
+    ``b_r = c_r + 2 x b_{r+1} - b_{r+2}`` in place: with signs ``s_r = -s_{r+2}`` every ``s_r b_r``
+    adds to the last but one.
     """
     twice = 2 * x
-    older, newer = torch.zeros_like(x), torch.zeros_like(x)
+    older = torch.zeros_like(x)
+    newer = torch.zeros_like(x)
     signs = [(1.0, 1.0, -1.0, -1.0)[r % 4] for r in range(len(coefficients) + 1)]
     for r in range(len(coefficients) - 1, 0, -1):
-        older.addcmul_(twice, newer, value=signs[r] * signs[r + 1]).add_(coefficients[r], alpha=signs[r])
+        older.addcmul_(twice, newer, value=signs[r] * signs[r + 1]).add_(
+            coefficients[r], alpha=signs[r]
+        )
         older, newer = newer, older
     return older.addcmul_(x, newer).add_(coefficients[0])
 
@@ -562,7 +668,9 @@ def _tail(values: Tensor) -> float:
 
 
 def _shortened(values: Tensor) -> Tensor:
-    """Coefficients without the last ones, as long as what these hold together is below rounding of a kernel."""
+    """Coefficients without the last ones, as long as what these hold together is below rounding of
+    a kernel.
+    """
     coefficients = _coefficients(values)
     held = coefficients.abs().amax(dim=(1, 2)).flip(0).cumsum(0).flip(0)
     return coefficients[: max(1, int((held > _LEFT_OUT * held[0]).sum()))]
@@ -572,18 +680,22 @@ def _shortened(values: Tensor) -> Tensor:
 
 
 KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
-_RTOL, _ATOL = 1e-12, 1e-15
+_RTOL = 1e-12
+_ATOL = 1e-15
 _MOST_EVALUATIONS = 20_000  # of the equations
 _LOOKED = 1000  # evaluations after which it is estimated how many there will be
-_KINKED_FROM = 30.0  # the variance: gelu took 437 evaluations for norms to 1e3, 185 with u^2; 65 and 173 for unit norms
+# the variance: gelu took 437 evaluations for norms to 1e3, 185 with u^2; 65 and 173 for unit norms
+_KINKED_FROM = 30.0
 _MOST_DEGREES = 2048
-_MOST_VARIANCE = 50.0  # where 2,048 degrees leave 2e-11; more would take gigabytes: their nodes grow with its root
+# where 2,048 degrees leave 2e-11; more would take gigabytes: their nodes grow with its root
+_MOST_VARIANCE = 50.0
 _TERMS = 32  # of a Hermite series, which cost an entry as much as the other moments do
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
 
 
 class Flowed(NamedTuple):
-    """Kernels [R, A, A] over ``sqrt(K(x, x) K(xbar, xbar))``, their derivatives in T, and ``sqrt(K(x, x))``, [A].
+    """Kernels [R, A, A] over ``sqrt(K(x, x) K(xbar, xbar))``, their derivatives in T, and
+    ``sqrt(K(x, x))``, [A].
 
     ``effort``: evaluations of the equations, weighted by what one costs an entry.
     """
@@ -594,10 +706,13 @@ class Flowed(NamedTuple):
     effort: float
 
 
-def flowed(act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: float, depth: float) -> Flowed:
+def flowed(
+    act: Activation, kind: str, norms: Tensor, cosines: Tensor, horizon: float, depth: float
+) -> Flowed:
     """Solve the equations for all pairs of the A norms at R cosines, of which the first is 1."""
     count = len(norms)
-    first, second = torch.triu_indices(count, count)  # the equations are symmetric in the two inputs
+    # the equations are symmetric in the two inputs
+    first, second = torch.triu_indices(count, count)
     *sheets, effort = solve_pairs(act, kind, norms, first, second, cosines[:, None], horizon, depth)
 
     def full(sheet: Tensor) -> Tensor:
@@ -623,16 +738,18 @@ def solve_pairs(
 ) -> tuple[Tensor, Tensor, float]:
     """Solve the equations for P pairs of the A norms, given by their indices.
 
-    A state is ``[a of every norm, C of every pair at every cosine, and D for the NTK]``. The derivative in T is
-    not-a-number for a finite depth.
+    A state is ``[a of every norm, C of every pair at every cosine, and D for the NTK]``. The
+    derivative in T is not-a-number for a finite depth.
 
     Args:
         cosines: ``[P]``, or ``[R, 1]`` for all pairs at each of them.
 
     Returns:
-        The kernel and its derivative in T, in the shape of ``cosines`` times the pairs, and the effort.
+        The kernel and its derivative in T, in the shape of ``cosines`` times the pairs, and the
+        effort.
     """
-    count, tangent = len(norms), kind == "ntk"
+    count = len(norms)
+    tangent = kind == "ntk"
     sizes = norms[first] * norms[second]
     pairs = (cosines * sizes).shape
     lengths = [count] + [math.prod(pairs)] * (1 + tangent)
@@ -648,18 +765,25 @@ def solve_pairs(
 
     def rate(state: Tensor) -> Tensor:
         a, C, *D = torch.split(state, lengths)
-        left, right = a[first], a[second]
+        left = a[first]
+        right = a[second]
         bound = (left * right).sqrt()
         C = C.view(pairs).clamp(-bound, bound)  # rounding must not leave the cone of covariances
         s = torch.zeros_like(C)
         if coefficients is None:
-            own, m = act.moment(a, a, a), act.moment(left, right, C)
+            own = act.moment(a, a, a)
+            m = act.moment(left, right, C)
             if tangent:
                 s = act.slope_moment(left, right, C)
-        else:  # Mehler: m = sum_k h_k(a) h_k(b) rho^k, s = sum_k k h_k(a) h_k(b) rho^(k-1) / sqrt(a b)
-            h, bound = coefficients(a), bound.clamp_min(1e-300)
-            rho, own, m = C / bound, h.square().sum(1), torch.zeros_like(C)
-            for product in (h[first] * h[second]).T.contiguous().flip(0):  # Horner, and its derivative
+        # Mehler: m = sum_k h_k(a) h_k(b) rho^k, s = sum_k k h_k(a) h_k(b) rho^(k-1) / sqrt(a b)
+        else:
+            h = coefficients(a)
+            bound = bound.clamp_min(1e-300)
+            rho = C / bound
+            own = h.square().sum(1)
+            m = torch.zeros_like(C)
+            # Horner, and its derivative
+            for product in (h[first] * h[second]).T.contiguous().flip(0):
                 if tangent:
                     s.mul_(rho).add_(m)
                 m.mul_(rho).add_(product)
@@ -670,12 +794,15 @@ def solve_pairs(
         _, *parts = torch.split(state, lengths)  # C, or C and D
         return torch.stack(parts).sum(0).view(pairs)
 
-    state, change = state_of(cosines * sizes), torch.tensor(torch.nan)
+    state = state_of(cosines * sizes)
+    change = torch.tensor(torch.nan)
     if depth == math.inf:
         kinked = act.name == "relu" or (act.name == "gelu" and most > _KINKED_FROM)
         # Twice the work, as what a slice needed is an estimate for others.
         affordable = min(_MOST_EVALUATIONS, int(2 * _WORK / (len(state) * weight)))
-        state, evaluations = _integrated(rate, state, state_of(sizes), horizon, kinked=kinked, most=affordable)
+        state, evaluations = _integrated(
+            rate, state, state_of(sizes), horizon, kinked=kinked, most=affordable
+        )
         change = rate(state)
     else:
         evaluations = int(depth)
@@ -686,9 +813,16 @@ def solve_pairs(
 
 
 def _integrated(
-    rate: Callable[[Tensor], Tensor], start: Tensor, scale: Tensor, horizon: float, *, kinked: bool, most: int
+    rate: Callable[[Tensor], Tensor],
+    start: Tensor,
+    scale: Tensor,
+    horizon: float,
+    *,
+    kinked: bool,
+    most: int,
 ) -> tuple[Tensor, int]:
-    """The state at T, and how often the rate was evaluated. Equations that would take more than ``most`` are refused.
+    """The state at T, and how often the rate was evaluated. Equations that would take more than
+    ``most`` are refused.
 
     Where phi has a kink the kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``.
     """
@@ -712,24 +846,28 @@ def _integrated(
 
     with np.errstate(over="ignore", invalid="ignore"):
         atol = _ATOL * scale.numpy()
-        orbit = solve_ivp(f, (0.0, end), start.numpy(), method="DOP853", rtol=_RTOL, atol=atol, t_eval=[end])
+        orbit = solve_ivp(
+            f, (0.0, end), start.numpy(), method="DOP853", rtol=_RTOL, atol=atol, t_eval=[end]
+        )
     if not orbit.success or not np.isfinite(orbit.y).all():
         raise InputError(
-            f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
-            "Lower the horizon, or scale the inputs to norms near sqrt(d)."
+            f"The kernel equations leave the range of numbers before T={horizon:g}, or change too "
+            "fast to follow. Lower the horizon, or scale the inputs to norms near sqrt(d)."
         )
     return torch.from_numpy(np.ascontiguousarray(orbit.y[:, -1])), evaluations
 
 
 def _too_fast(horizon: float, needed: float, most: int) -> InputError:
     return InputError(
-        f"The kernel equations change too fast to be followed to T={horizon:g}: {most:,} evaluations do not suffice, "
-        f"about {needed:,.0f} would. Lower the horizon, scale the inputs to norms near sqrt(d), or take fewer at once."
+        f"The kernel equations change too fast to be followed to T={horizon:g}: {most:,} "
+        f"evaluations do not suffice, about {needed:,.0f} would. Lower the horizon, scale the "
+        "inputs to norms near sqrt(d), or take fewer at once."
     )
 
 
 def _hermite_coefficients(act: Activation, most: float) -> tuple[Callable[[Tensor], Tensor], int]:
-    """Hermite coefficients ``[A, degree + 1]`` of ``phi(sqrt(a) z)`` for variances ``a`` of at most ``most``; a degree.
+    """Hermite coefficients ``[A, degree + 1]`` of ``phi(sqrt(a) z)`` for variances ``a`` of at most
+    ``most``; a degree.
 
     So many that the last eight hold less than ``_SERIES_TAIL`` of the variance.
     """
@@ -741,11 +879,14 @@ def _hermite_coefficients(act: Activation, most: float) -> tuple[Callable[[Tenso
             return partial(_expanded, act, z, weights), degree
         degree *= 2
     raise InputError(
-        f"The tanh kernel meets hidden variances of {most:.3g}, where its Hermite series needs more than "
-        f"{_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the horizon, or use 'erf'."
+        f"The tanh kernel meets hidden variances of {most:.3g}, where its Hermite series needs "
+        f"more than {_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the "
+        "horizon, or use 'erf'."
     )
 
 
 def _expanded(act: Activation, z: Tensor, weights: Tensor, variances: Tensor) -> Tensor:
-    """Hermite coefficients [A, degree + 1] at these variances, from the nodes z and their weights."""
+    """Hermite coefficients [A, degree + 1] at these variances, from the nodes z and their
+    weights.
+    """
     return act.phi(variances.clamp_min(0).sqrt()[:, None] * z) @ weights

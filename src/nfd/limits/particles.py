@@ -1,14 +1,18 @@
-"""Definition 1 of the paper by interacting particles: the limit of training with independent feedback.
+"""Definition 1 of the paper by interacting particles: the limit of training with independent
+feedback.
 
-M particles carry ``h_t`` and ``g_t`` of every sample seen; expectations are means over particles. With tau = T / L,
-``s_j = E[phi(h^(j)) phi(h^(k))]``, ``t_j = E[g^(j) g^(k)]``, and sigma, theta the Cholesky factors of Sigma, Theta,
+M particles carry ``h_t`` and ``g_t`` of every sample seen; expectations are means over particles.
+With tau = T / L, ``s_j = E[phi(h^(j)) phi(h^(k))]``, ``t_j = E[g^(j) g^(k)]``, and sigma, theta the
+Cholesky factors of Sigma, Theta,
 
     h_l = h_{l-1} - tau eta_c sum_{i<k} Lp_i s_i g_l^(i) + sqrt(tau) sum_j sigma_kj Z_l^(j)
-    g_{l-1} = g_l + phi'(h_{l-1}) [- tau eta_c sum_{i<k} Lp_i t_i phi(h_{l-1}^(i)) + sqrt(tau) sum_j theta_kj B_l^(j)]
+    g_{l-1} = g_l + phi'(h_{l-1}) [- tau eta_c sum_{i<k} Lp_i t_i phi(h_{l-1}^(i)) + sqrt(tau) sum_j
+    theta_kj B_l^(j)]
 
-from ``h_0 = u.x / sqrt(d) - eta_c sum_i Lp_i (x_i.x_k / d) g_0^(i)`` and ``g_T = v - eta_c sum_i Lp_i h_T^(i)``; the
-output is ``f = E[g_T h_T]``. Eq. 5 / 15 as printed adds terms of order tau^2; they are undefined at l = 1 and,
-backward, at l = L, and left out there. At a finite step this is the decoupled network of depth L and infinite width.
+from ``h_0 = u.x / sqrt(d) - eta_c sum_i Lp_i (x_i.x_k / d) g_0^(i)`` and ``g_T = v - eta_c sum_i
+Lp_i h_T^(i)``; the output is ``f = E[g_T h_T]``. Eq. 5 / 15 as printed adds terms of order tau^2;
+they are undefined at l = 1 and, backward, at l = L, and left out there. At a finite step this is
+the decoupled network of depth L and infinite width.
 """
 
 from __future__ import annotations
@@ -54,8 +58,8 @@ class Solution:
     Attributes:
         outputs, outputs_stderr: f^(k) before the update of step k, [K].
         Sigma, Theta: ``E[phi(h_t) phi(h_t)']`` and ``E[g_t g_t']`` at every grid time, [L+1, K, K].
-        diverged_at: the first step at which an output of a replicate diverged, or None. Numbers are not-a-number from
-            there on.
+        diverged_at: the first step at which an output of a replicate diverged, or None. Numbers are
+            not-a-number from there on.
 
     Example::
 
@@ -84,7 +88,8 @@ def solve_nfd(
     eq5_term: bool = False,
     device: torch.device | str = "cpu",
 ) -> Solution:
-    """Solve Neural Feature Dynamics (Definition 1) for online SGD on ``(f - y)^2 / 2``, one sample per step.
+    """Solve Neural Feature Dynamics (Definition 1) for online SGD on ``(f - y)^2 / 2``, one sample
+    per step.
 
     Args:
         inputs: ``[K, d]``; targets: ``[K]``.
@@ -96,8 +101,8 @@ def solve_nfd(
         replicates: independent solutions, for the standard errors.
         seed: of everything random.
         eq5_term: add the terms of order tau^2 that Eq. 5 and Eq. 15 print.
-        device: where particles move, and where the solution is. Their Gaussians are drawn on the CPU, so that the
-            device changes numbers by rounding alone.
+        device: where particles move, and where the solution is. Their Gaussians are drawn on the
+            CPU, so that the device changes numbers by rounding alone.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -148,26 +153,38 @@ def _solved(
         for name, value in (("inputs", inputs), ("targets", targets))
     )
     if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
-        raise InputError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
+        raise InputError(
+            f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}."
+        )
     if x.shape[1] >= qmc.Sobol.MAXDIM:
-        raise InputError(f"inputs may have up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Project them.")
+        raise InputError(
+            f"inputs may have up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Project "
+            "them."
+        )
     eq5_term = check_flag("eq5_term", eq5_term)
-    particles, grid = check_count("particles", particles), check_count("grid", grid)
-    count, seed = check_count("replicates", replicates, minimum=2, maximum=MOST), check_seed(seed)
+    particles = check_count("particles", particles)
+    grid = check_count("grid", grid)
+    count = check_count("replicates", replicates, minimum=2, maximum=MOST)
+    seed = check_seed(seed)
     if eq5_term and grid < 2:
-        raise InputError("eq5_term adds terms between steps, of which grid=1 has none. Raise grid, or leave it out.")
+        raise InputError(
+            "eq5_term adds terms between steps, of which grid=1 has none. Raise grid, or leave it "
+            "out."
+        )
     K = len(x)
     if particles <= K:
         raise InputError(
-            f"particles must be more than the {K} samples, whose covariances they estimate; got {particles}. Raise it, "
-            "or predict nfd.resnets(feedback='independent'), whose deferred networks have no such bound."
+            f"particles must be more than the {K} samples, whose covariances they estimate; got "
+            f"{particles}. Raise it, or predict nfd.resnets(feedback='independent'), whose "
+            "deferred networks have no such bound."
         )
     arrays = (3 if eq5_term else 2) * (grid + 1) + 2 * grid
     needed = 8 * K * (arrays * particles + 2 * grid * K + 3 * (grid + 1) * K)
     if needed > memory_of(place):
         raise InputError(
-            f"{K} samples, {grid} grid steps and {particles} particles need {needed / 2**30:.2g} GiB. Lower one, or "
-            "predict nfd.resnets(feedback='independent'), whose deferred networks need far less."
+            f"{K} samples, {grid} grid steps and {particles} particles need {needed / 2**30:.2g} "
+            "GiB. Lower one, or predict nfd.resnets(feedback='independent'), whose deferred "
+            "networks need far less."
         )
     finished = []
     for index in range(count):
@@ -186,10 +203,17 @@ def _solved(
         finished.append(replicate.summary())
     outputs, Sigma, Theta = (torch.stack(column) for column in zip(*finished, strict=True))
     ends = outputs.isnan().any(0).nonzero()
-    return Solution(outputs.mean(0), stderr(outputs), Sigma.mean(0), Theta.mean(0), int(ends[0]) if len(ends) else None)
+    return Solution(
+        outputs.mean(0),
+        stderr(outputs),
+        Sigma.mean(0),
+        Theta.mean(0),
+        int(ends[0]) if len(ends) else None,
+    )
 
 
-# ---- The scheme of Definition 1: one replicate of the coupled forward-backward SDE, by interacting particles
+# ---- The scheme of Definition 1: one replicate of the coupled forward-backward SDE, by interacting
+# particles
 
 
 _DIVERGED = 1e12  # an output beyond this ends a solution
@@ -199,10 +223,27 @@ class Particles:
     """One replicate."""
 
     def __init__(
-        self, x: Tensor, y: Tensor, *, L: int, T: float, act: Activation, eta_c: float, M: int, seed: int, eq5: bool,
-    ) -> None:  # fmt: skip
-        self.x, self.y, self.L, self.tau = x, y, L, T / L
-        self.act, self.eta_c, self.M, self.seed, self.eq5 = act, eta_c, M, seed, eq5
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        L: int,
+        T: float,
+        act: Activation,
+        eta_c: float,
+        M: int,
+        seed: int,
+        eq5: bool,
+    ) -> None:
+        self.x = x
+        self.y = y
+        self.L = L
+        self.tau = T / L
+        self.act = act
+        self.eta_c = eta_c
+        self.M = M
+        self.seed = seed
+        self.eq5 = eq5
         K = len(x)
         self.gram = x @ x.T / x.shape[1]
         self.h = x.new_zeros(L + 1, M)  # of the present sample
@@ -241,27 +282,41 @@ class Particles:
             self._backward(k)
 
     def _forward(self, k: int) -> None:
-        self.h[0] = self.x[k] @ self.u / math.sqrt(self.x.shape[1]) - self._drift(k, self.gram[:k, k], self.g[0])
+        self.h[0] = self.x[k] @ self.u / math.sqrt(self.x.shape[1]) - self._drift(
+            k, self.gram[:k, k], self.g[0]
+        )
         self._record(0, k)
         products = self.x.new_zeros(0)
         for l in range(1, self.L + 1):  # noqa: E741
-            before, products = products, self._products(self.phi[l - 1], k)
+            before = products
+            products = self._products(self.phi[l - 1], k)
             noise = self._noise(self.forward[l - 1], self.Z[l - 1], "Z", l, products, k)
             weights = products[:k]
             if self.slopes is not None and l > 1:
-                weights = weights + self.tau * before[:k] * self._products(self.slopes[l - 1], k)[:k]  # Eq. 5
-            self.h[l] = self.h[l - 1] - self.tau * self._drift(k, weights, self.g[l]) + math.sqrt(self.tau) * noise
+                # Eq. 5
+                weights = (
+                    weights + self.tau * before[:k] * self._products(self.slopes[l - 1], k)[:k]
+                )
+            self.h[l] = (
+                self.h[l - 1]
+                - self.tau * self._drift(k, weights, self.g[l])
+                + math.sqrt(self.tau) * noise
+            )
             self._record(l, k)
 
     def _backward(self, k: int) -> None:
         products = self.x.new_zeros(0)
         for l in range(self.L, 0, -1):  # noqa: E741
-            before, products = products, self._products(self.g[l], k)
+            before = products
+            products = self._products(self.g[l], k)
             noise = self._noise(self.backward[l - 1], self.B[l - 1], "B", l, products, k)
             weights = products[:k]
             if self.slopes is not None and l < self.L:
-                weights = weights + self.tau * before[:k] * self._products(self.slopes[l], k)[:k]  # Eq. 15
-            change = math.sqrt(self.tau) * noise - self.tau * self._drift(k, weights, self.phi[l - 1])
+                # Eq. 15
+                weights = weights + self.tau * before[:k] * self._products(self.slopes[l], k)[:k]
+            change = math.sqrt(self.tau) * noise - self.tau * self._drift(
+                k, weights, self.phi[l - 1]
+            )
             self.g[l - 1, k] = self.g[l, k] + self.act.slope(self.h[l - 1]) * change
 
     def _record(self, l: int, k: int) -> None:  # noqa: E741
@@ -277,17 +332,21 @@ class Particles:
         """``eta_c sum_{i<k} Lp_i weight_i vector_i``."""
         return (self.eta_c * self.Lp[:k] * weights) @ vectors[:k]
 
-    def _noise(self, factor: GrowingCholesky, normals: Tensor, name: str, l: int, row: Tensor, k: int) -> Tensor:  # noqa: E741
+    def _noise(
+        self, factor: GrowingCholesky, normals: Tensor, name: str, layer: int, row: Tensor, k: int
+    ) -> Tensor:
         before = len(factor.kept)
         coefficients = factor.extend(row.cpu().numpy()).to(row)
         if len(factor.kept) > before:
-            stream = generator(self.seed, "particle", name, l, k)
-            normals[before] = torch.randn(1, self.M, generator=stream, dtype=torch.float64)[0].to(self.x)
+            stream = generator(self.seed, "particle", name, layer, k)
+            normals[before] = torch.randn(1, self.M, generator=stream, dtype=torch.float64)[0].to(
+                self.x
+            )
         return coefficients @ normals[: len(coefficients)]
 
     def _ends(self, d: int) -> tuple[Tensor, Tensor]:
-        """The Gaussians of input and output weights, u [d, M] and v [M], from a scrambled Sobol' sequence: about half
-        the variance of plain draws."""
+        """The Gaussians of input and output weights, u [d, M] and v [M], from a scrambled Sobol'
+        sequence: about half the variance of plain draws."""
         engine = qmc.Sobol(d + 1, seed=derive(self.seed, "sobol"))
         balanced = 1 << (self.M - 1).bit_length()  # the sequence is even at powers of two
         uniform = torch.from_numpy(engine.random(balanced)[: self.M]).clamp(1e-12, 1 - 1e-12)
@@ -295,7 +354,8 @@ class Particles:
         return both[:d], both[d]
 
 
-# ---- The Cholesky factor of a covariance that grows by one variable at a time; what adds nothing is dropped
+# ---- The Cholesky factor of a covariance that grows by one variable at a time; what adds nothing
+# is dropped
 
 
 _DROPPED = 1e-8  # a direction that adds less than this share of its variance is dropped
@@ -309,9 +369,16 @@ class GrowingCholesky:
         self.kept: list[int] = []
 
     def extend(self, row: NDArray[np.float64]) -> Tensor:
-        """Coefficients in all directions of a new variable; ``row``: covariances with the others, then its variance."""
-        k, r = len(row) - 1, len(self.kept)
-        known = dtrtrs(self.rows[self.kept, :r].T, row[self.kept], lower=0, trans=1)[0] if r else np.zeros(0)
+        """Coefficients in all directions of a new variable; ``row``: covariances with the others,
+        then its variance.
+        """
+        k = len(row) - 1
+        r = len(self.kept)
+        known = (
+            dtrtrs(self.rows[self.kept, :r].T, row[self.kept], lower=0, trans=1)[0]
+            if r
+            else np.zeros(0)
+        )
         rest = row[k] - known @ known
         self.rows[k, :r] = known
         if rest > _DROPPED * row[k]:

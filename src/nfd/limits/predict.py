@@ -1,8 +1,8 @@
 """``nfd.predict``: how an infinitely wide network trains, from networks of two widths.
 
-Structured weights leave out what is shorter than a resolution, which moves losses by b. Pairs of narrow networks from
-the same seeds, with it and without one, show b. (Pairs with it and with half of it would not: directions that matter
-can be shorter than both.)
+Structured weights leave out what is shorter than a resolution, which moves losses by b. Pairs of
+narrow networks from the same seeds, with it and without one, show b. (Pairs with it and with half
+of it would not: directions that matter can be shorter than both.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from nfd.core.checks import check_choice, check_count, check_depth, check_flag, check_real, check_seed
+from nfd.core.checks import (
+    check_choice,
+    check_count,
+    check_depth,
+    check_flag,
+    check_real,
+    check_seed,
+)
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, Magnitude, combined, magnitude, rms, share, stderr
 from nfd.core.machine import memory_of
@@ -38,14 +45,20 @@ from nfd.scaling.rules import MAX_RATE, check_limit
 # ---- ``nfd.predict``: how an infinitely wide network trains, from networks of two widths
 
 
-WIDTH, REPLICATES = 1024, 8
-LEVER = 4  # how many times narrower the networks are that show the bias of width: fewer add noise, more bend 1/n
+WIDTH = 1024
+REPLICATES = 8
+# how many times narrower the networks are that show the bias of width: fewer add noise, more bend
+# 1/n
+LEVER = 4
 _RTOL = 0.01  # of the limit in depth, where none is asked for
 _DOUBLINGS = 6  # of the depth, at most
 _SHALLOWEST = 8  # where the base has depth 1
 _MOST_REPLICATES = 1024  # that rtol asks for
-_HOPELESS = 4  # times as many as may be trained are needed: 8 replicates know that number to a factor of two
-_BENT = 16  # the width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64 over 16
+# times as many as may be trained are needed: 8 replicates know that number to a factor of two
+_HOPELESS = 4
+# the width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64
+# over 16
+_BENT = 16
 _PAIRS = 4  # of networks that show the bias of resolution
 
 
@@ -66,15 +79,17 @@ def predict(
     seed: int = 0,
     sweep: Sweep | None = None,
 ) -> Prediction:
-    """Predict how an infinitely wide network trains: its loss before every step, with 95 % intervals.
+    """Predict how an infinitely wide network trains: its loss before every step, with 95 %
+    intervals.
 
-    R networks of width n are trained, and R that are r times narrower. As mean losses follow ``loss + a / n``,
+    R networks of width n are trained, and R that are r times narrower. As mean losses follow ``loss
+    + a / n``,
 
         loss = loss(n) - bias,    bias = (loss(n / r) - loss(n)) / (r - 1).
 
-    Standard errors come from the spread over seeds. For infinite depth L is doubled from that of the base until
-    ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight that diverges is left out, and
-    ``note`` has the share.
+    Standard errors come from the spread over seeds. For infinite depth L is doubled from that of
+    the base until ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight
+    that diverges is left out, and ``note`` has the share.
 
     Example::
 
@@ -86,49 +101,62 @@ def predict(
         family: an ``nfd.Family``, such as ``nfd.resnets(...)``, or a function of (width, depth).
         task: batches, one update for each, or an ``nfd.Task``.
         lr: of the base; for ``nfd.resnets`` the paper's ``eta_c``. By default the optimizer's.
-        depth: L, or ``math.inf`` under a rule with a limit in depth (``"depth-mup"``, ``"complete-p"``).
+        depth: L, or ``math.inf`` under a rule with a limit in depth (``"depth-mup"``,
+            ``"complete-p"``).
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
-        weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default structured under optimizers
-            that act on whole matrices (SGD, Muon) and dense under others.
-        rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024. At infinite depth
-            also how far the last doubling may move losses, by default 0.01.
+        weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
+            structured under optimizers that act on whole matrices (SGD, Muon) and dense under
+            others.
+        rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
+            At infinite depth also how far the last doubling may move losses, by default 0.01.
         outputs: also give the outputs of every step.
         blocks, roles: as in ``nfd.plan``.
-        seed: of the networks. Predictions with one seed share them, and their luck: differences are paired. Pass other
-            seeds for independent predictions.
+        seed: of the networks. Predictions with one seed share them, and their luck: differences are
+            paired. Pass other seeds for independent predictions.
         sweep: where networks are trained and kept.
 
     Returns:
-        A ``Prediction``. From the step at which training diverges (a loss 10^9 times the first, or 1,000 times that of
-        other networks) numbers are not-a-number, and ``note`` says so. Estimates smaller than their error may be
-        negative.
+        A ``Prediction``. From the step at which training diverges (a loss 10^9 times the first, or
+        1,000 times that of other networks) numbers are not-a-number, and ``note`` says so.
+        Estimates smaller than their error may be negative.
 
     Raises:
-        ValueError, TypeError: naming the argument; for rules and optimizers without a limit, or too little memory.
+        ValueError, TypeError: naming the argument; for rules and optimizers without a limit, or too
+            little memory.
 
-    Source: Theorem 1 and Definition 1 for ``feedback="independent"``; docs/mathematics/extrapolation.md.
+    Source: Theorem 1 and Definition 1 for ``feedback="independent"``;
+    docs/mathematics/extrapolation.md.
     """
-    start, depth, task = time.perf_counter(), check_depth(depth), as_task(task)
+    start = time.perf_counter()
+    depth = check_depth(depth)
+    task = as_task(task)
     base = 64, 4 if depth == math.inf else int(depth)
     family = as_family(family, base, sample=task.sample, blocks=blocks, roles=roles)
     weights = weights or ("structured" if family.law.equivariant else "dense")
     check_limit(family.rule, depth)
-    if check_choice("weights", weights, get_args(NetworkWeights)) != "dense" and not family.law.equivariant:
+    if (
+        check_choice("weights", weights, get_args(NetworkWeights)) != "dense"
+        and not family.law.equivariant
+    ):
         raise InputError(
-            f"optimizer={family.optimizer!r} acts on every entry of the hidden matrices by itself, which is exact for "
-            f"stored weights alone. Use {names_where(lambda other: other.equivariant)}, or weights='dense'."
+            f"optimizer={family.optimizer!r} acts on every entry of the hidden matrices by itself, "
+            "which is exact for stored weights alone. Use "
+            f"{names_where(lambda other: other.equivariant)}, or weights='dense'."
         )
     rate = check_real("lr", family.law.default_lr if lr is None else lr, least=0.0, below=MAX_RATE)
     count = check_count("replicates", replicates, minimum=2, maximum=MOST)
     seed = check_seed(seed)
     wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
     unit = family.base[0]
-    wide_width = -(-WIDTH // unit) * unit if width is None else check_count("width", width, maximum=WIDEST)
+    wide_width = (
+        -(-WIDTH // unit) * unit if width is None else check_count("width", width, maximum=WIDEST)
+    )
     narrow_width = max(unit, wide_width // LEVER // unit * unit)
     if narrow_width >= wide_width:
         raise InputError(
-            f"width must be above that of the base, {unit}, whose networks show the bias of width; got {width}."
+            f"width must be above that of the base, {unit}, whose networks show the bias of width; "
+            f"got {width}."
         )
     family.check_sizes([unit, 2 * unit], [family.base[1]])  # wide ones may not fit into memory
     first = family.base[1] if family.base[1] > 1 else _SHALLOWEST
@@ -136,11 +164,15 @@ def predict(
     if depth == math.inf:
         family = family.along_one_path(depths[1])
     with as_sweep(sweep) as opened:
-        ensembles = Ensembles(family, task, rate, weights, seed, opened, outputs=check_flag("outputs", outputs))
+        ensembles = Ensembles(
+            family, task, rate, weights, seed, opened, outputs=check_flag("outputs", outputs)
+        )
         wide, error = _wide_networks(ensembles, wide_width, depths, count, wanted)
         limit = wide.limit
         count = wide.count
-        narrow = Networks(limit, limit.used, cache(lambda L: ensembles.train(narrow_width, L, range(count))))
+        narrow = Networks(
+            limit, limit.used, cache(lambda L: ensembles.train(narrow_width, L, range(count)))
+        )
         used = wide.kept & narrow.kept
         exact: Networks | None = None
         paired = used.nonzero().flatten().tolist()[:_PAIRS]
@@ -170,7 +202,9 @@ def predict(
             wide_outputs = wide.of("outputs")[used]
             narrow_outputs = narrow.of("outputs")[used]
             answer["outputs"] = (1 + lever) * wide_outputs.mean(0) - lever * narrow_outputs.mean(0)
-            answer["outputs_stderr"] = ((1 + lever) * stderr(wide_outputs)).hypot(lever * stderr(narrow_outputs))
+            answer["outputs_stderr"] = ((1 + lever) * stderr(wide_outputs)).hypot(
+                lever * stderr(narrow_outputs)
+            )
         notes = [
             *opened.notes(family),
             *task.notes,
@@ -179,7 +213,9 @@ def predict(
             narrow.left_out,
             "" if wide.diverged else _no_bias(narrow, wide_width),
             "" if exact is None or narrow.diverged else _no_resolution_bias(exact),
-            "" if wanted is None or not error > wanted else _shortfall(ensembles, wide, error, wanted),
+            ""
+            if wanted is None or not error > wanted
+            else _shortfall(ensembles, wide, error, wanted),
         ]
         return Prediction(
             **answer,
@@ -200,7 +236,8 @@ def predict(
 def _wide_networks(
     ensembles: Ensembles, width: int, depths: Sequence[int], count: int, wanted: float | None
 ) -> tuple[Networks, float]:
-    """Train wide networks, more until the relative standard error is ``wanted``; also return that error.
+    """Train wide networks, more until the relative standard error is ``wanted``; also return that
+    error.
 
     Stops where that would take more networks than may be trained: then none of them would help.
     """
@@ -227,35 +264,48 @@ def _shortfall(ensembles: Ensembles, wide: Networks, error: float, wanted: float
     """A sentence on an error that is larger than wanted."""
     needed = _needed(wide.count, error, wanted)
     most = ensembles.most(wide)
-    bound = f"at most {most:,} are trained" if most == _MOST_REPLICATES else f"memory has room for {most:,}"
+    bound = (
+        f"at most {most:,} are trained"
+        if most == _MOST_REPLICATES
+        else f"memory has room for {most:,}"
+    )
     return (
-        f"The standard error is {error:.2g} of the losses, above rtol={wanted:g}, for which about {needed:,.0f} "
-        f"replicates would be needed; {bound}. Raise width, rtol or replicates."
+        f"The standard error is {error:.2g} of the losses, above rtol={wanted:g}, for which about "
+        f"{needed:,.0f} replicates would be needed; {bound}. Raise width, rtol or replicates."
     )
 
 
 def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: str) -> Tensor:
-    """By how much a resolution moved the losses of the narrow networks with these numbers, ``[pairs, K]``."""
+    """By how much a resolution moved the losses of the narrow networks with these numbers,
+    ``[pairs, K]``.
+    """
     moved = narrow.of(name)[numbers] - exact.of(name)
     trained = [row for row in range(len(numbers)) if row not in exact.lost]
     return moved[trained] if len(trained) > 1 else moved
 
 
 def _no_bias(narrow: Networks, width: int) -> str:
-    """A sentence on the bias of width where too many narrow networks diverged; empty where it is known."""
+    """A sentence on the bias of width where too many narrow networks diverged; empty where it is
+    known.
+    """
     if not narrow.diverged:
         return ""
     return (
-        f"{narrow.told}: the bias of width {width:,} is unknown from there on, and so are the intervals. Lower lr, "
-        "or raise width."
+        f"{narrow.told}: the bias of width {width:,} is unknown from there on, and so are the "
+        "intervals. Lower lr, or raise width."
     )
 
 
 def _no_resolution_bias(exact: Networks) -> str:
-    """A sentence on the bias of the resolution where fewer than two pairs show it; empty where it is known."""
+    """A sentence on the bias of the resolution where fewer than two pairs show it; empty where it
+    is known.
+    """
     if exact.count - len(exact.lost) > 1:
         return ""
-    return f"Without a resolution {exact.told}: its bias is unknown from there on, and so are the intervals. Lower lr."
+    return (
+        f"Without a resolution {exact.told}: its bias is unknown from there on, and so are the "
+        "intervals. Lower lr."
+    )
 
 
 def _name(part: str) -> str:
@@ -270,35 +320,42 @@ def _name(part: str) -> str:
 class Prediction:
     """The result of ``nfd.predict``: losses of an infinitely wide network. Print it to see them.
 
-    The bias from the finite width of the trained networks is estimated and subtracted. The 95 % intervals include the
-    noise of the networks, the noise of this correction, what it may miss (16 / narrow_width of it, for terms of second
-    order in 1 / n) and, for infinite depth, the change at the last doubling of the depth.
+    The bias from the finite width of the trained networks is estimated and subtracted. The 95 %
+    intervals include the noise of the networks, the noise of this correction, what it may miss (16
+    / narrow_width of it, for terms of second order in 1 / n) and, for infinite depth, the change at
+    the last doubling of the depth.
 
     Attributes:
-        loss, loss_stderr, loss_low, loss_high: [steps], mean losses of the batches, before the update of each step;
-            their standard errors and 95 % intervals.
-        loss_bias, loss_bias_stderr: [steps], the bias of ``width``, which was subtracted, and its error.
-        loss_resolution_bias, loss_resolution_bias_stderr: [steps], the bias from the resolution of structured
-            weights, measured by narrower networks, and its error. It is not subtracted; the intervals include it. Zero
-            for other weights.
-        loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard error of the wide
-            networks, and the change of the losses at the last doubling of the depth.
-        loss_replicates: [replicates, steps], the losses of the limit by single replicates: their mean is ``loss``.
-            Subtract those of two predictions with the same sizes, replicates and seed to get an interval for the
-            difference (docs/two-limits.md). Their spread does not include the errors of depth and resolution. Rows
-            of networks that diverged and were left out are not-a-number.
-        outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their standard errors, where
-            they were asked for; else None.
-        eval_row: the mean evaluation loss after the last step, as the rows of ``table`` have that of a step; None
-            without evaluation data. At infinite depth it is the floor of the law of size. ``eval_loss`` is its value,
-            ``eval_interval`` its interval. eval_loss_replicates: [replicates], as ``loss_replicates``.
+        loss, loss_stderr, loss_low, loss_high: [steps], mean losses of the batches, before the
+            update of each step; their standard errors and 95 % intervals.
+        loss_bias, loss_bias_stderr: [steps], the bias of ``width``, which was subtracted, and its
+            error.
+        loss_resolution_bias, loss_resolution_bias_stderr: [steps], the bias from the resolution of
+            structured weights, measured by narrower networks, and its error. It is not subtracted;
+            the intervals include it. Zero for other weights.
+        loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard
+            error of the wide networks, and the change of the losses at the last doubling of the
+            depth.
+        loss_replicates: [replicates, steps], the losses of the limit by single replicates: their
+            mean is ``loss``. Subtract those of two predictions with the same sizes, replicates and
+            seed to get an interval for the difference (docs/two-limits.md). Their spread does not
+            include the errors of depth and resolution. Rows of networks that diverged and were left
+            out are not-a-number.
+        outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their
+            standard errors, where they were asked for; else None.
+        eval_row: the mean evaluation loss after the last step, as the rows of ``table`` have that
+            of a step; None without evaluation data. At infinite depth it is the floor of the law of
+            size. ``eval_loss`` is its value, ``eval_interval`` its interval. eval_loss_replicates:
+            [replicates], as ``loss_replicates``.
         about: how the batches were read: their number, samples and shape, in words.
         depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
         extrapolated: whether they were; otherwise all numbers are those of the last of ``depths``.
-        width, replicates: of the wide networks. narrow_width: of the networks that estimate the bias.
-        converged: at infinite depth, whether the last doubling of the depth moved the extrapolated losses by less than
-            ``rtol``, and noise is small enough to see it. At a finite depth it is True
-            unless training diverged. It says nothing of the convergence in width, which the intervals include.
+        width, replicates: of the wide networks. narrow_width: of the networks that estimate the
+            bias.
+        converged: at infinite depth, whether the last doubling of the depth moved the extrapolated
+            losses by less than ``rtol``, and noise is small enough to see it. At a finite depth it
+            is True unless training diverged. It says nothing of the convergence in width, which the
+            intervals include.
         weights: "structured", "deferred" or "dense".
         seconds: time of the prediction. seed: of its networks.
         note: limitations of the answer, in words; empty if there are none.
@@ -341,8 +398,9 @@ class Prediction:
     def table(self) -> list[dict[str, Any]]:
         """One dict per step: ``step``, and the loss as ``value``, ``stderr``, ``low``, ``high``.
 
-        Further keys: ``bias``, which was subtracted, ``bias_stderr``, ``resolution_bias``, ``resolution_bias_stderr``,
-        ``sampling_error`` and ``depth_error``. ``loss`` repeats ``value``. Not-a-number after a divergence.
+        Further keys: ``bias``, which was subtracted, ``bias_stderr``, ``resolution_bias``,
+        ``resolution_bias_stderr``, ``sampling_error`` and ``depth_error``. ``loss`` repeats
+        ``value``. Not-a-number after a divergence.
         """
         columns = [getattr(self, _name(part)).tolist() for part in PARTS]
         rows = [dict(zip(PARTS, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -360,18 +418,28 @@ class Prediction:
 
     def __str__(self) -> str:
         trained = ", ".join(map(str, self.depths))
-        depth = f"infinite depth, from {trained}" if self.extrapolated else f"depth {self.depths[-1]}"
-        table = table_of("", "loss [95 % interval]", f"bias of width {self.width:,}, subtracted, +- its error")
+        depth = (
+            f"infinite depth, from {trained}" if self.extrapolated else f"depth {self.depths[-1]}"
+        )
+        table = table_of(
+            "", "loss [95 % interval]", f"bias of width {self.width:,}, subtracted, +- its error"
+        )
         rows = [(f"step {row['step']}", row) for row in self.table]
         if self.eval_row is not None:
             rows.append(("evaluation, after the last step", self.eval_row))
         for k in dict.fromkeys((0, len(self.loss) - 1, len(rows) - 1)):
             name, row = rows[k]
-            bias = f"{row['bias']:+.4f} +- {row['bias_stderr']:.4f}" if math.isfinite(row["bias"]) else "not known"
-            table.add_row(name, _interval(row).unsigned if math.isfinite(row["value"]) else "diverged", bias)
+            bias = (
+                f"{row['bias']:+.4f} +- {row['bias_stderr']:.4f}"
+                if math.isfinite(row["bias"])
+                else "not known"
+            )
+            table.add_row(
+                name, _interval(row).unsigned if math.isfinite(row["value"]) else "diverged", bias
+            )
         made = (
-            f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and {self.replicates} of "
-            f"width {self.narrow_width:,}, {self.seconds:.1f} s."
+            f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and "
+            f"{self.replicates} of width {self.narrow_width:,}, {self.seconds:.1f} s."
         )
         parts = {
             "sampling": rms(self.loss_sampling_error),
@@ -391,10 +459,12 @@ def _interval(row: Mapping[str, Any]) -> Interval:
     return Interval(row["value"], row["stderr"], row["low"], row["high"])
 
 
-# ---- Limits in depth: ``2 f_2L - f_L`` where doubling L shows convergence, and plain words where it does not
+# ---- Limits in depth: ``2 f_2L - f_L`` where doubling L shows convergence, and plain words where
+# it does not
 
 
-_SHRINKS = 0.8  # a change that keeps this share when the depth doubles is not converging (1/L would keep 1/2)
+# a change that keeps this share when the depth doubles is not converging (1/L would keep 1/2)
+_SHRINKS = 0.8
 
 
 @dataclass(frozen=True)
@@ -402,7 +472,8 @@ class Limit:
     """Which depths were trained, and whether the last two are extrapolated.
 
     Attributes:
-        depths: ascending; the last is the deepest. extrapolated: whether values are ``2 f_2L - f_L``.
+        depths: ascending; the last is the deepest. extrapolated: whether values are ``2 f_2L -
+            f_L``.
         converged: whether the limit was reached. note: what to say.
     """
 
@@ -419,10 +490,16 @@ class Limit:
     def of(self, ensemble_at: Callable[[int], Ensemble], name: str = "losses") -> Tensor:
         """The limit of what ensembles at depths hold under this name."""
         deep: Tensor = getattr(ensemble_at(self.depths[-1]), name)
-        return extrapolated(getattr(ensemble_at(self.depths[-2]), name), deep) if self.extrapolated else deep
+        return (
+            extrapolated(getattr(ensemble_at(self.depths[-2]), name), deep)
+            if self.extrapolated
+            else deep
+        )
 
     def before(self, ensemble_at: Callable[[int], Ensemble], name: str) -> Tensor | None:
-        """The limit one doubling ago, which shows the error of depth; None where nothing was extrapolated."""
+        """The limit one doubling ago, which shows the error of depth; None where nothing was
+        extrapolated.
+        """
         if not self.extrapolated:
             return None
         if len(self.depths) == 2:
@@ -431,12 +508,16 @@ class Limit:
 
 
 def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
-    """``2 f_2L - f_L`` of anything at depths, or widths, L and 2L: its limit where it goes to it as 1/L."""
+    """``2 f_2L - f_L`` of anything at depths, or widths, L and 2L: its limit where it goes to it as
+    1/L.
+    """
     return 2 * deep - shallow
 
 
 def to_limit(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float) -> Limit:
-    """The limit by ``to_infinity`` where several depths are given, and otherwise the networks of the only one."""
+    """The limit by ``to_infinity`` where several depths are given, and otherwise the networks of
+    the only one.
+    """
     if len(depths) > 1:
         return to_infinity(ensemble_at, depths, rtol)
     here = ensemble_at(depths[0])
@@ -444,9 +525,14 @@ def to_limit(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol
     return Limit((here.depth,), False, not diverged, _divergence([here]) if diverged else "")
 
 
-def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float) -> Limit:
-    """Double the depth until the extrapolation moves by less than rtol, or the changes do not shrink."""
-    ensembles, changes = list[Ensemble](), list[Magnitude]()
+def to_infinity(
+    ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float
+) -> Limit:
+    """Double the depth until the extrapolation moves by less than rtol, or the changes do not
+    shrink.
+    """
+    ensembles = list[Ensemble]()
+    changes = list[Magnitude]()
 
     def ended(extrapolates: bool, converged: bool, note: str) -> Limit:
         return Limit(tuple(e.depth for e in ensembles), extrapolates, converged, note)
@@ -460,21 +546,26 @@ def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], r
         kept = without(lost, count)
         if len(ensembles) > 1:
             changes.append(_change((ensembles[-1].losses - ensembles[-2].losses)[kept]))
-        if len(changes) > 1 and (_stays(*changes[-2:]) or (depth == depths[-1] and _stays(changes[0], changes[-1]))):
-            tried, moves = ", ".join(str(e.depth) for e in ensembles), ", ".join(f"{c.value:.3g}" for c in changes)
+        if len(changes) > 1 and (
+            _stays(*changes[-2:]) or (depth == depths[-1] and _stays(changes[0], changes[-1]))
+        ):
+            tried = ", ".join(str(e.depth) for e in ensembles)
+            moves = ", ".join(f"{c.value:.3g}" for c in changes)
             note = (
-                f"No limit in depth was found: doubling it through {tried} changed the losses by {moves} (RMS), where "
-                f"a limit would halve the change. Nothing was extrapolated; these are the losses at depth {depth}."
+                f"No limit in depth was found: doubling it through {tried} changed the losses by "
+                f"{moves} (RMS), where a limit would halve the change. Nothing was extrapolated; "
+                f"these are the losses at depth {depth}."
             )
             return ended(False, False, note)
         if len(ensembles) > 2:
             a, b, c = (e.losses[kept] for e in ensembles[-3:])
-            moved, wanted = _change(extrapolated(b, c) - extrapolated(a, b)), rtol * rms(c.mean(0))
+            moved = _change(extrapolated(b, c) - extrapolated(a, b))
+            wanted = rtol * rms(c.mean(0))
             if moved.value <= wanted < moved.noise:
                 note = (
-                    "Noise hides whether the limit in depth was reached: the last doubling moved the extrapolation by "
-                    f"less than its noise, {moved.noise:.2g} (RMS), which is above rtol. Raise replicates, width or "
-                    "rtol."
+                    "Noise hides whether the limit in depth was reached: the last doubling moved "
+                    f"the extrapolation by less than its noise, {moved.noise:.2g} (RMS), which is "
+                    "above rtol. Raise replicates, width or rtol."
                 )
                 return ended(True, False, note)
             if moved.value <= wanted:
@@ -491,8 +582,8 @@ def _divergence(ensembles: Sequence[Ensemble]) -> str:
     last = ensembles[-1]
     remedy = "Lower lr" if first else "Check the batches and the initial weights"
     return (
-        f"Training diverged at step {first} at width {last.width}, depth {last.depth}: {len(lost)} of "
-        f"{len(last.losses)} networks. {remedy}."
+        f"Training diverged at step {first} at width {last.width}, depth {last.depth}: {len(lost)} "
+        f"of {len(last.losses)} networks. {remedy}."
     )
 
 
@@ -502,16 +593,28 @@ def _change(samples: Tensor) -> Magnitude:
 
 def _stays(before: Magnitude, after: Magnitude) -> bool:
     """Whether a change did not shrink while the depth doubled, beyond noise."""
-    return after.value > _SHRINKS * before.value and before.value > 2 * before.noise and after.value > 2 * after.noise
+    return (
+        after.value > _SHRINKS * before.value
+        and before.value > 2 * before.noise
+        and after.value > 2 * after.noise
+    )
 
 
 # ---- The loss of the infinitely wide network, from ensembles of networks of two widths
 
 
 PARTS = (
-    "value", "stderr", "low", "high", "bias", "bias_stderr", "resolution_bias", "resolution_bias_stderr",
-    "sampling_error", "depth_error",
-)  # fmt: skip
+    "value",
+    "stderr",
+    "low",
+    "high",
+    "bias",
+    "bias_stderr",
+    "resolution_bias",
+    "resolution_bias_stderr",
+    "sampling_error",
+    "depth_error",
+)
 
 
 def limit_losses(
@@ -522,55 +625,71 @@ def limit_losses(
     shortened: Tensor | None = None,
     bend: float = 0.0,
 ) -> dict[str, Tensor]:
-    """The losses of the limit from losses ``[R, K]`` of wide networks and of others ``ratio`` times narrower.
+    """The losses of the limit from losses ``[R, K]`` of wide networks and of others ``ratio`` times
+    narrower.
 
-    Where the narrow ones diverged, the loss is that of the wide ones, and its interval not-a-number.
+    Where the narrow ones diverged, the loss is that of the wide ones, and its interval
+    not-a-number.
 
     Args:
-        coarse: losses of the same wide networks by the extrapolation in depth before the last one. How far they moved
-            since then is an error beside the noise: the half-width is the root of the sum of both squares.
-        shortened: losses ``[pairs, K]`` of some of the narrow networks less those without a resolution: its bias is a
-            third such error. None where networks have no resolution.
-        bend: the share of the bias by which it may be wrong, as the mean loss is not ``loss + a/n`` alone.
+        coarse: losses of the same wide networks by the extrapolation in depth before the last one.
+            How far they moved since then is an error beside the noise: the half-width is the root
+            of the sum of both squares.
+        shortened: losses ``[pairs, K]`` of some of the narrow networks less those without a
+            resolution: its bias is a third such error. None where networks have no resolution.
+        bend: the share of the bias by which it may be wrong, as the mean loss is not ``loss + a/n``
+            alone.
 
     Returns:
-        By the names in ``PARTS`` ``[K]`` each: of ``width`` the bias, which is subtracted, of the resolution the one
-        that is not; ``sampling_error`` is the standard error of the wide networks alone, ``depth_error`` how far the
-        last doubling of the depth moved the losses. As ``replicates`` the losses by single replicates, ``[R, K]``.
+        By the names in ``PARTS`` ``[K]`` each: of ``width`` the bias, which is subtracted, of the
+        resolution the one that is not; ``sampling_error`` is the standard error of the wide
+        networks alone, ``depth_error`` how far the last doubling of the depth moved the losses. As
+        ``replicates`` the losses by single replicates, ``[R, K]``.
     """
-    value, variance, lever = wide.mean(0), stderr(wide).square(), ratio - 1
-    other, other_variance = narrow.mean(0), stderr(narrow).square()
+    value = wide.mean(0)
+    variance = stderr(wide).square()
+    lever = ratio - 1
+    other = narrow.mean(0)
+    other_variance = stderr(narrow).square()
     moved = torch.zeros_like(value) if coarse is None else value - coarse.mean(0)
     if shortened is None:
         shortened = torch.zeros_like(narrow[:2])
     resolution = shortened.mean(0), stderr(shortened)
     rows = []
     for v, var, o, o_var, unsampled in zip(
-        *(x.tolist() for x in (value, variance, other, other_variance, moved.hypot(resolution[0]))), strict=True
+        *(x.tolist() for x in (value, variance, other, other_variance, moved.hypot(resolution[0]))),
+        strict=True,
     ):
         if not math.isfinite(o):
             rows.append((v, math.sqrt(var), math.nan, math.nan, math.nan, math.nan))
             continue
-        bias, variances = (o - v) / lever, (var * (1 + 1 / lever) ** 2, o_var / lever**2)
+        bias = (o - v) / lever
+        variances = (var * (1 + 1 / lever) ** 2, o_var / lever**2)
         limit = combined(v - bias, zip(variances, (len(wide) - 1, len(narrow) - 1), strict=True))
         half = math.hypot(limit.high - limit.value, unsampled, bend * bias)
         error = math.sqrt(var + o_var) / lever
-        rows.append((limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error))
+        rows.append(
+            (limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error)
+        )
     estimates = torch.tensor(rows, dtype=torch.float64, device=wide.device).T
     parts = [*estimates, *resolution, variance.sqrt(), moved.abs()]
     return dict(zip(PARTS, parts, strict=True)) | {"replicates": wide - (narrow - wide) / lever}
 
 
-# ---- Networks of one width and depth, trained alike from seeds of their own: what the limits are made of
+# ---- Networks of one width and depth, trained alike from seeds of their own: what the limits are
+# made of
 
 
 _SHARE = 0.8  # of the memory that networks may take
 _COPIES = 4  # of the losses and outputs that are held at a time
-_RARE = 1 / 8  # of the networks: so few that diverge are left out, one of the eight that are trained by default
-# A diverging loss goes 1, 80, 1e33, not-a-number (ReLU, depth 64). Networks that train never come near these bounds:
-# the squared error before training, chi-squared with one degree of freedom, is 1,000 times its median once in 1e100.
+# of the networks: so few that diverge are left out, one of the eight that are trained by default
+_RARE = 1 / 8
+# A diverging loss goes 1, 80, 1e33, not-a-number (ReLU, depth 64). Networks that train never come
+# near these bounds: the squared error before training, chi-squared with one degree of freedom, is
+# 1,000 times its median once in 1e100.
 _OUTLIER = 1e3  # a loss over the others of its step, and over the first
-_HUGE = 1e9  # a loss over the first, where all diverge alike; the first is of order 1/n where targets are zero
+# a loss over the first, where all diverge alike; the first is of order 1/n where targets are zero
+_HUGE = 1e9
 
 
 @dataclass(frozen=True)
@@ -597,7 +716,8 @@ class Ensemble:
     """What R networks gave, not-a-number after a divergence.
 
     Attributes:
-        losses: ``[R, steps]``, before each update. judged: evaluation losses ``[R, 1]``, or ``[R, 0]``.
+        losses: ``[R, steps]``, before each update. judged: evaluation losses ``[R, 1]``, or ``[R,
+            0]``.
         outputs: ``[R, steps, b, C]``, where they were asked for.
         divergences: for every network that diverged, by its row, the step at which it did.
     """
@@ -654,13 +774,15 @@ class Networks:
         width = self.at(self.depths[-1]).width
         first = min(self.lost.values())
         return (
-            f"{len(self.lost)} of {self.count} networks of width {width:,} diverged, the first at step {first} "
-            f"({percent})"
+            f"{len(self.lost)} of {self.count} networks of width {width:,} diverged, the first at "
+            f"step {first} ({percent})"
         )
 
     @property
     def left_out(self) -> str:
-        """A sentence on the few networks that diverged; empty where none did, or too many to be left out."""
+        """A sentence on the few networks that diverged; empty where none did, or too many to be
+        left out.
+        """
         if not self.lost or self.diverged:
             return ""
         return f"{self.told}: the answer leaves them out, and holds if none does at infinite width."
@@ -690,18 +812,24 @@ def without(lost: Mapping[int, int], count: int) -> Tensor:
 
 
 def first_divergences(losses: Tensor, judged: Tensor) -> dict[int, int]:
-    """The step at which each network diverged that did, by its row: the number of steps where it was the evaluation.
+    """The step at which each network diverged that did, by its row: the number of steps where it
+    was the evaluation.
 
-    A loss that is not a number is a divergence, and so is a number that has left those of the other networks and the
-    first ones far behind. Losses [R, steps], judged [R, 0 or 1].
+    A loss that is not a number is a divergence, and so is a number that has left those of the other
+    networks and the first ones far behind. Losses [R, steps], judged [R, 0 or 1].
     """
     sizes = torch.cat([losses, judged], 1).abs()
     ordered = sizes.nan_to_num(nan=math.inf).sort(0).values
-    largest = ordered[len(sizes) - 1 - int(_RARE * len(sizes))]  # but for the few that may be left out
+    # but for the few that may be left out
+    largest = ordered[len(sizes) - 1 - int(_RARE * len(sizes))]
     bound = torch.minimum(_OUTLIER * torch.maximum(largest, largest[0]), _HUGE * largest[0])
     bound = torch.where(bound > 0, bound, math.inf)
     diverged = ~(sizes <= bound) | sizes.isinf()
-    return {row: int(diverged[row].nonzero()[0]) for row in range(len(losses)) if bool(diverged[row].any())}
+    return {
+        row: int(diverged[row].nonzero()[0])
+        for row in range(len(losses))
+        if bool(diverged[row].any())
+    }
 
 
 class Ensembles:
@@ -725,15 +853,26 @@ class Ensembles:
         self.seed = seed
         self.sweep = sweep
         self.observe: tuple[Observer, ...] = (Outputs(),) if outputs else ()
-        self.resolution = family.resolution if weights == "structured" else None  # None where they drop nothing
+        # None where they drop nothing
+        self.resolution = family.resolution if weights == "structured" else None
 
-    def train(self, width: int, depth: int, numbers: Sequence[int], *, exact: bool = False) -> Ensemble:
-        """The ensemble of the seeds with these numbers, or of others of these seeds without a resolution."""
+    def train(
+        self, width: int, depth: int, numbers: Sequence[int], *, exact: bool = False
+    ) -> Ensemble:
+        """The ensemble of the seeds with these numbers, or of others of these seeds without a
+        resolution.
+        """
         self._check_memory(width, depth)
         seeds = [derive(self.seed, "replicate", width, number) for number in numbers]
         resolution = None if exact else self.resolution
-        more: dict[str, Any] = {"weights": self.weights, "resolution": resolution, "observe": self.observe}
-        trials = [Trial(self.family, self.task, width, depth, seed, self.lr, **more) for seed in seeds]
+        more: dict[str, Any] = {
+            "weights": self.weights,
+            "resolution": resolution,
+            "observe": self.observe,
+        }
+        trials = [
+            Trial(self.family, self.task, width, depth, seed, self.lr, **more) for seed in seeds
+        ]
         label = f"width {width}, depth {depth}"
         records = self.sweep.run_all({label: trials}, label)[label]
         curves = [self.sweep.curves(trial) for trial in trials]
@@ -741,7 +880,10 @@ class Ensembles:
         outcomes = {seed: tuple(loss.tolist()) for seed, loss in zip(seeds, losses, strict=True)}
         check_seeds_differ((width, depth), "losses", outcomes, only_if_all=True)
         steps = self.task.steps
-        judged = [[record.metrics["test_loss"]] if "test_loss" in record.metrics else [] for record in records]
+        judged = [
+            [record.metrics["test_loss"]] if "test_loss" in record.metrics else []
+            for record in records
+        ]
         padded = torch.stack([_padded(loss.double(), steps) for loss in losses])
         evaluated = torch.tensor(judged, dtype=torch.float64)
         ends = first_divergences(padded, evaluated)
@@ -749,7 +891,9 @@ class Ensembles:
         if self.observe:
             shapes = [record.observed[0] for record in records]
             flat = [curve["outputs"].double() for curve in curves]
-            outputs = torch.stack([_padded(o.view(-1, *shape), steps) for o, shape in zip(flat, shapes, strict=True)])
+            outputs = torch.stack(
+                [_padded(o.view(-1, *shape), steps) for o, shape in zip(flat, shapes, strict=True)]
+            )
         for row, step in ends.items():
             padded[row, step:] = math.nan
             evaluated[row] = math.nan
@@ -758,36 +902,47 @@ class Ensembles:
         return Ensemble(width, depth, padded, evaluated, outputs, ends)
 
     def most(self, networks: Networks) -> int:
-        """How many networks may be trained: so many that what these hold of each, at all depths, fits into memory."""
+        """How many networks may be trained: so many that what these hold of each, at all depths,
+        fits into memory.
+        """
         ensembles = [networks.at(depth) for depth in networks.depths]
         tensors = [t for e in ensembles for t in (e.losses, e.judged, e.outputs) if t is not None]
         held = sum(t.numel() * t.element_size() for t in tensors) / networks.count
-        # The narrow networks hold as much at most, and so do means, copies and what the sweep keeps.
+        # The narrow networks hold as much at most, and so do means, copies and what the sweep
+        # keeps.
         room = _SHARE * memory_of(torch.device("cpu")) / (_COPIES * held)
         return max(networks.count, min(_MOST_REPLICATES, int(room)))
 
     def _check_memory(self, width: int, depth: int) -> None:
         """InputError where a network of this size would not fit into the memory of the machine.
 
-        A hidden matrix holds ``m n`` numbers, as many for its gradient and for each state of the optimizer; unstored,
-        as many vectors of both sides as rows passed through it, twice for deferred weights.
+        A hidden matrix holds ``m n`` numbers, as many for its gradient and for each state of the
+        optimizer; unstored, as many vectors of both sides as rows passed through it, twice for
+        deferred weights.
         """
-        n, rows = max(self.family.base[0], 16), self.task.rows
+        n = max(self.family.base[0], 16)
+        rows = self.task.rows
         small = self.family.member(n, self.family.base[1])
         blocks = max(len(small.plan.blocks), 1)
-        hidden = [name for name, role in small.plan.roles.items() if role in ("hidden", "inner", "outer")]
+        hidden = [
+            name for name, role in small.plan.roles.items() if role in ("hidden", "inner", "outer")
+        ]
         shapes = [small.module.get_parameter(name).shape for name in hidden]
         area = sum(math.prod(shape) for shape in shapes) / n**2 / blocks * width**2 * depth
-        sides = sum(shape[0] + math.prod(shape[1:]) for shape in shapes) / n / blocks * width * depth
+        sides = (
+            sum(shape[0] + math.prod(shape[1:]) for shape in shapes) / n / blocks * width * depth
+        )
         dense = (2 + self.family.law.states) * area
-        held = {"dense": dense, "structured": sides * rows, "deferred": 2 * sides * rows}[self.weights]
+        held = {"dense": dense, "structured": sides * rows, "deferred": 2 * sides * rows}[
+            self.weights
+        ]
         needed = 4 * (held + 2 * sides * rows / self.task.steps)
         there = _SHARE * memory_of(torch.device(self.sweep.device or self.task.device))
         if needed > there:
             raise InputError(
                 f"a network of width {width:,} and depth {depth} with {self.weights} weights needs "
-                f"{needed / 2**30:.3g} GiB, and {there / 2**30:.3g} GiB may be used. Take a smaller width, depth or "
-                "batch, or fewer steps."
+                f"{needed / 2**30:.3g} GiB, and {there / 2**30:.3g} GiB may be used. Take a "
+                "smaller width, depth or batch, or fewer steps."
             )
 
 

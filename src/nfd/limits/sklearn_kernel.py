@@ -1,4 +1,6 @@
-"""``nfd.InfiniteDepthKernel``: the infinite-depth kernels for scikit-learn's Gaussian processes, ridge and SVC."""
+"""``nfd.InfiniteDepthKernel``: the infinite-depth kernels for scikit-learn's Gaussian processes,
+ridge and SVC.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ Array = NDArray[np.float64]
 
 
 class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
-    """Kernel of the infinitely wide and deep residual network, with the horizon T as its hyperparameter.
+    """Kernel of the infinitely wide and deep residual network, with the horizon T as its
+    hyperparameter.
 
-    ``theta`` is ``log T``, and ``dK/dlog T = T dK/dT`` comes from the equations of ``nfd.limits.kernels``. It combines
-    with scikit-learn's kernels (``ConstantKernel() * InfiniteDepthKernel() + WhiteKernel()``).
+    ``theta`` is ``log T``, and ``dK/dlog T = T dK/dT`` comes from the equations of
+    ``nfd.limits.kernels``. It combines with scikit-learn's kernels (``ConstantKernel() *
+    InfiniteDepthKernel() + WhiteKernel()``).
 
     Args:
         kind: ``"nngp"``, ``"ntk"`` or ``"independent-feedback"``, as in ``nfd.kernel``.
@@ -62,7 +66,9 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         return Hyperparameter("horizon", "numeric", self.horizon_bounds)
 
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or 1]``."""
+        """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or
+        1]``.
+        """
         check_detached("X", X)
         check_detached("Y", Y)
         with undisturbed():
@@ -70,9 +76,13 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
 
     def _gram(self, X: Any, Y: Any, eval_gradient: bool) -> Any:
         if eval_gradient and Y is not None:
-            raise InputError("eval_gradient is for Y=None: the gradient is that of the Gram matrix of X.")
+            raise InputError(
+                "eval_gradient is for Y=None: the gradient is that of the Gram matrix of X."
+            )
         second = None if Y is None else checked_inputs("Y", Y, self.device)
-        K, slope, _ = gram_matrix(checked_inputs("X", X, self.device), second, slopes=eval_gradient, **self._choice())
+        K, slope, _ = gram_matrix(
+            checked_inputs("X", X, self.device), second, slopes=eval_gradient, **self._choice()
+        )
         if not eval_gradient:
             return K.cpu().numpy()
         if slope is None or self.hyperparameter_horizon.fixed:
@@ -90,7 +100,15 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         return False
 
     def __repr__(self) -> str:
-        return f"InfiniteDepthKernel(kind={self.kind!r}, activation={self.activation!r}, horizon={self.horizon:.3g})"
+        return (
+            f"InfiniteDepthKernel(kind={self.kind!r}, activation={self.activation!r}, "
+            f"horizon={self.horizon:.3g})"
+        )
 
     def _choice(self) -> dict[str, Any]:
-        return {"kind": self.kind, "activation": self.activation, "horizon": self.horizon, "depth": math.inf}
+        return {
+            "kind": self.kind,
+            "activation": self.activation,
+            "horizon": self.horizon,
+            "depth": math.inf,
+        }

@@ -1,4 +1,6 @@
-"""``nfd.check``: train a family's networks for a few steps over widths and depths, and say what scales wrongly."""
+"""``nfd.check``: train a family's networks for a few steps over widths and depths, and say what
+scales wrongly.
+"""
 
 from __future__ import annotations
 
@@ -84,10 +86,11 @@ def check(
 ) -> Check:
     """Check whether the training of a model depends on its width and depth.
 
-    Small networks of every width and depth are trained for a few steps. Meters of their updates are then fitted by a
-    power of the width and of the depth. A meter is ``STABLE`` if its exponent is near 0. It ``GROWS`` if larger
-    networks need a lower rate, and ``COLLAPSES`` if a part of them stops learning. Every verdict comes with a 95 %
-    interval, a cause and a remedy. Take sizes over a factor of 8 (docs/verdicts.md).
+    Small networks of every width and depth are trained for a few steps. Meters of their updates are
+    then fitted by a power of the width and of the depth. A meter is ``STABLE`` if its exponent is
+    near 0. It ``GROWS`` if larger networks need a lower rate, and ``COLLAPSES`` if a part of them
+    stops learning. Every verdict comes with a 95 % interval, a cause and a remedy. Take sizes over
+    a factor of 8 (docs/verdicts.md).
 
     Example::
 
@@ -96,16 +99,19 @@ def check(
         if not check.ok:
             print(check.suspects, check.faults, check.failures)
 
-    Meters are read on the first batch, after the last step, or with ``at`` after each of these steps:
+    Meters are read on the first batch, after the last step, or with ``at`` after each of these
+    steps:
 
     - the updates of ``nfd.meters.updates``, such as ``inner_update`` and ``function_update``;
-    - ``gradient``: the RMS of dLoss/dh before the first block over that behind the last, before training;
+    - ``gradient``: the RMS of dLoss/dh before the first block over that behind the last, before
+      training;
     - ``loss``: of the last batch, before its update.
 
     Each of several stacks of blocks, such as encoder and decoder, is judged by itself.
 
     Args:
-        family: ``make_model(width, depth)``, whose base is the smallest network, or an ``nfd.Family``.
+        family: ``make_model(width, depth)``, whose base is the smallest network, or an
+            ``nfd.Family``.
         task: batches, one per step, or an ``nfd.Task``.
         widths, depths: every pair is trained. One value leaves an axis out.
         lr: rate of the base; by default 0.1 for SGD, 0.001 for others.
@@ -124,9 +130,14 @@ def check(
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """
-    sizes = {"width": check_ascending("widths", widths, WIDEST), "depth": check_ascending("depths", depths, MOST)}
+    sizes = {
+        "width": check_ascending("widths", widths, WIDEST),
+        "depth": check_ascending("depths", depths, MOST),
+    }
     if all(len(s) < 2 for s in sizes.values()):
-        raise InputError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
+        raise InputError(
+            f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}."
+        )
     task = as_task(task)
     base = (sizes["width"][0], sizes["depth"][0])
     family = as_family(family, base, rule, optimizer, task.sample, blocks=blocks, roles=roles)
@@ -136,24 +147,31 @@ def check(
         at = check_ascending("at", at, MOST)
         if at[-1] > task.steps:
             raise InputError(
-                f"at must be within the steps of training, one per batch; got at={at} and {task.steps} batches. Give "
-                "a batch for every step; they may repeat."
+                f"at must be within the steps of training, one per batch; got at={at} and "
+                f"{task.steps} batches. Give a batch for every step; they may repeat."
             )
         task = task.first(at[-1])
     if check_flag("noise", noise):
         samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
-    made, judge, unjudged = "", family, ""
-    if task.make_optimizer is not None:  # made once before anything is trained, for its name and its errors
+    made = ""
+    judge = family
+    unjudged = ""
+    # made once before anything is trained, for its name and its errors
+    if task.make_optimizer is not None:
         stepping = optimizer_of(task, family.member(*family.base, device=task.device), rate)
         made = type(stepping).__name__
-        if optimizer is None and not rule_named(family.rule).scales_width:  # nobody said which: its class may
+        # nobody said which: its class may
+        if optimizer is None and not rule_named(family.rule).scales_width:
             law = law_by_class(stepping)
             if law is not None:
                 judge = family.under(optimizer=law.name)
             else:
-                unjudged = f"What updates of a {made} should be is not known: pass optimizer=, the law that it has."
+                unjudged = (
+                    f"What updates of a {made} should be is not known: pass optimizer=, the law "
+                    "that it has."
+                )
     meters = Meters(None if at is None else tuple(at), noise)
     looks = tuple(at) if at else (task.steps,)
     trials = [
@@ -163,11 +181,14 @@ def check(
         for seed in range(seeds)
     ]
     with as_sweep(sweep) as opened:
-        runs = [_row(record) for record in opened.run_all({"checking": trials}, "checking")["checking"]]
+        runs = [
+            _row(record) for record in opened.run_all({"checking": trials}, "checking")["checking"]
+        ]
     _check_seeds(runs)
     for run, event in [*routing_events(runs)]:
         run["events"].append(event)
-    stacks, beside = stacks_of(runs), beside_of(runs)
+    stacks = stacks_of(runs)
+    beside = beside_of(runs)
     table = [
         row | ({"stack": stack} if stack else {}) | {"step": step}
         for axis in AXES
@@ -177,21 +198,51 @@ def check(
         if step == looks[-1] or row["meter"] not in OF_ONE_STEP
     ]
     table.sort(
-        key=lambda row: (AXES.index(row["axis"]), [*METERS].index(row["meter"]), stacks.index(row.get("stack", "")))
+        key=lambda row: (
+            AXES.index(row["axis"]),
+            [*METERS].index(row["meter"]),
+            stacks.index(row.get("stack", "")),
+        )
     )
-    # in depth a suspect explains a fault of the meters: what a rule of width alone leaves as it is may be meant
-    deep = [axis for axis in AXES if axis == "width" or any(is_fault(row) and row["axis"] == axis for row in table)]
+    # in depth a suspect explains a fault of the meters: what a rule of width alone leaves as it is
+    # may be meant
+    deep = [
+        axis
+        for axis in AXES
+        if axis == "width" or any(is_fault(row) and row["axis"] == axis for row in table)
+    ]
     suspects, untold = suspects_of(runs, sizes, judge, deep, updates=not unjudged)
-    tested = _self_test(family, (sizes["width"][0], sizes["depth"][0]), (sizes["width"][-1], sizes["depth"][-1]))
+    tested = _self_test(
+        family, (sizes["width"][0], sizes["depth"][0]), (sizes["width"][-1], sizes["depth"][-1])
+    )
     return Check(
-        table, runs, failures_of(runs), family.rule, family.optimizer, rate, looks, seeds, task.about, family.base,
-        growth(runs, looks), any(run["draws"] for run in runs), task.copies, made,
-        suspects, unjudged or untold, tuple(opened.notes(family)), tested,
-    )  # fmt: skip
+        table,
+        runs,
+        failures_of(runs),
+        family.rule,
+        family.optimizer,
+        rate,
+        looks,
+        seeds,
+        task.about,
+        family.base,
+        growth(runs, looks),
+        any(run["draws"] for run in runs),
+        task.copies,
+        made,
+        suspects,
+        unjudged or untold,
+        tuple(opened.notes(family)),
+        tested,
+    )
 
 
-def _self_test(family: Family, smallest: tuple[int, int], largest: tuple[int, int]) -> tuple[str, ...]:
-    """What the plan's own test finds at the smallest sizes, or why it could not run; nothing where no rule promises."""
+def _self_test(
+    family: Family, smallest: tuple[int, int], largest: tuple[int, int]
+) -> tuple[str, ...]:
+    """What the plan's own test finds at the smallest sizes, or why it could not run; nothing where
+    no rule promises.
+    """
     if not rule_named(family.rule).scales_width or smallest == largest:
         return ()
     from nfd.scaling.self_test import tests_itself
@@ -200,7 +251,8 @@ def _self_test(family: Family, smallest: tuple[int, int], largest: tuple[int, in
         return ()
     try:
         test = family.plan(*largest).self_test(family.make_model, family.sample, base=smallest)
-    except Exception as error:  # beside the check, which it must not stop: a model may not be built 4 times as large
+    # beside the check, which it must not stop: a model may not be built 4 times as large
+    except Exception as error:
         return (f"The plan could not test itself: {in_brief(error)}",)
     return tuple(f"Self-test of the plan: {cause}" for cause in test.causes)
 
@@ -222,11 +274,20 @@ def _check_seeds(runs: Sequence[Row]) -> None:
         check_seeds_differ(size, "network", by_seed)
 
 
-# ---- the result ------------------------------------------------------------------------------------------------------
+# ---- the result
 
-_NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"
-_DRAWS = "Note: the model draws random numbers in training, as dropout does: noise in every meter. Switch it off."
-_STILL = "Do they require gradients, does the loss depend on them, has the optimizer them? Exponents do not show it."
+_NOISE = (
+    "Noise scale of the gradients after the last step, in samples: a batch at which noise is as "
+    "large as signal"
+)
+_DRAWS = (
+    "Note: the model draws random numbers in training, as dropout does: noise in every meter. "
+    "Switch it off."
+)
+_STILL = (
+    "Do they require gradients, does the loss depend on them, has the optimizer them? Exponents do "
+    "not show it."
+)
 
 
 @dataclass(frozen=True)
@@ -234,24 +295,28 @@ class Check:
     """The result of ``nfd.check``. Print it to see the table.
 
     Attributes:
-        table: one dict per meter and axis, and of a model with several stacks of blocks, such as an encoder and a
-            decoder, one for every ``stack``. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
-            ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault begins. Also
-            ``meter`` and ``axis``.
-        runs: one dict per network: width, depth, seed, its meters after the last step, and why others could not be read
-            (``unread``). The same of every stack of several: ``stacks``.
+        table: one dict per meter and axis, and of a model with several stacks of blocks, such as an
+            encoder and a decoder, one for every ``stack``. ``slope``, ``low`` and ``high`` are the
+            exponent and its 95 % interval; ``verdict``, ``reason`` and ``cause`` judge it;
+            ``since`` is the size at which a fault begins. Also ``meter`` and ``axis``.
+        runs: one dict per network: width, depth, seed, its meters after the last step, and why
+            others could not be read (``unread``). The same of every stack of several: ``stacks``.
         failures: what went wrong, once per kind, with the first step, layer and network.
-        rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were read.
-        growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
-            high, over networks of every size.
+        rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were
+            read.
+        growth: with several steps, one dict per meter: its exponent in the step, ``meter ~
+            step^p``, as value, low and high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
         optimizer_class: name of what ``make_optimizer`` makes; empty without one.
         about: how the batches were read: their number, samples and shape, in words.
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
-        suspects: kinds of tensors that scale otherwise than they should, and why (``nfd.meters.suspects``).
-        unjudged: why tensors, or their updates, were not judged by themselves; empty where they were.
+        suspects: kinds of tensors that scale otherwise than they should, and why
+            (``nfd.meters.suspects``).
+        unjudged: why tensors, or their updates, were not judged by themselves; empty where they
+            were.
         of_runs: notes on stored runs that were not used.
-        tested: what the plan's self-test found off (``Plan.self_test``), or why it could not run, in sentences.
+        tested: what the plan's self-test found off (``Plan.self_test``), or why it could not run,
+            in sentences.
 
     Example::
 
@@ -287,18 +352,20 @@ class Check:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All readings: one dict for each network and step (``matrix`` is empty), and one for each of its matrices,
-        with its ``role`` and the meters of a matrix (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what
-        ``inner_update`` would be at perfect alignment."""
+        """All readings: one dict for each network and step (``matrix`` is empty), and one for each
+        of its matrices, with its ``role`` and the meters of a matrix
+        (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what ``inner_update`` would be at
+        perfect alignment."""
         return [row for run in self.runs for row in run["rows"]]
 
     @property
     def noise(self) -> list[dict[str, Any]]:
-        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict per network.
+        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict
+        per network.
 
-        ``value`` with ``low`` and ``high`` is ``variance / signal``, ``tr Sigma / |G|^2`` (``nfd.meters.noise``). A
-        batch much larger than this gains little. Pass it to ``Plan.for_run`` as ``critical_batch``, in the unit of
-        ``batch`` there.
+        ``value`` with ``low`` and ``high`` is ``variance / signal``, ``tr Sigma / |G|^2``
+        (``nfd.meters.noise``). A batch much larger than this gains little. Pass it to
+        ``Plan.for_run`` as ``critical_batch``, in the unit of ``batch`` there.
         """
         return [row for run in self.runs for row in run["noise"]]
 
@@ -306,13 +373,18 @@ class Check:
     def ladder(self) -> dict[str, Any]:
         """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
 
-        ``rule``, ``optimizer`` and ``lr``, whether the check found no fault (``ok``), the width and depth of the base
-        (``base``), the ``definition`` of the meters, and the ``networks``: width, depth, the ``shapes`` of their
-        tensors, and ``readings``, each a ``nfd.watch.WatchRow``.
+        ``rule``, ``optimizer`` and ``lr``, whether the check found no fault (``ok``), the width and
+        depth of the base (``base``), the ``definition`` of the meters, and the ``networks``: width,
+        depth, the ``shapes`` of their tensors, and ``readings``, each a ``nfd.watch.WatchRow``.
         """
         parts = ("width", "depth", "shapes", "readings")
         networks = [{name: run[name] for name in parts if name in run} for run in self.runs]
-        names = {"rule": self.rule, "optimizer": self.optimizer, "lr": self.lr, "definition": DEFINITION}
+        names = {
+            "rule": self.rule,
+            "optimizer": self.optimizer,
+            "lr": self.lr,
+            "definition": DEFINITION,
+        }
         return {**names, "ok": self.ok, "base": list(self.base), "networks": networks}
 
     def save(self, path: str | Path) -> None:
@@ -326,7 +398,8 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether no meter collapses or grows, no tensor is a suspect and no training broke, at any step.
+        """Whether no meter collapses or grows, no tensor is a suspect and no training broke, at any
+        step.
 
         A loss that falls with size and an uncertain verdict are not faults.
         """
@@ -334,8 +407,11 @@ class Check:
 
     @property
     def lead(self) -> Lead:
-        """The number of faults, and the rule that removes all of them, if there is one; the steepest meter."""
-        count, judged = len(self.faults) + len(self.failures) or len(self.suspects), self.table
+        """The number of faults, and the rule that removes all of them, if there is one; the
+        steepest meter.
+        """
+        count = len(self.faults) + len(self.failures) or len(self.suspects)
+        judged = self.table
         cure = None if self.failures else cure_of_all(self.faults, self.rule)
         remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
         faults = f"{count} fault{'s' if count > 1 else ''} under rule {self.rule!r}.{remedy}"
@@ -345,35 +421,58 @@ class Check:
         if known:
             row = max(known, key=lambda row: (is_fault(row), abs(row["slope"])))
             numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
-        numbers["tensors that scale wrongly"] = str(len({suspect.tensor for suspect in self.suspects}))
+        numbers["tensors that scale wrongly"] = str(
+            len({suspect.tensor for suspect in self.suspects})
+        )
         return Lead(faults if count else "No fault found.", "bad" if count else "good", numbers)
 
     @property
     def wrong(self) -> list[str]:
-        """What went wrong, in sentences: broken trainings, tensors that scale wrongly, and the causes of the faults."""
-        return [*map(str, self.failures), *self.suspicions, *causes(self.faults, self.rule, self.runs)]
+        """What went wrong, in sentences: broken trainings, tensors that scale wrongly, and the
+        causes of the faults.
+        """
+        return [
+            *map(str, self.failures),
+            *self.suspicions,
+            *causes(self.faults, self.rule, self.runs),
+        ]
 
     @property
     def notes(self) -> list[str]:
-        """Warnings in words: random numbers in training, targets that repeat the inputs, matrices that never moved."""
+        """Warnings in words: random numbers in training, targets that repeat the inputs, matrices
+        that never moved.
+        """
         still = self.unmoved
         stands = f"Note: no training moved {quoted(still)}. {_STILL}"
-        told = ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still), (f"Note: {self.unjudged}", self.unjudged))
+        told = (
+            (COPIES, self.copies),
+            (_DRAWS, self.draws),
+            (stands, still),
+            (f"Note: {self.unjudged}", self.unjudged),
+        )
         of_plan = [f"Note: {sentence}" for sentence in self.tested]
         return [*self.of_runs, *(note for note, holds in told if holds), *of_plan]
 
     @property
     def suspicions(self) -> list[str]:
-        """The suspects in words: the first that deviates in one way, and the names of the others."""
+        """The suspects in words: the first that deviates in one way, and the names of the
+        others.
+        """
         ways: dict[tuple[str, str, bool], list[Suspect]] = {}
         for suspect in self.suspects:
-            ways.setdefault((suspect.axis, suspect.what, suspect.excess.value > 0), []).append(suspect)
+            ways.setdefault((suspect.axis, suspect.what, suspect.excess.value > 0), []).append(
+                suspect
+            )
         alike = {str(first): quoted([s.tensor for s in others]) for first, *others in ways.values()}
-        return [f"{first}{f'. Likewise {others}' if others else ''}." for first, others in alike.items()]
+        return [
+            f"{first}{f'. Likewise {others}' if others else ''}." for first, others in alike.items()
+        ]
 
     @property
     def unmoved(self) -> list[str]:
-        """Names of the matrices that changed in no network: frozen, without a gradient, or not in the optimizer."""
+        """Names of the matrices that changed in no network: frozen, without a gradient, or not in
+        the optimizer.
+        """
         moved: dict[str, bool] = {}
         for row in self.rows:
             if "change" in row:
@@ -383,34 +482,60 @@ class Check:
     def __str__(self) -> str:
         several = len(self.at) > 1
         parts = ("with", *(("after step",) if several else ()))
-        numbers = (Column(name, no_wrap=True) for name in (*parts, "exponent [95 %]", "change", "verdict"))
+        numbers = (
+            Column(name, no_wrap=True) for name in (*parts, "exponent [95 %]", "change", "verdict")
+        )
         table = table_of(Column("meter", overflow="fold"), *numbers)
-        sizes = {axis: sorted({run[axis] for run in self.runs}) for axis in AXES} | {"step": self.at}
-        shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]  # of earlier looks the faults
+        sizes = {axis: sorted({run[axis] for run in self.runs}) for axis in AXES} | {
+            "step": self.at
+        }
+        # of earlier looks the faults
+        shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]
         for row in [*sorted(shown, key=lambda row: not is_fault(row)), *self.growth]:
             step = (str(row.get("step", "")),) if several else ()
-            change = math.expm1(row["slope"] * math.log(sizes[row["axis"]][-1] / sizes[row["axis"]][0]))
+            change = math.expm1(
+                row["slope"] * math.log(sizes[row["axis"]][-1] / sizes[row["axis"]][0])
+            )
             percent = f"{100 * change:+.0f} %" if math.isfinite(change) else "-"
-            table.add_row(row_name(row), row["axis"], *step, slope_of(row), percent, row.get("verdict", ""))
+            table.add_row(
+                row_name(row), row["axis"], *step, slope_of(row), percent, row.get("verdict", "")
+            )
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         ranges = "; ".join(f"{axis}s {', '.join(map(str, sizes[axis]))}" for axis in AXES)
         head = f"Rule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds; {ranges}"
         whys = dict[str, list[str]]()
         for row in shown:
-            if row["verdict"] in ("LIMIT", "NOT MEASURED") or row["reason"] in ("missing", "broken"):
+            if row["verdict"] in ("LIMIT", "NOT MEASURED") or row["reason"] in (
+                "missing",
+                "broken",
+            ):
                 whys.setdefault(row["cause"], []).append(f"{row_name(row)} with {row['axis']}")
         edge = sum(row["reason"] == "edge" for row in shown)
-        undecided = [f"{edge} UNCERTAIN: more seeds or larger sizes would settle them."] if edge else []
-        noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
+        undecided = (
+            [f"{edge} UNCERTAIN: more seeds or larger sizes would settle them."] if edge else []
+        )
+        noise = (
+            ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
+        )
         return said(
-            str(self.lead), head, *(f"! {text}" for text in self.wrong), *self.notes, as_text(table, 150),
+            str(self.lead),
+            head,
+            *(f"! {text}" for text in self.wrong),
+            *self.notes,
+            as_text(table, 150),
             *(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items()),
-            *undecided, THRESHOLDS, *noise,
-        )  # fmt: skip
+            *undecided,
+            THRESHOLDS,
+            *noise,
+        )
 
 
 def _of_noise(row: Row) -> Row:
-    bounded = "{value:.3g} [{low:.3g}, {high:.3g}]" if math.isfinite(row["high"]) else "at least {low:.3g}"
+    bounded = (
+        "{value:.3g} [{low:.3g}, {high:.3g}]"
+        if math.isfinite(row["high"])
+        else "at least {low:.3g}"
+    )
     words = bounded if row["low"] > 0 else "unknown: more or larger batches are needed"
     return {name: row[name] for name in ("width", "depth", "seed")} | {
         "noise scale [95 % interval]": words.format(**row)
@@ -419,7 +544,11 @@ def _of_noise(row: Row) -> Row:
 
 def slope_of(row: Mapping[str, Any]) -> str:
     """``-0.47 [-0.53, -0.42]``, or a dash where none could be fitted."""
-    return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]" if math.isfinite(row["slope"]) else "-"
+    return (
+        f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+        if math.isfinite(row["slope"])
+        else "-"
+    )
 
 
 def meaning_of(row: Mapping[str, Any]) -> str:
@@ -428,25 +557,41 @@ def meaning_of(row: Mapping[str, Any]) -> str:
     return start + str(row["cause"])
 
 
-# ---- its charts ------------------------------------------------------------------------------------------------------
+# ---- its charts
 
 
 def check_findings(check: Check, data: str) -> list[Finding]:
-    """One chart per axis: geometric means of every meter after the last step, over networks of a size, relative to the
-    smallest."""
+    """One chart per axis: geometric means of every meter after the last step, over networks of a
+    size, relative to the smallest."""
     findings = []
-    settings = f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}"
+    settings = (
+        f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}"
+    )
     caption = " ".join(
-        [f"After {check.steps} steps. {settings}; bars: 95 % intervals.", THRESHOLDS, LIMITS, *check.notes]
+        [
+            f"After {check.steps} steps. {settings}; bars: 95 % intervals.",
+            THRESHOLDS,
+            LIMITS,
+            *check.notes,
+        ]
     )
     for axis in reversed(AXES):
-        sizes, rows, table = sorted({run[axis] for run in check.runs}), list[Row](), list[Row]()
+        sizes = sorted({run[axis] for run in check.runs})
+        rows = list[Row]()
+        table = list[Row]()
         trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
         for trend in trends:
             stack = trend.get("stack", "")
-            name, seen = meter_of(trend["meter"].replace("_", " "), stack), networks(check.runs, check.steps, stack)
-            values = [[run.get(trend["meter"], math.nan) for run in seen if run[axis] == size] for size in sizes]
-            logs = [log[log.isfinite()] for log in (torch.tensor(own, dtype=torch.float64).log() for own in values)]
+            name = meter_of(trend["meter"].replace("_", " "), stack)
+            seen = networks(check.runs, check.steps, stack)
+            values = [
+                [run.get(trend["meter"], math.nan) for run in seen if run[axis] == size]
+                for size in sizes
+            ]
+            logs = [
+                log[log.isfinite()]
+                for log in (torch.tensor(own, dtype=torch.float64).log() for own in values)
+            ]
             for size, log in zip(sizes, logs, strict=True):
                 if min(len(log), len(logs[0])) > 1:
                     ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[0], log).exp()
@@ -457,16 +602,22 @@ def check_findings(check: Check, data: str) -> list[Finding]:
         faults = [trend for trend in trends if is_fault(trend)]
         title = f"{len(faults)} of {len(trends)} meters scale wrongly with {axis}"
         shown = Axes(
-            axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic",
-            colour="meter", dash="stack" if trends and "stack" in trends[-1] else None, order=(*METERS,),
-        )  # fmt: skip
+            axis,
+            "ratio",
+            axis,
+            f"over the network of {axis} {sizes[0]}",
+            "logarithmic",
+            colour="meter",
+            dash="stack" if trends and "stack" in trends[-1] else None,
+            order=(*METERS,),
+        )
         why = list(causes(faults, check.rule, check.runs))
         if rows:
             findings.append(Finding(axis, title, "", rows, shown, caption, why, table=table))
     return sorted(findings, key=lambda found: -len(found.details))
 
 
-# ---- what is read of one network -------------------------------------------------------------------------------------
+# ---- what is read of one network
 
 _Meters = dict[str, dict[str, float]]  # by stack
 _ROSE = 2.0  # times the first loss: no rate that is meant does this
@@ -476,10 +627,11 @@ _ROSE = 2.0  # times the first loss: no rate that is meant does this
 class Meters(Observer):
     """The meters of a check, read after the last step, or after each of ``at``.
 
-    It returns one row of plain data: the meters after the last step, ``events``, ``unread``, ``rows``, the meters of
-    the network and of its matrices after every step that is looked at, ``readings``, the same with those of its blocks,
-    as rows of ``nfd.watch.WatchRow``, ``noise``, that of its gradients, if asked for, ``draws``, whether it
-    drew random numbers, and ``print``, a hash of its initial weights.
+    It returns one row of plain data: the meters after the last step, ``events``, ``unread``,
+    ``rows``, the meters of the network and of its matrices after every step that is looked at,
+    ``readings``, the same with those of its blocks, as rows of ``nfd.watch.WatchRow``, ``noise``,
+    that of its gradients, if asked for, ``draws``, whether it drew random numbers, and ``print``, a
+    hash of its initial weights.
     """
 
     at: tuple[int, ...] | None = None
@@ -498,11 +650,15 @@ class _Measurement(Observation):
     """The training of one member, and what was read of it so far."""
 
     def __init__(self, asked: Meters, member: Member, task: Task) -> None:
-        self.asked, self.member, self.task = asked, member, task
+        self.asked = asked
+        self.member = member
+        self.task = task
         self.looks = asked.at or (task.steps,)
         self.print = 0  # a hash of all weights, to tell seeds that give the same network
         for p in member.module.parameters():
-            self.print = zlib.crc32(p.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), self.print)
+            self.print = zlib.crc32(
+                p.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), self.print
+            )
         self.start = Baseline(member, task.sample)
         self.sizes = Sizes(member, self.start.start)
         self.events: list[Event] = []
@@ -520,7 +676,9 @@ class _Measurement(Observation):
         self.sizes.after(row.optimizer)
         self.losses.append(row.loss)
         self.meters[""]["loss"] = row.loss
-        done, steps, run = row.step + 1, self.task.steps, partial(self.member, self.task.batches[row.step][0])
+        done = row.step + 1
+        steps = self.task.steps
+        run = partial(self.member, self.task.batches[row.step][0])
         if not math.isfinite(row.loss):
             self.events.append(Event("not-finite", row.step, first_bad(self.member.module, run)))
             return
@@ -530,8 +688,11 @@ class _Measurement(Observation):
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
         """Measure what the last step left, if it still answers."""
-        losses, module, run = self.losses, self.member.module, partial(self.member, self.task.batches[-1][0])
-        noise, finite = [], math.isfinite(losses[-1])
+        losses = self.losses
+        module = self.member.module
+        run = partial(self.member, self.task.batches[-1][0])
+        noise = []
+        finite = math.isfinite(losses[-1])
         if finite:
             if losses[-1] > _ROSE * losses[0] > 0:
                 self.events.append(Event("loss-rose", len(losses) - 1, size=losses[-1] / losses[0]))
@@ -542,11 +703,17 @@ class _Measurement(Observation):
         meters = self._measure(len(losses)) if finite else self._note(self.looks[-1], self.meters)
         if finite and self.asked.noise:
             found = noise_of(module, self.member, self.task.value, self.task.batches)
-            parts = {"signal": found.signals, "variance": found.variances}  # none where no gradient was finite
-            means = {name: float(torch.tensor(own, dtype=torch.float64).mean()) for name, own in parts.items()}
+            # none where no gradient was finite
+            parts = {"signal": found.signals, "variance": found.variances}
+            means = {
+                name: float(torch.tensor(own, dtype=torch.float64).mean())
+                for name, own in parts.items()
+            }
             noise = [found.estimate().limits | means]
         read = {"rows": self.rows, "readings": self.readings, "noise": noise}
-        stacks = {stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()}
+        stacks = {
+            stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()
+        }
         network = stacks.pop("")
         told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
         told["weak_norms"] = self.weak_norms
@@ -559,7 +726,9 @@ class _Measurement(Observation):
         return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
 
     def _read_first_update(self) -> None:
-        """Read what the first update adds to the stream; it is the second one where the readout starts at zero."""
+        """Read what the first update adds to the stream; it is the second one where the readout
+        starts at zero.
+        """
         moved = self.start.stream_updates() if self.awaited else {}
         for stack in self.awaited & moved.keys():
             self.meters[stack]["first_update"] = moved[stack]
@@ -570,26 +739,34 @@ class _Measurement(Observation):
         return self.task.value(self.member(inputs), targets)
 
     def _measure(self, step: int) -> _Meters:
-        """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
+        """Read the network and every matrix of it, after so many updates; returns the meters by
+        stack.
+        """
         look = self.start.look(self.previous)
         seen = {"": look.network, **look.stacks}
         for stack, bounds in look.bounds.items():
             seen[stack] |= bounds
-        meters = self._note(step, {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()})
+        meters = self._note(
+            step, {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()}
+        )
         self.readings += [(step, *reading) for reading in readings(self.member, look)]
         for name, of_matrix in look.matrices.items():
-            self.rows.append({"step": step, "matrix": name, "role": self.member.plan.roles[name]} | of_matrix)
+            self.rows.append(
+                {"step": step, "matrix": name, "role": self.member.plan.roles[name]} | of_matrix
+            )
         return meters
 
     def _note(self, step: int, meters: _Meters) -> _Meters:
         for stack, own in meters.items():
-            self.rows.append({"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own)
+            self.rows.append(
+                {"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own
+            )
         return meters
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
-        """Reads norms and the gradient of the stream at the start, or the latter before every look that was asked for,
-        and then keeps the matrices that the update will change."""
+        """Reads norms and the gradient of the stream at the start, or the latter before every look
+        that was asked for, and then keeps the matrices that the update will change."""
         if step == 0:
             with norms_of(self.member.module) as self.weak_norms, self._around(step):
                 yield
@@ -610,7 +787,8 @@ class _Measurement(Observation):
 
     def _read_gradient(self, ends: StreamEnds, step: int) -> None:
         for stack in self.member.stacks:
-            sizes, unread = ends.gradients(stack), self.start.unread[stack]
+            sizes = ends.gradients(stack)
+            unread = self.start.unread[stack]
             if sizes is not None and sizes.last != 0:
                 self.meters[stack]["gradient"] = sizes.first / sizes.last
                 self.events += gradient_events(sizes, stack, step)

@@ -1,47 +1,56 @@
-"""How much training changed a network: its features, its stream and its function, measured by hooks.
+"""How much training changed a network: its features, its stream and its function, measured by
+hooks.
 
-With ``z`` what a matrix is applied to in the trained network, ``W`` its effective weights (forward multiplier included)
-and (0) marking the start:
+With ``z`` what a matrix is applied to in the trained network, ``W`` its effective weights (forward
+multiplier included) and (0) marking the start:
 
     inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
     stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices at their start))
-                                                                                       Eqs. 33, 34 (T = 1 elsewhere)
+                                                                                       Eqs. 33, 34
+                                                                                (T = 1 elsewhere)
     first_update           stream_update after the first update that changes it
     function_update        rms(f - f(0))
     function_update_inner  rms(f - f with the inner matrices at their start)
     first_activation       rms of the stream that enters the first block
-    activation             rms of what the last block, or without blocks what the readout reads, holds
+    activation             rms of what the last block, or without blocks what the readout reads,
+                           holds
     activation_update      rms of the change of that
-    update_to_weight       rms over inner (without blocks: hidden) matrices of |W - W(0)|_2 / |W(0)|_2
-    alignment              rms over matrices of the alignment of their last update with their inputs, below
+    update_to_weight       rms over inner (without blocks: hidden) matrices of
+                           |W - W(0)|_2 / |W(0)|_2
+    alignment              rms over matrices of the alignment of their last update with their
+                           inputs, below
 
-where ``b`` is what a block adds to the stream h of the trained network, with every factor that the forward pass has,
-wherever it is written. Where blocks are not called as modules, and in the paper's networks, whose blocks are linear in
-their outer matrix, ``stream_update`` is the rms over outer matrices of (L / T) (W - W(0)) z.
+where ``b`` is what a block adds to the stream h of the trained network, with every factor that the
+forward pass has, wherever it is written. Where blocks are not called as modules, and in the paper's
+networks, whose blocks are linear in their outer matrix, ``stream_update`` is the rms over outer
+matrices of (L / T) (W - W(0)) z.
 
-Later updates cancel earlier ones where a network learns too fast, the more the deeper it is: with branches of
-2/sqrt(L) and rates kept, ``stream_update`` of a GPT goes as L^0.47 after one step of AdamW, and as L^0.33 after four.
-``first_update`` has the exponent of the rates.
+Later updates cancel earlier ones where a network learns too fast, the more the deeper it is: with
+branches of 2/sqrt(L) and rates kept, ``stream_update`` of a GPT goes as L^0.47 after one step of
+AdamW, and as L^0.33 after four. ``first_update`` has the exponent of the rates.
 
-Other meters count matrices whose module does nothing but apply them (linear layers, convolutions, fused attention
-inputs). Batch normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
+Other meters count matrices whose module does nothing but apply them (linear layers, convolutions,
+fused attention inputs). Batch normalisation uses the batch's statistics. All meters are Theta(1) in
+width where features learn.
 
-A network of several stacks of blocks, such as an encoder and a decoder, has all but the ``function`` meters once for
-every stack, with its own depth as L: one number for both would hide what happens in one.
+A network of several stacks of blocks, such as an encoder and a decoder, has all but the
+``function`` meters once for every stack, with its own depth as L: one number for both would hide
+what happens in one.
 
 **Alignment** of an update ``dW`` of a matrix [m, n] with its inputs ``z``:
 
     alignment = |dW z| / (|dW| |z|)
 
-where ``|dW z|^2`` and ``|z|^2`` are sums over all inputs. It is the share of their greatest effect that updates have: 1
-if all inputs lie along the direction that the update answers, ``n^-1/2`` if they are independent of it. Rules of mup's
-kind take the first: of n coordinates with signs that agree, sums grow as n. Where alignment falls as ``n^-1/2`` with
-width, sums grow as sqrt(n), and rates that fall as 1/n make updates too small. ``|dW|`` is the norm that the optimizer
-fixes: that of the entries (Frobenius) for SGD and Adam, the largest singular value for Muon.
+where ``|dW z|^2`` and ``|z|^2`` are sums over all inputs. It is the share of their greatest effect
+that updates have: 1 if all inputs lie along the direction that the update answers, ``n^-1/2`` if
+they are independent of it. Rules of mup's kind take the first: of n coordinates with signs that
+agree, sums grow as n. Where alignment falls as ``n^-1/2`` with width, sums grow as sqrt(n), and
+rates that fall as 1/n make updates too small. ``|dW|`` is the norm that the optimizer fixes: that
+of the entries (Frobenius) for SGD and Adam, the largest singular value for Muon.
 
-Source: Everett et al., Scaling Exponents Across Parameterizations and Optimizers (arXiv 2407.05872); Kosson et al.
-(arXiv 2510.19093), whose update alignment this is; for Muon, Yang, Simon and Bernstein, A Spectral Condition for
-Feature Learning (arXiv 2310.17813).
+Source: Everett et al., Scaling Exponents Across Parameterizations and Optimizers (arXiv
+2407.05872); Kosson et al. (arXiv 2510.19093), whose update alignment this is; for Muon, Yang, Simon
+and Bernstein, A Spectral Condition for Feature Learning (arXiv 2310.17813).
 """
 
 from __future__ import annotations
@@ -70,11 +79,12 @@ from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
 from nfd.scaling.samples import evaluating, mapped, outputs_of
 
-_Squares = tuple[float, float, int]  # of what training changed in an output, of its bound, and the number of entries
+# of what training changed in an output, of its bound, and the number of entries
+_Squares = tuple[float, float, int]
 Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 NO_BLOCKS = (
-    "no residual blocks were found: where the model has some, pass blocks='path.to.blocks.*', or take a depth of at "
-    "least 2."
+    "no residual blocks were found: where the model has some, pass blocks='path.to.blocks.*', or "
+    "take a depth of at least 2."
 )
 DEFINITION = 2  # of the meters, stored with their numbers; since 2 stream_update is what blocks add
 HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
@@ -84,9 +94,9 @@ HIDDEN = "the blocks are not called as modules, so that the stream between them 
 class Look:
     """The meters of a network after a step, those of its matrices and those of its blocks, by name.
 
-    ``stacks`` has those of every stack of blocks by the name of the stack, where there are several. ``bounds`` has by
-    stack what ``inner_update`` and ``stream_update`` would be at perfect alignment, and ``activation_update`` if what
-    training changes in every block had one direction.
+    ``stacks`` has those of every stack of blocks by the name of the stack, where there are several.
+    ``bounds`` has by stack what ``inner_update`` and ``stream_update`` would be at perfect
+    alignment, and ``activation_update`` if what training changes in every block had one direction.
     """
 
     network: dict[str, float]
@@ -97,23 +107,27 @@ class Look:
 
 
 class Baseline:
-    """A record of a network before training, and the meters that compare the trained network with it.
+    """A record of a network before training, and the meters that compare the trained network with
+    it.
 
     Args:
         member: the network, before training.
         sample: an input of the model. All meters are measured on it, in eval mode.
-        keep: a function from the matrices of the network, by name, to their initial numbers, which stay available
-            during training; by default it copies them.
+        keep: a function from the matrices of the network, by name, to their initial numbers, which
+            stay available during training; by default it copies them.
 
     Attributes:
-        unread: the reasons why meters of the stream or of matrices cannot be read from this model, by stack (``""`` for
-            the network, and where there is one stack) and meter.
+        unread: the reasons why meters of the stream or of matrices cannot be read from this model,
+            by stack (``""`` for the network, and where there is one stack) and meter.
     """
 
     def __init__(self, member: Member, sample: Any, keep: Keep | None = None) -> None:
-        self.member, self.sample = member, sample
+        self.member = member
+        self.sample = sample
         plan = member.plan
-        self.matrices = [n for n, e in plan.entries.items() if not e.is_vector and member.multiplier(n)]
+        self.matrices = [
+            n for n, e in plan.entries.items() if not e.is_vector and member.multiplier(n)
+        ]
         self.inner = [n for n in self.matrices if plan.roles[n] == "inner"]
         self.outer = [n for n in self.matrices if plan.roles[n] == "outer"]
         self.summing = [n for n in self.matrices if plan.roles[n] not in INPUT_LIKE]
@@ -136,8 +150,10 @@ class Baseline:
     @torch.no_grad()
     def seen(self, calls: Calls | None = None) -> Pass:
         """A forward pass over the sample; ``calls`` notes what its blocks are given and make."""
-        module, inputs = self.member.module, dict[str, Tensor]()
-        infos, parts = tensors(module), modules(module)
+        module = self.member.module
+        inputs = dict[str, Tensor]()
+        infos = tensors(module)
+        parts = modules(module)
 
         def keep(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
             if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
@@ -157,7 +173,11 @@ class Baseline:
                 calls.gains = stream.gains
         features = [inputs[n] for n in self.readers if n in inputs] or [outputs]
         ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
-        added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
+        added = {
+            block: rms(h - z)
+            for block, (z, h) in ends.items()
+            if z is not None and z.shape == h.shape
+        }
         entering = {stack: taken[-1].detach() for stack, taken in stream.first.items() if taken}
         return Pass(outputs, features[-1], added, stream.behind, inputs, entering)
 
@@ -167,17 +187,21 @@ class Baseline:
         return copies({name: infos[name] for name in self.summing})
 
     @torch.no_grad()
-    def look(self, previous: Mapping[str, Tensor] | None = None, seen: tuple[Pass, Calls] | None = None) -> Look:
+    def look(
+        self, previous: Mapping[str, Tensor] | None = None, seen: tuple[Pass, Calls] | None = None
+    ) -> Look:
         """The meters of the network, of every matrix and of every block.
 
-        Every matrix has ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``. A matrix that reads the
-        stream also has ``update``, the RMS of the change of its output by training, and ``alignment``. Inner matrices,
-        or hidden ones in a network without inner ones, have ``update_to_weight``. A block has ``activation`` and
-        ``activation_update`` of the stream after it, and ``added``, the RMS of its output over ``T / L``.
+        Every matrix has ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``. A
+        matrix that reads the stream also has ``update``, the RMS of the change of its output by
+        training, and ``alignment``. Inner matrices, or hidden ones in a network without inner ones,
+        have ``update_to_weight``. A block has ``activation`` and ``activation_update`` of the
+        stream after it, and ``added``, the RMS of its output over ``T / L``.
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
-            seen: the present pass and the calls of its blocks, of ``seen()``, where it was made already.
+            seen: the present pass and the calls of its blocks, of ``seen()``, where it was made
+                already.
         """
         if seen is None:
             calls = Calls()
@@ -187,22 +211,30 @@ class Baseline:
         infos = tensors(self.member.module)
         before = previous or {}
         written = self._written(calls)
-        matrices, responses = dict[str, dict[str, float]](), dict[str, _Squares | None]()
+        matrices = dict[str, dict[str, float]]()
+        responses = dict[str, _Squares | None]()
         with ExitStack() as trained:  # inner matrices go to their start, and back behind it
             for name in self.matrices:
-                start, weight = self.start[name], infos[name].parameter
-                matrices[name], responses[name] = self._of_matrix(infos[name], start, now, before.get(name))
+                start = self.start[name]
+                weight = infos[name].parameter
+                matrices[name], responses[name] = self._of_matrix(
+                    infos[name], start, now, before.get(name)
+                )
                 if name in self.inner:
                     trained.callback(weight.copy_, weight.detach().clone())
                     fill_(weight, start)
             stacks = self._of_stacks(now, matrices, responses, written)
-        bounds = {stack: self._bounds(stack, responses, meters, now) for stack, meters in stacks.items()}
+        bounds = {
+            stack: self._bounds(stack, responses, meters, now) for stack, meters in stacks.items()
+        }
         network = stacks.pop("")
         aligned = [meters["alignment"] for meters in matrices.values() if "alignment" in meters]
         if aligned:
             network["alignment"] = rms(torch.tensor(aligned, dtype=torch.float64))
         starts = self.before.behind
-        blocks = {name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts}
+        blocks = {
+            name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts
+        }
         for name, added in now.added.items():
             stack = _stack_of(f"{name}.", self.member.stacks)
             blocks.setdefault(name, {})["added"] = added / self.member.time_step(stack)
@@ -211,9 +243,11 @@ class Baseline:
     def _of_matrix(
         self, t: TensorInfo, start: Tensor, now: Pass, before: Tensor | None
     ) -> tuple[dict[str, float], _Squares | None]:
-        """The meters of a matrix, and sums over what training changed in its output, ``(W - W(0)) z``, where its input
-        is seen."""
-        weight, z, law = whole(t.parameter), now.inputs.get(t.name), self.member.plan.law_for(t.name)
+        """The meters of a matrix, and sums over what training changed in its output, ``(W - W(0))
+        z``, where its input is seen."""
+        weight = whole(t.parameter)
+        z = now.inputs.get(t.name)
+        law = self.member.plan.law_for(t.name)
         changed = weight - start
         if t.name not in self._start_sizes:
             spectral = spectral_norm(start, is_stack=is_stack(t)) if t.name in self.hidden else 0.0
@@ -225,7 +259,8 @@ class Baseline:
         if z is None or not is_linear(t, z):
             return meters, None
         multiplier = self.member.multiplier(t.name)
-        response, bound = multiplier * applied(t, changed, z), multiplier * reach(t, changed, z, law)
+        response = multiplier * applied(t, changed, z)
+        bound = multiplier * reach(t, changed, z, law)
         meters["update"] = rms(response)
         if before is not None:
             last = weight - whole(before)
@@ -233,18 +268,26 @@ class Baseline:
                 meters["alignment"] = norm(applied(t, last, z)) / most
         return meters, (norm(response) ** 2, bound**2, response.numel())
 
-    def _of_stack(self, stack: str, names: Iterable[str], responses: Mapping[str, _Squares | None]) -> list[_Squares]:
+    def _of_stack(
+        self, stack: str, names: Iterable[str], responses: Mapping[str, _Squares | None]
+    ) -> list[_Squares]:
         return [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
 
     def _bounds(
-        self, stack: str, responses: Mapping[str, _Squares | None], meters: Mapping[str, float], now: Pass
+        self,
+        stack: str,
+        responses: Mapping[str, _Squares | None],
+        meters: Mapping[str, float],
+        now: Pass,
     ) -> dict[str, float]:
         """What meters of a stack would be at perfect alignment, where that is seen."""
         bounds = {}
         parts = [self._parts_of_stream(seen, stack) for seen in (now, self.before)]
         if parts[0] and len(parts[0]) == len(parts[1]):
             bounds["activation_bound"] = math.fsum(rms(a - b) for a, b in zip(*parts, strict=True))
-        inner, outer = (self._of_stack(stack, names, responses) for names in (self.inner, self.outer))
+        inner, outer = (
+            self._of_stack(stack, names, responses) for names in (self.inner, self.outer)
+        )
         if inner:
             bounds["inner_bound"] = _pooled(inner, 1)
         response = _pooled(outer) if outer else 0.0
@@ -253,7 +296,9 @@ class Baseline:
         return bounds
 
     def _parts_of_stream(self, seen: Pass, stack: str) -> list[Tensor]:
-        """What the stream of a stack is the sum of: what enters its first block, and what every block adds to it."""
+        """What the stream of a stack is the sum of: what enters its first block, and what every
+        block adds to it.
+        """
         blocks = self.member.stacks.get(stack, ())
         streams = [seen.entering.get(stack), *(seen.behind.get(block) for block in blocks)]
         shown = [h for h in streams if h is not None]
@@ -262,13 +307,15 @@ class Baseline:
         return [shown[0], *(after - before for before, after in pairwise(shown))]
 
     def _written(self, calls: Calls) -> dict[str, Tensor]:
-        """What training of the outer matrices adds to the stream in every block that is called as a module.
+        """What training of the outer matrices adds to the stream in every block that is called as a
+        module.
 
-        One more forward pass, in which outer matrices are at their start and every block is given what it is given in
-        the trained network: the stream, and all that is made outside of blocks.
+        One more forward pass, in which outer matrices are at their start and every block is given
+        what it is given in the trained network: the stream, and all that is made outside of blocks.
         """
         module = self.member.module
-        infos, parts = tensors(module), modules(module)
+        infos = tensors(module)
+        parts = modules(module)
         writers = {name: block_of(name, self._blocks) for name in self.outer}
         blocks = {block for block in writers.values() if block in calls.made}
         if not blocks:
@@ -289,8 +336,12 @@ class Baseline:
             if block in again.made and again.made[block].shape == calls.made[block].shape
         }
 
-    def _stream_update(self, stack: str, written: Mapping[str, Tensor], responses: Sequence[_Squares]) -> float | None:
-        """``stream_update`` of a stack, by what its blocks write or else by how its outer matrices respond."""
+    def _stream_update(
+        self, stack: str, written: Mapping[str, Tensor], responses: Sequence[_Squares]
+    ) -> float | None:
+        """``stream_update`` of a stack, by what its blocks write or else by how its outer matrices
+        respond.
+        """
         blocks = self.member.stacks.get(stack, ())
         added = [written[block].flatten() for block in blocks if block in written]
         if added:
@@ -299,12 +350,17 @@ class Baseline:
 
     @torch.no_grad()
     def stream_updates(self) -> dict[str, float]:
-        """``stream_update`` of every stack that has one, by the name of the stack, without the other meters."""
+        """``stream_update`` of every stack that has one, by the name of the stack, without the
+        other meters.
+        """
         calls = Calls()
         now = self.seen(calls)
         written = self._written(calls)
         infos = tensors(self.member.module)
-        responses = {name: self._of_matrix(infos[name], self.start[name], now, None)[1] for name in self.outer}
+        responses = {
+            name: self._of_matrix(infos[name], self.start[name], now, None)[1]
+            for name in self.outer
+        }
         moved = {
             stack: self._stream_update(stack, written, self._of_stack(stack, self.outer, responses))
             for stack in self.unread
@@ -318,8 +374,8 @@ class Baseline:
         responses: Mapping[str, _Squares | None],
         written: Mapping[str, Tensor],
     ) -> dict[str, dict[str, float]]:
-        """The meters of every stack and of the network, from those of the matrices, while the inner matrices are at
-        their start."""
+        """The meters of every stack and of the network, from those of the matrices, while the inner
+        matrices are at their start."""
         stacks = {}
         for stack, unread in self.unread.items():
             ends = self._end(now, stack), self._end(self.before, stack)
@@ -328,7 +384,9 @@ class Baseline:
             meters = {meter: value for meter, value in meters.items() if meter not in unread}
             if not stack:
                 meters["function_update"] = rms(now.outputs - self.before.outputs)
-            inner, outer = (self._of_stack(stack, names, responses) for names in (self.inner, self.outer))
+            inner, outer = (
+                self._of_stack(stack, names, responses) for names in (self.inner, self.outer)
+            )
             if inner:
                 meters["inner_update"] = _pooled(inner)
             if self.inner and not stack:
@@ -346,14 +404,17 @@ class Baseline:
         return stacks
 
     def _end(self, seen: Pass, stack: str) -> Tensor | None:
-        """The stream behind the last block of a stack; without blocks, and so without stacks, what is read."""
+        """The stream behind the last block of a stack; without blocks, and so without stacks, what
+        is read.
+        """
         blocks = self.member.stacks.get(stack)
         if blocks is None:
             return None
         return seen.behind.get(blocks[-1]) if blocks else seen.features
 
     def _unread(self, before: Pass) -> dict[str, dict[str, str]]:
-        infos, stacks = tensors(self.member.module), dict[str, dict[str, str]]()
+        infos = tensors(self.member.module)
+        stacks = dict[str, dict[str, str]]()
         for stack in dict.fromkeys(("", *self.member.stacks)):
             unread = stacks.setdefault(stack, {})
             end = self._end(before, stack)
@@ -361,13 +422,23 @@ class Baseline:
                 unread |= dict.fromkeys(("activation", "activation_update"), HIDDEN)
             for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
                 own = [n for n in names if self.stack_of[n] == stack]
-                is_seen = any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own)
-                if meter == "stream_update" and any(block_of(n, before.behind) is not None for n in own):
+                is_seen = any(
+                    n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own
+                )
+                if meter == "stream_update" and any(
+                    block_of(n, before.behind) is not None for n in own
+                ):
                     is_seen = True
                 if own and not is_seen:
-                    unread[meter] = "none of these matrices stands in a module that does nothing but apply it."
+                    unread[meter] = (
+                        "none of these matrices stands in a module that does nothing but apply it."
+                    )
         if not self.member.plan.blocks:
-            inside = {"inner_update": self.inner, "stream_update": self.outer, "function_update_inner": self.inner}
+            inside = {
+                "inner_update": self.inner,
+                "stream_update": self.outer,
+                "function_update_inner": self.inner,
+            }
             stacks[""] |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
         return stacks
 
@@ -379,7 +450,9 @@ def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
 
 def _stack_of(name: str, stacks: Mapping[str, tuple[str, ...]]) -> str:
     """The stack of a matrix; that without a name where it stands in none."""
-    return next((stack for stack, blocks in stacks.items() if block_of(name, blocks) is not None), "")
+    return next(
+        (stack for stack, blocks in stacks.items() if block_of(name, blocks) is not None), ""
+    )
 
 
 def _of_stream(now: Tensor, start: Tensor) -> dict[str, float]:
@@ -391,22 +464,27 @@ def _pooled(parts: Sequence[_Squares], which: int = 0) -> float:
     return math.sqrt(sum(part[which] for part in parts) / sum(entries for *_, entries in parts))
 
 
-# ---- a look as single numbers ----------------------------------------------------------------------------------------
+# ---- a look as single numbers
 
 
-Reading = tuple[str, str | None, float | None, float, str | None]  # the fields of ``nfd.watch.WatchRow`` after its step
+# the fields of ``nfd.watch.WatchRow`` after its step
+Reading = tuple[str, str | None, float | None, float, str | None]
 
 
 def readings(member: Member, look: Look) -> Iterator[Reading]:
     """The numbers of a look: those of the network, of its stacks, blocks and matrices."""
     for stack, meters in {"": look.network, **look.stacks}.items():
-        yield from ((meter_of(meter, stack), None, None, value, None) for meter, value in meters.items())
+        yield from (
+            (meter_of(meter, stack), None, None, value, None) for meter, value in meters.items()
+        )
     for name, layer in ({block: block for block in look.blocks} | layers_of(look.matrices)).items():
-        depth, kind = None, layer
+        depth = None
+        kind = layer
         for before, (stack, blocks) in enumerate(member.stacks.items()):
             block = name if name in blocks else block_of(name, blocks)
             if block is not None:
-                depth, own = before + (blocks.index(block) + 1) / len(blocks), layer[len(block) :].lstrip(".")
+                depth = before + (blocks.index(block) + 1) / len(blocks)
+                own = layer[len(block) :].lstrip(".")
                 kind = f"{stack}.*.{own}".rstrip(".") if stack else own
         for meter, value in (look.blocks.get(name) or look.matrices[name]).items():
             yield meter, layer, depth, value, kind
@@ -418,18 +496,25 @@ def meter_of(meter: str, stack: str) -> str:
 
 
 def means_the_same(meter: str, definition: int) -> bool:
-    """Whether numbers of a meter that were stored under a definition may stand beside those of today."""
+    """Whether numbers of a meter that were stored under a definition may stand beside those of
+    today.
+    """
     return definition >= DEFINITION or meter.partition(" of ")[0] != "stream_update"
 
 
 def layers_of(matrices: Collection[str]) -> dict[str, str]:
-    """The name of the layer of each matrix: that of its module, and its own where the module holds several."""
+    """The name of the layer of each matrix: that of its module, and its own where the module holds
+    several.
+    """
     modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
     held = Counter(modules.values())
-    return {matrix: module if module and held[module] == 1 else matrix for matrix, module in modules.items()}
+    return {
+        matrix: module if module and held[module] == 1 else matrix
+        for matrix, module in modules.items()
+    }
 
 
-# ---- one pass over a sample ------------------------------------------------------------------------------------------
+# ---- one pass over a sample
 
 
 @dataclass(frozen=True)
@@ -455,7 +540,8 @@ class Pass:
 
 @dataclass
 class Calls:
-    """What every block was given in one forward pass, a list of tensors for every call, and what it last made of it.
+    """What every block was given in one forward pass, a list of tensors for every call, and what it
+    last made of it.
 
     ``gains``: what the model multiplies that by before it adds it to the stream.
     """
@@ -470,7 +556,10 @@ class Calls:
 
         def given(block: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             taken = list[Tensor]()
-            mapped((args, kwargs), lambda leaf: taken.append(leaf.clone()) if isinstance(leaf, Tensor) else None)
+            mapped(
+                (args, kwargs),
+                lambda leaf: taken.append(leaf.clone()) if isinstance(leaf, Tensor) else None,
+            )
             self.given[block].append(taken)
 
         def made(block: str, _: nn.Module, __: Any, out: Any) -> None:
@@ -479,16 +568,22 @@ class Calls:
 
         with ExitStack() as hooks:
             for block in (block for block in blocks if block in parts):
-                hooks.enter_context(parts[block].register_forward_pre_hook(partial(given, block), with_kwargs=True))
+                hooks.enter_context(
+                    parts[block].register_forward_pre_hook(partial(given, block), with_kwargs=True)
+                )
                 hooks.enter_context(parts[block].register_forward_hook(partial(made, block)))
             yield
 
     @contextmanager
     def repeated(self, parts: Mapping[str, nn.Module]) -> Iterator[None]:
-        """A context of one forward pass in which blocks are given the same tensors, call by call."""
+        """A context of one forward pass in which blocks are given the same tensors, call by
+        call.
+        """
         left = {block: iter(calls) for block, calls in self.given.items()}
 
-        def give(block: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        def give(
+            block: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[Any, Any]:
             taken = iter(next(left[block], []))
 
             def same(leaf: Any) -> Any:
@@ -501,39 +596,51 @@ class Calls:
 
         with ExitStack() as hooks:
             for block in left:
-                hooks.enter_context(parts[block].register_forward_pre_hook(partial(give, block), with_kwargs=True))
+                hooks.enter_context(
+                    parts[block].register_forward_pre_hook(partial(give, block), with_kwargs=True)
+                )
             yield
 
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, but for batch normalisation, which takes the batch's statistics and forgets them again."""
+    """Eval mode, but for batch normalisation, which takes the batch's statistics and forgets them
+    again.
+    """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     before = [(m.momentum, m.num_batches_tracked) for m in norms]
     with evaluating(model):
         for m in norms:
-            m.training, m.momentum = True, 0.0
-            m.num_batches_tracked = None if m.num_batches_tracked is None else m.num_batches_tracked.clone()
+            m.training = True
+            m.momentum = 0.0
+            m.num_batches_tracked = (
+                None if m.num_batches_tracked is None else m.num_batches_tracked.clone()
+            )
         try:
             yield
         finally:
             for m, (momentum, tracked) in zip(norms, before, strict=True):
-                m.momentum, m.num_batches_tracked = momentum, tracked
+                m.momentum = momentum
+                m.num_batches_tracked = tracked
             give_back(model)
 
 
-# ---- matrices --------------------------------------------------------------------------------------------------------
+# ---- matrices
 
 _POWER_ITERATIONS = 16
 
 
 def is_stack(t: TensorInfo) -> bool:
-    """Whether a tensor is a stack of matrices, as of experts: of three dimensions, in a module that tells no fans."""
+    """Whether a tensor is a stack of matrices, as of experts: of three dimensions, in a module that
+    tells no fans.
+    """
     return len(t.shape) == 3 and t.ins is None
 
 
 def is_linear(t: TensorInfo, z: Tensor) -> bool:
-    """Whether the owner of a matrix does nothing but apply it: only then can its own part be measured."""
+    """Whether the owner of a matrix does nothing but apply it: only then can its own part be
+    measured.
+    """
     if isinstance(t.owner, nn.MultiheadAttention):
         return t.name.endswith("in_proj_weight") and z.shape[-1] == t.shape[1]
     plain = isinstance(t.owner, nn.Linear | _ConvNd | DenseLinear) or is_conv1d(t.owner)
@@ -541,9 +648,10 @@ def is_linear(t: TensorInfo, z: Tensor) -> bool:
 
 
 def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
-    """What a module would add to its output if its weights were larger by ``weight``, in the precision of the weights:
-    autocast inside of a model gives inputs of 16 bits."""
-    attribute, z = t.name.rpartition(".")[2], z.to(weight.dtype)
+    """What a module would add to its output if its weights were larger by ``weight``, in the
+    precision of the weights: autocast inside of a model gives inputs of 16 bits."""
+    attribute = t.name.rpartition(".")[2]
+    z = z.to(weight.dtype)
     if isinstance(t.owner, nn.MultiheadAttention) or type(t.owner) is nn.Linear:
         return nn.functional.linear(z, weight)
     swapped = {attribute: weight}
@@ -554,22 +662,29 @@ def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
 
 
 def reach(t: TensorInfo, change: Tensor, z: Tensor, law: OptimizerLaw) -> float:
-    """``|dW| |z|``: the most that a change of this size does to the outputs, if all inputs lie along its direction."""
+    """``|dW| |z|``: the most that a change of this size does to the outputs, if all inputs lie
+    along its direction.
+    """
     size = spectral_norm(change) if law.unit == WHOLE_MATRIX else norm(change)
     return size * _norm_of_inputs(t, z)
 
 
 def spectral_norm(matrix: Tensor, *, is_stack: bool = False) -> float:
-    """The largest singular value of a matrix, flattened to two dimensions, by power iteration; RMS over a stack."""
+    """The largest singular value of a matrix, flattened to two dimensions, by power iteration; RMS
+    over a stack.
+    """
     w = matrix if is_stack else matrix.flatten(1)
-    w = w.to(torch.promote_types(w.dtype, torch.float32))  # squares of small updates are zero in 16 bits
+    # squares of small updates are zero in 16 bits
+    w = w.to(torch.promote_types(w.dtype, torch.float32))
     v = torch.ones(
         *w.shape[:-2], 1, w.shape[-1], dtype=w.dtype, device=w.device
     )  # a row: ten times as fast as a column
     v[..., ::2] -= 0.5
     for _ in range(_POWER_ITERATIONS):
         v = v @ w.mT @ w
-        v /= torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True).clamp_min_(torch.finfo(w.dtype).tiny)
+        v /= torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True).clamp_min_(
+            torch.finfo(w.dtype).tiny
+        )
     return norm(v @ w.mT) / math.sqrt(math.prod(w.shape[:-2]))
 
 

@@ -1,7 +1,8 @@
-"""What a check says of its networks: how every meter changes along an axis, what that means, and what broke.
+"""What a check says of its networks: how every meter changes along an axis, what that means, and
+what broke.
 
-A verdict is a word for the slope of a meter against width or depth, in logarithms. An event is what went wrong in the
-training of one network.
+A verdict is a word for the slope of a meter against width or depth, in logarithms. An event is what
+went wrong in the training of one network.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ from nfd.families.streams import EndGradients
 from nfd.scaling.model import modules, numberless
 from nfd.scaling.rules import RULES
 
-# ---- the word for a slope --------------------------------------------------------------------------------------------
+# ---- the word for a slope
 
-_SMALL, _CLEAR = 0.15, 0.25  # chosen by both errors of a check, docs/verdicts.md
-_LEAST = 1.2  # a factor from the smallest size to the largest; without it, two near sizes raise twice as many alarms
+# chosen by both errors of a check, docs/verdicts.md
+_SMALL = 0.15
+_CLEAR = 0.25
+# a factor from the smallest size to the largest; without it, two near sizes raise twice as many
+# alarms
+_LEAST = 1.2
 _ROOT = -0.5  # the exponent of what adds up as independent parts do
 _OF_THE_FUNCTION = "function_update", "function_update_inner"
 _OF_LAYERS = "inner_update", "update_to_weight", "stream_update"
@@ -41,18 +46,21 @@ _BOUNDS = {
     "activation_update": "activation_bound",
 }
 THRESHOLDS = (
-    f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL} and a factor of {_LEAST} over "
-    f"these sizes, the exponent beyond ±{_CLEAR}."
+    f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL} and a factor "
+    f"of {_LEAST} over these sizes, the exponent beyond ±{_CLEAR}."
 )
-LIMITS = f"LIMIT: falls no faster than by the power {_ROOT}, as in sound networks that are small: no fault."
+LIMITS = (
+    f"LIMIT: falls no faster than by the power {_ROOT}, as in sound networks that are small: no "
+    "fault."
+)
 
 Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "FALLS", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 
 
 def verdict_of(slope: Interval, span: float = math.inf) -> Verdict:
-    """``STABLE``: the 95 % interval lies within +-0.25. ``COLLAPSES``, ``GROWS``: it lies beyond -0.15 or +0.15, and
-    beyond a factor of 1.2 over sizes that span this factor, and the slope beyond -0.25 or +0.25. Otherwise
-    ``UNCERTAIN``."""
+    """``STABLE``: the 95 % interval lies within +-0.25. ``COLLAPSES``, ``GROWS``: it lies beyond
+    -0.15 or +0.15, and beyond a factor of 1.2 over sizes that span this factor, and the slope
+    beyond -0.25 or +0.25. Otherwise ``UNCERTAIN``."""
     small = _resolved(span)
     if slope.low >= -_CLEAR and slope.high <= _CLEAR:
         return "STABLE"
@@ -73,19 +81,22 @@ def judged(
 ) -> tuple[Verdict, str]:
     """The word for a meter's slope, and why.
 
-    The update of the function is ``v^2 = a^2 + b^2 / width``: a from what moves it alike, b from independent parts.
-    Small networks have the larger b, so that sound ones show exponents down to -1/2. A collapse of this update alone
-    would look alike over the sizes of a check; where features stop moving, ``inner_update`` tells.
+    The update of the function is ``v^2 = a^2 + b^2 / width``: a from what moves it alike, b from
+    independent parts. Small networks have the larger b, so that sound ones show exponents down to
+    -1/2. A collapse of this update alone would look alike over the sizes of a check; where features
+    stop moving, ``inner_update`` tells.
 
-    So do the updates of layers, where a batch has more independent inputs than a layer has coordinates: random
-    tokens give exponents of -0.3 at widths 32 to 128 under AdamW, SGD and the sign of a momentum. ``direction`` is the
-    part of the exponent that is of the directions of updates, which fit the inputs less, and not of their sizes, which
-    fall with the rates where features stop moving.
+    So do the updates of layers, where a batch has more independent inputs than a layer has
+    coordinates: random tokens give exponents of -0.3 at widths 32 to 128 under AdamW, SGD and the
+    sign of a momentum. ``direction`` is the part of the exponent that is of the directions of
+    updates, which fit the inputs less, and not of their sizes, which fall with the rates where
+    features stop moving.
 
-    Branches of 1/L that begin independent add up as L^-1/2, and so does the stream beside an embedding that begins
-    smaller, and with it what norms let through of the gradient. What training changes in such branches adds up alike
-    where its directions differ, as behind norms, which turn every branch (Gemma 3: L^-0.28 at depths 2 to 8): no fault
-    where the sum of the sizes of these changes, ``activation_bound``, stands. It falls where multipliers or rates do.
+    Branches of 1/L that begin independent add up as L^-1/2, and so does the stream beside an
+    embedding that begins smaller, and with it what norms let through of the gradient. What training
+    changes in such branches adds up alike where its directions differ, as behind norms, which turn
+    every branch (Gemma 3: L^-0.28 at depths 2 to 8): no fault where the sum of the sizes of these
+    changes, ``activation_bound``, stands. It falls where multipliers or rates do.
     """
     word = verdict_of(slope, span)
     if word == "STABLE":
@@ -111,38 +122,53 @@ def is_fault(row: Mapping[str, Any]) -> bool:
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:
-    """The size from which every later local slope of ``values`` [sizes] is beyond 0.25, or the last but one."""
+    """The size from which every later local slope of ``values`` [sizes] is beyond 0.25, or the last
+    but one.
+    """
     x = values.double().log()
     start = len(sizes) - 2
-    while start > 0 and abs(float(x[start] - x[start - 1])) > _CLEAR * math.log(sizes[start] / sizes[start - 1]):
+    while start > 0 and abs(float(x[start] - x[start - 1])) > _CLEAR * math.log(
+        sizes[start] / sizes[start - 1]
+    ):
         start -= 1
     return sizes[start]
 
 
-# ---- what it means ---------------------------------------------------------------------------------------------------
+# ---- what it means
 
 _MUP = [name for name, rule in RULES.items() if rule.scales_width]
 _DEEP = [name for name in _MUP if RULES[name].scales_depth]
 _EIGHT: list[RuleName] = ["complete-p", "depth-mup-inner"]
-_KINDS: dict[str, list[RuleName]] = {"": [], "mup": _MUP, "deep": _DEEP, "complete-p": ["complete-p"], "eq-8": _EIGHT}
+_KINDS: dict[str, list[RuleName]] = {
+    "": [],
+    "mup": _MUP,
+    "deep": _DEEP,
+    "complete-p": ["complete-p"],
+    "eq-8": _EIGHT,
+}
 _PRICE = ", or 'depth-mup-inner' (Eq. 8) at the price that function_update_inner shows"
 with Path(__file__).with_name("advice.csv").open(encoding="utf-8") as _file:
     # What was seen of a meter along an axis that has a word, and the rules that prevent it
     ADVICE = {
-        (row["meter"], row["axis"], row["verdict"]): (row["seen"], _KINDS[row["rules"]]) for row in DictReader(_file)
+        (row["meter"], row["axis"], row["verdict"]): (row["seen"], _KINDS[row["rules"]])
+        for row in DictReader(_file)
     }
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
     """The rule that prevents every one of these rows; None where there is none."""
-    prevented = [ADVICE.get((row["meter"], row["axis"], row["verdict"]), ("", []))[1] for row in faults]
+    prevented = [
+        ADVICE.get((row["meter"], row["axis"], row["verdict"]), ("", []))[1] for row in faults
+    ]
     shared = [name for name in RULES if all(name in rules for rules in prevented)]
     return shared[-1] if shared and rule not in shared else None
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What keeps any rule from preventing a fault, in words: norms whose epsilon decides, updates that are rounded."""
+    """What keeps any rule from preventing a fault, in words: norms whose epsilon decides, updates
+    that are rounded.
+    """
 
     norms: str = ""
     rounding: str = ""
@@ -151,11 +177,13 @@ class Beside:
 _NOTHING = Beside()
 
 
-def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None, beside: Beside = _NOTHING) -> str:
+def cause(
+    meter: str, axis: Axis, word: Verdict, rule: str | None = None, beside: Beside = _NOTHING
+) -> str:
     """What was seen and its remedy; empty for what the meter's name says.
 
-    Where the rule in use should prevent it, it is not named as the cure: something else is wrong. ``beside``: what is
-    known to keep any rule from preventing it.
+    Where the rule in use should prevent it, it is not named as the cure: something else is wrong.
+    ``beside``: what is known to keep any rule from preventing it.
     """
     seen, rules = ADVICE.get((meter, axis, word), ("", []))
     if beside.rounding and axis == "width" and word == "COLLAPSES" and "lazy" in seen:
@@ -163,19 +191,27 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: str | None = None, beside
     if rule in rules and beside.norms:
         return f"{seen}. {rule!r} would prevent it, but {beside.norms}"
     if rule in rules:
-        return f"{seen}. {rule!r} should prevent it: check roles, base and rate, and take more steps or larger sizes."
+        return (
+            f"{seen}. {rule!r} should prevent it: check roles, base and rate, and take more steps "
+            "or larger sizes."
+        )
     use = f" Use 'complete-p'{_PRICE if rules is _EIGHT else ''}." if rules else ""
     return f"{seen}.{use}" if seen else ""
 
 
 def causes(faults: Iterable[Mapping[str, Any]], rule: str, runs: Sequence[Row]) -> Iterator[str]:
-    """The faults in sentences, one for all meters that share a cause; some begin beyond the smallest network."""
-    shared, least = dict[tuple[str, str, str], list[str]](), {axis: min(run[axis] for run in runs) for axis in AXES}
+    """The faults in sentences, one for all meters that share a cause; some begin beyond the
+    smallest network.
+    """
+    shared = dict[tuple[str, str, str], list[str]]()
+    least = {axis: min(run[axis] for run in runs) for axis in AXES}
     beside = beside_of(runs)
     for row in faults:
         since = f" since {row['axis']} {row['since']}" if row["since"] != least[row["axis"]] else ""
         text = cause(row["meter"], row["axis"], row["verdict"], rule, beside)
-        shared.setdefault((row["axis"], row["verdict"].lower(), text), []).append(f"{row_name(row)}{since}")
+        shared.setdefault((row["axis"], row["verdict"].lower(), text), []).append(
+            f"{row_name(row)}{since}"
+        )
     for (axis, verb, text), every in shared.items():
         names = list(dict.fromkeys(every))  # of several steps
         some = f"{len(names)} meters {verb[:-1]} with {axis}. " if len(names) > 1 else ""
@@ -187,23 +223,29 @@ def row_name(row: Mapping[str, Any]) -> str:
     return f"{row['meter']} of {row['stack']}" if row.get("stack") else str(row["meter"])
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
+# ---- the table
 
 # What a meter is; the table of a check has them in this order
 METERS = {
     "first_activation": "RMS of the stream that enters the first block",
     "activation": "RMS of the stream after the last block",
     "activation_update": "RMS of its change by training",
-    "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
-    "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and 34",
-    "first_update": "stream_update after the first update that changes it, before later updates cancel it",
+    "inner_update": "RMS of the change that training made to the outputs of the inner matrices, "
+    "Eq. 27",
+    "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, "
+    "Eqs. 33 and 34",
+    "first_update": "stream_update after the first update that changes it, before later updates "
+    "cancel it",
     "function_update": "RMS of the change of the outputs by training",
-    "function_update_inner": "RMS of the change of the outputs when the inner matrices are reset to their start",
-    "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
-    "alignment": "how well the last update of a matrix is aligned with its inputs, relative to perfect alignment: "
-    "1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
-    "gradient": "RMS of the gradient entering the first block over that leaving the last, where the stream is not zero "
-    "(padding): at the start, or where the check looks at several steps before each update",
+    "function_update_inner": "RMS of the change of the outputs when the inner matrices are reset "
+    "to their start",
+    "update_to_weight": "largest singular value of the change of inner matrices over that of their "
+    "start",
+    "alignment": "how well the last update of a matrix is aligned with its inputs, relative to "
+    "perfect alignment: 1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
+    "gradient": "RMS of the gradient entering the first block over that leaving the last, where "
+    "the stream is not zero (padding): at the start, or where the check looks at several steps "
+    "before each update",
     "loss": "loss of the last batch before its update",
 }
 _OF_ONE_AXIS: dict[str, Axis] = {
@@ -219,14 +261,17 @@ _MOST = 20.0  # |log| of a factor that is worth a number
 def networks(runs: Iterable[Row], step: int, stack: str = "") -> list[Row]:
     """The networks as they were after a step: size, meters, and what is ``unread``.
 
-    With the name of one of several stacks of blocks, its meters alone; without one, those of no stack.
+    With the name of one of several stacks of blocks, its meters alone; without one, those of no
+    stack.
     """
     seen = []
     for run in runs:
         looks = (row for row in run["rows"] if (row["step"], row.get("stack", "")) == (step, stack))
         unread = (run.get("stacks", {}).get(stack, {}) if stack else run).get("unread", {})
         look: Row = next((row for row in looks if not row["matrix"]), {})
-        seen.append({name: run[name] for name in ("width", "depth", "seed")} | {"unread": unread} | look)
+        seen.append(
+            {name: run[name] for name in ("width", "depth", "seed")} | {"unread": unread} | look
+        )
     return seen
 
 
@@ -237,15 +282,23 @@ def stacks_of(runs: Sequence[Row]) -> list[str]:
 
 @undisturbed()
 def rows(
-    seen: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, rule: RuleName, beside: Beside = _NOTHING
+    seen: Sequence[Row],
+    sizes: Mapping[str, list[int]],
+    axis: Axis,
+    rule: RuleName,
+    beside: Beside = _NOTHING,
 ) -> list[Row]:
-    """One row per meter of ``networks``: its trend along one axis, with a factor for every size of the other; all
-    networks begin independently. ``beside``: as in ``cause``."""
+    """One row per meter of ``networks``: its trend along one axis, with a factor for every size of
+    the other; all networks begin independently. ``beside``: as in ``cause``."""
     other: Axis = "depth" if axis == "width" else "width"
     table = []
     directions = {}
-    for meter, bound in _BOUNDS.items():  # where the bound stands, rates are right; what falls is how directions fit
-        slopes = [_slope([(run[axis], run[other], run[m]) for run in seen if m in run]) for m in (meter, bound)]
+    # where the bound stands, rates are right; what falls is how directions fit
+    for meter, bound in _BOUNDS.items():
+        slopes = [
+            _slope([(run[axis], run[other], run[m]) for run in seen if m in run])
+            for m in (meter, bound)
+        ]
         fall = slopes[0].value - slopes[1].value
         least = 0.0 if meter == "activation_update" else _SMALL
         directions[meter] = fall if verdict_of(slopes[1]) == "STABLE" and fall < -least else 0.0
@@ -292,16 +345,21 @@ def _judged(
     def said(word: Verdict, reason: str, text: str, **more: object) -> tuple[Interval, Row]:
         return slope, {"verdict": word, "reason": reason, "cause": text} | more
 
-    slope, kept = _slope(points), _positive(points)
+    slope = _slope(points)
+    kept = _positive(points)
     size, _, value = torch.tensor(kept, dtype=torch.float64).view(-1, 3).T
     if all(value == 0 for *_, value in points):
-        return said("NOT MEASURED", "zero", "exactly zero in every network: no training changes it.")
+        return said(
+            "NOT MEASURED", "zero", "exactly zero in every network: no training changes it."
+        )
     if {int(s) for s in size} != set(sizes):
         return said("UNCERTAIN", "missing", "zero or not finite in every network of some size.")
-    span, changed = sizes[-1] / sizes[0], change(slope, axis, sizes)
+    span = sizes[-1] / sizes[0]
+    changed = change(slope, axis, sizes)
     word, reason = judged(meter, axis, slope, span, direction)
     if word == "LIMIT" and not is_excused:  # a cause is known
-        word, reason = "COLLAPSES", "trend"
+        word = "COLLAPSES"
+        reason = "trend"
     advice = advised(meter, axis, word)
     if reason == "trend":
         typical = torch.stack([value[size == s].log().mean().exp() for s in sizes])
@@ -311,14 +369,14 @@ def _judged(
     texts = {
         "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {changed}.",
-        "limit": f"no fault: {changed}, as in small sound networks, whose independent parts add up as width^-1/2. It "
-        "would be one if inner_update collapsed too.",
-        "direction": f"no fault of the rates: {changed}. Matrices change as much, but fit the inputs less, as when a "
-        "batch has more independent inputs than a layer has coordinates.",
-        "independent": f"no fault: {changed}. Every block changes as it should, but blocks change the stream in more "
-        "independent directions, which add up as depth^-1/2.",
-        "embedding": f"no fault: {changed}, as independent branches of 1/depth do beside a small embedding. Begin the "
-        "embedding larger.",
+        "limit": f"no fault: {changed}, as in small sound networks, whose independent parts add up "
+        "as width^-1/2. It would be one if inner_update collapsed too.",
+        "direction": f"no fault of the rates: {changed}. Matrices change as much, but fit the "
+        "inputs less, as when a batch has more independent inputs than a layer has coordinates.",
+        "independent": f"no fault: {changed}. Every block changes as it should, but blocks change "
+        "the stream in more independent directions, which add up as depth^-1/2.",
+        "embedding": f"no fault: {changed}, as independent branches of 1/depth do beside a small "
+        "embedding. Begin the embedding larger.",
         "edge": f"undecided: {changed}. More seeds or larger sizes would settle it.",
         "broken": "zero or not finite in some networks.",
     }
@@ -336,22 +394,27 @@ def _slope(points: Iterable[tuple[int, int, float]]) -> Interval:
 
 
 def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) -> str:
-    """``falls by 18 % [12, 24] from depth 4 to 32``: a slope over the range of sizes that was tested."""
+    """``falls by 18 % [12, 24] from depth 4 to 32``: a slope over the range of sizes that was
+    tested.
+    """
     change_of_log = slope.scaled(math.log(sizes[-1] / sizes[0]))
     if not max(abs(change_of_log.low), abs(change_of_log.high)) < _MOST:  # not-a-number too
         return f"changes by an unknown amount from {axis} {sizes[0]} to {sizes[-1]}"
     factor = change_of_log.exp()
-    ends = sorted(100 * (v - 1) * (1 if factor.value >= 1 else -1) for v in (factor.low, factor.high))
+    ends = sorted(
+        100 * (v - 1) * (1 if factor.value >= 1 else -1) for v in (factor.low, factor.high)
+    )
     verb, size = ("rises", factor.value - 1) if factor.value >= 1 else ("falls", 1 - factor.value)
     low, high = (f"{round(v) + 0:d}" for v in ends)
     return f"{verb} by {round(100 * size)} % [{low}, {high}] from {axis} {sizes[0]} to {sizes[-1]}"
 
 
 def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
-    """One row per meter and stack: the exponent p of ``meter ~ step^p``, averaged over networks in logarithms.
+    """One row per meter and stack: the exponent p of ``meter ~ step^p``, averaged over networks in
+    logarithms.
 
-    The steps of one network depend on each other, so that each network gives one slope; the interval comes from how
-    they differ, by Student's t.
+    The steps of one network depend on each other, so that each network gives one slope; the
+    interval comes from how they differ, by Student's t.
     """
     table: list[Row] = []
     for stack in stacks_of(runs) if len(steps) > 1 else ():
@@ -359,16 +422,22 @@ def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
         for meter in METERS:
             if meter in OF_ONE_STEP:
                 continue
-            curves = torch.tensor([[look.get(meter, 0.0) for look in own] for own in looks], dtype=torch.float64)
+            curves = torch.tensor(
+                [[look.get(meter, 0.0) for look in own] for own in looks], dtype=torch.float64
+            )
             curves = curves[(curves.isfinite() & (curves > 0)).all(1)]
             if len(curves) > 1:
                 slope = mean(log_slope(steps, curves))
                 row = {"meter": meter, "axis": "step", "slope": slope.value} | slope.limits
-                table.append(row | {"cause": f"{change(slope, 'step', steps)}."} | ({"stack": stack} if stack else {}))
+                table.append(
+                    row
+                    | {"cause": f"{change(slope, 'step', steps)}."}
+                    | ({"stack": stack} if stack else {})
+                )
     return table
 
 
-# ---- events: what went wrong in one network --------------------------------------------------------------------------
+# ---- events: what went wrong in one network
 
 
 _TEXTS = {
@@ -377,13 +446,14 @@ _TEXTS = {
     "gradient-not-finite": "the gradient of the stream is not finite{place}",
     "gradients-vanish": "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
     "gradients-explode": "gradients explode{place}: {size:.1e} times the last block's at the first",
-    "gradients-explode-at-zero": "gradients explode{place} where the stream is zero, as at a padding id with a zero "
-    "embedding, which a norm divides by the root of its epsilon: {size:.1e} times the last block's at the first. Mask "
-    "that id in the loss and in attention, or keep it out of the batches",
-    "experts-dead": "no token reached {layer} at any step in any network, as {size:.0%} of the experts there: does the "
-    "router choose among all? Add a balancing loss or bias",
-    "router-collapsed": "the router {layer} chooses one expert first for {size:.0%} of the tokens, from every seed: a "
-    "balancing loss, a lower rate or a smaller start of the router keep it even",
+    "gradients-explode-at-zero": "gradients explode{place} where the stream is zero, as at a "
+    "padding id with a zero embedding, which a norm divides by the root of its epsilon: {size:.1e} "
+    "times the last block's at the first. Mask that id in the loss and in attention, or keep it "
+    "out of the batches",
+    "experts-dead": "no token reached {layer} at any step in any network, as {size:.0%} of the "
+    "experts there: does the router choose among all? Add a balancing loss or bias",
+    "router-collapsed": "the router {layer} chooses one expert first for {size:.0%} of the tokens, "
+    "from every seed: a balancing loss, a lower rate or a smaller start of the router keep it even",
 }
 
 
@@ -395,8 +465,8 @@ class Event:
         kind: what happened.
         step: how many updates the network had taken.
         layer: the first layer that shows it, or the stack of blocks; empty for the whole network.
-        size: the loss over the first loss, the gradient that enters the first block over that which leaves the last, or
-            a share of experts or of tokens.
+        size: the loss over the first loss, the gradient that enters the first block over that which
+            leaves the last, or a share of experts or of tokens.
     """
 
     kind: str
@@ -412,7 +482,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Failure:
-    """A kind of event in the networks of a check: the earliest case, its network, and how many networks share it."""
+    """A kind of event in the networks of a check: the earliest case, its network, and how many
+    networks share it.
+    """
 
     event: Event
     width: int
@@ -440,7 +512,8 @@ def failures_of(runs: Sequence[Row]) -> list[Failure]:
     return failures
 
 
-_VANISHED, _EXPLODED = 1e-3, 1e3
+_VANISHED = 1e-3
+_EXPLODED = 1e3
 
 
 def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
@@ -461,15 +534,19 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
 
 
 _FEWER = 0.9  # of the share of entries that move in the narrowest network
-_WEAK = 10.0  # epsilon over variance: sound models have 1.5 at most (Gemma 3 at width 32), OLMo 2 has 40 to 4e6
-_EPSILONS = ("eps", "epsilon", "variance_epsilon")  # names of it in norms of PyTorch and transformers
+# epsilon over variance: sound models have 1.5 at most (Gemma 3 at width 32), OLMo 2 has 40 to 4e6
+_WEAK = 10.0
+# names of it in norms of PyTorch and transformers
+_EPSILONS = ("eps", "epsilon", "variance_epsilon")
 
 
 @contextmanager
 def norms_of(model: nn.Module) -> Iterator[dict[str, float]]:
-    """A context of a forward pass that finds norms whose epsilon is more than ten times the variance of their inputs.
+    """A context of a forward pass that finds norms whose epsilon is more than ten times the
+    variance of their inputs.
 
-    Their names have ``*`` for numbers; the values are the largest of these ratios, by the median over vectors.
+    Their names have ``*`` for numbers; the values are the largest of these ratios, by the median
+    over vectors.
     """
     weak = dict[str, float]()
 
@@ -486,22 +563,32 @@ def norms_of(model: nn.Module) -> Iterator[dict[str, float]]:
         if isinstance(module, nn.LayerNorm):
             x = x - x.mean(-1, keepdim=True)
         variance = float(x.square().mean(-1).median())
-        ratio = epsilon / max(variance, torch.finfo(torch.float32).tiny)  # a finite one also of zeros
+        # a finite one also of zeros
+        ratio = epsilon / max(variance, torch.finfo(torch.float32).tiny)
         if ratio > _WEAK:
             weak[name] = max(ratio, weak.get(name, 0.0))
 
     with ExitStack() as hooks:
         for name, module in modules(model).items():
             epsilon = next(
-                (value for word in _EPSILONS if isinstance(value := getattr(module, word, None), float)), 0.0
+                (
+                    value
+                    for word in _EPSILONS
+                    if isinstance(value := getattr(module, word, None), float)
+                ),
+                0.0,
             )
             if epsilon and not isinstance(module, _BatchNorm | nn.GroupNorm):
-                hooks.enter_context(module.register_forward_hook(partial(look, numberless(name), epsilon)))
+                hooks.enter_context(
+                    module.register_forward_hook(partial(look, numberless(name), epsilon))
+                )
         yield weak
 
 
 def rounded_kinds(runs: Sequence[Row]) -> dict[str, tuple[float, float]]:
-    """Kinds of tensors of 16 bits of which training changes fewer entries as they widen: the shares at both ends."""
+    """Kinds of tensors of 16 bits of which training changes fewer entries as they widen: the shares
+    at both ends.
+    """
     widths = sorted({run["width"] for run in runs})
     shares: dict[str, dict[int, list[float]]] = {}
     for run in runs:
@@ -520,16 +607,20 @@ def rounded_kinds(runs: Sequence[Row]) -> dict[str, tuple[float, float]]:
 
 
 def rounded_text(small: float, large: float) -> str:
-    """What is rounded away, in words, by the shares of entries that move in the smallest and the largest network."""
+    """What is rounded away, in words, by the shares of entries that move in the smallest and the
+    largest network.
+    """
     return (
-        f"training changes {large:.0%} of its entries in the widest network and {small:.0%} in the narrowest: weights "
-        "of 16 bits round updates away that are small beside them. Keep weights of 32 bits, and compute in 16 by "
-        "torch.autocast"
+        f"training changes {large:.0%} of its entries in the widest network and {small:.0%} in the "
+        "narrowest: weights of 16 bits round updates away that are small beside them. Keep weights "
+        "of 32 bits, and compute in 16 by torch.autocast"
     )
 
 
 def _rounded(runs: Sequence[Row]) -> str:
-    """The same of the tensor that loses most, for meters that collapse with it; empty where none does."""
+    """The same of the tensor that loses most, for meters that collapse with it; empty where none
+    does.
+    """
     kinds = rounded_kinds(runs)
     if not kinds:
         return ""
@@ -543,20 +634,30 @@ def beside_of(runs: Sequence[Row]) -> Beside:
 
 
 def weak_norms(runs: Sequence[Row]) -> str:
-    """What keeps rules from preventing faults: norms that let the scale of what they normalise through."""
-    found = [(ratio, name, run["width"]) for run in runs for name, ratio in run.get("weak_norms", {}).items()]
+    """What keeps rules from preventing faults: norms that let the scale of what they normalise
+    through.
+    """
+    found = [
+        (ratio, name, run["width"])
+        for run in runs
+        for name, ratio in run.get("weak_norms", {}).items()
+    ]
     if not found:
         return ""
     ratio, name, width = max(found)
     return (
-        f"the epsilon of {name} is {ratio:.1e} times the variance of its inputs at width {width}, so that this norm "
-        "lets the scale of its branch through. Begin weights larger, lower the epsilon, or take wider networks."
+        f"the epsilon of {name} is {ratio:.1e} times the variance of its inputs at width {width}, "
+        "so that this norm lets the scale of its branch through. Begin weights larger, lower the "
+        "epsilon, or take wider networks."
     )
 
 
 def gradient_events(ends: EndGradients, stack: str = "", step: int = 0) -> Iterator[Event]:
-    """What happened to a gradient on its way from the last block of a stack to the first, after so many updates."""
-    ratio, at_zero = ends.first / ends.last, ends.at_zero / ends.last
+    """What happened to a gradient on its way from the last block of a stack to the first, after so
+    many updates.
+    """
+    ratio = ends.first / ends.last
+    at_zero = ends.at_zero / ends.last
     if not math.isfinite(ratio):
         yield Event("gradient-not-finite", step, stack)
     elif not _VANISHED <= ratio <= _EXPLODED:

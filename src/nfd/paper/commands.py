@@ -8,7 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from nfd.core import INTERRUPTED, InputError, expanded, nearest, option, prepare_directory, prepare_results, show
+from nfd.core import (
+    INTERRUPTED,
+    InputError,
+    expanded,
+    nearest,
+    option,
+    prepare_directory,
+    prepare_results,
+    show,
+)
 from nfd.paper.settings import DataConfig, FigureConfig, StudyConfig
 
 if TYPE_CHECKING:
@@ -27,14 +36,20 @@ class Options(DataConfig):
         "where networks are trained: processes, inline (this process) or ray (a cluster)",
         group="Computing",
     )
-    workers: int | None = option(None, "number of processes; by default one for each core", group="Computing")
+    workers: int | None = option(
+        None, "number of processes; by default one for each core", group="Computing"
+    )
     device: str = option("cpu", "where it computes: cpu, cuda", group="Computing")
 
     kind: ClassVar[type[DataConfig]]  # the settings that decide the numbers
 
     def run(self, command: str) -> int:
-        """Check the settings, prepare OUT, answer; ``command`` is the line that asked. Returns the exit code."""
-        config = self.kind(**{setting.name: getattr(self, setting.name) for setting in fields(self.kind)})
+        """Check the settings, prepare OUT, answer; ``command`` is the line that asked. Returns the
+        exit code.
+        """
+        config = self.kind(
+            **{setting.name: getattr(self, setting.name) for setting in fields(self.kind)}
+        )
         self.check_used()
         return self.answer(config, prepare_results(self.out), command)
 
@@ -54,13 +69,14 @@ class Options(DataConfig):
 
 @dataclass(frozen=True)
 class StudyCommand(Options, StudyConfig):
-    """Predict how an infinitely wide and deep residual network trains on real data, and compare real networks with it.
+    """Predict how an infinitely wide and deep residual network trains on real data, and compare
+    real networks with it.
 
     Example: nfd paper study --steps 30 --widths 64 256 1024
 
-    Writes report.html, result.json, and every chart as PDF, PNG and CSV to OUT, and every network to
-    OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report says that it is
-    partial; the same command continues from there.
+    Writes report.html, result.json, and every chart as PDF, PNG and CSV to OUT, and every network
+    to OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report
+    says that it is partial; the same command continues from there.
     """
 
     out: str = option("out/study", "directory for the results", group="Results", is_path=True)
@@ -79,7 +95,10 @@ class StudyCommand(Options, StudyConfig):
                 raise
         measured = findings(study)
         lead = study_lead(study, measured)
-        told = [(f.title, *(text for text in (f.headline, *f.details) if text != lead.verdict)) for f in measured]
+        told = [
+            (f.title, *(text for text in (f.headline, *f.details) if text != lead.verdict))
+            for f in measured
+        ]
         lines = ["\n  ".join(texts) for texts in told]
         try:
             lines.append(f"Report: {study_report(study, measured, command).write(directory)}")
@@ -87,7 +106,10 @@ class StudyCommand(Options, StudyConfig):
             show(lead, lead, *lines)
         if study.measured.complete:
             return 0
-        print("nfd: interrupted; the report says that it is partial. The same command continues.", file=sys.stderr)
+        print(
+            "nfd: interrupted; the report says that it is partial. The same command continues.",
+            file=sys.stderr,
+        )
         return INTERRUPTED
 
 
@@ -95,7 +117,9 @@ class StudyCommand(Options, StudyConfig):
 class _OfFigures(Options, FigureConfig):
     """Options that figures and claims share: they keep their networks in one place."""
 
-    store: str | None = option(None, "directory of the trained networks; by default OUT", group="Results", is_path=True)
+    store: str | None = option(
+        None, "directory of the trained networks; by default OUT", group="Results", is_path=True
+    )
 
     kind = FigureConfig
 
@@ -110,8 +134,9 @@ class FigureCommand(_OfFigures):
 
     Example: nfd paper figure 4 --size smoke
 
-    Writes report.html and result.json of the figures asked for, a page of each, and every panel as PDF, PNG and CSV
-    to OUT. It can be stopped at any time: the same command continues from there, and drawing again trains nothing.
+    Writes report.html and result.json of the figures asked for, a page of each, and every panel as
+    PDF, PNG and CSV to OUT. It can be stopped at any time: the same command continues from there,
+    and drawing again trains nothing.
     """
 
     number: Literal["1", "2", "3", "4", "5", "6", "7", "all"] = option(
@@ -125,14 +150,22 @@ class FigureCommand(_OfFigures):
         from nfd.paper.figures.figure import dataset_for, findings, trained
         from nfd.paper.pages import write_figure, write_figures
 
-        drawn, dataset = [], dataset_for(config)
+        drawn = []
+        dataset = dataset_for(config)
         with self.runs_in(directory) as sweep:
             for figure in FIGURES.values() if self.number == "all" else [FIGURES[self.number]]:
                 panels = findings(figure, trained(figure, config, sweep, _say), dataset)
-                section = write_figure(config, figure, panels, dataset.title, directory, ids_of(figure.name))
+                section = write_figure(
+                    config, figure, panels, dataset.title, directory, ids_of(figure.name)
+                )
                 drawn.append((figure, panels, section))
         lead, page = write_figures(config, drawn, dataset.title, directory, command)
-        show(lead, lead, *(f"{p.name}: {p.headline}" for _, own, _ in drawn for p in own), f"Report: {page}")
+        show(
+            lead,
+            lead,
+            *(f"{p.name}: {p.headline}" for _, own, _ in drawn for p in own),
+            f"Report: {page}",
+        )
         return 0
 
 
@@ -142,8 +175,8 @@ class ClaimsCommand(_OfFigures):
 
     Example: nfd paper claims --only fig4 --size smoke
 
-    Reads the networks of the figures from STORE, trains those that are missing, and writes report.html,
-    result.json and a chart to OUT.
+    Reads the networks of the figures from STORE, trains those that are missing, and writes
+    report.html, result.json and a chart to OUT.
     """
 
     out: str = option("out/claims", "directory for the results", group="Results", is_path=True)
@@ -154,7 +187,9 @@ class ClaimsCommand(_OfFigures):
         is_path=True,
     )
     only: tuple[str, ...] = option(
-        (), "judge these alone, by id or figure such as fig5; trains only what they need", group="Question"
+        (),
+        "judge these alone, by id or figure such as fig5; trains only what they need",
+        group="Question",
     )
 
     def check_used(self) -> None:
@@ -163,11 +198,16 @@ class ClaimsCommand(_OfFigures):
         if unknown := [name for name in self.only if not chosen([name])]:
             close = nearest(unknown[0], [claim.id for claim in CLAIMS])
             raise InputError(
-                f"--only takes ids of statements, their beginnings, or figures such as fig5; got {', '.join(unknown)}."
-                f'{close} The page "Which statements of the paper hold?" of the documentation lists all.'
+                "--only takes ids of statements, their beginnings, or figures such as fig5; got "
+                f"{', '.join(unknown)}."
+                f'{close} The page "Which statements of the paper hold?" of the documentation '
+                "lists all."
             )
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
-            raise InputError(f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it.")
+            raise InputError(
+                f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or "
+                "drop it."
+            )
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.claims.table import chosen, evidence_for
@@ -177,6 +217,9 @@ class ClaimsCommand(_OfFigures):
             evidence = evidence_for(config, sweep, _say)
             rows = [claim.row(evidence) for claim in chosen(self.only)]
         lead, page = write_claims(config, rows, evidence.dataset.title, directory, command)
-        lines = [f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}" for row in rows]
+        lines = [
+            f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}"
+            for row in rows
+        ]
         show(lead, lead, *lines, f"Report: {page}")
         return 0

@@ -1,7 +1,8 @@
 """The data sets of the paper's figures: digits, and CIFAR-10 in the official binary layout.
 
-CIFAR-10 is six files of records of one label byte and 3 x 32 x 32 pixel bytes, read from the unpacked directory or from
-the archive. The python version of the archive holds pickles, which run code when they are opened, and is refused.
+CIFAR-10 is six files of records of one label byte and 3 x 32 x 32 pixel bytes, read from the
+unpacked directory or from the archive. The python version of the archive holds pickles, which run
+code when they are opened, and is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def load(name: str, directory: str | Path | None = None, *, seed: int = 0) -> Da
     if name == "digits":
         return digits(seed)
     if directory is None:
-        raise InputError(f"data={name!r} needs data_dir, the directory that holds it. Give --data-dir DIR.")
+        raise InputError(
+            f"data={name!r} needs data_dir, the directory that holds it. Give --data-dir DIR."
+        )
     return cifar10(directory)
 
 
@@ -55,26 +58,45 @@ def cifar10(path: str | Path) -> Dataset:
     """CIFAR-10 from the archive, a directory that holds it, or the directory of the unpacked files.
 
     Raises:
-        ValueError: when nothing of the kind is there, or a file is cut short or malformed, naming file and offset.
+        ValueError: when nothing of the kind is there, or a file is cut short or malformed, naming
+            file and offset.
     """
     place = expanded(path)
     if not place.exists():
-        raise InputError(f"data_dir {str(place)!r} does not exist. Point it at CIFAR-10's binary version. {_WHERE}")
+        raise InputError(
+            f"data_dir {str(place)!r} does not exist. Point it at CIFAR-10's binary version. "
+            f"{_WHERE}"
+        )
     if place.is_dir():
         place = next((place / name for name in (ARCHIVE, FOLDER) if (place / name).exists()), place)
     if place.is_file():
         files: dict[str, bytes] = _from_archive(place)
-        known: bool | None = hashlib.md5(place.read_bytes(), usedforsecurity=False).hexdigest() == ARCHIVE_MD5
+        known: bool | None = (
+            hashlib.md5(place.read_bytes(), usedforsecurity=False).hexdigest() == ARCHIVE_MD5
+        )
         source = f"{place}: {'' if known else 'not '}the official file (MD5 {ARCHIVE_MD5})"
     else:
-        files = {name: (place / name).read_bytes() for name in (*TRAIN, TEST) if (place / name).exists()}
-        known, source = None, f"{place}: unpacked files, not verified (a checksum is published for the archive alone)"
-    if missing := [name for name in (*TRAIN, TEST) if name not in files]:
-        there = ", ".join(sorted(p.name for p in place.iterdir())[:5]) if place.is_dir() else ", ".join(files)
-        raise InputError(
-            f"{place} holds no {', '.join(missing)} of CIFAR-10's binary version; found {there or 'nothing'}. {_WHERE}"
+        files = {
+            name: (place / name).read_bytes() for name in (*TRAIN, TEST) if (place / name).exists()
+        }
+        known = None
+        source = (
+            f"{place}: unpacked files, not verified (a checksum is published for the archive alone)"
         )
-    parts = {name: _images(np.frombuffer(content, np.uint8), f"{place}, {name}") for name, content in files.items()}
+    if missing := [name for name in (*TRAIN, TEST) if name not in files]:
+        there = (
+            ", ".join(sorted(p.name for p in place.iterdir())[:5])
+            if place.is_dir()
+            else ", ".join(files)
+        )
+        raise InputError(
+            f"{place} holds no {', '.join(missing)} of CIFAR-10's binary version; found "
+            f"{there or 'nothing'}. {_WHERE}"
+        )
+    parts = {
+        name: _images(np.frombuffer(content, np.uint8), f"{place}, {name}")
+        for name, content in files.items()
+    }
     train = [parts[name] for name in TRAIN]
     together = Images(torch.cat([p.pixels for p in train]), torch.cat([p.labels for p in train]))
     return Dataset("CIFAR-10", CLASSES, together, parts[TEST], source, known)
@@ -86,25 +108,30 @@ def _from_archive(archive: Path) -> dict[str, bytes]:
         content = gzip.decompress(archive.read_bytes())  # to the end, where gzip has its checksum
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             members = {PurePosixPath(member.name).name: member for member in tar if member.isfile()}
-            named = {name: tar.extractfile(members[name]) for name in (*TRAIN, TEST) if name in members}
+            named = {
+                name: tar.extractfile(members[name]) for name in (*TRAIN, TEST) if name in members
+            }
             return {name: file.read() for name, file in named.items() if file is not None}
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise InputError(f"{archive}: damaged, or not a .tar.gz ({error}). Download it again. {_WHERE}") from None
+        raise InputError(
+            f"{archive}: damaged, or not a .tar.gz ({error}). Download it again. {_WHERE}"
+        ) from None
 
 
 def _images(content: NDArray[np.uint8], where: str) -> Images:
     count, rest = divmod(len(content), _RECORD)
     if rest or not count:
         raise InputError(
-            f"{where}: record {count} at offset {count * _RECORD:,} is cut short: {rest:,} of {_RECORD:,} bytes. "
-            f"Download the file again. {_WHERE}"
+            f"{where}: record {count} at offset {count * _RECORD:,} is cut short: {rest:,} of "
+            f"{_RECORD:,} bytes. Download the file again. {_WHERE}"
         )
     records = content.reshape(count, _RECORD)
     wrong = np.flatnonzero(records[:, 0] >= len(CLASSES))
     if len(wrong):
         raise InputError(
-            f"{where}: label {records[wrong[0], 0]} at offset {int(wrong[0]) * _RECORD:,} (record {wrong[0]}) is not "
-            f"in 0..9 ({len(wrong)} such records): this is not a CIFAR-10 file. {_WHERE}"
+            f"{where}: label {records[wrong[0], 0]} at offset {int(wrong[0]) * _RECORD:,} (record "
+            f"{wrong[0]}) is not in 0..9 ({len(wrong)} such records): this is not a CIFAR-10 file. "
+            f"{_WHERE}"
         )
     labels = torch.from_numpy(records[:, 0].astype(np.int64))
     return Images(torch.from_numpy(records[:, 1:].copy()).view(count, 3, 32, 32), labels)

@@ -1,4 +1,6 @@
-"""The trials of figures and claims: their settings, as trials of ``nfd.resnets``, and their records."""
+"""The trials of figures and claims: their settings, as trials of ``nfd.resnets``, and their
+records.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from nfd.store import Record
 
 K = TypeVar("K")
 
-TESTED = 256  # first test samples, on which a run with a meter is tested: wide ones would test longer than they train
+# first test samples, on which a run with a meter is tested: wide ones would test longer than they
+# train
+TESTED = 256
 PROBES = 64  # of those, on which updates are measured
 STARTS = 8  # of the probes, on which streams are read
 
@@ -36,12 +40,13 @@ class RunConfig:
     Attributes:
         data, data_dir, data_seed: the data set, and the seed of the order of batches.
         network: resnet, or mlp, the vanilla network without skip connections.
-        coupled: whether the layers of a seed's networks of every depth are increments of one path, or the depth at
-            which that path begins.
-        every: steps between evaluations on the test part and of the meter; by default only after the last step.
-        meter: what is measured beside the loss: start (streams before training), updates (of features and of the
-            function), spectra (of Sigma and Theta), outputs (on the test samples), or none. A run with a meter uses
-            only the first 256 test samples.
+        coupled: whether the layers of a seed's networks of every depth are increments of one path,
+            or the depth at which that path begins.
+        every: steps between evaluations on the test part and of the meter; by default only after
+            the last step.
+        meter: what is measured beside the loss: start (streams before training), updates (of
+            features and of the function), spectra (of Sigma and Theta), outputs (on the test
+            samples), or none. A run with a meter uses only the first 256 test samples.
     """
 
     data: str = "digits"
@@ -71,9 +76,14 @@ class RunConfig:
 
 def grid(**settings: Any) -> list[RunConfig]:
     """Every combination of these settings: a list is an axis, the last one varying fastest."""
-    axes = {name: list(value) for name, value in settings.items() if isinstance(value, list | tuple)}
+    axes = {
+        name: list(value) for name, value in settings.items() if isinstance(value, list | tuple)
+    }
     rest = {name: value for name, value in settings.items() if name not in axes}
-    return [RunConfig(**rest, **dict(zip(axes, point, strict=True))) for point in itertools.product(*axes.values())]
+    return [
+        RunConfig(**rest, **dict(zip(axes, point, strict=True)))
+        for point in itertools.product(*axes.values())
+    ]
 
 
 def data_settings(config: DataConfig) -> dict[str, Any]:
@@ -92,20 +102,26 @@ def initial_seed(seed: int, index: int) -> int:
     return (seed * 1_000_003 + index) & (2**63 - 1)
 
 
-# ---- trials ----------------------------------------------------------------------------------------------------------
+# ---- trials
 
 
-def run_all(sweep: Sweep, plans: Mapping[K, Sequence[RunConfig]], label: str) -> dict[K, list[Record]]:
+def run_all(
+    sweep: Sweep, plans: Mapping[K, Sequence[RunConfig]], label: str
+) -> dict[K, list[Record]]:
     """Train what is missing of several lists of runs; their records with settings and curves."""
     trials = {name: [trial_of(config) for config in configs] for name, configs in plans.items()}
     sweep.run_all(trials, label)
-    return {name: [record_of(sweep, config) for config in configs] for name, configs in plans.items()}
+    return {
+        name: [record_of(sweep, config) for config in configs] for name, configs in plans.items()
+    }
 
 
 def record_of(sweep: Sweep, config: RunConfig) -> Record:
     """The record of a run that is stored, with its settings and curves."""
     key = trial_of(config).key
-    return replace(sweep.store.record(key), config=asdict(config), curves={**sweep.store.curves(key)})
+    return replace(
+        sweep.store.record(key), config=asdict(config), curves={**sweep.store.curves(key)}
+    )
 
 
 @lru_cache(maxsize=2**16)
@@ -114,8 +130,15 @@ def trial_of(config: RunConfig) -> Trial:
     observe = () if config.meter == "none" else (Meter(config.meter, config.every),)
     return Trial(
         _family(config),
-        _task(config.data, config.data_dir, config.data_seed, config.batch, config.steps,
-              config.meter != "none", config.momentum),
+        _task(
+            config.data,
+            config.data_dir,
+            config.data_seed,
+            config.batch,
+            config.steps,
+            config.meter != "none",
+            config.momentum,
+        ),
         config.width,
         config.depth,
         config.seed,
@@ -124,7 +147,7 @@ def trial_of(config: RunConfig) -> Trial:
         resolution=config.resolution,
         every=config.every,
         observe=observe,
-    )  # fmt: skip
+    )
 
 
 def dataset_of(config: RunConfig) -> Dataset:
@@ -145,11 +168,21 @@ def _family(config: RunConfig) -> Family:
     names = shared if plain else (*shared, "horizon", "block", "order", "coupled")
     settings = {name: getattr(config, name) for name in names}
     sizes = dataset.inputs.shape[1], len(dataset.classes)
-    return networks(MLP if plain else ResNet, *sizes, rule=config.rule, optimizer=config.optimizer, **settings)
+    return networks(
+        MLP if plain else ResNet, *sizes, rule=config.rule, optimizer=config.optimizer, **settings
+    )
 
 
 @lru_cache(maxsize=8)
-def _task(name: str, directory: str | None, seed: int, batch: int, steps: int, metered: bool, momentum: float) -> Task:
+def _task(
+    name: str,
+    directory: str | None,
+    seed: int,
+    batch: int,
+    steps: int,
+    metered: bool,
+    momentum: float,
+) -> Task:
     dataset = dataset_named(name, directory, seed)
     tests = slice(TESTED if metered else None)
     inputs, labels = dataset.batches(batch, steps, seed)
@@ -158,12 +191,14 @@ def _task(name: str, directory: str | None, seed: int, batch: int, steps: int, m
     return Task(list(zip(inputs, labels, strict=True)), eval_batches=tested, make_optimizer=stepped)
 
 
-# ---- what is measured on the way -------------------------------------------------------------------------------------
+# ---- what is measured on the way
 
 
 @dataclass(frozen=True)
 class Meter(Observer):
-    """What reads a network of the paper while it is trained, by its name, after every so many steps and the last."""
+    """What reads a network of the paper while it is trained, by its name, after every so many steps
+    and the last.
+    """
 
     name: str
     every: int | None
@@ -180,7 +215,9 @@ class Metered(Observation):
     """Reads nothing."""
 
     def __init__(self, meter: Meter, member: Member, task: Task) -> None:
-        self.member, self.task, self.steps = member, task, task.steps
+        self.member = member
+        self.task = task
+        self.steps = task.steps
         (self.inputs, _), *_ = task.eval_batches
         self.moments = {*range(0, task.steps, meter.every or task.steps), task.steps} - {0}
         self.first = self.read()
@@ -196,11 +233,16 @@ class Metered(Observation):
             self.readings[row.step + 1] = self.read()
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
-        """Readings ``[looks x parts]``, flat, not-a-number after the run ended, and the steps of the looks."""
+        """Readings ``[looks x parts]``, flat, not-a-number after the run ended, and the steps of
+        the looks.
+        """
         if not self.blank:
             return {}, {}, None
         steps = sorted(self.moments)
-        vectors = {name: torch.cat([self.readings.get(k, self.blank)[name] for k in steps]) for name in self.blank}
+        vectors = {
+            name: torch.cat([self.readings.get(k, self.blank)[name] for k in steps])
+            for name in self.blank
+        }
         return {}, vectors | {"measured_after": torch.tensor(steps, dtype=torch.float32)}, None
 
 
@@ -263,4 +305,9 @@ class TestOutputs(Metered):
         return metrics, vectors | {"start": self.first["outputs"]}, said
 
 
-METERS = {"start": Start, "updates": Updates, "spectra": SmallestEigenvalues, "outputs": TestOutputs}
+METERS = {
+    "start": Start,
+    "updates": Updates,
+    "spectra": SmallestEigenvalues,
+    "outputs": TestOutputs,
+}

@@ -23,9 +23,14 @@ def warnings_of(size: Any) -> list[str]:
 class DataConfig:
     """Which data set, and the seed."""
 
-    data: Data | None = option(None, "digits or cifar10; by default cifar10 with --data-dir, else digits", group="Data")
+    data: Data | None = option(
+        None, "digits or cifar10; by default cifar10 with --data-dir, else digits", group="Data"
+    )
     data_dir: str | None = option(
-        None, "directory of CIFAR-10's official binary version, or its tar.gz", group="Data", is_path=True
+        None,
+        "directory of CIFAR-10's official binary version, or its tar.gz",
+        group="Data",
+        is_path=True,
     )
     seed: int = option(0, "seed of everything random", group="Data")
 
@@ -34,10 +39,13 @@ class DataConfig:
         if self.data is not None:
             check_choice("data", self.data, get_args(Data))
         if self.data_dir is None and self.data == "cifar10":
-            raise InputError("data='cifar10' needs data_dir, the directory that holds it. Give --data-dir DIR.")
+            raise InputError(
+                "data='cifar10' needs data_dir, the directory that holds it. Give --data-dir DIR."
+            )
         if self.data_dir is not None and (self.data == "digits" or not self.data_dir.strip()):
             raise InputError(
-                f"data_dir is that of CIFAR-10; got data={self.data!r} and data_dir={self.data_dir!r}. Drop one."
+                f"data_dir is that of CIFAR-10; got data={self.data!r} and "
+                f"data_dir={self.data_dir!r}. Drop one."
             )
 
     @property
@@ -59,7 +67,8 @@ class FigureConfig(DataConfig):
 
     size: Preset = option(
         "cpu",
-        "smoke (seconds), cpu (some 90 minutes for all on two cores) or paper (as its captions say; for a GPU)",
+        "smoke (seconds), cpu (some 90 minutes for all on two cores) or paper (as its captions "
+        "say; for a GPU)",
         group="Sizes",
     )
 
@@ -79,20 +88,29 @@ class StudyConfig(DataConfig):
 
     activation: Activation = option("relu", "activation of the networks", group="Training")
     horizon: float = option(1.0, "time horizon T", group="Training")
-    eta_c: float = option(0.3, "learning rate that depends on neither width nor depth", group="Training")
+    eta_c: float = option(
+        0.3, "learning rate that depends on neither width nor depth", group="Training"
+    )
     steps: int = option(30, "steps of SGD", group="Training")
     batch: int = option(16, "samples per step", group="Training")
     depths: tuple[int, ...] = option(
         (2, 4, 8, 16),
-        "numbers of blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L",
+        "numbers of blocks L, ascending; infinite depth is extrapolated from the last two, L and "
+        "2L",
         group="Sizes",
     )
-    limit_width: int = option(2048, "width of the networks that stand for the infinitely wide one", group="Sizes")
+    limit_width: int = option(
+        2048, "width of the networks that stand for the infinitely wide one", group="Sizes"
+    )
     replicates: int = option(6, "how many of those are averaged, at least 3", group="Sizes")
-    widths: tuple[int, ...] = option((64, 256, 1024), "widths of the real networks, ascending", group="Sizes")
+    widths: tuple[int, ...] = option(
+        (64, 256, 1024), "widths of the real networks, ascending", group="Sizes"
+    )
     seeds: int = option(5, "real networks of each width and depth, at least 2", group="Sizes")
     block_depths: tuple[int, ...] = option(
-        (4, 8, 16, 32, 64), "depths of the two-layer networks whose updates are measured, ascending", group="Sizes"
+        (4, 8, 16, 32, 64),
+        "depths of the two-layer networks whose updates are measured, ascending",
+        group="Sizes",
     )
     block_width: int = option(128, "width of the two-layer networks", group="Sizes")
     block_seeds: int = option(4, "two-layer networks of each depth, at least 2", group="Sizes")
@@ -111,11 +129,15 @@ class StudyConfig(DataConfig):
             if len(values) < 2 or values != sorted(set(values)):
                 raise InputError(f"{name} must be two or more ascending numbers; got {values}.")
         if self.depths[-1] != 2 * self.depths[-2]:
-            raise InputError(f"depths must end in L and 2L, to extrapolate from; got {list(self.depths)}.")
+            raise InputError(
+                f"depths must end in L and 2L, to extrapolate from; got {list(self.depths)}."
+            )
         if self.widths[-1] > _WIDEST_DENSE:
-            raise InputError(f"widths must be at most {_WIDEST_DENSE}, as these networks hold dense weights.")
+            raise InputError(
+                f"widths must be at most {_WIDEST_DENSE}, as these networks hold dense weights."
+            )
         if self.limit_width < 2 * self.widths[-1]:
             raise InputError(
-                f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to stand for infinity; "
-                f"got {self.limit_width}."
+                f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to "
+                f"stand for infinity; got {self.limit_width}."
             )

@@ -1,4 +1,6 @@
-"""What is read from the streams of the paper's networks: before training, and the covariances of their steps."""
+"""What is read from the streams of the paper's networks: before training, and the covariances of
+their steps.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,23 @@ from nfd.families import Network, Streams
 def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Numbers and vectors of an untrained network on inputs ``[P, d]``.
 
-    The streams of one sample are compared with *particles* driven by the same noise (synchronous coupling, Props. 2 and
-    6). With ``tau = m^2``, T / L under depth-muP, ``s_l = |phi(h_{l-1})| / sqrt(n)`` and ``b_l = W_l' g_l``, W_l the
-    matrix that carries gradients, a pre-activation network has
+    The streams of one sample are compared with *particles* driven by the same noise (synchronous
+    coupling, Props. 2 and 6). With ``tau = m^2``, T / L under depth-muP, ``s_l = |phi(h_{l-1})| /
+    sqrt(n)`` and ``b_l = W_l' g_l``, W_l the matrix that carries gradients, a pre-activation
+    network has
 
-        h_l     = h_{l-1} + sqrt(tau) s_l dw_l,                dw_l  = W_l phi(h_{l-1}) / |phi(h_{l-1})|
-        g_{l-1} = g_l + sqrt(tau) phi'(h_{l-1}) r_l dw~_l,     dw~_l = b_l / |g_l|,  r_l = |g_l| / sqrt(n)
+        h_l     = h_{l-1} + sqrt(tau) s_l dw_l,
+        dw_l    = W_l phi(h_{l-1}) / |phi(h_{l-1})|,
+        g_{l-1} = g_l + sqrt(tau) phi'(h_{l-1}) r_l dw~_l,
+        dw~_l   = b_l / |g_l|,  r_l = |g_l| / sqrt(n)
 
     and its particles, at infinite width and the same depth, the same with the deterministic
     ``s_l^2 = E phi^2(h_{l-1})``, ``r_l^2 = E g_l^2`` and with phi' at the particle.
 
-    Vectors: ``h_rms``, ``h_mean`` and ``g_rms`` by layer ``[L+1]``, with g the gradient of the first output (Eq. 3);
-    ``h_end`` = h_L and ``g_start`` = g_0, ``[P n]``. Numbers, for pre-activation one-layer networks: ``h_particles``
-    and ``g_particles``, mean squares of h_L and of g_0 minus their particles.
+    Vectors: ``h_rms``, ``h_mean`` and ``g_rms`` by layer ``[L+1]``, with g the gradient of the
+    first output (Eq. 3); ``h_end`` = h_L and ``g_start`` = g_0, ``[P n]``. Numbers, for
+    pre-activation one-layer networks: ``h_particles`` and ``g_particles``, mean squares of h_L and
+    of g_0 minus their particles.
     """
     h, g = _streams(net, x)
     vectors = {
@@ -43,26 +49,35 @@ def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tenso
     }
     if not (isinstance(net, ResNet) and net.order == "pre" and net.inner is None):
         return {}, vectors
-    q, P = stream_variances(net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth)
+    q, P = stream_variances(
+        net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth
+    )
     forward = _forward_particles(net, h, q)
     backward = _backward_particles(net, g, forward, P)
-    return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors
+    return {
+        "h_particles": rms(h[-1] - forward[-1]) ** 2,
+        "g_particles": rms(g[0] - backward) ** 2,
+    }, vectors
 
 
 def _streams(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
     """h and g, ``[L+1, P, n]``, of the first output."""
     layers, _ = net.run(x)
-    return torch.stack([h.detach() for h in layers]), first_gradient(net, layers, net.read(layers[-1]))
+    return torch.stack([h.detach() for h in layers]), first_gradient(
+        net, layers, net.read(layers[-1])
+    )
 
 
 @torch.no_grad()
 def _forward_particles(net: ResNet, h: Tensor, q: Tensor) -> list[Tensor]:
     """The particles of every layer ``[P, n]``, with variances q ``[L+1, P]``."""
-    tau, phi = net.branch**2, net.activation
+    tau = net.branch**2
+    phi = net.activation
     particles = [h[0]]
     for index, before in enumerate(h[:-1]):
         features = phi.phi(before)
-        dead = (features == 0).all(1, keepdim=True)  # no direction is theirs: any one gives normal noise
+        # no direction is theirs: any one gives normal noise
+        dead = (features == 0).all(1, keepdim=True)
         direction = nn.functional.normalize(torch.where(dead, 1.0, features), dim=1)
         noise = direction @ cast(Tensor, net.outer[index].weight).T
         size = (tau * phi.moment(q[index], q[index], q[index])).sqrt()
@@ -73,9 +88,12 @@ def _forward_particles(net: ResNet, h: Tensor, q: Tensor) -> list[Tensor]:
 @torch.no_grad()
 def _backward_particles(net: ResNet, g: Tensor, forward: list[Tensor], P: Tensor) -> Tensor:
     """The particles of g_0, ``[P, n]``, with variances P ``[L+1, P]``."""
-    tau, phi, particle = net.branch**2, net.activation, g[-1]
+    tau = net.branch**2
+    phi = net.activation
+    particle = g[-1]
     for index in reversed(range(net.depth)):
-        above, layer = g[index + 1], net.outer[index]
+        above = g[index + 1]
+        layer = net.outer[index]
         backward = cast(Tensor, layer.weight if net.feedback == "shared" else layer.feedback_weight)
         noise = above @ backward / above.norm(dim=1, keepdim=True)
         size = (tau * P[index + 1]).sqrt()[:, None].to(g)
@@ -92,15 +110,17 @@ class Seen:
 
 
 class Spectra:
-    """Smallest eigenvalues ``[L]`` of the covariances of the steps of online training (Assumption 1, Fig. 6).
+    """Smallest eigenvalues ``[L]`` of the covariances of the steps of online training (Assumption
+    1, Fig. 6).
 
-    After k steps of one sample each, with ``phi(h_{l-1}^(i))`` and the gradient ``g_l^(i)`` of the first output (Eq. 3)
-    of step i, before its update,
+    After k steps of one sample each, with ``phi(h_{l-1}^(i))`` and the gradient ``g_l^(i)`` of the
+    first output (Eq. 3) of step i, before its update,
 
-        Sigma_l[i, j] = phi(h_{l-1}^(i)) . phi(h_{l-1}^(j)) / n,     Theta_l[i, j] = g_l^(i) . g_l^(j) / n,
+        Sigma_l[i, j] = phi(h_{l-1}^(i)) . phi(h_{l-1}^(j)) / n,
+        Theta_l[i, j] = g_l^(i) . g_l^(j) / n,
 
-    and ``Delta_l``, the same of the loss-weighted ``delta_l^(i)``, what backpropagation carries. Nothing is added to
-    the diagonal.
+    and ``Delta_l``, the same of the loss-weighted ``delta_l^(i)``, what backpropagation carries.
+    Nothing is added to the diagonal.
     """
 
     def __init__(self, net: Network) -> None:
@@ -124,16 +144,20 @@ class Spectra:
             yield
 
     def gather(self) -> None:
-        """Keep ``phi(h_0) .. phi(h_{L-1})``, ``g_1 .. g_L``, ``delta_1 .. delta_L`` of a step, after its backward."""
+        """Keep ``phi(h_0) .. phi(h_{L-1})``, ``g_1 .. g_L``, ``delta_1 .. delta_L`` of a step,
+        after its backward.
+        """
         assert self.seen is not None
         self._kept["sigma"].append(self.net.activation.phi(self.seen.streams.h[:-1, 0]))
         self._kept["theta"].append(self.seen.g[1:, 0])
         self._kept["delta"].append(self.seen.streams.delta[1:, 0])
 
     def smallest(self) -> dict[str, Tensor]:
-        """``sigma``, ``theta`` and ``delta``, ``[L]`` each; with ``_relative`` those of their correlations.
+        """``sigma``, ``theta`` and ``delta``, ``[L]`` each; with ``_relative`` those of their
+        correlations.
 
-        Not-a-number before the first step, and where vectors left the range of floating-point numbers.
+        Not-a-number before the first step, and where vectors left the range of floating-point
+        numbers.
         """
         smallest: dict[str, Tensor] = {}
         for name, vectors in self._kept.items():

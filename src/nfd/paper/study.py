@@ -1,8 +1,9 @@
-"""The main job: how a residual network trains when infinitely wide and deep, and how far real ones are from that.
+"""The main job: how a residual network trains when infinitely wide and deep, and how far real ones
+are from that.
 
-A study measures in units (one ensemble, one size of real networks, one set of two-layer networks). Its networks are
-trials of a sweep, so that an interrupted study has partial results and continues when it is started again. What it
-says is in ``nfd.paper.findings``.
+A study measures in units (one ensemble, one size of real networks, one set of two-layer networks).
+Its networks are trials of a sweep, so that an interrupted study has partial results and continues
+when it is started again. What it says is in ``nfd.paper.findings``.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ K = TypeVar("K")
 
 @dataclass
 class Measured:
-    """What has been measured so far; outputs are those of every step before its update, not-a-number once diverged.
+    """What has been measured so far; outputs are those of every step before its update,
+    not-a-number once diverged.
 
     Attributes:
-        limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for infinitely wide ones.
+        limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for
+            infinitely wide ones.
         narrow: feedback to the same at a ``NARROW``th of the width and the last depth but one.
         real: (depth, width) to outputs [seeds, steps, batch, C].
         blocks: a row per rule, depth and seed of two-layer networks, after the last step.
@@ -83,7 +86,9 @@ class BlockUpdates(Observer):
 
 class _BlockUpdates(Observation):
     def __init__(self, baseline: Baseline, steps: int) -> None:
-        self.baseline, self.steps, self.rows = baseline, steps, list[dict[str, Any]]()
+        self.baseline = baseline
+        self.steps = steps
+        self.rows = list[dict[str, Any]]()
 
     def after(self, row: Step) -> None:
         if row.step == self.steps - 1 and not row.diverged:
@@ -96,11 +101,13 @@ class _BlockUpdates(Observation):
 class Study:
     """A study of one configuration.
 
-    ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there is.
+    ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there
+    is.
     """
 
     def __init__(self, config: StudyConfig, *, device: str = "cpu") -> None:
-        self.config, self.device = config, torch.device(device)
+        self.config = config
+        self.device = torch.device(device)
         self.measured = Measured()
         self.dataset: Dataset = load(*config.source, seed=config.seed)
         batches = self.dataset.batches(config.batch, config.steps, config.seed)
@@ -112,7 +119,9 @@ class Study:
         units = list(self._units())
         with sweep:
             try:
-                sweep.run_all({"study": [trial for unit in units for trial in unit.trials]}, "study")
+                sweep.run_all(
+                    {"study": [trial for unit in units for trial in unit.trials]}, "study"
+                )
             finally:
                 for unit in units:
                     self._keep(unit, sweep)
@@ -138,10 +147,11 @@ class Study:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": str(self.device),
-            "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
+            "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} "
+            "threads",
         }
 
-    # ---- the units -------------------------------------------------------------------------------------------
+    # ---- the units
 
     def _keep(self, unit: _Unit, sweep: Sweep) -> None:
         if sweep.missing(unit.trials):
@@ -151,14 +161,19 @@ class Study:
         self.measured.seconds[unit.name] = sum(record.seconds for record in records)
 
     def _units(self) -> Iterator[_Unit]:
-        c, measured = self.config, self.measured
+        c = self.config
+        measured = self.measured
         for feedback in LIMITS:
             for depth in c.depths:
                 name = f"infinitely wide, {feedback} feedback, depth {depth}"
                 wide = self._limit(feedback, c.limit_width, depth, c.replicates)
                 yield self._outputs(name, wide, measured.limits, (feedback, depth))
-            narrow = self._limit(feedback, max(1, c.limit_width // NARROW), c.depths[-2], c.replicates)
-            yield self._outputs(f"width bias, {feedback} feedback", narrow, measured.narrow, feedback)
+            narrow = self._limit(
+                feedback, max(1, c.limit_width // NARROW), c.depths[-2], c.replicates
+            )
+            yield self._outputs(
+                f"width bias, {feedback} feedback", narrow, measured.narrow, feedback
+            )
             if feedback == "shared":
                 yield from self._real_units()
         for rule in BLOCK_RULES:
@@ -170,23 +185,33 @@ class Study:
         return _Unit(name, trials, partial(_keep_outputs, shape, kept, key))
 
     def _limit(self, feedback: Feedback, width: int, depth: int, count: int) -> list[Trial]:
-        """Networks that stand for infinitely wide ones: one Brownian path at all depths, drawn at the last but one."""
+        """Networks that stand for infinitely wide ones: one Brownian path at all depths, drawn at
+        the last but one.
+        """
         family = self._family(feedback=feedback, coupled=self.config.depths[-2])
-        seeds = [derive(derive(self.config.seed, "limit"), "replicate", width, index) for index in range(count)]
+        seeds = [
+            derive(derive(self.config.seed, "limit"), "replicate", width, index)
+            for index in range(count)
+        ]
         return [self._trial(family, width, depth, seed, Outputs(), WEIGHTS) for seed in seeds]
 
     def _real_units(self) -> Iterator[_Unit]:
-        c, family = self.config, self._family()
+        c = self.config
+        family = self._family()
         for depth in reversed(c.depths):
             for width in c.widths:
-                seeds = [derive(derive(c.seed, "real"), "replicate", width, index) for index in range(c.seeds)]
+                seeds = [
+                    derive(derive(c.seed, "real"), "replicate", width, index)
+                    for index in range(c.seeds)
+                ]
                 trials = [self._trial(family, width, depth, seed, Outputs()) for seed in seeds]
                 name = f"real networks, width {width}, depth {depth}"
                 yield self._outputs(name, trials, self.measured.real, (depth, width))
 
     def _block(self, rule: RuleName, depth: int) -> _Unit:
         """Two-layer networks whose updates are measured."""
-        c, family = self.config, self._family(block="two-layer", rule=rule)
+        c = self.config
+        family = self._family(block="two-layer", rule=rule)
         seeds = [derive(c.seed, "block", index) for index in range(c.block_seeds)]
         observer = BlockUpdates(self._probes, c.seed)
 
@@ -202,9 +227,24 @@ class Study:
         return _Unit(f"two-layer blocks, {rule}, depth {depth}", trials, keep)
 
     def _trial(
-        self, family: Family, width: int, depth: int, seed: int, observer: Observer, weights: Any = "dense"
+        self,
+        family: Family,
+        width: int,
+        depth: int,
+        seed: int,
+        observer: Observer,
+        weights: Any = "dense",
     ) -> Trial:
-        return Trial(family, self.task, width, depth, seed, self.config.eta_c, weights=weights, observe=(observer,))
+        return Trial(
+            family,
+            self.task,
+            width,
+            depth,
+            seed,
+            self.config.eta_c,
+            weights=weights,
+            observe=(observer,),
+        )
 
     @cached_property
     def _probes(self) -> Tensor:
@@ -213,11 +253,16 @@ class Study:
         return self.dataset.normalised(pixels[order[:_PROBES]])
 
     def _family(self, *, rule: RuleName = "depth-mup", **settings: Any) -> Family:
-        c, sizes = self.config, (self.inputs.shape[2], len(self.dataset.classes))
-        return networks(ResNet, *sizes, rule=rule, horizon=c.horizon, activation=c.activation, **settings)
+        c = self.config
+        sizes = (self.inputs.shape[2], len(self.dataset.classes))
+        return networks(
+            ResNet, *sizes, rule=rule, horizon=c.horizon, activation=c.activation, **settings
+        )
 
 
-def _keep_outputs(shape: tuple[int, ...], kept: dict[K, Tensor], key: K, records: Sequence[Record]) -> None:
+def _keep_outputs(
+    shape: tuple[int, ...], kept: dict[K, Tensor], key: K, records: Sequence[Record]
+) -> None:
     outputs = torch.full((len(records), *shape), torch.nan, dtype=torch.float64)
     for own, record in zip(outputs, records, strict=True):
         seen = torch.as_tensor(record.curves["outputs"]).double().view(-1, *shape[1:])

@@ -1,4 +1,6 @@
-"""Charts of the reports: Altair draws a finding once, for the page (SVG), for papers (PDF) and for slides (PNG)."""
+"""Charts of the reports: Altair draws a finding once, for the page (SVG), for papers (PDF) and for
+slides (PNG).
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,18 @@ Chart = alt.LayerChart
 Point = dict[str, Any]
 Span = tuple[float, float]
 
-WIDE, NARROW = 640, 270  # pixels across: of a page, and of a phone or of one of several panels
-_HEIGHT, _STRIP, _TEXT = 300, 16, 11
+# pixels across: of a page, and of a phone or of one of several panels
+WIDE = 640
+NARROW = 270
+_HEIGHT = 300
+_STRIP = 16
+_TEXT = 11
 _LONGEST = 100  # characters of a name of files
 _TICKS = 12  # most values that an axis names one by one
-_LETTERED = "datum.label && datum.value >= 1e6 ? replace(format(datum.value, '~s'), 'G', 'B') : datum.label"  # 7B, 4T
+# 7B, 4T
+_LETTERED = (
+    "datum.label && datum.value >= 1e6 ? replace(format(datum.value, '~s'), 'G', 'B') : datum.label"
+)
 _TITLE_WIDTH = 48  # characters of a line of an axis title
 _CHARACTER = 6.5  # pixels of a title, on average
 _CURVES = ("curves", "logcurves")
@@ -36,7 +45,9 @@ _LOG_Y = ("logarithmic", "logcurves")
 _MARGIN = 1.15  # of logarithmic axes, as a factor
 _PAD = 0.03  # of linear axes, as a share
 _DEEPEST = 20  # a bar ends at the axis if it reaches below this share of the lowest point
-MOST_ROWS, MOST_SERIES = 5000, 100  # a chart of a hundred thousand points takes minutes to make and to open
+# a chart of a hundred thousand points takes minutes to make and to open
+MOST_ROWS = 5000
+MOST_SERIES = 100
 
 
 # ---- a chart of a finding
@@ -48,26 +59,40 @@ def drawn(rows: Sequence[Row], axes: Axes) -> Chart:
 
 
 def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
-    """The chart of a finding, on axes that have room for the rows ``beside``, too: lines in bands from ``low`` to
-    ``high``, or points with bars joined by lines, as ``axes.kind`` says; its references are grey lines behind them."""
+    """The chart of a finding, on axes that have room for the rows ``beside``, too: lines in bands
+    from ``low`` to ``high``, or points with bars joined by lines, as ``axes.kind`` says; its
+    references are grey lines behind them."""
     if finding.axes.kind == "counts":
         return _counts(finding)
-    rows, compared, axes = thinned(finding.rows), thinned(finding.references), finding.axes
-    best = [row for row in finding.best if all(map(drawable, (row[axes.x], row["low"], row["high"])))]
-    points, behind = tidy(rows, axes), tidy(compared, axes)
+    rows = thinned(finding.rows)
+    compared = thinned(finding.references)
+    axes = finding.axes
+    best = [
+        row for row in finding.best if all(map(drawable, (row[axes.x], row["low"], row["high"])))
+    ]
+    points = tidy(rows, axes)
+    behind = tidy(compared, axes)
     marks = [row for row in finding.marks if tidy([row], axes)]
-    marked, room = tidy(marks, axes), tidy(beside, axes)
+    marked = tidy(marks, axes)
+    room = tidy(beside, axes)
     names = {point["series"] for point in points}
     others = dict.fromkeys(point["series"] for point in behind if point["series"] not in names)
     grey = [Series(name, REFERENCE, _GREY_DASHES[k % 3]) for k, name in enumerate(others)]
     series = [*(one for one in styled(rows, axes) if one.name in names), *grey]
-    log, top = axes.kind in _LOG_Y, math.inf if axes.top is None else axes.top
+    log = axes.kind in _LOG_Y
+    top = math.inf if axes.top is None else axes.top
     every = [*points, *behind, *marked, *room]
     span = _up(every, axes, top)
-    strip, floor = _STRIP * len(best), span[0]
+    strip = _STRIP * len(best)
+    floor = span[0]
     if strip:
         share = strip / (_HEIGHT - strip)
-        span = (span[0] / (span[1] / span[0]) ** share if log else span[0] - share * (span[1] - span[0]), span[1])
+        span = (
+            span[0] / (span[1] / span[0]) ** share
+            if log
+            else span[0] - share * (span[1] - span[0]),
+            span[1],
+        )
     for point in points:
         if log and "low" in point:
             point["low"] = max(point["low"], span[0])
@@ -78,7 +103,11 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
         domain = [one.name for one in series]
         colours = alt.Scale(domain=domain, range=[one.colour for one in series])
         dashes = alt.Scale(domain=domain, range=[list(one.dash) for one in series])
-        legend = None if len(series) < 2 else alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
+        legend = (
+            None
+            if len(series) < 2
+            else alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
+        )
         return alt.Chart(alt.InlineData(values=list(rows))).encode(
             x=_across(points or behind, every, axes),
             color=alt.Color("series:N", scale=colours, legend=legend),
@@ -90,7 +119,11 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
         banded = axes.interval and any("low" in point for point in points)
         title = _wrapped(f"{axes.y_title} ({axes.interval})" if banded else axes.y_title)
         scale = alt.Scale(type="log" if log else "linear", domain=list(span), nice=False)
-        axis = alt.Axis(labelExpr=f"datum.value >= {floor} ? datum.label : ''") if strip else alt.Undefined
+        axis = (
+            alt.Axis(labelExpr=f"datum.value >= {floor} ? datum.label : ''")
+            if strip
+            else alt.Undefined
+        )
         return alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
 
     base = layer(points)
@@ -103,43 +136,81 @@ def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
         layers = [band, line]
     else:
         bars = known.mark_rule(strokeWidth=1.5, clip=beyond).encode(strokeDash=alt.value([1, 0]))
-        layers = [line, bars, base.mark_point(filled=True, size=55, opacity=1, clip=beyond).encode(y=up())]
+        layers = [
+            line,
+            bars,
+            base.mark_point(filled=True, size=55, opacity=1, clip=beyond).encode(y=up()),
+        ]
     if behind:
         layers = [layer(behind).mark_line(strokeWidth=1.2, clip=beyond).encode(y=up()), *layers]
     for k, row in enumerate(best):
         at = {"y": alt.value(_HEIGHT - strip + _STRIP * (k + 0.5)), "strokeDash": alt.value([1, 0])}
-        ends, place = ({"series": series_of(row), "x": x, "to": row["high"]} for x in (row["low"], row[axes.x]))
-        layers.append(layer([ends]).mark_rule(strokeWidth=4, opacity=0.45, clip=True).encode(x2="to:Q", **at))
-        layers.append(layer([place]).mark_point(filled=True, size=70, opacity=1, shape="diamond").encode(**at))
+        ends, place = (
+            {"series": series_of(row), "x": x, "to": row["high"]} for x in (row["low"], row[axes.x])
+        )
+        layers.append(
+            layer([ends]).mark_rule(strokeWidth=4, opacity=0.45, clip=True).encode(x2="to:Q", **at)
+        )
+        layers.append(
+            layer([place]).mark_point(filled=True, size=70, opacity=1, shape="diamond").encode(**at)
+        )
     if strip:
-        edge = alt.Chart(alt.InlineData(values=[{}])).encode(x=alt.value(0), y=alt.value(_HEIGHT - strip))
+        edge = alt.Chart(alt.InlineData(values=[{}])).encode(
+            x=alt.value(0), y=alt.value(_HEIGHT - strip)
+        )
         layers.append(edge.mark_rule(color=REFERENCE).encode(x2=alt.value("width")))
-        layers.append(edge.mark_text(text=f"best {axes.x_title}", align="left", dx=4, dy=9, fontSize=_TEXT, color=INK))
+        layers.append(
+            edge.mark_text(
+                text=f"best {axes.x_title}", align="left", dx=4, dy=9, fontSize=_TEXT, color=INK
+            )
+        )
     for row, point in zip(marks, marked, strict=True):
         one = layer([{**point, "text": visible(str(row["text"]))}])
         one = one.encode(color=alt.value(INK), strokeDash=alt.value([1, 0]), y=up())
         right = sum(p["x"] < point["x"] for p in every) * 2 > len(every)  # where there is more room
-        above: Point = {"dy": -4 - _TEXT * str(row["text"]).count("\n"), "dx": -9 if right else 9, "lineBreak": "\n"}
+        above: Point = {
+            "dy": -4 - _TEXT * str(row["text"]).count("\n"),
+            "dx": -9 if right else 9,
+            "lineBreak": "\n",
+        }
         text = one.mark_text(align="right" if right else "left", fontSize=_TEXT, **above)
-        layers += [one.mark_rule(strokeWidth=2.5).encode(y=up("low"), y2="y:Q")] if "low" in point else []
-        layers += [one.mark_point(filled=True, size=90, shape="diamond"), text.encode(text="text:N")]
+        layers += (
+            [one.mark_rule(strokeWidth=2.5).encode(y=up("low"), y2="y:Q")] if "low" in point else []
+        )
+        layers += [
+            one.mark_point(filled=True, size=90, shape="diamond"),
+            text.encode(text="text:N"),
+        ]
     said = visible(f"{finding.title} {finding.headline}".strip())
     return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT, description=said))
 
 
 def _counts(finding: Finding) -> Chart:
     """Bars one after another."""
-    axes, most = finding.axes, max(1, len(finding.axes.order) - 1)
+    axes = finding.axes
+    most = max(1, len(finding.axes.order) - 1)
     colours = [ORDERED[k * (len(ORDERED) - 1) // most] for k in range(len(axes.order))]
     scale = alt.Scale(domain=list(axes.order), range=colours)
     bars = alt.Chart(alt.InlineData(values=finding.rows)).encode(
-        x=alt.X(f"{axes.x}:Q", stack="zero", title=_wrapped(axes.x_title), axis=alt.Axis(grid=False, tickMinStep=1)),
+        x=alt.X(
+            f"{axes.x}:Q",
+            stack="zero",
+            title=_wrapped(axes.x_title),
+            axis=alt.Axis(grid=False, tickMinStep=1),
+        ),
         y=alt.Y(f"{axes.y}:N", title=None),
-        color=alt.Color("series:N", scale=scale, legend=alt.Legend(title=None, orient="top", symbolType="square")),
+        color=alt.Color(
+            "series:N",
+            scale=scale,
+            legend=alt.Legend(title=None, orient="top", symbolType="square"),
+        ),
         order=alt.Order("color_series_sort_index:Q"),
     )
     said = visible(f"{finding.title} {finding.headline}".strip())
-    return cast(Chart, alt.layer(bars.mark_bar()).properties(width=WIDE, height=alt.Step(26), description=said))
+    return cast(
+        Chart,
+        alt.layer(bars.mark_bar()).properties(width=WIDE, height=alt.Step(26), description=said),
+    )
 
 
 def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
@@ -151,13 +222,24 @@ def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
 
 
 def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.X:
-    """The x axis with room for every point: named places, or numbers with a tick at each, or at a few round ones."""
-    title, tight, log = _wrapped(axes.x_title), axes.kind in _CURVES, axes.kind in _LOG_X
+    """The x axis with room for every point: named places, or numbers with a tick at each, or at a
+    few round ones.
+    """
+    title = _wrapped(axes.x_title)
+    tight = axes.kind in _CURVES
+    log = axes.kind in _LOG_X
     if axes.kind == "named":
-        return alt.X("x:N", title=title, sort=[*dict.fromkeys(p["x"] for p in every)], axis=alt.Axis(labelAngle=0))
+        return alt.X(
+            "x:N",
+            title=title,
+            sort=[*dict.fromkeys(p["x"] for p in every)],
+            axis=alt.Axis(labelAngle=0),
+        )
     values = sorted({point["x"] for point in points})
     scale = alt.Scale(
-        type="log" if log else "linear", nice=False, domain=list(across_span(every, log=log, tight=tight))
+        type="log" if log else "linear",
+        nice=False,
+        domain=list(across_span(every, log=log, tight=tight)),
     )
     few = log and len(values) <= _TICKS
     ticks = {"values": values} if few else {"tickCount": _TICKS}
@@ -167,7 +249,9 @@ def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.
 
 
 def _wrapped(title: str) -> list[str]:
-    """The lines of a title; Vega trips over names that JavaScript's objects have, unless a space follows."""
+    """The lines of a title; Vega trips over names that JavaScript's objects have, unless a space
+    follows.
+    """
     return [f"{line} " for line in textwrap.wrap(visible(title), _TITLE_WIDTH)] or [""]
 
 
@@ -190,11 +274,20 @@ def beside(charts: Mapping[str, Chart]) -> Pictures:
     """Charts side by side, each under its title and with colours and axes of its own."""
     panels = [_spec(chart, title, NARROW) for title, chart in charts.items()]
     shared = {name: panels[0][name] for name in ("$schema", "config")}
-    kept = [{name: value for name, value in panel.items() if name not in (*shared, "datasets")} for panel in panels]
+    kept = [
+        {name: value for name, value in panel.items() if name not in (*shared, "datasets")}
+        for panel in panels
+    ]
     data = {name: values for panel in panels for name, values in panel.get("datasets", {}).items()}
     own = dict.fromkeys(("color", "strokeDash"), "independent")
     return _pictures(
-        shared | {"datasets": data, "hconcat": kept, "spacing": 30, "resolve": {"scale": own, "legend": own}}
+        shared
+        | {
+            "datasets": data,
+            "hconcat": kept,
+            "spacing": 30,
+            "resolve": {"scale": own, "legend": own},
+        }
     )
 
 
@@ -202,8 +295,10 @@ def write_charts(findings: Sequence[Finding], folder: Path) -> None:
     """Write every finding's chart as PDF, PNG and SVG and its rows as CSV to ``folder``."""
     taken = set[str]()
     for finding in findings:
-        said = finding.headline if "?" in finding.title else finding.title  # titles say what was found
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]  # names of rules are those of a user's log
+        # titles say what was found
+        said = finding.headline if "?" in finding.title else finding.title
+        # names of rules are those of a user's log
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]
         while stem.lower() in taken:
             stem += "-"
         taken.add(stem.lower())
@@ -219,7 +314,8 @@ def write_pictures(path: Path, pictures: Pictures) -> None:
 
 def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
     """What Vega-Lite draws, with as many columns in the legend as there is room for."""
-    spec: dict[str, Any] = chart.properties(width=width).to_dict(validate=False)  # the tests check every kind
+    # the tests check every kind
+    spec: dict[str, Any] = chart.properties(width=width).to_dict(validate=False)
     for layer in spec["layer"]:
         if "tickCount" in (axis := layer["encoding"]["x"].get("axis") or {}):
             axis["tickCount"] = width // 55
@@ -232,11 +328,13 @@ def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
 
 
 def _text(spec: Mapping[str, Any]) -> str:
-    return json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
+    # what has no UTF-8 is drawn as ?
+    return json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 def _pictures(spec: Mapping[str, Any]) -> Pictures:
-    drawn = vl_convert.vegalite_to_svg(_text({**spec, "background": "white"}))  # read on dark screens, too
+    # read on dark screens, too
+    drawn = vl_convert.vegalite_to_svg(_text({**spec, "background": "white"}))
     return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2), drawn.encode()
 
 
@@ -249,10 +347,12 @@ _MANY = (_SOLID, *_BROKEN, (8, 3, 2, 3))
 _GREY_DASHES = ((4, 3), (2, 2), (8, 3))  # of lines to compare with
 
 _THEME = json.loads(Path(__file__).with_name("theme.json").read_text())
-# Okabe & Ito's colours, told apart by colour-blind readers too, purple and brown; of ordered families viridis without
-# its ends, from its dark side; shades of grey; and what stands on a dark page for what is hard to see there.
+# Okabe & Ito's colours, told apart by colour-blind readers too, purple and brown; of ordered
+# families viridis without its ends, from its dark side; shades of grey; and what stands on a dark
+# page for what is hard to see there.
 COLOURS, ORDERED, SHADES, DARK = (_THEME[name] for name in ("colours", "ordered", "shades", "dark"))
-INK, REFERENCE = "#000000", "#858585"
+INK = "#000000"
+REFERENCE = "#858585"
 
 
 @dataclass(frozen=True)
@@ -265,15 +365,21 @@ class Series:
 
 
 def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
-    """How the series of these rows are drawn: by their role; those without one by the columns that ``axes`` names."""
+    """How the series of these rows are drawn: by their role; those without one by the columns that
+    ``axes`` names.
+    """
     firsts: dict[str, Row] = {}
     for row in rows:
         firsts.setdefault(series_of(row), row)
     names: dict[Any, list[str]] = {
-        role: [name for name, row in firsts.items() if row.get("role") == role] for role in SeriesRole
+        role: [name for name, row in firsts.items() if row.get("role") == role]
+        for role in SeriesRole
     }
-    equals = {name: row for name, row in firsts.items() if not any(name in own for own in names.values())}
-    older, latest = names[SeriesRole.PREDICTION][:-1], names[SeriesRole.PREDICTION][-1:]
+    equals = {
+        name: row for name, row in firsts.items() if not any(name in own for own in names.values())
+    }
+    older = names[SeriesRole.PREDICTION][:-1]
+    latest = names[SeriesRole.PREDICTION][-1:]
     return [
         *(Series(name, SHADES[k * len(SHADES) // len(older)]) for k, name in enumerate(older)),
         *(Series(name, INK) for name in latest),
@@ -288,17 +394,23 @@ def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
         return [Series(name, INK) for name in rows]
     values = {name: row.get(axes.colour, name) for name, row in rows.items()}
     hues = {name: float(value) if drawable(value) else str(value) for name, value in values.items()}
-    drawn = _coloured([*(axes.order if set(axes.order) >= set(hues.values()) else dict.fromkeys(hues.values()))])
+    drawn = _coloured(
+        [*(axes.order if set(axes.order) >= set(hues.values()) else dict.fromkeys(hues.values()))]
+    )
     series = [Series(name, *drawn[hues[name]]) for name in rows]
     if axes.dash is None:
         return series
     groups = [str(row.get(axes.dash)) for row in rows.values()]
     places = {group: k for k, group in enumerate(dict.fromkeys(groups))}
-    return [replace(s, dash=_DASHES[places[g] % len(_DASHES)]) for s, g in zip(series, groups, strict=True)]
+    return [
+        replace(s, dash=_DASHES[places[g] % len(_DASHES)])
+        for s, g in zip(series, groups, strict=True)
+    ]
 
 
 def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, ...]]]:
-    """A colour and a dash for every hue: growing colours for numbers, black for the few that are none.
+    """A colour and a dash for every hue: growing colours for numbers, black for the few that are
+    none.
 
     Names differ in their dashes too, as their colours are alike in grey.
     """
@@ -347,13 +459,22 @@ def drawable(value: Any, *, above_zero: bool = False) -> TypeGuard[float]:
 
 def named(value: Any) -> str:
     """A value as the name of its place on a named axis."""
-    return "infinite" if value == math.inf else f"{value:g}" if isinstance(value, float) else visible(str(value))
+    return (
+        "infinite"
+        if value == math.inf
+        else f"{value:g}"
+        if isinstance(value, float)
+        else visible(str(value))
+    )
 
 
 def linear_span(points: Sequence[Point], *, zero: bool) -> Span:
     """From the lowest to the highest of points and bars, and zero if asked for."""
-    values = [v for p in points for v in (p["y"], p.get("low"), p.get("high")) if v is not None] + [0.0] * zero
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    values = [v for p in points for v in (p["y"], p.get("low"), p.get("high")) if v is not None] + [
+        0.0
+    ] * zero
+    low = min(values, default=0.0)
+    high = max(values, default=1.0)
     if low == high:
         pad = abs(low) or 1.0
         return low - pad, high + pad
@@ -362,7 +483,9 @@ def linear_span(points: Sequence[Point], *, zero: bool) -> Span:
 
 
 def log_span(points: Sequence[Point]) -> Span:
-    """The same above zero; a bar may end far below its point, or below zero, and ends at the axis then."""
+    """The same above zero; a bar may end far below its point, or below zero, and ends at the axis
+    then.
+    """
     lowest = min((p["y"] for p in points), default=1.0)
     bottom = min((p["low"] for p in points if p.get("low", 0) > lowest / _DEEPEST), default=lowest)
     top = max((max(p["y"], p.get("high", 0)) for p in points), default=2.0)
@@ -370,7 +493,9 @@ def log_span(points: Sequence[Point]) -> Span:
 
 
 def across_span(points: Sequence[Point], *, log: bool, tight: bool) -> Span:
-    """From the first to the last x; ``tight`` if lines may touch the sides of an axis that is not logarithmic."""
+    """From the first to the last x; ``tight`` if lines may touch the sides of an axis that is not
+    logarithmic.
+    """
     low, high = (f((p["x"] for p in points), default=1.0) for f in (min, max))
     if log:
         return low / _MARGIN, high * _MARGIN
@@ -379,7 +504,9 @@ def across_span(points: Sequence[Point], *, log: bool, tight: bool) -> Span:
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """The rows themselves if they are few; else of each of the first hundred series every so many, and its last."""
+    """The rows themselves if they are few; else of each of the first hundred series every so many,
+    and its last.
+    """
     series: dict[str, list[Row]] = {}
     for row in rows:
         series.setdefault(series_of(row), []).append(row)
@@ -387,10 +514,17 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
         return list(rows)
     kept = list(series.values())[:MOST_SERIES]
     stride = math.ceil(sum(map(len, kept)) / MOST_ROWS)
-    return [row for own in kept for k, row in enumerate(own) if k % stride == 0 or k == len(own) - 1]
+    return [
+        row for own in kept for k, row in enumerate(own) if k % stride == 0 or k == len(own) - 1
+    ]
 
 
 def left_out(finding: Finding) -> str:
     """What a chart of the finding does not draw, in words; empty if it draws everything."""
-    some, total = len(thinned(finding.rows)), len(finding.rows)
-    return "" if some == total else f"Drawn are {some:,} of {total:,} rows; result.json and the CSV hold all."
+    some = len(thinned(finding.rows))
+    total = len(finding.rows)
+    return (
+        ""
+        if some == total
+        else f"Drawn are {some:,} of {total:,} rows; result.json and the CSV hold all."
+    )

@@ -1,4 +1,6 @@
-"""The page of ``nfd report``: every ``result.json`` in a directory and below, of any command, a part for each."""
+"""The page of ``nfd report``: every ``result.json`` in a directory and below, of any command, a
+part for each.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ FILE = "result.json"
 REPORT = "report_of"  # the key by which the result of a report is known: a report shows no other
 _MOST = 500  # rows of a table
 _DRAWN = 4  # charts of the opening
-_ABOUT = ("title", "command", "repeat", "config", "findings", "lead", "answers")  # what a part says elsewhere, or not
+# what a part says elsewhere, or not
+_ABOUT = ("title", "command", "repeat", "config", "findings", "lead", "answers")
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one command: its folder, relative to the directory of the search, and its ``result.json``.
+    """The result of one command: its folder, relative to the directory of the search, and its
+    ``result.json``.
 
     ``findings`` can be drawn; ``problems`` are messages about those that cannot.
     """
@@ -42,20 +46,30 @@ class Result:
     def title(self) -> str:
         """Its title, or its command's name if it has none, as those without findings."""
         title = self.content.get("title")
-        return title if isinstance(title, str) and title.strip() else " ".join(self.command.split()[:2]) or self.folder
+        return (
+            title
+            if isinstance(title, str) and title.strip()
+            else " ".join(self.command.split()[:2]) or self.folder
+        )
 
     @property
     def lead(self) -> Lead:
         """Its verdict; of a command without one its first answer."""
-        lead, answers = self.content.get("lead"), self.content.get("answers")
+        lead = self.content.get("lead")
+        answers = self.content.get("answers")
         if isinstance(lead, dict) and lead.get("tone") in get_args(Tone):
             numbers = lead.get("numbers")
-            shown = {str(k): str(x) for k, x in numbers.items()} if isinstance(numbers, dict) else {}
+            shown = (
+                {str(k): str(x) for k, x in numbers.items()} if isinstance(numbers, dict) else {}
+            )
             return Lead(str(lead.get("verdict")), lead["tone"], shown)
-        return Lead(str(answers[0]) if isinstance(answers, list) and answers else "It has no verdict.")
+        return Lead(
+            str(answers[0]) if isinstance(answers, list) and answers else "It has no verdict."
+        )
 
 
-Drawer = Callable[[Result], list[Section]]  # the sections of results that another package writes; none for others
+# the sections of results that another package writes; none for others
+Drawer = Callable[[Result], list[Section]]
 
 
 # ---- reading
@@ -64,11 +78,16 @@ Drawer = Callable[[Result], list[Section]]  # the sections of results that anoth
 def read_results(directory: Path) -> tuple[list[Result], list[str]]:
     """The results in and below ``directory``, and a sentence on each file that is none.
 
-    Those of a directory come before those of its folders. Hidden folders, such as unfinished ones, are left out.
+    Those of a directory come before those of its folders. Hidden folders, such as unfinished ones,
+    are left out.
     """
     if not directory.is_dir():
-        raise InputError(f"report needs a directory that exists; got {str(directory)!r}. Give one that holds results.")
-    results, problems = list[Result](), list[str]()
+        raise InputError(
+            f"report needs a directory that exists; got {str(directory)!r}. Give one that holds "
+            "results."
+        )
+    results = list[Result]()
+    problems = list[str]()
     for path in sorted(directory.rglob(FILE), key=lambda path: path.parent):
         place = path.parent.relative_to(directory)
         if any(name.startswith(".") for name in place.parts):
@@ -84,7 +103,9 @@ def read_results(directory: Path) -> tuple[list[Result], list[str]]:
 
 
 def replaceable(out: Path) -> bool:
-    """Whether a report may be written to ``out``: no ``result.json`` is there, or that of an earlier report."""
+    """Whether a report may be written to ``out``: no ``result.json`` is there, or that of an
+    earlier report.
+    """
     path = out / FILE
     try:
         return not path.exists() or REPORT in _content(path)
@@ -98,14 +119,17 @@ def _content(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is damaged: not JSON ({str(error).splitlines()[0]}). Run its command again.") from None
+        raise InputError(
+            f"is damaged: not JSON ({str(error).splitlines()[0]}). Run its command again."
+        ) from None
     if not isinstance(content, dict) or not isinstance(content.get("command"), str):
         raise InputError("was not written by nfd: it names no command.")
     return content
 
 
 def _result(folder: str, content: dict[str, Any]) -> Result:
-    found, stored = Result(folder, content), content.get("findings")
+    found = Result(folder, content)
+    stored = content.get("findings")
     for name, plain in stored.items() if isinstance(stored, dict) else ():
         try:
             found.findings.append(Finding.of(plain))
@@ -132,7 +156,10 @@ def write_report(
     opening = replace(figure_section("", first), leads=leads)
     unread = [Section("What could not be read", [], points=problems)] if problems else []
     sections = [*unread, *(section for result in results for section in part(result, drawers))]
-    listed = [{"folder": result.folder, "title": result.title, "command": result.command} for result in results]
+    listed = [
+        {"folder": result.folder, "title": result.title, "command": result.command}
+        for result in results
+    ]
     head = {"title": title, "command": command, REPORT: directory}
     with staged(out) as folder:
         write_text(folder / "report.html", page(title, [opening, *sections]))
@@ -141,25 +168,47 @@ def write_report(
 
 
 def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
-    """A result: where it came from and its answers, then its findings, the charts of ``drawers``, or its values."""
+    """A result: where it came from and its answers, then its findings, the charts of ``drawers``,
+    or its values.
+    """
     drawn = [section for drawer in drawers for section in drawer(result)]
     drawn += [finding_section(finding, level=3) for finding in result.findings]
-    values = {} if drawn else {name: value for name, value in result.content.items() if name not in _ABOUT}
+    values = (
+        {}
+        if drawn
+        else {name: value for name, value in result.content.items() if name not in _ABOUT}
+    )
     answers = result.content.get("answers")
     if not isinstance(answers, list) or not answers:
-        answers = [f"{f.title} {f.headline}" for f in result.findings] if len(result.findings) > 1 else []
-    partial = ["It was interrupted: a part is missing."] if result.content.get("complete") is False else []
+        answers = (
+            [f"{f.title} {f.headline}" for f in result.findings] if len(result.findings) > 1 else []
+        )
+    partial = (
+        ["It was interrupted: a part is missing."]
+        if result.content.get("complete") is False
+        else []
+    )
     opening = Section(
         result.title,
         [f"In {result.folder}, made by: {result.command}", *partial],
         points=[*map(str, answers), *(f"Not drawn: {problem}" for problem in result.problems)],
-        table=[{"": name, "value": v} for name, v in values.items() if isinstance(v, int | float | str) and v != ""],
+        table=[
+            {"": name, "value": v}
+            for name, v in values.items()
+            if isinstance(v, int | float | str) and v != ""
+        ],
     )
-    return [opening, *drawn, *(_table(name, rows) for name, rows in values.items() if _is_table(rows))]
+    return [
+        opening,
+        *drawn,
+        *(_table(name, rows) for name, rows in values.items() if _is_table(rows)),
+    ]
 
 
 def _is_table(rows: Any) -> bool:
-    return isinstance(rows, list) and bool(rows) and all(isinstance(row, dict) and row for row in rows)
+    return (
+        isinstance(rows, list) and bool(rows) and all(isinstance(row, dict) and row for row in rows)
+    )
 
 
 def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Section:

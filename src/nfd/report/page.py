@@ -1,4 +1,6 @@
-"""One HTML file that opens by double click: sections with sentences, charts and tables, no script, nothing loaded."""
+"""One HTML file that opens by double click: sections with sentences, charts and tables, no script,
+nothing loaded.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from nfd.report.charts import (
     svg_of,
     write_charts,
     write_pictures,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a caption and a table.
+    """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a
+    caption and a table.
 
-    Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list of paragraphs.
-    ``folded`` hides the section behind its heading.
-    A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide table into cards on a
-    narrow page. ``leads`` are verdicts by what they are of; they stand above everything else.
+    Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list
+    of paragraphs. ``folded`` hides the section behind its heading.
+    A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide
+    table into cards on a narrow page. ``leads`` are verdicts by what they are of; they stand above
+    everything else.
     """
 
     title: str
@@ -71,37 +75,60 @@ class Section:
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
     """A finding under its question: its sentences, its chart, caption and table."""
-    text, caption = [finding.headline, *finding.details], f"{finding.caption} {left_out(finding)}".strip()
+    text = [finding.headline, *finding.details]
+    caption = f"{finding.caption} {left_out(finding)}".strip()
     wide = any(len(row) > 3 for row in finding.table)
-    return Section(finding.title, text, chart_of(finding), finding.table, caption, level=level, cards=wide)
+    return Section(
+        finding.title, text, chart_of(finding), finding.table, caption, level=level, cards=wide
+    )
 
 
 def figure_section(title: str, findings: Sequence[Finding], *, shared: bool = False) -> Section:
-    """Findings as the panels of one figure, each with what it shows below; ``shared``: on the same axes."""
-    captions = [f"{finding.reading} {finding.caption} {left_out(finding)}".strip() for finding in findings]
-    every = [row for finding in findings for row in [*finding.rows, *finding.marks]] if shared else []
+    """Findings as the panels of one figure, each with what it shows below; ``shared``: on the same
+    axes.
+    """
+    captions = [
+        f"{finding.reading} {finding.caption} {left_out(finding)}".strip() for finding in findings
+    ]
+    every = (
+        [row for finding in findings for row in [*finding.rows, *finding.marks]] if shared else []
+    )
     charts = [chart_of(finding, every) for finding in findings]
-    return Section(title, [], panels=list(map(Panel, charts, captions, [f.title for f in findings])))
+    return Section(
+        title, [], panels=list(map(Panel, charts, captions, [f.title for f in findings]))
+    )
 
 
 def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | None = None) -> str:
-    """The page as HTML, with more elements in its ``head``; every other string from outside is escaped.
+    """The page as HTML, with more elements in its ``head``; every other string from outside is
+    escaped.
 
-    It begins with ``lead`` and what the first section shows, if that has no title; the contents follow.
+    It begins with ``lead`` and what the first section shows, if that has no title; the contents
+    follow.
     """
     parts = [(section, f"part{k}") for k, section in enumerate(sections)]
     contents = [part for part in parts if part[0].title and not part[0].folded]
     return (
         templates()
         .get_template("page.html")
-        .render(title=title, head=Markup(head), parts=parts, lead=lead, contents=contents, drawn=_drawn, dark=DARK)
+        .render(
+            title=title,
+            head=Markup(head),
+            parts=parts,
+            lead=lead,
+            contents=contents,
+            drawn=_drawn,
+            dark=DARK,
+        )
     )
 
 
 def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]]:
     """A chart for windows and for phones: text of a drawing that is scaled down cannot be read."""
     sizes = {"any": NARROW + 60} if panel else {"broad": WIDE, "narrow": NARROW}
-    return [(name, _placed(svg_of(chart, width), f"{anchor}{name}")) for name, width in sizes.items()]
+    return [
+        (name, _placed(svg_of(chart, width), f"{anchor}{name}")) for name, width in sizes.items()
+    ]
 
 
 def _placed(svg: str, anchor: str) -> Markup:
@@ -130,7 +157,9 @@ def templates() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """A value before it is escaped: four digits, nothing unseen, and a question mark for what has no UTF-8."""
+    """A value before it is escaped: four digits, nothing unseen, and a question mark for what has
+    no UTF-8.
+    """
     if isinstance(value, Markup):
         return value
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -147,8 +176,9 @@ class Report:
     Attributes:
         title: heading of the page. command: what the user typed.
         settings: what decided the numbers, as plain data.
-        findings: each becomes a section with a chart. lead: the verdict, which opens the page. hero: the findings whose
-            charts stand below it, on the same axes; by default the first one, whose section then has none.
+        findings: each becomes a section with a chart. lead: the verdict, which opens the page.
+            hero: the findings whose charts stand below it, on the same axes; by default the first
+            one, whose section then has none.
         answers: sentences that follow the contents, with the rows of ``lines`` below them.
         opening, closing: sections before the answers, and after all others.
         content: what ``result.json`` holds beside title, settings, command and findings.
@@ -169,11 +199,15 @@ class Report:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     def write(self, directory: Path) -> Path:
-        """Write page, ``result.json``, tables and charts, all or nothing; returns the page's path."""
+        """Write page, ``result.json``, tables and charts, all or nothing; returns the page's
+        path.
+        """
         with staged(directory) as folder:
             write_charts(self.findings, folder)
             if self.hero:
-                write_pictures(folder / "verdict", beside({p.title: p.chart for p in self._opening().panels}))
+                write_pictures(
+                    folder / "verdict", beside({p.title: p.chart for p in self._opening().panels})
+                )
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)
             write_text(folder / "report.html", page(self.title, self._sections(), lead=self.lead))
@@ -188,7 +222,11 @@ class Report:
 
     def _sections(self) -> list[Section]:
         points = [answer for answer in self.answers if answer != self.lead.verdict]
-        answers = [Section("In short", [], points=points, table=self.lines)] if points or self.lines else []
+        answers = (
+            [Section("In short", [], points=points, table=self.lines)]
+            if points or self.lines
+            else []
+        )
         found = [*map(finding_section, self.findings)]
         if found and not self.hero:
             found[0] = replace(found[0], chart=None, caption="")
@@ -204,7 +242,9 @@ class Report:
 
 def opening_of(findings: Sequence[Finding]) -> list[Section]:
     """The chart that opens a page: that of the first finding, under its title."""
-    return [replace(finding_section(f), title="", paragraphs=[f.title], table=()) for f in findings[:1]]
+    return [
+        replace(finding_section(f), title="", paragraphs=[f.title], table=()) for f in findings[:1]
+    ]
 
 
 def made_by(command: str, *more: str) -> Section:

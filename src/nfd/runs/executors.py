@@ -1,4 +1,6 @@
-"""Where the trials of a sweep are trained: in this process, in others, or on a Ray cluster. It changes no number."""
+"""Where the trials of a sweep are trained: in this process, in others, or on a Ray cluster. It
+changes no number.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ from nfd.core.checks import check_choice, check_count
 from nfd.core.errors import InputError, InputTypeError, described
 from nfd.core.names import ExecutorName
 
-_DIED_TWICE = "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if for memory"
+_DIED_TWICE = (
+    "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if "
+    "for memory"
+)
 _LIFE_SIGN = 1.0  # seconds between two looks whether a process lives
 Task = Callable[[], Any]
-Outcomes = Generator[tuple[int, Any, str | None], None, None]  # number, value and error of a task, as they end
+# number, value and error of a task, as they end
+Outcomes = Generator[tuple[int, Any, str | None], None, None]
 
 
 class Executor(AbstractContextManager["Executor"], ABC):
@@ -41,16 +47,22 @@ class Executor(AbstractContextManager["Executor"], ABC):
 
     @abstractmethod
     def run(self, tasks: Sequence[Task]) -> Outcomes:
-        """Do all tasks, also where some raise an error; closing the generator stops those at work."""
+        """Do all tasks, also where some raise an error; closing the generator stops those at
+        work.
+        """
 
 
 def executor_named(name: str, workers: int | None = None) -> Executor:
-    """The executor of a name; ``workers`` is the number of processes, by default one for each core."""
+    """The executor of a name; ``workers`` is the number of processes, by default one for each
+    core.
+    """
     check_choice("executor", name, get_args(ExecutorName))
     if name == "processes":
         return Processes(workers)
     if workers is not None:
-        raise InputError(f"workers is the number of processes; got workers={workers} with executor={name!r}.")
+        raise InputError(
+            f"workers is the number of processes; got workers={workers} with executor={name!r}."
+        )
     return Inline() if name == "inline" else Ray()
 
 
@@ -63,7 +75,9 @@ class Inline(Executor):
 
 
 class Workers(Executor):
-    """Workers to which tasks go as pickles, and which can be lost: a task that lost its worker is done once more."""
+    """Workers to which tasks go as pickles, and which can be lost: a task that lost its worker is
+    done once more.
+    """
 
     slots: int  # how many tasks may be with workers
     lost: tuple[type[Exception], ...]  # errors of a task whose worker is gone
@@ -77,19 +91,23 @@ class Workers(Executor):
         """Stop a task at once."""
 
     def run(self, tasks: Sequence[Task]) -> Outcomes:
-        waiting, again, at_work = deque(range(len(tasks))), set[int](), dict[Future[bytes], int]()
+        waiting = deque(range(len(tasks)))
+        again = set[int]()
+        at_work = dict[Future[bytes], int]()
         try:
             while waiting or at_work:
                 while waiting and len(at_work) < self.slots:
                     index = waiting.popleft()
                     at_work[self.hand(_packed(tasks[index]))] = index
-                for future in wait(at_work, 1.0, FIRST_COMPLETED).done:  # Windows answers Ctrl-C between two waits
+                # Windows answers Ctrl-C between two waits
+                for future in wait(at_work, 1.0, FIRST_COMPLETED).done:
                     index = at_work.pop(future)
                     error = future.exception()
                     is_lost = isinstance(error, self.lost)
                     if is_lost and index not in again:
                         again.add(index)
-                        # At once: where all tasks are too large, the second death of one ends the sweep.
+                        # At once: where all tasks are too large, the second death of one ends the
+                        # sweep.
                         waiting.appendleft(index)
                     elif error is None:
                         yield index, *cloudpickle.loads(future.result())
@@ -115,7 +133,9 @@ class Processes(Workers):
             self._processes.popitem()[1].end()
 
     def hand(self, message: bytes) -> Future[bytes]:
-        idle = next((last for last in self._processes if last.done() and last.exception() is None), None)
+        idle = next(
+            (last for last in self._processes if last.done() and last.exception() is None), None
+        )
         process = _Process() if idle is None else self._processes.pop(idle)
         future = process.hand(message)
         self._processes[future] = process
@@ -129,12 +149,15 @@ class _Process:
     """A process that answers one message after the other, and ends with the pipe to its driver."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork of a process with threads may wait for ever
+        # a fork of a process with threads may wait for ever
+        context = multiprocessing.get_context("spawn")
         self._line, theirs = context.Pipe()
-        self._process, self._thread = context.Process(target=_serve, args=(theirs,)), ThreadPoolExecutor(1)
+        self._process = context.Process(target=_serve, args=(theirs,))
+        self._thread = ThreadPoolExecutor(1)
         with _inheriting_nothing():
             self._process.start()
-        theirs.close()  # so that a process that dies in the middle of an answer ends the pipe: a pool's queue waits
+        # so that a process that dies in the middle of an answer ends the pipe: a pool's queue waits
+        theirs.close()
 
     def hand(self, message: bytes) -> Future[bytes]:
         """Send a message, and wait for the answer in a thread."""
@@ -143,7 +166,8 @@ class _Process:
 
     def _answer(self) -> bytes:
         """Receive an answer; EOFError if the process dies before it gives one."""
-        # The end of the pipe does not show every death: what the process has forked may hold its end open.
+        # The end of the pipe does not show every death: what the process has forked may hold its
+        # end open.
         while not self._line.poll(_LIFE_SIGN):
             if not self._process.is_alive() and not self._line.poll():
                 raise EOFError
@@ -159,8 +183,12 @@ class _Process:
 
 @contextmanager
 def _inheriting_nothing() -> Iterator[None]:
-    """A process starts deaf to Ctrl-C, and without the driver's script, which ``spawn`` would run again."""
-    main, masks = sys.modules["__main__"], hasattr(signal, "pthread_sigmask")  # Windows has none
+    """A process starts deaf to Ctrl-C, and without the driver's script, which ``spawn`` would run
+    again.
+    """
+    # Windows has none
+    main = sys.modules["__main__"]
+    masks = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -174,9 +202,11 @@ def _inheriting_nothing() -> Iterator[None]:
 def _serve(line: Connection) -> None:
     """Answer messages until the driver ends or dies, also in the middle of one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops it
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")  # before PyTorch
+    # before PyTorch
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     if hasattr(os, "register_at_fork"):  # not on Windows
-        # A forked child, such as a worker of a loader, may outlive this process: it must not hold the pipe open.
+        # A forked child, such as a worker of a loader, may outlive this process: it must not hold
+        # the pipe open.
         os.register_at_fork(after_in_child=line.close)
     messages = SimpleQueue[bytes]()
 
@@ -192,18 +222,23 @@ def _serve(line: Connection) -> None:
 
 
 class Ray(Workers):
-    """Runs each task on one core and ``gpus`` GPUs (a fraction shares one) of the Ray at ``address``, or of its own."""
+    """Runs each task on one core and ``gpus`` GPUs (a fraction shares one) of the Ray at
+    ``address``, or of its own.
+    """
 
     def __init__(self, address: str | None = None, gpus: float = 0.0) -> None:
         try:
             self._ray: Any = importlib.import_module("ray")
         except ImportError as error:
-            raise ImportError(f"The executor 'ray' needs Ray ({error}). Install it: pip install 'nfd[ray]'") from error
+            raise ImportError(
+                f"The executor 'ray' needs Ray ({error}). Install it: pip install 'nfd[ray]'"
+            ) from error
         names = ("WorkerCrashed", "NodeDied", "OutOfMemory", "ObjectLost", "LocalRayletDied")
         self.lost = tuple(getattr(self._ray.exceptions, f"{name}Error") for name in names)
         # Ray's own retries leave out tasks killed for memory, which it tries for ever.
         self._answer = self._ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_answer)
-        self._address, self._ours = address, False
+        self._address = address
+        self._ours = False
 
     def __exit__(self, *error: object) -> None:
         if self._ours:
@@ -213,7 +248,12 @@ class Ray(Workers):
     def run(self, tasks: Sequence[Task]) -> Outcomes:
         if not self._ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-            self._ray.init(self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            self._ray.init(
+                self._address,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
             self._ours = True
         # Twice the cores: none waits for the driver, and 10,000 tasks do not flood the cluster.
         self.slots = 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
@@ -228,13 +268,19 @@ class Ray(Workers):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends tensors without the rest of the storage that they are a view of: a batch without its data set."""
+    """Sends tensors without the rest of the storage that they are a view of: a batch without its
+    data set.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")  # where nothing has loaded it there are no tensors
         dense = torch is not None and type(obj) is torch.Tensor and obj.layout is torch.strided
         is_view = dense and obj.untyped_storage().nbytes() > obj.nbytes
-        return obj.detach().clone().__reduce_ex__(self.proto) if is_view else super().reducer_override(obj)
+        return (
+            obj.detach().clone().__reduce_ex__(self.proto)
+            if is_view
+            else super().reducer_override(obj)
+        )
 
 
 def _packed(content: Any) -> bytes:
@@ -243,8 +289,9 @@ def _packed(content: Any) -> bytes:
         _Pickler(file).dump(content)
     except Exception as error:
         raise InputTypeError(
-            f"this trial cannot be sent between processes: {described(error)}. Let its model, loss, batches and "
-            "observers hold no open files, locks or connections, or use executor='inline'."
+            f"this trial cannot be sent between processes: {described(error)}. Let its model, "
+            "loss, batches and observers hold no open files, locks or connections, or use "
+            "executor='inline'."
         ) from error
     return file.getvalue()
 
@@ -255,7 +302,9 @@ def _answer(message: bytes) -> bytes:
 
 
 def _attempt(task: Task) -> tuple[Any, str | None]:
-    """Value and error of a task with one thread of PyTorch; what it raises, sys.exit included, is the error."""
+    """Value and error of a task with one thread of PyTorch; what it raises, sys.exit included, is
+    the error.
+    """
     try:
         with machine.threads(1):
             return task(), None

@@ -12,11 +12,13 @@ from nfd.core.checks import check_choice
 from nfd.core.errors import InputError, InputTypeError, in_brief
 from nfd.scaling.samples import outputs_of, shape_of, tensors_in, typed
 
-IGNORED = -100  # the target of positions that no loss counts, such as padding; PyTorch's ignore_index
+# the target of positions that no loss counts, such as padding; PyTorch's ignore_index
+IGNORED = -100
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the batch of the cross-entropy of ``[..., b, C]`` logits and ``[b]`` class ids, in nats.
+    """Mean over the batch of the cross-entropy of ``[..., b, C]`` logits and ``[b]`` class ids, in
+    nats.
 
     Targets of ``IGNORED`` do not count. Without any other the mean is not-a-number.
     """
@@ -32,10 +34,11 @@ MODELS_OWN = "the model's own"
 
 
 def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """The batch-mean loss of what a model returns, by name or as given; targets may have any dimensions.
+    """The batch-mean loss of what a model returns, by name or as given; targets may have any
+    dimensions.
 
-    ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them, half of ``F.mse_loss``: dLoss/df is f - y over their
-    number.
+    ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them, half of ``F.mse_loss``: dLoss/df
+    is f - y over their number.
     """
     if callable(loss):
         return partial(_given, loss)
@@ -50,37 +53,54 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
             if loss == "mse":
                 return 0.5 * (_real(outputs, y).flatten() - y.flatten()).square().mean()
             return cross_entropy(classes_last(outputs, y).flatten(0, -2), y.flatten())
-        except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
+        # both are the user's, and PyTorch's words on them
+        except (RuntimeError, IndexError) as error:
             shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}"
             why = _out_of_range(outputs, y) if loss == "cross-entropy" else ""
-            raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}: {why or in_brief(error)}") from error
+            raise InputTypeError(
+                f"loss={loss!r} cannot be computed of {shapes}: {why or in_brief(error)}"
+            ) from error
 
     return value
 
 
 def _given(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
     """A loss of the user's, checked to be one number."""
-    value = loss(out, typed(y, next((part.dtype for part in tensors_in(out) if part.is_floating_point()), None)))
+    value = loss(
+        out,
+        typed(y, next((part.dtype for part in tensors_in(out) if part.is_floating_point()), None)),
+    )
     if not isinstance(value, Tensor) or value.dim():
-        raise InputTypeError(f"loss must return the mean over the batch, one number; got {shape_of(value)}.")
+        raise InputTypeError(
+            f"loss must return the mean over the batch, one number; got {shape_of(value)}."
+        )
     return value
 
 
 def _out_of_range(outputs: Tensor, y: Any) -> str:
     """Which class ids the outputs have, if targets are others; else empty."""
     if isinstance(y, Tensor) and y.is_floating_point():
-        return f"class ids must be whole numbers; got {y.dtype}. Pass targets.long(), or loss='mse' for real targets."
+        return (
+            f"class ids must be whole numbers; got {y.dtype}. Pass targets.long(), or loss='mse' "
+            "for real targets."
+        )
     if not isinstance(y, Tensor) or not bool((y != IGNORED).any()):
         return ""
-    counted, classes = y[y != IGNORED], classes_last(outputs, y).shape[-1]
-    low, high = int(counted.min()), int(counted.max())
+    counted = y[y != IGNORED]
+    classes = classes_last(outputs, y).shape[-1]
+    low = int(counted.min())
+    high = int(counted.max())
     if low >= 0 and high < classes:
         return ""
-    return f"class ids must lie in 0..{classes - 1}, or be {IGNORED} where none counts; got {low} to {high}."
+    return (
+        f"class ids must lie in 0..{classes - 1}, or be {IGNORED} where none counts; got {low} to "
+        f"{high}."
+    )
 
 
 def own_loss(output: Any) -> Tensor:
-    """The loss that a model returned: ``output.loss``, ``output["loss"]``, or the one scalar in a tuple.
+    """The loss that a model returned: ``output.loss``, ``output["loss"]``, or the one scalar in a
+    tuple.
 
     Raises:
         TypeError: where there is none.
@@ -91,20 +111,33 @@ def own_loss(output: Any) -> Tensor:
         loss = scalars[0] if len(scalars) == 1 else None
     if not isinstance(loss, Tensor):
         raise InputTypeError(
-            "batches without targets need a model that returns its loss, as output.loss or output['loss']; it returned "
-            f"{shape_of(output)}. Give it what it computes the loss from, such as labels; or give batches of (inputs, "
-            "targets); or pass loss=lambda output, targets: ..., where targets is None."
+            "batches without targets need a model that returns its loss, as output.loss or "
+            f"output['loss']; it returned {shape_of(output)}. Give it what it computes the loss "
+            "from, such as labels; or give batches of (inputs, targets); or pass loss=lambda "
+            "output, targets: ..., where targets is None."
         )
     return loss
 
 
 def _only_output(out: Any) -> Tensor:
-    """The outputs; TypeError where a tuple, list or dict without ``logits`` holds two tensors that could be them."""
+    """The outputs; TypeError where a tuple, list or dict without ``logits`` holds two tensors that
+    could be them.
+    """
     first = outputs_of(out)
     if hasattr(out, "logits") or (isinstance(out, Mapping) and "logits" in out):
         return first
-    parts = [*out.values()] if isinstance(out, Mapping) else [*out] if isinstance(out, tuple | list) else []
-    alike = [part for part in parts if isinstance(part, Tensor) and part.shape[:-1] == first.shape[:-1] != ()]
+    parts = (
+        [*out.values()]
+        if isinstance(out, Mapping)
+        else [*out]
+        if isinstance(out, tuple | list)
+        else []
+    )
+    alike = [
+        part
+        for part in parts
+        if isinstance(part, Tensor) and part.shape[:-1] == first.shape[:-1] != ()
+    ]
     if len(alike) > 1:
         shapes = " and ".join(str(list(part.shape)) for part in alike)
         raise InputTypeError(
@@ -119,14 +152,16 @@ def _real(out: Tensor, y: Tensor) -> Tensor:
     """Outputs [...] for targets [...]; nothing is broadcast."""
     if out.shape not in (y.shape, (*y.shape, 1)):
         raise InputError(
-            f"loss='mse' needs outputs [...] or [..., 1] for targets [...]; got {list(out.shape)} for {list(y.shape)}. "
-            "Give every output its target, or pass loss=, a function of what the model returns and the targets."
+            f"loss='mse' needs outputs [...] or [..., 1] for targets [...]; got {list(out.shape)} "
+            f"for {list(y.shape)}. Give every output its target, or pass loss=, a function of what "
+            "the model returns and the targets."
         )
     return out
 
 
 def classes_last(output: Any, y: Tensor) -> Tensor:
-    """Logits as [..., C], for targets [...], of models that put the classes second, as images have them.
+    """Logits as [..., C], for targets [...], of models that put the classes second, as images have
+    them.
 
     ``output`` is what a model returns.
     """

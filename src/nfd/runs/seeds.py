@@ -1,4 +1,6 @@
-"""The check of everything that is trained from several seeds: that these give different networks."""
+"""The check of everything that is trained from several seeds: that these give different
+networks.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ def check_seeds_differ(
     """Refuse networks that are the same for two seeds.
 
     Args:
-        size: width and depth of the networks. what: what is compared, such as ``"losses"``. outcomes: it, by seed.
-        only_if_all: refuse them only where all seeds give the same. Two networks of many may have the same losses
-            because both are dead.
+        size: width and depth of the networks. what: what is compared, such as ``"losses"``.
+            outcomes: it, by seed.
+        only_if_all: refuse them only where all seeds give the same. Two networks of many may have
+            the same losses because both are dead.
 
     Raises:
         InputError: naming the size and the seeds.
@@ -28,10 +31,12 @@ def check_seeds_differ(
         return
     same = "from every seed"
     if not only_if_all:
-        first, second = next((first_seeds[o], seed) for seed, o in outcomes.items() if first_seeds[o] != seed)
+        first, second = next(
+            (first_seeds[o], seed) for seed, o in outcomes.items() if first_seeds[o] != seed
+        )
         same = f"for seeds {first} and {second}"
     raise InputError(
-        f"make_model({size[0]}, {size[1]}) gives the same {what} {same}, but intervals come from differences between "
-        "seeds. Does it set a seed of its own, or load weights? Draw from the global streams of PyTorch, NumPy or "
-        "Python, which are seeded here."
+        f"make_model({size[0]}, {size[1]}) gives the same {what} {same}, but intervals come from "
+        "differences between seeds. Does it set a seed of its own, or load weights? Draw from the "
+        "global streams of PyTorch, NumPy or Python, which are seeded here."
     )

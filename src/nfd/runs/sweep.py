@@ -1,7 +1,7 @@
 """``Sweep``: what is missing is trained, and stored as it comes; a sweep can stop at any time.
 
-The driver is the only writer of its store. A trial is committed whole, so that a sweep that was stopped, by any
-cause, and started again holds what an uninterrupted one holds.
+The driver is the only writer of its store. A trial is committed whole, so that a sweep that was
+stopped, by any cause, and started again holds what an uninterrupted one holds.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Sweep:
     """Where trials are trained and kept. All verbs take one, and share what it holds.
 
     Args:
-        out: directory for ``runs.sqlite``, made if missing; the same call continues there after a stop. None keeps the
-            trials in memory while the sweep is open.
+        out: directory for ``runs.sqlite``, made if missing; the same call continues there after a
+            stop. None keeps the trials in memory while the sweep is open.
         workers: number of processes; by default trials are trained in this one.
         executor: ``"processes"``, ``"ray"``, ``"inline"`` or an executor; it changes no number.
         device: where trials are trained; by default where the first batch lies.
@@ -64,11 +64,14 @@ class Sweep:
         self.out = out
         if isinstance(executor, str) or workers is not None:
             count = None if workers is None else check_count("workers", workers)
-            executor = executor_named(executor if isinstance(executor, str) else "processes", workers=count)
+            executor = executor_named(
+                executor if isinstance(executor, str) else "processes", workers=count
+            )
         self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
         self.progress = check_flag("progress", progress)
-        # Keys of the runs that were stored when it was opened, and of those of them that were asked for.
+        # Keys of the runs that were stored when it was opened, and of those of them that were asked
+        # for.
         self.held = set[str]()
         self.reused = set[str]()
         # While none of them was asked for, what they have otherwise, such as "task" or "version".
@@ -78,7 +81,7 @@ class Sweep:
         self._open = 0
         self._store: Store | None = None
 
-    # ---- open and closed -----------------------------------------------------------------------------------------
+    # ---- open and closed
 
     def __enter__(self) -> Self:
         """Open it; a sweep that is open already stays so until its first ``with`` ends."""
@@ -95,7 +98,10 @@ class Sweep:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._open -= 1
         if not self._open:
@@ -107,14 +113,17 @@ class Sweep:
     def store(self) -> Store:
         """What was trained."""
         if self._store is None:
-            raise StateError("the sweep is closed. Use it in a with statement: with nfd.Sweep(...) as sweep.")
+            raise StateError(
+                "the sweep is closed. Use it in a with statement: with nfd.Sweep(...) as sweep."
+            )
         return self._store
 
-    # ---- trials --------------------------------------------------------------------------------------------------
+    # ---- trials
 
     @undisturbed()
     def run(self, trials: Sequence[Trial], label: str = "sweep") -> list[Record]:
-        """Train the trials that are not yet stored, and return the records of all, in order, without curves.
+        """Train the trials that are not yet stored, and return the records of all, in order,
+        without curves.
 
         Warns once of stored trials that have the same settings and other code: these are not used.
         """
@@ -125,16 +134,19 @@ class Sweep:
         if missing:
             if self.held:
                 self._compare(list(missing.values()))
-            self._train(sorted(missing.values(), key=lambda trial: -trial.cost), len(keys), label)  # costliest first
+            # costliest first
+            self._train(sorted(missing.values(), key=lambda trial: -trial.cost), len(keys), label)
         records = {key: self.store.record(key) for key in keys}
         return [records[trial.key] for trial in trials]
 
-    def run_all(self, plans: Mapping[K, Sequence[Trial]], label: str = "sweep") -> dict[K, list[Record]]:
+    def run_all(
+        self, plans: Mapping[K, Sequence[Trial]], label: str = "sweep"
+    ) -> dict[K, list[Record]]:
         """As ``run``, for several lists of trials at once, so that all cores have work to the end.
 
         Raises:
-            RuntimeError: if a trial could not be trained (one that diverges is trained). Errors of this library come
-                first in the message; without any it is a ``StateError``.
+            RuntimeError: if a trial could not be trained (one that diverges is trained). Errors of
+                this library come first in the message; without any it is a ``StateError``.
         """
         records = self.run([trial for trials in plans.values() for trial in trials], label)
         in_order = iter(records)
@@ -163,24 +175,32 @@ class Sweep:
         return [] if other is None else [other.sentence(family.name, self.out)]
 
     def _compare(self, missing: Sequence[Trial]) -> None:
-        """Note what the stored trials have otherwise than these, and warn where that is their code alone."""
+        """Note what the stored trials have otherwise than these, and warn where that is their code
+        alone.
+        """
         held = [record.config for record in self.store.records() if record.key in self.held]
         if not self.reused:
             experiment = missing[0].experiment.items()
-            self.differing = [name for name, value in experiment if all(c.get(name) != value for c in held)]
+            self.differing = [
+                name for name, value in experiment if all(c.get(name) != value for c in held)
+            ]
         hashes = {_without_code(config): config.get(CODE, {}) for config in held}
         for trial in missing:
             stored = hashes.get(_without_code(trial.settings))
             if stored is not None:
-                self._of_other_code.setdefault(trial.family.name, _OtherCode()).add(stored, trial.code)
+                self._of_other_code.setdefault(trial.family.name, _OtherCode()).add(
+                    stored, trial.code
+                )
         for name, other in self._of_other_code.items():
             if not other.was_warned_of:
                 other.was_warned_of = True
                 tell(other.sentence(name, self.out), UsageWarning)
 
     def _train(self, missing: Sequence[Trial], total: int, label: str) -> None:
-        done, diverged = total - len(missing), 0
-        tasks, work = [partial(trial.train, self.device) for trial in missing], sum(trial.cost for trial in missing)
+        done = total - len(missing)
+        diverged = 0
+        tasks = [partial(trial.train, self.device) for trial in missing]
+        work = sum(trial.cost for trial in missing)
         with (
             bar(work, f"{label}: {done} of {total} runs", self.progress) as advance,
             closing(self.executor.run(tasks)) as ended,
@@ -202,13 +222,17 @@ def as_sweep(sweep: Sweep | None) -> Sweep:
         return Sweep()
     if not isinstance(sweep, Sweep):
         hint = f" Pass nfd.Sweep({str(sweep)!r})." if isinstance(sweep, str | Path) else ""
-        raise InputTypeError(f"sweep must be an nfd.Sweep or None; got {sweep!r} of {type(sweep).__name__}.{hint}")
+        raise InputTypeError(
+            f"sweep must be an nfd.Sweep or None; got {sweep!r} of {type(sweep).__name__}.{hint}"
+        )
     return sweep
 
 
 @dataclass
 class _OtherCode:
-    """Stored trials of a family that have the settings of trials that were asked for, and other code."""
+    """Stored trials of a family that have the settings of trials that were asked for, and other
+    code.
+    """
 
     count: int = 0
     parts: set[str] = field(default_factory=set)
@@ -230,8 +254,9 @@ class _OtherCode:
         if not self.was_recorded:
             return f"Note: {stored} came from a version of nfd that did not record code, {trained}."
         return (
-            f"Note: the code of {listed(sorted(self.parts))} has changed since {stored}, {trained}. If no change was "
-            "meant, restore the code: the stored runs are then used again."
+            f"Note: the code of {listed(sorted(self.parts))} has changed since {stored}, "
+            f"{trained}. If no change was meant, restore the code: the stored runs are then used "
+            "again."
         )
 
 
@@ -241,7 +266,9 @@ def _without_code(settings: Mapping[str, Any]) -> str:
 
 
 def failure(broken: Record) -> Exception:
-    """The error for a run that failed: of input where it was, otherwise what went wrong where it was trained."""
+    """The error for a run that failed: of input where it was, otherwise what went wrong where it
+    was trained.
+    """
     whole = broken.error or "no result"
     kind, _, words = whole.partition(": ")
     if broken.trace is None and kind in _OF_INPUT:
@@ -260,4 +287,7 @@ def failure(broken: Record) -> Exception:
 
 def upset_in(record: Record) -> bool:
     """Whether training diverged, or its loss rose to twice the first on the way."""
-    return record.status == "diverged" or record.metrics["highest_loss"] > 2 * record.metrics["first_loss"]
+    return (
+        record.status == "diverged"
+        or record.metrics["highest_loss"] > 2 * record.metrics["first_loss"]
+    )

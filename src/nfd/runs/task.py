@@ -27,17 +27,20 @@ from nfd.scaling.samples import batch_size, check_sample, mapped, on_device, sha
 
 
 Schedule = Callable[..., Any]
-"""From the step to a factor, or from an optimizer to a scheduler. One that also takes ``steps`` gets their number."""
+"""From the step to a factor, or from an optimizer to a scheduler. One that also takes ``steps``
+gets their number.
+"""
 
 
 def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     """What a schedule makes of the rate of the base, over that rate, at every step.
 
-    Every group of parameters follows in proportion, so that a rule holds at every step. A rate that a scheduler names
-    itself, such as ``eta_min``, is one of the base.
+    Every group of parameters follows in proportion, so that a rule holds at every step. A rate that
+    a scheduler names itself, such as ``eta_min``, is one of the base.
 
     Args:
-        schedule: a function from the step to a factor, or from an optimizer to a scheduler of ``torch.optim``.
+        schedule: a function from the step to a factor, or from an optimizer to a scheduler of
+            ``torch.optim``.
         steps: how many. lr: the rate of the base.
 
     Raises:
@@ -49,7 +52,9 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     except Exception:  # whatever a scheduler's constructor raises where an optimizer should be
         factor = None
     if isinstance(factor, int | float):
-        return tuple(check_real(f"schedule({step})", schedule(step), least=0.0) for step in range(steps))
+        return tuple(
+            check_real(f"schedule({step})", schedule(step), least=0.0) for step in range(steps)
+        )
     return tuple(rate / lr for rate in _rates(schedule, steps, lr))
 
 
@@ -61,7 +66,9 @@ def _fitted(schedule: Schedule, steps: int) -> Schedule:
 
 
 def knows_steps(schedule: Schedule) -> bool:
-    """Whether a schedule has an argument ``steps``, how many there are, so that it fits runs of any length."""
+    """Whether a schedule has an argument ``steps``, how many there are, so that it fits runs of any
+    length.
+    """
     try:
         taken = inspect.signature(schedule).parameters
     except (TypeError, ValueError):  # some that are written in C do not tell
@@ -77,14 +84,21 @@ def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
         scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
     ):
         raise InputTypeError(
-            "schedule must be a function from the step to a factor, or from an optimizer to a scheduler of torch.optim "
-            f"that needs no measurement; called with an optimizer it returned {type(scheduler).__name__}."
+            "schedule must be a function from the step to a factor, or from an optimizer to a "
+            "scheduler of torch.optim that needs no measurement; called with an optimizer it "
+            f"returned {type(scheduler).__name__}."
         )
     rates = []
     for step in range(steps):
-        rates.append(check_real(f"rate of schedule at step {step}", optimizer.param_groups[0]["lr"], least=0.0))
+        rates.append(
+            check_real(
+                f"rate of schedule at step {step}", optimizer.param_groups[0]["lr"], least=0.0
+            )
+        )
         if _others(optimizer) != others:
-            raise InputError("schedule must change rates alone; for OneCycleLR pass cycle_momentum=False.")
+            raise InputError(
+                "schedule must change rates alone; for OneCycleLR pass cycle_momentum=False."
+            )
         optimizer.step()
         scheduler.step()
     return rates
@@ -107,8 +121,8 @@ FROM_GROUPS = (
     "torch.optim.AdamW(groups). The groups have the rates of the rule that is tested."
 )
 COPIES = (
-    "Note: targets equal inputs: the model is trained to copy its input. Shift them, or pass the batch as a dict so "
-    "that the model shifts."
+    "Note: targets equal inputs: the model is trained to copy its input. Shift them, or pass the "
+    "batch as a dict so that the model shifts."
 )
 
 
@@ -117,20 +131,23 @@ class Task:
     """What networks are trained on, and how: batches, loss, schedule and optimizer.
 
     Args:
-        batches: (inputs, targets), one update for each in this order: a list or a loader, of tensors or arrays. Inputs
-            are a tensor, a tuple of arguments or a dict of keyword arguments. A batch that is a dict alone is passed to
-            the model by keyword, and the model returns its loss.
-        loss: ``"cross-entropy"`` (class ids, -100 for those that do not count; any leading dimensions); ``"mse"``, the
-            mean of ``(f - y)**2 / 2`` over the batch and all outputs, half of ``F.mse_loss``; or a function of what the
-            model returns and the targets, to a batch mean.
-        eval_batches: batches whose mean loss judges a trained network; by default the mean training loss over the last
-            tenth of the steps.
-        schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it
-            has a second argument ``steps``, that is the number of steps.
-        make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's. What it sets, such as
-            decay, epsilon and betas, is of the base, and is scaled.
+        batches: (inputs, targets), one update for each in this order: a list or a loader, of
+            tensors or arrays. Inputs are a tensor, a tuple of arguments or a dict of keyword
+            arguments. A batch that is a dict alone is passed to the model by keyword, and the model
+            returns its loss.
+        loss: ``"cross-entropy"`` (class ids, -100 for those that do not count; any leading
+            dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over the batch and all outputs,
+            half of ``F.mse_loss``; or a function of what the model returns and the targets, to a
+            batch mean.
+        eval_batches: batches whose mean loss judges a trained network; by default the mean training
+            loss over the last tenth of the steps.
+        schedule: a function from the step to a factor on every rate, or from an optimizer to a
+            PyTorch scheduler. If it has a second argument ``steps``, that is the number of steps.
+        make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's.
+            What it sets, such as decay, epsilon and betas, is of the base, and is scaled.
         weight_decay: of the base; None: what ``make_optimizer`` sets, and 0 without it.
-        adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if None.
+        adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if
+            None.
         init_scale: factor on the initial weights of every matrix that begins at random.
 
     Raises:
@@ -158,7 +175,9 @@ class Task:
             check_choice("loss", self.loss, LOSSES)
         judged = pairs_of(self.eval_batches, "eval_batches") if self.eval_batches != () else []
         pairs = pairs_of(self.batches)
-        loss = _with_targets(self.loss, [*pairs, *judged]) if isinstance(self.loss, str) else self.loss
+        loss = (
+            _with_targets(self.loss, [*pairs, *judged]) if isinstance(self.loss, str) else self.loss
+        )
         if loss in (_DEFAULT, MODELS_OWN):
             check_labels("batches", pairs)
             check_labels("eval_batches", judged)
@@ -193,13 +212,19 @@ class Task:
 
     @cached_property
     def targets(self) -> int:
-        """How many class ids that count a training is shown, or samples where targets are no class ids."""
+        """How many class ids that count a training is shown, or samples where targets are no class
+        ids.
+        """
         return _targets(self.batches)
 
     @cached_property
     def rows(self) -> int:
-        """Rows that pass through a matrix in training: class ids that do not count are rows as well."""
-        return sum(batch_size(x) if (ids := _ids(x, y)) is None else ids.numel() for x, y in self.batches)
+        """Rows that pass through a matrix in training: class ids that do not count are rows as
+        well.
+        """
+        return sum(
+            batch_size(x) if (ids := _ids(x, y)) is None else ids.numel() for x, y in self.batches
+        )
 
     @cached_property
     def eval_targets(self) -> int:
@@ -215,7 +240,10 @@ class Task:
     def about(self) -> str:
         """How its batches are read, in words: the first stands for all."""
         shape = list(tensors_in(self.sample)[0].shape)
-        return f"{self.steps} step{'s'[: self.steps != 1]} of {shape[0]} sample{'s'[: shape[0] != 1]} {shape}"
+        return (
+            f"{self.steps} step{'s'[: self.steps != 1]} of {shape[0]} sample{'s'[: shape[0] != 1]} "
+            f"{shape}"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -226,7 +254,8 @@ class Task:
     def copies(self) -> bool:
         """Whether the targets of the library's cross-entropy are the inputs themselves."""
         return self.loss == _DEFAULT and all(
-            any(isinstance(y, Tensor) and torch.equal(x, y) for x in tensors_in(inputs)) for inputs, y in self.batches
+            any(isinstance(y, Tensor) and torch.equal(x, y) for x in tensors_in(inputs))
+            for inputs, y in self.batches
         )
 
     @property
@@ -256,8 +285,8 @@ class Task:
         """The same samples in the same order, in batches of another size.
 
         Raises:
-            ValueError: where the size does not divide the samples, a tensor has no row for every sample, or no label of
-                a batch counts.
+            ValueError: where the size does not divide the samples, a tensor has no row for every
+                sample, or no label of a batch counts.
         """
         batches = cut(self.batches, size)
         if self.loss in (_DEFAULT, MODELS_OWN):
@@ -266,7 +295,10 @@ class Task:
 
     def on(self, device: torch.device) -> Self:
         """The same with its tensors on a device."""
-        return self.having(batches=on_device(self.batches, device), eval_batches=on_device(self.eval_batches, device))
+        return self.having(
+            batches=on_device(self.batches, device),
+            eval_batches=on_device(self.eval_batches, device),
+        )
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -274,8 +306,15 @@ class Task:
 
         A loss and an optimizer of the user's are named by ``code``.
         """
-        own: dict[str, Any] = {"weight_decay": self.weight_decay, "adamw_lr": self.adamw_lr, "steps": self.steps}
-        own |= {"init_scale": self.init_scale, "loss": self.loss if isinstance(self.loss, str) else "custom"}
+        own: dict[str, Any] = {
+            "weight_decay": self.weight_decay,
+            "adamw_lr": self.adamw_lr,
+            "steps": self.steps,
+        }
+        own |= {
+            "init_scale": self.init_scale,
+            "loss": self.loss if isinstance(self.loss, str) else "custom",
+        }
         return {"task": self.fingerprint, "make_optimizer": self.make_optimizer is not None, **own}
 
     @cached_property
@@ -284,8 +323,15 @@ class Task:
 
         A schedule is known by its factors at every step.
         """
-        functions = {"loss": None if isinstance(self.loss, str) else self.loss, "make_optimizer": self.make_optimizer}
-        hashes = {name: fingerprint(function) for name, function in functions.items() if function is not None}
+        functions = {
+            "loss": None if isinstance(self.loss, str) else self.loss,
+            "make_optimizer": self.make_optimizer,
+        }
+        hashes = {
+            name: fingerprint(function)
+            for name, function in functions.items()
+            if function is not None
+        }
         return {name: digest for name, digest in hashes.items() if digest is not None}
 
     @cached_property
@@ -296,9 +342,14 @@ class Task:
         return digest.hexdigest()
 
     def blaming(self, width: int, depth: int) -> AbstractContextManager[None]:
-        """An error of a model of this size that is trained within says which model it was, and the first batch."""
+        """An error of a model of this size that is trained within says which model it was, and the
+        first batch.
+        """
         x, y = (shape_of(part) for part in self.batches[0])
-        what = f"make_model({width}, {depth}) could not be trained on batches[0], inputs {x} and targets {y}"
+        what = (
+            f"make_model({width}, {depth}) could not be trained on batches[0], inputs {x} and "
+            f"targets {y}"
+        )
         return blaming(what)
 
 
@@ -321,8 +372,9 @@ def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
         ids = _ids(inputs, targets)
         if ids is not None and not bool((ids != IGNORED).any()):
             raise InputError(
-                f"{'labels' if targets is None else 'targets'} of {argument}[{step}] must hold a class id that counts; "
-                f"all {ids.numel()} are {IGNORED}, which no loss counts. Leave the batch out, or make it larger."
+                f"{'labels' if targets is None else 'targets'} of {argument}[{step}] must hold a "
+                f"class id that counts; all {ids.numel()} are {IGNORED}, which no loss counts. "
+                "Leave the batch out, or make it larger."
             )
 
 
@@ -331,9 +383,10 @@ def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
     without = sum(y is None for _, y in pairs)
     if without and (without < len(pairs) or loss != _DEFAULT):
         raise InputError(
-            f"loss={loss!r} needs the targets of every batch; got {without} of {len(pairs)} batches without targets. "
-            "Give all batches as (inputs, targets); or none, and leave loss out to train by the loss that the model "
-            "returns; or pass a function, loss=lambda output, targets: ..."
+            f"loss={loss!r} needs the targets of every batch; got {without} of {len(pairs)} "
+            "batches without targets. Give all batches as (inputs, targets); or none, and leave "
+            "loss out to train by the loss that the model returns; or pass a function, loss=lambda "
+            "output, targets: ..."
         )
     return MODELS_OWN if without else loss
 
@@ -342,7 +395,9 @@ def _targets(pairs: Sequence[Pair]) -> int:
     """Class ids of batches that count, or their samples where targets are none."""
     ids = [_ids(*pair) for pair in pairs]
     counted = [int((own != IGNORED).sum()) for own in ids if own is not None]
-    return sum(counted) + sum(batch_size(x) for (x, _), own in zip(pairs, ids, strict=True) if own is None)
+    return sum(counted) + sum(
+        batch_size(x) for (x, _), own in zip(pairs, ids, strict=True) if own is None
+    )
 
 
 def _ids(inputs: Any, targets: Any) -> Tensor | None:
@@ -369,7 +424,8 @@ def _add(digest: blake2b, value: Any) -> None:
         digest.update(repr(value).encode())
     else:
         raise InputTypeError(
-            f"batches must hold tensors, numbers and texts, in tuples, lists and dicts; got {type(value).__name__}."
+            "batches must hold tensors, numbers and texts, in tuples, lists and dicts; got "
+            f"{type(value).__name__}."
         )
 
 
@@ -382,25 +438,32 @@ BATCHES = "(inputs, targets) or dicts of keyword arguments, one per step"
 def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[Any, Any]]:
     """Batches (inputs, targets) as a list, arrays of NumPy as tensors.
 
-    A batch that is a mapping holds the inputs by keyword, and its targets are None. ``argument`` is what messages call
-    the batches.
+    A batch that is a mapping holds the inputs by keyword, and its targets are None. ``argument`` is
+    what messages call the batches.
 
     Raises:
         ValueError, TypeError: naming what is no batch or not finite.
     """
     if isinstance(batches, Mapping):
-        raise InputError(f"{argument} must be a list of {BATCHES}; got a single dict. Put it into a list: [batch].")
+        raise InputError(
+            f"{argument} must be a list of {BATCHES}; got a single dict. Put it into a list: "
+            "[batch]."
+        )
     given = check_several(argument, batches, BATCHES)
     if len(given) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in given):
         shapes = " and ".join(str(list(part.shape)) for part in given)
         raise InputError(
-            f"{argument} must be a list of {BATCHES}; got two tensors, {shapes}. If they are one batch, pass "
-            "[(inputs, targets)]; if their first dimension counts steps, list(zip(inputs, targets))."
+            f"{argument} must be a list of {BATCHES}; got two tensors, {shapes}. If they are one "
+            "batch, pass [(inputs, targets)]; if their first dimension counts steps, "
+            "list(zip(inputs, targets))."
         )
     pairs = [(batch, None) if isinstance(batch, Mapping) else batch for batch in given]
     other = [pair for pair in pairs if not isinstance(pair, tuple | list) or len(pair) != 2]
     if not pairs or other:
-        raise InputError(f"{argument} must be a list of {BATCHES}; got {shape_of(other[0]) if other else 'none'}.")
+        raise InputError(
+            f"{argument} must be a list of {BATCHES}; got "
+            f"{shape_of(other[0]) if other else 'none'}."
+        )
     pairs = [mapped(tuple(pair), _as_tensor) for pair in pairs]
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of {argument}[{step}]", x)
@@ -420,24 +483,30 @@ def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:
     """The samples of some batches in the same order, in batches of another size.
 
     Raises:
-        ValueError: where the size does not divide the samples, or a tensor has no row for every sample of its batch.
+        ValueError: where the size does not divide the samples, or a tensor has no row for every
+            sample of its batch.
     """
     counts = [batch_size(inputs) for inputs, _ in pairs]
     if sum(counts) % size:
-        raise InputError(f"batch_size must divide the {sum(counts)} samples of the batches; got {size}.")
+        raise InputError(
+            f"batch_size must divide the {sum(counts)} samples of the batches; got {size}."
+        )
     flat = [tree_flatten(pair) for pair in pairs]
-    (_, structure), whole = flat[0], list[Any]()
+    (_, structure) = flat[0]
+    whole = list[Any]()
     for parts in zip(*(leaves for leaves, _ in flat), strict=True):
         if isinstance(parts[0], Tensor):
             for part, count in zip(parts, counts, strict=True):
                 if part.dim() == 0 or len(part) != count:
                     raise InputError(
-                        "batch_size cannot vary where a tensor of the batches has no row for every sample; got "
-                        f"{list(part.shape)} in a batch of {count}."
+                        "batch_size cannot vary where a tensor of the batches has no row for every "
+                        f"sample; got {list(part.shape)} in a batch of {count}."
                     )
             whole.append(torch.split(torch.cat(parts), size))
         elif any(part != parts[0] for part in parts):
-            raise InputError(f"batch_size cannot vary where batches differ in {parts[0]!r}, which is no tensor.")
+            raise InputError(
+                f"batch_size cannot vary where batches differ in {parts[0]!r}, which is no tensor."
+            )
         else:
             whole.append([parts[0]] * (sum(counts) // size))
     return [tree_unflatten(leaves, structure) for leaves in zip(*whole, strict=True)]

@@ -1,4 +1,6 @@
-"""``Trial``: one network of a family, trained on a task by the one loop, a row per step. It is the only kind of run."""
+"""``Trial``: one network of a family, trained on a task by the one loop, a row per step. It is the
+only kind of run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, UsageError, described, in_brief, place_of, trace_of
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    UsageError,
+    described,
+    in_brief,
+    place_of,
+    trace_of,
+)
 from nfd.core.fingerprint import fingerprint
 from nfd.core.names import NetworkWeights
 from nfd.core.random import derive, global_streams
@@ -43,24 +53,30 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
 
     Raises:
         TypeError: where ``make_optimizer`` does not take groups, or makes no optimizer.
-        ValueError: naming a setting that the task and ``make_optimizer`` set, or that cannot be scaled.
+        ValueError: naming a setting that the task and ``make_optimizer`` set, or that cannot be
+            scaled.
     """
     law = law_of(member.plan.optimizer)
     groups = member.base_groups(lr, task.weight_decay, task.adamw_lr)
     if task.make_optimizer is None:
-        # The loop of Adam over tensors takes longer than the passes of a small network: fused it takes a sixth.
+        # The loop of Adam over tensors takes longer than the passes of a small network: fused it
+        # takes a sixth.
         adam = law if law.rest is None else law_of(law.rest)
         is_fused = adam.is_ours and adam.accepts("fused") and adam.setting("betas") is not None
         return optimizer_by(law, groups, {"fused": True} if is_fused else {})
     try:
-        made = optimizer_by(law, groups, {}, task.make_optimizer, takes_all=True, argument="make_optimizer")
+        made = optimizer_by(
+            law, groups, {}, task.make_optimizer, takes_all=True, argument="make_optimizer"
+        )
     except UsageError:
         raise
     except (TypeError, AttributeError) as error:
         message = f"make_optimizer raised {type(error).__name__}: {in_brief(error)}. {FROM_GROUPS}"
         raise InputTypeError(message) from error
     if not hasattr(made, "param_groups"):
-        raise InputTypeError(f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}")
+        raise InputTypeError(
+            f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}"
+        )
     to_training: Any = getattr(made, "train", None)
     if callable(to_training):  # schedule-free optimizers refuse to step before
         to_training()
@@ -71,9 +87,13 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
 
 @contextmanager
 def judging(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Give the network the weights that are judged, where an optimizer trains others (schedule-free ones)."""
+    """Give the network the weights that are judged, where an optimizer trains others (schedule-free
+    ones).
+    """
     switches: Any = optimizer
-    has_modes = callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+    has_modes = callable(getattr(optimizer, "train", None)) and callable(
+        getattr(optimizer, "eval", None)
+    )
     if has_modes:
         switches.eval()
     try:
@@ -90,20 +110,23 @@ def judged(member: Member, task: Task) -> tuple[float, float]:
     The accuracy is not a number where there is none.
     """
     pairs = task.eval_batches or task.batches[-1:]
-    losses, right = list[float](), list[Tensor]()
+    losses = list[float]()
+    right = list[Tensor]()
     with evaluating(member.module):
         for x, y in pairs:
             outputs = member(x)
             losses.append(float(task.value(outputs, y)))
             if task.loss == "cross-entropy" and task.eval_batches:
                 right.append((classes_last(outputs, y).argmax(-1) == y).flatten())
-    return math.fsum(losses) / len(pairs), float(torch.cat(right).float().mean()) if right else math.nan
+    return math.fsum(losses) / len(pairs), float(
+        torch.cat(right).float().mean()
+    ) if right else math.nan
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step saw before its update: the outputs ``[b, C]`` and the batch-mean loss, a number or not one; and the
-    optimizer that made the update."""
+    """What one step saw before its update: the outputs ``[b, C]`` and the batch-mean loss, a number
+    or not one; and the optimizer that made the update."""
 
     step: int
     losses: Tensor
@@ -126,7 +149,8 @@ def train(
     rates: Sequence[float] | None = None,
     around: Around | None = None,
 ) -> Iterator[Step]:
-    """Train on one batch after the other, and yield a ``Step`` after every update. A divergence ends the training.
+    """Train on one batch after the other, and yield a ``Step`` after every update. A divergence
+    ends the training.
 
     The caller's code runs between two updates.
 
@@ -136,7 +160,8 @@ def train(
         batches: pairs (inputs, targets).
         loss: from (outputs, targets) to a batch mean.
         rates: factors on every group's learning rate, one per step.
-        around: gives a context for the forward and backward pass of a step; the update comes after it.
+        around: gives a context for the forward and backward pass of a step; the update comes after
+            it.
     """
     base = [group["lr"] for group in optimizer.param_groups]
     for step, (inputs, targets) in enumerate(batches):
@@ -147,7 +172,8 @@ def train(
         with around(step) if around else nullcontext():
             outputs = net(inputs)
             value = loss(outputs, targets)
-            losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs
+            losses = value.detach()
+            seen = outputs.detach() if isinstance(outputs, Tensor) else outputs
             diverged = not bool(losses.isfinite())  # the one wait for a device
             row = Step(step, losses, seen, diverged, optimizer)
             if not row.diverged:
@@ -184,9 +210,11 @@ class Observation:
 
 
 class Observer(ABC):
-    """What is measured of a trial on the way: a frozen dataclass whose fields are plain data or tensors.
+    """What is measured of a trial on the way: a frozen dataclass whose fields are plain data or
+    tensors.
 
-    Its name and ``settings`` are part of the trial's key. Numbers that it returns stand in the trial's record.
+    Its name and ``settings`` are part of the trial's key. Numbers that it returns stand in the
+    trial's record.
     """
 
     @property
@@ -203,18 +231,20 @@ class Observer(ABC):
 class Trial:
     """One network of a family, trained on a task from one seed at one rate.
 
-    Its record holds ``first_loss``, ``highest_loss``, ``train_loss`` (the mean over the last tenth of the steps), where
-    the task has ``eval_batches`` also ``test_loss``, and under cross-entropy ``test_accuracy``; and the curve ``loss``,
-    before each update. A trial that stops early is a run of its own: no evaluation batch judges it.
+    Its record holds ``first_loss``, ``highest_loss``, ``train_loss`` (the mean over the last tenth
+    of the steps), where the task has ``eval_batches`` also ``test_loss``, and under cross-entropy
+    ``test_accuracy``; and the curve ``loss``, before each update. A trial that stops early is a run
+    of its own: no evaluation batch judges it.
 
     Args:
         family, task: what is trained, and on what.
         width, depth, seed: of the network, in the units of its family.
         lr: of the base.
         stop: after how many steps to stop; None for all.
-        weights: how the network holds its wide matrices (``nfd.defer``). resolution: of structured ones, below which
-            they leave out directions; None for none.
-        every: steps between evaluations, which give the curves ``test_loss``, ``test_accuracy`` and ``tested_after``.
+        weights: how the network holds its wide matrices (``nfd.defer``). resolution: of structured
+            ones, below which they leave out directions; None for none.
+        every: steps between evaluations, which give the curves ``test_loss``, ``test_accuracy`` and
+            ``tested_after``.
         observe: what is measured on the way.
     """
 
@@ -231,7 +261,8 @@ class Trial:
     observe: tuple[Observer, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "family", self.family.under(sample=self.task.sample))  # to trace the model with
+        # to trace the model with
+        object.__setattr__(self, "family", self.family.under(sample=self.task.sample))
 
     @cached_property
     def key(self) -> str:
@@ -241,16 +272,28 @@ class Trial:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What decides its numbers, as plain data."""
-        own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "stop", "weights", "resolution")}
+        own = {
+            name: getattr(self, name)
+            for name in ("width", "depth", "seed", "lr", "stop", "weights", "resolution")
+        }
         schedule = self.factors and hashed({"factors": list(self.factors)})
         seen = [[type(observer).__name__, dict(observer.settings)] for observer in self.observe]
-        return {**self.experiment, **own, "every": self.every, "schedule": schedule, "observe": seen}
+        return {
+            **self.experiment,
+            **own,
+            "every": self.every,
+            "schedule": schedule,
+            "observe": seen,
+        }
 
     @cached_property
     def experiment(self) -> dict[str, Any]:
-        """What it shares with the trials of other sizes, seeds and rates, and the version of our numerics."""
+        """What it shares with the trials of other sizes, seeds and rates, and the version of our
+        numerics.
+        """
         named = {**self.family.identity, **self.task.identity, "numerics": NUMERICS}
-        # Trials that run no code of the user's keep the keys that they have in stores of earlier versions.
+        # Trials that run no code of the user's keep the keys that they have in stores of earlier
+        # versions.
         return {**named, CODE: self.code} if self.code else named
 
     @cached_property
@@ -276,24 +319,32 @@ class Trial:
 
     @property
     def cost(self) -> float:
-        """Counted work, for the progress of a sweep: that of its hidden matrices, were each square."""
+        """Counted work, for the progress of a sweep: that of its hidden matrices, were each
+        square.
+        """
         rows = self.task.targets * self.steps / self.task.steps + self.task.eval_targets / 3
         return rows * self.depth * self.width * (self.width if self.weights == "dense" else rows)
 
     def build(self, place: torch.device | str = "cpu") -> Member:
         """Its network, to be trained."""
-        member = self.family.member(self.width, self.depth, self.seed, self.weights, place, self.resolution)
+        member = self.family.member(
+            self.width, self.depth, self.seed, self.weights, place, self.resolution
+        )
         if self.task.init_scale != 1:
             _scale_(member, self.task.init_scale)
         member.module.train()
         return member
 
     def failed(self, error: str, trace: str | None = None) -> Record:
-        """The record of a trial that could not be trained; ``trace`` where that is a mistake of ours."""
+        """The record of a trial that could not be trained; ``trace`` where that is a mistake of
+        ours.
+        """
         return Record(self.key, "failed", self.settings, {}, error=error, trace=trace)
 
     def train(self, device: str | None = None) -> Record:
-        """Train it, by default where its batches lie. If it cannot be trained, its record has the error."""
+        """Train it, by default where its batches lie. If it cannot be trained, its record has the
+        error.
+        """
         try:
             with self.task.blaming(self.width, self.depth):
                 return self._trained(self.task.device if device is None else torch.device(device))
@@ -301,7 +352,8 @@ class Trial:
             return self.failed(described(error) + place_of(error), trace_of(error))
 
     def _trained(self, place: torch.device) -> Record:
-        start, task = time.perf_counter(), self.task.on(place)
+        start = time.perf_counter()
+        task = self.task.on(place)
         if self.stop is not None:
             task = task.first(self.stop).having(eval_batches=())
         looks = sorted({*(range(0, self.steps, self.every) if self.every else ()), self.steps})
@@ -315,7 +367,14 @@ class Trial:
             if 0 in looks:
                 found[0] = judged(member, task)
             optimizer = optimizer_of(task, member, self.lr)
-            steps = train(member, optimizer, task.batches, task.value, rates=self.factors, around=_around(seen))
+            steps = train(
+                member,
+                optimizer,
+                task.batches,
+                task.value,
+                rates=self.factors,
+                around=_around(seen),
+            )
             for row in steps:
                 losses.append(row.losses)
                 for observation in seen:
@@ -325,16 +384,24 @@ class Trial:
                         found[row.step + 1] = judged(member, task)
             if not losses[0].isfinite() and not self.observe:  # an observer says more
                 raise InputError(
-                    f"make_model({self.width}, {self.depth}) has a loss of {float(losses[0]):g} before it is trained, "
-                    "so that no rate can help. Check its outputs and the loss on the first batch."
+                    f"make_model({self.width}, {self.depth}) has a loss of {float(losses[0]):g} "
+                    "before it is trained, so that no rate can help. Check its outputs and the "
+                    "loss on the first batch."
                 )
             ends = [observation.end() for observation in seen]
-        at_looks = torch.tensor([found.get(step, (math.nan, math.nan)) for step in looks], dtype=torch.float64)
+        at_looks = torch.tensor(
+            [found.get(step, (math.nan, math.nan)) for step in looks], dtype=torch.float64
+        )
         curves: Curves = {"loss": torch.stack(losses).double()}
         if self.every is not None:
             loss, accuracy = at_looks.float().unbind(1)
-            curves |= {"test_loss": loss, "test_accuracy": accuracy, "tested_after": torch.tensor(looks).float()}
-        metrics, observed = _metrics(curves["loss"], at_looks[-1].tolist(), bool(task.eval_batches)), []
+            curves |= {
+                "test_loss": loss,
+                "test_accuracy": accuracy,
+                "tested_after": torch.tensor(looks).float(),
+            }
+        metrics = _metrics(curves["loss"], at_looks[-1].tolist(), bool(task.eval_batches))
+        observed = []
         for own, drawn, said in ends:
             metrics |= own
             curves |= drawn
@@ -360,17 +427,19 @@ def _scale_(member: Member, factor: float) -> None:
 
 
 def _metrics(losses: Tensor, last: Sequence[float], is_judged: bool) -> dict[str, float]:
-    """First and highest loss, the mean over the last tenth of the steps, and what judged the trained network.
+    """First and highest loss, the mean over the last tenth of the steps, and what judged the
+    trained network.
 
     Args:
-        losses: ``[steps]``, before each update. last: loss and accuracy after the last step; not a number where it was
-            not reached, and an accuracy where there is none.
+        losses: ``[steps]``, before each update. last: loss and accuracy after the last step; not a
+            number where it was not reached, and an accuracy where there is none.
 
     Returns:
-        Where training diverged the highest, the mean and the judged loss are infinite, and ``diverged_at`` is the step
-        of the first loss that is not a number.
+        Where training diverged the highest, the mean and the judged loss are infinite, and
+        ``diverged_at`` is the step of the first loss that is not a number.
     """
-    bad, (loss, accuracy) = (~losses.isfinite()).nonzero(), last
+    bad = (~losses.isfinite()).nonzero()
+    (loss, accuracy) = last
     metrics = {"first_loss": float(losses[0])}
     if diverged := bool(len(bad)) or not math.isfinite(loss):
         end = float(bad[0]) if len(bad) else float(len(losses))

@@ -1,8 +1,9 @@
 """A plan at another size: what its numbers say of the same model wider or deeper, read as powers.
 
-A plan holds numbers for one model, ``m`` times as wide and ``l`` times as deep as its base. Those of its rule are
-powers of known exponents. What the plan holds beside them, such as factors of the model's own forward pass, is one
-number for each tensor, and is read as ``m^a l^b`` with the simplest ``a`` and ``b`` that give it.
+A plan holds numbers for one model, ``m`` times as wide and ``l`` times as deep as its base. Those
+of its rule are powers of known exponents. What the plan holds beside them, such as factors of the
+model's own forward pass, is one number for each tensor, and is read as ``m^a l^b`` with the
+simplest ``a`` and ``b`` that give it.
 """
 
 from __future__ import annotations
@@ -42,25 +43,36 @@ _EXACT = 1e-3  # of the logarithm of a factor: twice the width of what a plan ta
 
 
 def exponents(factor: float, wider: float, deeper: float) -> list[tuple[float, float]]:
-    """The simplest ``(a, b)`` with ``factor = wider^a deeper^b``; several where they are equally simple.
+    """The simplest ``(a, b)`` with ``factor = wider^a deeper^b``; several where they are equally
+    simple.
 
-    None where no simple ones fit: then the factor is a constant, such as another rate for embeddings at every size.
+    None where no simple ones fit: then the factor is a constant, such as another rate for
+    embeddings at every size.
     """
-    goal, width, depth = math.log(factor), math.log(wider), math.log(deeper)
+    goal = math.log(factor)
+    width = math.log(wider)
+    depth = math.log(deeper)
     if abs(goal) < _EXACT:
         return [(0.0, 0.0)]
-    fitting = [(a, b) for a, b in product(_EXPONENTS, _EXPONENTS) if abs(a * width + b * depth - goal) < _EXACT]
+    fitting = [
+        (a, b)
+        for a, b in product(_EXPONENTS, _EXPONENTS)
+        if abs(a * width + b * depth - goal) < _EXACT
+    ]
     of_grown_axes = [(a, b) for a, b in fitting if (a == 0 or width) and (b == 0 or depth)]
     least = min((abs(a) + abs(b) for a, b in of_grown_axes), default=0.0)
     return [(a, b) for a, b in of_grown_axes if abs(a) + abs(b) == least]
 
 
-def share(factor: float, plan: Plan, depth: float, axis: Axis, ratio: float, *, is_of_depth: bool) -> float:
+def share(
+    factor: float, plan: Plan, depth: float, axis: Axis, ratio: float, *, is_of_depth: bool
+) -> float:
     """A factor of a plan at a model that is ``ratio`` times as large as the base along one axis.
 
     Args:
         depth: of the tensor's stack, as a multiple of the base's.
-        is_of_depth: the axis of a factor that may be of either, as of a plan that is as much wider as it is deeper.
+        is_of_depth: the axis of a factor that may be of either, as of a plan that is as much wider
+            as it is deeper.
     """
     if factor <= 0 or not math.isfinite(factor):
         return factor
@@ -91,7 +103,9 @@ class Carrier:
 
     @cached_property
     def where(self) -> Where:
-        """Where blocks are, in models of every size: in the containers in which the plan has them."""
+        """Where blocks are, in models of every size: in the containers in which the plan has
+        them.
+        """
         planned = {container_of(block) for block in self.plan.blocks}
         if not planned:
             return {}
@@ -99,11 +113,15 @@ class Carrier:
         if planned <= set(shown):
             return {container: kinds for container, kinds in shown.items() if container in planned}
         parts = modules(self.constructor.at())
-        return [f"{container}.*".lstrip(".") for container in sorted(planned) if container in parts] or {}
+        return [
+            f"{container}.*".lstrip(".") for container in sorted(planned) if container in parts
+        ] or {}
 
     @property
     def is_shared(self) -> bool:
-        """Whether a deeper model has no more tensors, as where blocks are applied again: no plan sees its depth."""
+        """Whether a deeper model has no more tensors, as where blocks are applied again: no plan
+        sees its depth.
+        """
         deep = self.constructor.at(deeper=2)
         return tensors(deep).keys() == self.base.tensors.keys()
 
@@ -114,7 +132,9 @@ class Carrier:
 
     @cached_property
     def _sources(self) -> list[Base]:
-        """What the plan may have taken initial weights from: its base, or under muP a model of its own depth."""
+        """What the plan may have taken initial weights from: its base, or under muP a model of its
+        own depth.
+        """
         if self.plan.depth == 1 or rule_named(self.plan.rule).scales_depth:
             return [self.base]
         return [self.base, Base.of(self.constructor.at(deeper=self.plan.depth), self.where)]
@@ -126,7 +146,10 @@ class Carrier:
     @cached_property
     def _multiplied(self) -> Mapping[str, float]:
         """The factors of the forward pass by module, with ``*`` for its block."""
-        return {self._kind(name, self._planned): factor for name, factor in self.plan.multipliers.items()}
+        return {
+            self._kind(name, self._planned): factor
+            for name, factor in self.plan.multipliers.items()
+        }
 
     @staticmethod
     def _kind(name: str, blocks: Blocks) -> str:
@@ -151,7 +174,9 @@ class Carrier:
             if name and kind in self._multiplied:
                 is_of_depth = block_of(f"{name}.", blocks) is not None
                 factor = self._multiplied[kind]
-                multipliers[name] = share(factor, self.plan, self.plan.depth, axis, ratio, is_of_depth=is_of_depth)
+                multipliers[name] = share(
+                    factor, self.plan, self.plan.depth, axis, ratio, is_of_depth=is_of_depth
+                )
         multipliers = {name: factor for name, factor in multipliers.items() if factor != 1}
         size = {axis: ratio}
         return replace(
@@ -176,13 +201,15 @@ class Carrier:
             planned = alike(name, here, places)
             if planned is None:
                 raise InputError(
-                    f"the plan has no tensor like {name!r} of make_model{self.size}. Pass the make_model and base= of "
-                    "the plan, or plan the model again."
+                    f"the plan has no tensor like {name!r} of make_model{self.size}. Pass the "
+                    "make_model and base= of the plan, or plan the model again."
                 )
             names[name] = planned
         return names
 
-    def _entry(self, planned: str, t: TensorInfo, blocks: Blocks, depth: float, axis: Axis, ratio: float) -> Entry:
+    def _entry(
+        self, planned: str, t: TensorInfo, blocks: Blocks, depth: float, axis: Axis, ratio: float
+    ) -> Entry:
         entry = self.plan.entries[planned]
         deeper = self._deeper(planned)
         if deeper != 1:
@@ -193,11 +220,17 @@ class Carrier:
         is_inside = entry.role in ("outer", "inner")
         own = share(entry.own_factor, self.plan, deeper, axis, ratio, is_of_depth=is_inside)
         start = self._start(planned, t, blocks, axis, ratio)
-        return replace(entry, shape=t.shape, fan_in=t.fan_in(), ratios=ratios, own_factor=own, start=start)
+        return replace(
+            entry, shape=t.shape, fan_in=t.fan_in(), ratios=ratios, own_factor=own, start=start
+        )
 
     def _deeper(self, planned: str) -> float:
-        """How much deeper than in the base the stack of a planned tensor is, by the number of its blocks."""
-        return self._planned_depths.get(block_of(planned, self.plan.blocks) or "", self._planned_depths[""])
+        """How much deeper than in the base the stack of a planned tensor is, by the number of its
+        blocks.
+        """
+        return self._planned_depths.get(
+            block_of(planned, self.plan.blocks) or "", self._planned_depths[""]
+        )
 
     @cached_property
     def _planned_depths(self) -> Mapping[str, float]:
@@ -211,17 +244,24 @@ class Carrier:
             return 1.0
         return math.pow(ratio, math.log(fan) / math.log(self.plan.width))
 
-    def _start(self, planned: str, t: TensorInfo, blocks: Blocks, axis: Axis, ratio: float) -> Start:
-        """How a tensor is initialised: as in the smallest model, times what the plan has beyond its base."""
+    def _start(
+        self, planned: str, t: TensorInfo, blocks: Blocks, axis: Axis, ratio: float
+    ) -> Start:
+        """How a tensor is initialised: as in the smallest model, times what the plan has beyond its
+        base.
+        """
         entry = self.plan.entries[planned]
         start = self.base.start(t, blocks)
         if (start.constant is None) != (entry.start.constant is None):
             return entry.start
-        begins, planned_begins = _size(start), _size(entry.start)
+        begins = _size(start)
+        planned_begins = _size(entry.start)
         if self.plan.base == self.size and planned_begins and not entry.start.kept:
             more = self._beyond_base(planned, planned_begins)
             is_of_depth = entry.role == "outer"
-            begins *= share(more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth)
+            begins *= share(
+                more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth
+            )
         if start.constant is not None:
             return replace(start, constant=begins, kept=entry.start.kept)
         return replace(start, std=begins, kept=entry.start.kept)

@@ -1,4 +1,6 @@
-"""What one forward pass multiplies tensors by: constant factors, and how attention scales its logits."""
+"""What one forward pass multiplies tensors by: constant factors, and how attention scales its
+logits.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
-from nfd.scaling.fans import DISTANCES, ROOTS, EntrySum, applied_first, first_of_both_ways, makes_logits, sum_of_weights
+from nfd.scaling.fans import (
+    DISTANCES,
+    ROOTS,
+    EntrySum,
+    applied_first,
+    first_of_both_ways,
+    makes_logits,
+    sum_of_weights,
+)
 from nfd.scaling.graph import (
     CLIPS,
     ENTRYWISE,
@@ -26,7 +36,8 @@ from nfd.scaling.graph import (
 
 
 class Factors(NamedTuple):
-    """The constant factors of a tensor in one forward pass: where its rows are looked up, and where it is applied.
+    """The constant factors of a tensor in one forward pass: where its rows are looked up, and where
+    it is applied.
 
     A set holds several where uses differ.
     """
@@ -48,9 +59,10 @@ class _Pass:
 
     Attributes:
         users: as ``users_of`` finds them.
-        ends: the last operations of the pass, and of branches with what the sum multiplies them by: no constant behind
-            them counts.
-        scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
+        ends: the last operations of the pass, and of branches with what the sum multiplies them by:
+            no constant behind them counts.
+        scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not
+            the model's.
         sums: of products of entries, and of differences: the sums over weights that follow.
         first: of products of parameters, the place of the factor that acts first.
     """
@@ -71,9 +83,10 @@ def factors_of(
 ) -> dict[str, Factors]:
     """The factors of every parameter.
 
-    A constant is a parameter's if it stands behind the operation that applies it, before anything else acts. One that
-    stands right before a product with weights is that of those weights. So is the size that a norm before it gives
-    the data, where that is not 1. Of what attention multiplies, see ``Logits``.
+    A constant is a parameter's if it stands behind the operation that applies it, before anything
+    else acts. One that stands right before a product with weights is that of those weights. So is
+    the size that a norm before it gives the data, where that is not 1. Of what attention
+    multiplies, see ``Logits``.
 
     Args:
         ran: operations in order.
@@ -81,7 +94,13 @@ def factors_of(
     """
     users = users_of(ran)
     sums = {o: sum_of_weights(o, users) for o in ran}
-    of_pass = _Pass(users, ends, scaled, {o: sum_ for o, sum_ in sums.items() if sum_ is not None}, applied_first(ran))
+    of_pass = _Pass(
+        users,
+        ends,
+        scaled,
+        {o: sum_ for o, sum_ in sums.items() if sum_ is not None},
+        applied_first(ran),
+    )
     factors = {}
     turned = first_of_both_ways(ran)
     for parameter in (o for o in ran if o.tensor is not None):
@@ -98,7 +117,9 @@ def factors_of(
                     stack.append((user.norm_size, user))
                 elif constant is not None:
                     stack.append((factor * constant, user))
-        factors[cast(str, parameter.tensor)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
+        factors[cast(str, parameter.tensor)] = Factors(
+            frozenset(kinds[True]), frozenset(kinds[False])
+        )
     return factors
 
 
@@ -136,15 +157,17 @@ def _around(factor: float, operation: Operation, weight: Operation, of_pass: _Pa
 
 
 class _Before(NamedTuple):
-    """What the data of a weight were multiplied by: ``last``, right before it or since a norm; ``since_norm``, the
-    size of the norm included, None where there is none."""
+    """What the data of a weight were multiplied by: ``last``, right before it or since a norm;
+    ``since_norm``, the size of the norm included, None where there is none."""
 
     last: float
     since_norm: float | None
 
 
 def _before(operation: Operation, of_pass: _Pass) -> _Before:
-    """What the data of an operation were multiplied by, back to a norm, past its gain and bias, where one is there."""
+    """What the data of an operation were multiplied by, back to a norm, past its gain and bias,
+    where one is there.
+    """
     last = 1.0
     every = 1.0
     is_last = operation.is_product or operation in of_pass.sums
@@ -168,8 +191,9 @@ def _before(operation: Operation, of_pass: _Pass) -> _Before:
 
 
 def _products(operation: Operation, of_pass: _Pass) -> float:
-    """The size of the products of data with data that an operation sums, once these fit each other: their number, times
-    the sizes that norms give them. 1 for other operations, and for means such as those of attention."""
+    """The size of the products of data with data that an operation sums, once these fit each other:
+    their number, times the sizes that norms give them. 1 for other operations, and for means such
+    as those of attention."""
     kept = KEPT_FACTORS.get(operation.name, ())
     places = [place for place in kept if place is not None]
     if len(operation.data) != 2 or operation.weights or len(places) != 2:
@@ -217,8 +241,9 @@ def _constant_of(weight: Operation) -> float:
 
 
 def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
-    """What the result of an operation is multiplied by, before anything else acts, one number for each way that it
-    goes; and whether weights follow, whose constants are those that stand right before them."""
+    """What the result of an operation is multiplied by, before anything else acts, one number for
+    each way that it goes; and whether weights follow, whose constants are those that stand right
+    before them."""
     settled = of_pass.sums[operation].share if operation in of_pass.sums else 1.0
     pending = 1.0  # what stands there alone, which a product that follows would have
     is_composed = operation in of_pass.first
@@ -227,7 +252,9 @@ def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
         if chosen is not None:
             choice, shares = chosen
             rest, is_taken = _behind(choice, of_pass)
-            return [settled * pending * share * after for share in shares for after in rest], is_taken
+            return [
+                settled * pending * share * after for share in shares for after in rest
+            ], is_taken
         if len(of_pass.users[operation]) != 1:
             break
         (user,) = of_pass.users[operation]
@@ -242,21 +269,25 @@ def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
         operation = user
         pending *= constant
         if len(operation.operands) > 1:
-            settled, pending = settled * pending, 1.0
+            settled = settled * pending
+            pending = 1.0
     return [settled * pending * of_pass.ends.get(operation, 1.0)], False
 
 
 def _behind_distance(operation: Operation, of_pass: _Pass) -> float:
-    """What the product ``h p`` is multiplied by in a function of the distance of h and p: constants, and n^-1/2 where
-    the distance is not squared, as the root of a sum of n squares moves by so much less than the sum."""
+    """What the product ``h p`` is multiplied by in a function of the distance of h and p:
+    constants, and n^-1/2 where the distance is not squared, as the root of a sum of n squares moves
+    by so much less than the sum."""
     if operation in of_pass.sums:
         sum_ = of_pass.sums[operation]
         count = math.prod(sum_.shape[k] for k in sum_.dims)
-        factor, current = sum_.share, sum_.reduction
+        factor = sum_.share
+        current = sum_.reduction
     else:
         points = saved_value(operation.node, "x2")
         count = points.shape[-1] if isinstance(points, Tensor) else 1
-        factor, current = 1.0, operation
+        factor = 1.0
+        current = operation
     is_root = current.name in (*DISTANCES, *ROOTS)
     while current not in of_pass.ends and len(of_pass.users[current]) == 1:
         (user,) = of_pass.users[current]
@@ -287,7 +318,9 @@ def _is_squared(operation: Operation, of_pass: _Pass) -> bool:
 
 
 def _chosen_from(operation: Operation, of_pass: _Pass) -> tuple[Operation, list[float]] | None:
-    """The ``torch.where`` that chooses between multiples of a result, and the multiples; None where none does."""
+    """The ``torch.where`` that chooses between multiples of a result, and the multiples; None where
+    none does.
+    """
     users = of_pass.users[operation]
     if len(users) < 2:
         return None
@@ -295,13 +328,15 @@ def _chosen_from(operation: Operation, of_pass: _Pass) -> tuple[Operation, list[
     choices = set()
     for user in users:
         share = 1.0
-        before, current = operation, user
+        before = operation
+        current = user
         while current.name != "Where":
             constant = of_pass.constant(current, before)
             if constant is None or len(current.operands) != 1 or len(of_pass.users[current]) != 1:
                 return None
             share *= constant
-            before, current = current, of_pass.users[current][0]
+            before = current
+            current = of_pass.users[current][0]
         choices.add(current)
         shares.append(share)
     return (choices.pop(), shares) if len(choices) == 1 else None
@@ -315,8 +350,8 @@ class Logits(NamedTuple):
 
     Attributes:
         size: d, of a head. is_query: whether the matrix makes queries.
-        inside: the constant between the matrix and the product. Where heads keep their size it is a factor of the
-            matrix, else a part of c. both: that of queries times that of keys.
+        inside: the constant between the matrix and the product. Where heads keep their size it is a
+            factor of the matrix, else a part of c. both: that of queries times that of keys.
         outside: the constant of the product.
     """
 
@@ -330,12 +365,17 @@ class Logits(NamedTuple):
 def logits_of(ran: Sequence[Operation]) -> dict[str, Logits]:
     """Of every matrix that makes queries or keys.
 
-    Queries and keys whose d entries are of order one fit each other after some training, so that ``q k`` is of order d.
+    Queries and keys whose d entries are of order one fit each other after some training, so that
+    ``q k`` is of order d.
     """
     users = users_of(ran)
     found = dict[str, Logits]()
     for operation in ran:
-        seen = _fused(operation) if "Attention" in operation.name else _before_softmax(operation, users)
+        seen = (
+            _fused(operation)
+            if "Attention" in operation.name
+            else _before_softmax(operation, users)
+        )
         compared = [i for i in operation.inputs if i is not None][:2]
         if seen is None or any(i not in operation.data for i in compared):
             continue
@@ -343,7 +383,10 @@ def logits_of(ran: Sequence[Operation]) -> dict[str, Logits]:
         for maker, is_query in ((keys, False), (queries, True)):
             logits = Logits(seen[0], is_query, maker.inside, queries.factor * keys.factor, seen[1])
             found |= dict.fromkeys(maker.matrices, logits)
-            found |= {name: logits._replace(is_query=False, inside=inside) for name, inside in maker.gains.items()}
+            found |= {
+                name: logits._replace(is_query=False, inside=inside)
+                for name, inside in maker.gains.items()
+            }
     return found
 
 
@@ -353,9 +396,10 @@ class _Maker(NamedTuple):
     Attributes:
         matrices: the names of their matrix and bias.
         factor: the constants after it, with the size that a norm gives.
-        inside: the constants that are a factor of the matrix, which those behind a norm are not. One of fused queries,
-            keys and values has those alone that all three have.
-        gains: the gains behind a norm, and all that the model multiplies since the norm, which is their factor.
+        inside: the constants that are a factor of the matrix, which those behind a norm are not.
+            One of fused queries, keys and values has those alone that all three have.
+        gains: the gains behind a norm, and all that the model multiplies since the norm, which is
+            their factor.
     """
 
     matrices: list[str]
@@ -378,7 +422,9 @@ def _made_by(operation: Operation, users: Users) -> _Maker:
             gains |= dict.fromkeys(since_norm, factor)
             since_norm = []
         elif operation.name in ENTRYWISE:
-            since_norm += [cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)]
+            since_norm += [
+                cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)
+            ]
         if len(operation.operands) == 1:
             scale = operation.scale(before) or 1.0
             factor *= scale
@@ -392,14 +438,17 @@ def _made_by(operation: Operation, users: Users) -> _Maker:
 
 def _fused(attention: Operation) -> tuple[int, float] | None:
     """The size of heads and the constant of a fused attention."""
-    query, scale = getattr(attention.node, "_saved_query", None), getattr(attention.node, "_saved_scale", None)
+    query = getattr(attention.node, "_saved_query", None)
+    scale = getattr(attention.node, "_saved_scale", None)
     if query is None:
         return None
     size = int(query.shape[-1])
     return size, size**-0.5 if scale is None else float(scale)
 
 
-def _before_softmax(product: Operation, users: Mapping[Operation, Sequence[Operation]]) -> tuple[int, float] | None:
+def _before_softmax(
+    product: Operation, users: Mapping[Operation, Sequence[Operation]]
+) -> tuple[int, float] | None:
     """The same of a product of data that a softmax follows; None where something else does."""
     if product.name not in ("Bmm", "Baddbmm") or len(product.data) < 2 or product.weights:
         return None

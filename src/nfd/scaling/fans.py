@@ -1,4 +1,6 @@
-"""Over which dimensions of a parameter products and sums go: where parameters meet data, and which way round."""
+"""Over which dimensions of a parameter products and sums go: where parameters meet data, and which
+way round.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,13 @@ from nfd.scaling.graph import (
 
 _LOGITS = (("query", -1, None), ("key", -1, None))  # of a fused attention
 
-Fans = tuple[tuple[int, ...], tuple[int, ...]]  # dimensions that count the inputs and the outputs of a parameter
+# dimensions that count the inputs and the outputs of a parameter
+Fans = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
-    """Of every parameter that products of matrices sum over, or that acts entry by entry alone: as it is used, in
-    order, several where uses differ."""
+    """Of every parameter that products of matrices sum over, or that acts entry by entry alone: as
+    it is used, in order, several where uses differ."""
     users = users_of(operations)
     first = applied_first(operations)
     summed: dict[str, dict[Fans, None]] = {}
@@ -48,10 +51,13 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
             if weight.is_lookup and not is_applied:
                 continue
             for leaf in parameters_of(weight):
-                name, p = cast(str, leaf.tensor), leaf.node.variable
+                name = cast(str, leaf.tensor)
+                p = leaf.node.variable
                 fans: Fans | None = ((), _dimensions_in(p, weight))
                 if is_applied or makes_logits(operation, weight):
-                    fans = _summed_over(p, operation, place, is_turned=first.get(operation) == place)
+                    fans = _summed_over(
+                        p, operation, place, is_turned=first.get(operation) == place
+                    )
                 elif sum_ is not None:
                     fans = _summed_entries(p, weight, sum_) or fans
                 if fans is None:
@@ -63,7 +69,9 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
 
 
 def _dimensions_in(p: Tensor, weight: Operation) -> tuple[int, ...]:
-    """The dimensions of a parameter that what is made of it has: of a row that is taken from a table, the last."""
+    """The dimensions of a parameter that what is made of it has: of a row that is taken from a
+    table, the last.
+    """
     every = tuple(range(p.dim()))
     if weight.tensor is not None:
         return every
@@ -80,9 +88,11 @@ def makes_logits(operation: Operation, operand: Operation) -> bool:
     return "Attention" in operation.name and operand in operation.inputs[:2]
 
 
-def _summed_over(p: Tensor, product: Operation, place: int, *, is_turned: bool = False) -> Fans | None:
-    """Find the fans of a factor of a product by the strides of the parameter's dimensions in it; ``is_turned``: whether
-    what it counts is summed over later, and it acts on what else sums."""
+def _summed_over(
+    p: Tensor, product: Operation, place: int, *, is_turned: bool = False
+) -> Fans | None:
+    """Find the fans of a factor of a product by the strides of the parameter's dimensions in it;
+    ``is_turned``: whether what it counts is summed over later, and it acts on what else sums."""
     kept = _LOGITS if "Attention" in product.name else KEPT_FACTORS.get(product.name, ())
     of_place = kept[place] if place < len(kept) else None
     factor = None if of_place is None else saved_value(product.node, of_place[0])
@@ -91,7 +101,8 @@ def _summed_over(p: Tensor, product: Operation, place: int, *, is_turned: bool =
     strides = _strides_in(factor, p.detach())
 
     def through(side: int) -> tuple[int, ...]:
-        step, end = factor.stride(side), factor.stride(side) * factor.shape[side]
+        step = factor.stride(side)
+        end = factor.stride(side) * factor.shape[side]
         return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= strides[k] < end)
 
     _, summed, counted = of_place
@@ -101,17 +112,20 @@ def _summed_over(p: Tensor, product: Operation, place: int, *, is_turned: bool =
     outs = () if counted is None else through(counted)
     if set(ins) & set(outs):
         return None
-    if ins and not outs:  # every row is applied by itself, as the readout of a state space is to each channel
+    # every row is applied by itself, as the readout of a state space is to each channel
+    if ins and not outs:
         outs = tuple(k for k in range(p.dim()) if k not in ins)
         if math.prod(p.shape[k] for k in ins) > factor.shape[summed]:
-            return (), tuple(range(p.dim()))  # of heads: each sums over its part, which keeps its size
+            # of heads: each sums over its part, which keeps its size
+            return (), tuple(range(p.dim()))
         return ins, outs
     return (ins, outs) if ins and outs else None
 
 
 def applied_first(operations: Iterable[Operation]) -> dict[Operation, int]:
-    """The place of the factor that acts first in every product of parameters alone, such as 0 in ``h @ (A @ B)``: it
-    sums over the dimension of the product that data are summed over, and the other one over what they share."""
+    """The place of the factor that acts first in every product of parameters alone, such as 0 in
+    ``h @ (A @ B)``: it sums over the dimension of the product that data are summed over, and the
+    other one over what they share."""
     first: dict[Operation, set[int]] = {}
     products = [o for o in operations if o.name in KEPT_FACTORS]
     if not any(_composed(o) for o in products):
@@ -124,27 +138,37 @@ def applied_first(operations: Iterable[Operation]) -> dict[Operation, int]:
             values = None if of_place is None else saved_value(operation.node, of_place[0])
             if product is None or of_place is None or not isinstance(values, Tensor):
                 continue
-            shape = (*_shape_of(product), 1)[-2:] if "v" in product.name else _shape_of(product)[-2:]
+            shape = (
+                (*_shape_of(product), 1)[-2:] if "v" in product.name else _shape_of(product)[-2:]
+            )
             summed = values.shape[of_place[1]], values.stride(of_place[1])
             # Results lie in memory row by row.
             sums_columns = summed[0] == shape[1] and (summed[0] != shape[0] or summed[1] == 1)
-            places = [k for k, of_factor in enumerate(KEPT_FACTORS[product.name]) if of_factor is not None]
+            places = [
+                k for k, of_factor in enumerate(KEPT_FACTORS[product.name]) if of_factor is not None
+            ]
             first.setdefault(product, set()).add(places[1 if sums_columns else 0])
     return {product: places.pop() for product, places in first.items() if len(places) == 1}
 
 
 def _composed(operand: Operation) -> Operation | None:
-    """The product of parameters alone that an operand is, but for rearrangements and constants; else None."""
+    """The product of parameters alone that an operand is, but for rearrangements and constants;
+    else None.
+    """
     while not operand.is_product:
         if len(operand.operands) != 1 or operand.scale(operand.operands[0]) is None:
             return None
         (operand,) = operand.operands
-    return operand if not operand.data and len(operand.weights) == 2 and operand.name in KEPT_FACTORS else None
+    return (
+        operand
+        if not operand.data and len(operand.weights) == 2 and operand.name in KEPT_FACTORS
+        else None
+    )
 
 
 class EntrySum(NamedTuple):
-    """A sum of products of entries: the dimensions that it sums, of so many, what each counts for, and the operation
-    that sums."""
+    """A sum of products of entries: the dimensions that it sums, of so many, what each counts for,
+    and the operation that sums."""
 
     dims: frozenset[int]
     shape: tuple[int, ...]
@@ -154,11 +178,14 @@ class EntrySum(NamedTuple):
 
 DISTANCES = ("Cdist", "EuclideanDist")
 ROOTS = ("LinalgVectorNorm", "Norm")
-_COMPARED = ("Mul", "Sub", "Add")  # of entries, which a sum may follow: a product of vectors, or a distance
+# of entries, which a sum may follow: a product of vectors, or a distance
+_COMPARED = ("Mul", "Sub", "Add")
 
 
 def _sum_behind(operation: Operation, users: Users) -> EntrySum | None:
-    """The sum or mean over entries that a product of entries, or the square of a difference, ends in."""
+    """The sum or mean over entries that a product of entries, or the square of a difference, ends
+    in.
+    """
     if operation.name not in _COMPARED:
         return None
     current = operation
@@ -169,7 +196,9 @@ def _sum_behind(operation: Operation, users: Users) -> EntrySum | None:
             return _dims_of(user, current) if is_compared else None
         if user.name in ROOTS:
             return None if is_compared else _dims_of(user, current)
-        is_square = user.name in ("Pow", "Abs") or (user.name == "Mul" and {*user.operands} == {current})
+        is_square = user.name in ("Pow", "Abs") or (
+            user.name == "Mul" and {*user.operands} == {current}
+        )
         if is_square and is_compared:
             return None
         is_alone = user.scale(current) is not None and len(user.data) == 1
@@ -223,9 +252,11 @@ def _summed_entries(p: Tensor, weight: Operation, sum_: EntrySum) -> Fans | None
 
 
 def _strides_in(factor: Tensor, p: Tensor) -> Sequence[int]:
-    """The strides of a parameter's dimensions in a view of it, or in a copy, such as einsum makes of a stack: there its
-    numbers tell the order of dimensions in memory."""
-    extent = 1 + sum((size - 1) * step for size, step in zip(factor.shape, factor.stride(), strict=True))
+    """The strides of a parameter's dimensions in a view of it, or in a copy, such as einsum makes
+    of a stack: there its numbers tell the order of dimensions in memory."""
+    extent = 1 + sum(
+        (size - 1) * step for size, step in zip(factor.shape, factor.stride(), strict=True)
+    )
     is_whole = factor.numel() == p.numel() == extent and not factor.is_complex()
     if not is_whole or factor.untyped_storage().data_ptr() == p.untyped_storage().data_ptr():
         return p.stride()
@@ -238,14 +269,17 @@ def _strides_in(factor: Tensor, p: Tensor) -> Sequence[int]:
 
 
 def first_of_both_ways(ran: Sequence[Operation]) -> dict[str, list[Operation]]:
-    """The products that apply a matrix as the first one does, where a later one applies it turned: of an autoencoder
-    with tied weights these read the input, as lookups of an embedding that is the head as well do."""
+    """The products that apply a matrix as the first one does, where a later one applies it turned:
+    of an autoencoder with tied weights these read the input, as lookups of an embedding that is the
+    head as well do."""
     products: dict[Operation, list[tuple[Operation, int]]] = {}
     for operation in ran:
         if not operation.is_product or operation.of_parameters or not operation.data:
             continue
         for place, weight in enumerate(operation.inputs):
-            leaf = None if weight is None or place in operation.acted_on else scaled_parameter(weight)
+            leaf = (
+                None if weight is None or place in operation.acted_on else scaled_parameter(weight)
+            )
             if leaf is not None:
                 products.setdefault(leaf, []).append((operation, place))
     turned = {}
@@ -254,5 +288,7 @@ def first_of_both_ways(ran: Sequence[Operation]) -> dict[str, list[Operation]]:
             continue
         fans = [_summed_over(leaf.node.variable, operation, place) for operation, place in uses]
         if fans[0] is not None and fans[0][::-1] in fans and fans[0][::-1] != fans[0]:
-            turned[cast(str, leaf.tensor)] = [uses[k][0] for k, of_use in enumerate(fans) if of_use == fans[0]]
+            turned[cast(str, leaf.tensor)] = [
+                uses[k][0] for k, of_use in enumerate(fans) if of_use == fans[0]
+            ]
     return turned

@@ -1,4 +1,6 @@
-"""One forward pass as autograd keeps it: operations, what they are linear in, and which of them normalise."""
+"""One forward pass as autograd keeps it: operations, what they are linear in, and which of them
+normalise.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,18 @@ from typing import Any, cast
 from torch import Tensor
 from torch.autograd.graph import Node
 
-_PRODUCT = re.compile(r"(Add|Badd)?(mm|bmm|mv)|Dot|Cdist|EuclideanDist|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE)
-_NORM = re.compile(r"(?!.*(Vector|Matrix|Weight)Norm).+Norm.*")  # of data: the size of a vector normalises nothing
+_PRODUCT = re.compile(
+    r"(Add|Badd)?(mm|bmm|mv)|Dot|Cdist|EuclideanDist|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE
+)
+# of data: the size of a vector normalises nothing
+_NORM = re.compile(r"(?!.*(Vector|Matrix|Weight)Norm).+Norm.*")
 _LOOKUPS = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather")
 _LINEAR = ("IndexAdd", "ScatterAdd")  # though autograd keeps what they add
 ENTRYWISE = ("Mul", "Div")
-FACTORS = (("self", "tensor1"), ("other", "tensor2"))  # under which names autograd keeps those of a product of entries
-CLIPS = ("Relu", "Threshold")  # they pass their own output on unchanged, so that an empty branch changes nothing
+# under which names autograd keeps those of a product of entries
+FACTORS = (("self", "tensor1"), ("other", "tensor2"))
+# they pass their own output on unchanged, so that an empty branch changes nothing
+CLIPS = ("Relu", "Threshold")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -29,14 +36,19 @@ class Operation:
         name: as autograd calls it: ``"Add"``, ``"Addmm"``, ``"NativeLayerNorm"``.
         inputs: what computed its operands, None where an operand is a constant.
         tensor: the name of the parameter that this is.
-        is_product, is_norm, is_lookup: whether it multiplies matrices or convolves, normalises, takes rows of a table.
-        is_linear: whether it is linear in all operands together, so that autograd keeps no values to differentiate it.
+        is_product, is_norm, is_lookup: whether it multiplies matrices or convolves, normalises,
+            takes rows of a table.
+        is_linear: whether it is linear in all operands together, so that autograd keeps no values
+            to differentiate it.
         of_parameters: whether parameters alone, and no data, decide its result.
-        order: when it ran, beside others; tensors that nothing computed stand before all operations.
-        scales: for each input the size of the number that it is multiplied by, and nothing else but rearranged and
-            added to; 0 where it has no part in the result; None where the operation does something else.
+        order: when it ran, beside others; tensors that nothing computed stand before all
+            operations.
+        scales: for each input the size of the number that it is multiplied by, and nothing else but
+            rearranged and added to; 0 where it has no part in the result; None where the operation
+            does something else.
         acted_on: the places of parameters that weights act on, as on data: of a learned query.
-        norm_size: of a norm, also one that is written out, the RMS of its result before gains; else None.
+        norm_size: of a norm, also one that is written out, the RMS of its result before gains; else
+            None.
     """
 
     name: str
@@ -62,13 +74,21 @@ class Operation:
     def data(self) -> tuple[Operation, ...]:
         """The operands that data decide, or that weights act on as on data."""
         return tuple(
-            i for k, i in enumerate(self.inputs) if i is not None and (not i.of_parameters or k in self.acted_on)
+            i
+            for k, i in enumerate(self.inputs)
+            if i is not None and (not i.of_parameters or k in self.acted_on)
         )
 
     @property
     def weights(self) -> tuple[Operation, ...]:
-        """The operands that are parameters, or computed from parameters alone; of a table, its rows."""
-        return tuple(i for k, i in enumerate(self.inputs) if i is not None and i.is_made and k not in self.acted_on)
+        """The operands that are parameters, or computed from parameters alone; of a table, its
+        rows.
+        """
+        return tuple(
+            i
+            for k, i in enumerate(self.inputs)
+            if i is not None and i.is_made and k not in self.acted_on
+        )
 
     @property
     def is_made(self) -> bool:
@@ -76,24 +96,34 @@ class Operation:
         return self.of_parameters or (self.is_lookup and not self.data)
 
     def scale(self, operand: Operation) -> float | None:
-        """What an operand is multiplied by, as in ``scales``; the sum where it stands in several places."""
+        """What an operand is multiplied by, as in ``scales``; the sum where it stands in several
+        places.
+        """
         scales = [scale for i, scale in zip(self.inputs, self.scales, strict=True) if i is operand]
         return None if None in scales else sum(cast(list[float], scales))
 
     @property
     def gains(self) -> tuple[Operation, ...]:
-        """Its weights but the bias, which is the first operand of a product with a sum, the third of others."""
+        """Its weights but the bias, which is the first operand of a product with a sum, the third
+        of others.
+        """
         bias = 0 if self.name.startswith(("Add", "Badd")) else 2
-        return tuple(weight for weight in self.weights if weight in self.inputs[:bias] + self.inputs[bias + 1 :])
+        return tuple(
+            weight
+            for weight in self.weights
+            if weight in self.inputs[:bias] + self.inputs[bias + 1 :]
+        )
 
     @property
     def applies_weights(self) -> bool:
-        """Whether it multiplies data by weights, alone or where it normalises; a bias alone, behind a matrix that is
-        computed as data are, scales nothing."""
+        """Whether it multiplies data by weights, alone or where it normalises; a bias alone, behind
+        a matrix that is computed as data are, scales nothing."""
         return (self.is_product or self.is_norm) and bool(self.data) and bool(self.gains)
 
 
-def operations(outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Collection[str] = ()) -> list[Operation]:
+def operations(
+    outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Collection[str] = ()
+) -> list[Operation]:
     """All that computed these outputs, as it ran.
 
     Args:
@@ -102,7 +132,8 @@ def operations(outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Co
         matrices: the names of those that their modules apply as matrices.
     """
     outputs = [*outputs]
-    nodes, stack = dict[Node, None](), [output.grad_fn for output in outputs]
+    nodes = dict[Node, None]()
+    stack = [output.grad_fn for output in outputs]
     while stack:
         node = stack.pop()
         if node is not None and node not in nodes:
@@ -110,10 +141,13 @@ def operations(outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Co
             stack.extend(source for source, _ in node.next_functions)
     made: dict[Node, Operation] = {}
     ran: list[Operation] = []
-    # Autograd numbers operations as they run, so that inputs come first; parameters have the largest number of all.
+    # Autograd numbers operations as they run, so that inputs come first; parameters have the
+    # largest number of all.
     for node in sorted(nodes, key=lambda n: n._sequence_nr() if n.next_functions else -1):
         name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
-        inputs = tuple(None if source is None else made[source] for source, _ in node.next_functions)
+        inputs = tuple(
+            None if source is None else made[source] for source, _ in node.next_functions
+        )
         for part, of_part, scales in _parts(name, node, inputs):
             given = tuple(ran[-1] if i is _PART else cast("Operation | None", i) for i in of_part)
             ran.append(_operation(part, node, given, scales, len(ran), names, matrices))
@@ -122,7 +156,9 @@ def operations(outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Co
 
 
 def _reached(ran: Sequence[Operation], ends: Iterable[Operation]) -> list[Operation]:
-    """The operations that have a part in these, in order; without those that others are read in place of."""
+    """The operations that have a part in these, in order; without those that others are read in
+    place of.
+    """
     seen = set(ends)
     ahead = [*seen]
     while ahead:
@@ -154,11 +190,14 @@ def _operation(
         scales = _scales(name, node, inputs, is_linear)
     acted_on = _acted_on(name, inputs, matrices) if kinds[0] else frozenset()
     size = 1.0 if kinds[1] else _size_of_norm(name, node, inputs)
-    return Operation(name, inputs, tensor, *kinds, is_linear, of_parameters, order, node, scales, acted_on, size)
+    return Operation(
+        name, inputs, tensor, *kinds, is_linear, of_parameters, order, node, scales, acted_on, size
+    )
 
 
-# What autograd keeps of the operands of a product, in their order; None for what is added. Beside it the dimension
-# that the product sums over, and the one that counts results, None where it has none.
+# What autograd keeps of the operands of a product, in their order; None for what is added. Beside
+# it the dimension that the product sums over, and the one that counts results, None where it has
+# none.
 KEPT_FACTORS: dict[str, tuple[tuple[str, int, int | None] | None, ...]] = {
     "Mm": (("self", -1, -2), ("mat2", -2, -1)),
     "Bmm": (("self", -1, -2), ("mat2", -2, -1)),
@@ -173,22 +212,34 @@ KEPT_FACTORS: dict[str, tuple[tuple[str, int, int | None] | None, ...]] = {
 }
 
 _PART = object()  # in place of an input: the part of the same operation that stands before
-# Operations that add a product to their first operand, ``beta a + alpha b c``, and the product by its own name.
-_ADDED_PRODUCTS = {"Addmm": "Mm", "Baddbmm": "Bmm", "Addbmm": "Bmm", "Addmv": "Mv", "Addcmul": "Mul", "Addcdiv": "Div"}
+# Operations that add a product to their first operand, ``beta a + alpha b c``, and the product by
+# its own name.
+_ADDED_PRODUCTS = {
+    "Addmm": "Mm",
+    "Baddbmm": "Bmm",
+    "Addbmm": "Bmm",
+    "Addmv": "Mv",
+    "Addcmul": "Mul",
+    "Addcdiv": "Div",
+}
 _Part = tuple[str, tuple[Any, ...], tuple[float | None, ...] | None]
 
 
 def _parts(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> list[_Part]:
-    """The names, inputs and, where they are known, scales of what one operation of autograd does, in order.
+    """The names, inputs and, where they are known, scales of what one operation of autograd does,
+    in order.
 
-    One that adds a product to its first operand is a product and a sum: the sum may be a residual one, and what is
-    written ``alpha=`` or ``value=`` scales it alone.
+    One that adds a product to its first operand is a product and a sum: the sum may be a residual
+    one, and what is written ``alpha=`` or ``value=`` scales it alone.
     """
     if name in _ADDED_PRODUCTS:
         added = inputs[0]
         is_entrywise = name in ("Addcmul", "Addcdiv")
         before, behind = (None, "value") if is_entrywise else ("beta", "alpha")
-        scales = (1.0 if before is None or added is None else saved_size(node, before), saved_size(node, behind))
+        scales = (
+            1.0 if before is None or added is None else saved_size(node, before),
+            saved_size(node, behind),
+        )
         if is_entrywise or scales != (1.0, 1.0) or (added is not None and not added.of_parameters):
             product = _ADDED_PRODUCTS[name] if is_entrywise else name
             factors = inputs[1:] if is_entrywise else (None, *inputs[1:])
@@ -210,7 +261,9 @@ def _parts(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> list[
 
 
 def _summed_stack(name: str, node: Node, stack: Operation) -> list[_Part]:
-    """The sum or mean over what was stacked, as the sums of two that it is; none where it goes over other entries."""
+    """The sum or mean over what was stacked, as the sums of two that it is; none where it goes over
+    other entries.
+    """
     shape = saved_value(node, "self_sym_sizes")
     dims = {dimension_from_front(d, len(shape)) for d in saved_value(node, "dim") or ()}
     if dims != {dimension_from_front(stack.node._saved_dim, len(shape))}:
@@ -222,7 +275,9 @@ def _summed_stack(name: str, node: Node, stack: Operation) -> list[_Part]:
         parts.append(("Add", (summed, other), (1.0, 1.0)))
         summed = _PART
     if name == "Mean" or not parts:
-        parts.append(("Mul", (summed, None), (1 / len(stack.inputs) if name == "Mean" else 1.0, None)))
+        parts.append(
+            ("Mul", (summed, None), (1 / len(stack.inputs) if name == "Mean" else 1.0, None))
+        )
     return parts
 
 
@@ -232,8 +287,11 @@ def dimension_from_front(dim: int, count: int) -> int:
     return signed % count if count else 0
 
 
-def _acted_on(name: str, inputs: tuple[Operation | None, ...], matrices: Collection[str]) -> frozenset[int]:
-    """The place of a learned query or the like in a product of parameters alone, or of rows of a table.
+def _acted_on(
+    name: str, inputs: tuple[Operation | None, ...], matrices: Collection[str]
+) -> frozenset[int]:
+    """The place of a learned query or the like in a product of parameters alone, or of rows of a
+    table.
 
     It is what is not known to be a matrix beside one that is, or a single row before a matrix.
     """
@@ -257,7 +315,9 @@ def _is_row(p: Tensor) -> bool:
 # ---- What an operation multiplies its operands by.
 
 
-def _scales(name: str, node: Node, inputs: tuple[Operation | None, ...], is_linear: bool) -> tuple[float | None, ...]:
+def _scales(
+    name: str, node: Node, inputs: tuple[Operation | None, ...], is_linear: bool
+) -> tuple[float | None, ...]:
     """The scales of an operation, see ``Operation``."""
     if name in ENTRYWISE and len(inputs) == 2:
         return _entrywise_scales(name, node, inputs, is_linear)
@@ -276,7 +336,9 @@ def _scales(name: str, node: Node, inputs: tuple[Operation | None, ...], is_line
 def _entrywise_scales(
     name: str, node: Node, inputs: tuple[Operation | None, ...], is_linear: bool
 ) -> tuple[float | None, ...]:
-    """The scales of a product or quotient of entries: where one operand is a constant, that of the other."""
+    """The scales of a product or quotient of entries: where one operand is a constant, that of the
+    other.
+    """
     scales: list[float | None] = [None, None]
     for k, other in ((0, 1), (1, 0)):
         if inputs[k] is None or not _is_constant(inputs[other]) or (name == "Div" and k == 1):
@@ -294,14 +356,21 @@ def _is_constant(operand: Operation | None) -> bool:
     """Whether an operand is a constant, or a parameter that does not train and has one value."""
     if operand is None:
         return True
-    while operand.tensor is None and operand.is_linear and len(operand.inputs) == 1 and operand.operands:
+    while (
+        operand.tensor is None
+        and operand.is_linear
+        and len(operand.inputs) == 1
+        and operand.operands
+    ):
         (operand,) = operand.operands
     leaf = operand.node.variable if operand.tensor is not None else None
     return leaf is not None and not leaf.requires_grad and _single_size(leaf) is not None
 
 
 def saved_value(node: Node, name: str) -> Any:
-    """What autograd kept under a name, None where it kept nothing, or what was changed in place since."""
+    """What autograd kept under a name, None where it kept nothing, or what was changed in place
+    since.
+    """
     try:
         return getattr(node, f"_saved_{name}", None)
     except RuntimeError:
@@ -309,8 +378,8 @@ def saved_value(node: Node, name: str) -> Any:
 
 
 def saved_size(node: Node, *names: str) -> float | None:
-    """The size of the number that autograd kept under the first of these names, of a tensor that of its entries but
-    zeros, which mask; None where they differ."""
+    """The size of the number that autograd kept under the first of these names, of a tensor that of
+    its entries but zeros, which mask; None where they differ."""
     for name in names:
         value = saved_value(node, name)
         if isinstance(value, Tensor):
@@ -321,7 +390,9 @@ def saved_size(node: Node, *names: str) -> float | None:
 
 
 def _single_size(value: Tensor) -> float | None:
-    """The size of the entries of a tensor, without zeros, which mask; None where they differ or all are zero."""
+    """The size of the entries of a tensor, without zeros, which mask; None where they differ or all
+    are zero.
+    """
     if value.is_meta or value.is_complex():
         return None
     entries = value.detach().double().abs().flatten()
@@ -340,7 +411,9 @@ _NEAR = 0.2  # of a logarithm, between an RMS with its epsilon and 1 or n^-1/2
 
 
 def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> float | None:
-    """The RMS of what a product or quotient normalises, such as ``x / x.norm()``: n^-1/2; None for all others."""
+    """The RMS of what a product or quotient normalises, such as ``x / x.norm()``: n^-1/2; None for
+    all others.
+    """
     if name not in ENTRYWISE or len(inputs) != 2:
         return None
     first, second = inputs
@@ -348,7 +421,8 @@ def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -
         return None
     if not _measures(second, first) and (name == "Div" or not _measures(first, second)):
         return None
-    values, sizes = saved_value(node, "self"), saved_value(node, "other")
+    values = saved_value(node, "self")
+    sizes = saved_value(node, "other")
     if not isinstance(values, Tensor) or not isinstance(sizes, Tensor) or values.is_meta:
         return None
     if values.numel() < sizes.numel():
@@ -358,7 +432,8 @@ def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -
     count = math.prod(values.shape[k] for k in row)
     if count < 2:
         return None
-    values, sizes = values.detach().double(), sizes.double()
+    values = values.detach().double()
+    sizes = sizes.double()
     normalised = values / sizes if name == "Div" else values * sizes
     of_rows = normalised.square().mean(row).sqrt().flatten()
     of_rows = of_rows[of_rows > 0]
@@ -370,7 +445,9 @@ def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -
 
 
 def _measures(size: Operation, data: Operation) -> bool:
-    """Whether an operation is computed from the even powers, the variance or a norm of data, and of nothing else."""
+    """Whether an operation is computed from the even powers, the variance or a norm of data, and of
+    nothing else.
+    """
     sources = {data}
     ahead = [data]
     while ahead and len(sources) < _FAR:
@@ -390,9 +467,15 @@ def _measures(size: Operation, data: Operation) -> bool:
         if operation.tensor is not None or not operation.operands or len(seen) > _FAR:
             return False
         first = operation.operands[0]
-        is_square = operation.name == "Mul" and len({*operation.operands}) == 1 and len(operation.inputs) == 2
+        is_square = (
+            operation.name == "Mul"
+            and len({*operation.operands}) == 1
+            and len(operation.inputs) == 2
+        )
         is_measure |= bool(_MEASURES.fullmatch(operation.name)) or operation.is_product
-        is_measure |= is_square or (operation.name == "Pow" and first in sources) or operation.name == "Abs"
+        is_measure |= (
+            is_square or (operation.name == "Pow" and first in sources) or operation.name == "Abs"
+        )
         new = [i for i in operation.operands if i not in seen]
         seen.update(new)
         ahead.extend(new)
@@ -418,7 +501,8 @@ def _saved_names(kind: type[Node]) -> tuple[str, ...]:
 
 def parameters_of(operation: Operation) -> set[Operation]:
     """The parameters that an operation is computed from, as operations."""
-    seen, stack = set[Operation](), [operation]
+    seen = set[Operation]()
+    stack = [operation]
     while stack:
         if (current := stack.pop()) not in seen:
             seen.add(current)
@@ -427,7 +511,9 @@ def parameters_of(operation: Operation) -> set[Operation]:
 
 
 def scaled_parameter(operation: Operation) -> Operation | None:
-    """The one parameter that an operand is, but for rearrangements and constant factors; else None."""
+    """The one parameter that an operand is, but for rearrangements and constant factors; else
+    None.
+    """
     while operation.tensor is None:
         is_factor = operation.name in ENTRYWISE and len(operation.operands) == 1
         if not (is_factor or (operation.is_linear and len(operation.inputs) == 1)):
@@ -440,8 +526,8 @@ Users = Mapping[Operation, Sequence[Operation]]
 
 
 def users_of(ran: Sequence[Operation]) -> dict[Operation, list[Operation]]:
-    """The operations that each one has a part in, in order; without those that have no part in the outputs, as what
-    ``torch.where`` does not choose."""
+    """The operations that each one has a part in, in order; without those that have no part in the
+    outputs, as what ``torch.where`` does not choose."""
     users: dict[Operation, list[Operation]] = {o: [] for o in ran}
     is_dropped: dict[Operation, bool] = {}
     for operation in reversed(ran):

@@ -1,12 +1,14 @@
-"""The law of an optimizer that nobody described, from the size and shape of its steps on matrices of its own.
+"""The law of an optimizer that nobody described, from the size and shape of its steps on matrices
+of its own.
 
-Stepping shows how an update answers the size of a gradient, whether entries are normalised one by one
-or a matrix as a whole or in parts, how the largest singular value of the update follows the shape, and
-what epsilon and weight decay act on. It does not show what only long training does: how a distance or
-a preconditioner that is estimated on the way ends up, or what other methods than ``step`` change.
+Stepping shows how an update answers the size of a gradient, whether entries are normalised one by
+one or a matrix as a whole or in parts, how the largest singular value of the update follows the
+shape, and what epsilon and weight decay act on. It does not show what only long training does: how
+a distance or a preconditioner that is estimated on the way ends up, or what other methods than
+``step`` change.
 
-A gradient of rank one, with entries of 1 and -1, stands for those of training: with growing width their
-rank stays that of a batch.
+A gradient of rank one, with entries of 1 and -1, stands for those of training: with growing width
+their rank stays that of a batch.
 """
 
 from __future__ import annotations
@@ -47,9 +49,14 @@ Shape = tuple[int, ...]
 
 DECAYS = (WEIGHT_DECAY.name, "wd")  # names of weight decay in groups
 RATE = 2.0**-7  # of the steps; an update is what a step subtracts over the rate
-START = 2.0**-4  # of the weights: above the floor of 1e-3 below which some optimizers see no weights
-STEPS, LATE = 3, 12  # some skip the first step, and some are linear in the gradient until the sixth
-NARROW, WIDE = 16, 64  # the two widths
+# of the weights: above the floor of 1e-3 below which some optimizers see no weights
+START = 2.0**-4
+# some skip the first step, and some are linear in the gradient until the sixth
+STEPS = 3
+LATE = 12
+# the two widths
+NARROW = 16
+WIDE = 64
 # Fused queries, keys and values are three times as tall as wide; no other shape has that ratio.
 PANEL: tuple[tuple[int, int], ...] = (
     (NARROW, NARROW),
@@ -70,7 +77,7 @@ class MeasurementError(InputError):
     """An optimizer has no law that its steps show."""
 
 
-# ---- steps on parameters of our own -------------------------------------------------------------------
+# ---- steps on parameters of our own
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,9 @@ class Probe:
     name: str
     dtype: torch.dtype = torch.float64
 
-    def optimizer(self, parameters: Sequence[nn.Parameter], rate: float = RATE) -> torch.optim.Optimizer:
+    def optimizer(
+        self, parameters: Sequence[nn.Parameter], rate: float = RATE
+    ) -> torch.optim.Optimizer:
         """A fresh optimizer of these parameters, without weight decay."""
         optimizer = self.make([{"params": list(parameters), "lr": rate}])
         for group in optimizer.param_groups:
@@ -134,13 +143,17 @@ class Probe:
             for _ in range(steps):
                 before = [p.detach().clone() for p in parameters]
                 _step(optimizer, parameters, gradients)
-        return [(old - p.detach()).double() / rate for old, p in zip(before, parameters, strict=True)]
+        return [
+            (old - p.detach()).double() / rate for old, p in zip(before, parameters, strict=True)
+        ]
 
     def update(self, gradient: Tensor, **more: Any) -> Tensor:
         """What the last of some steps subtracts from one tensor, over the rate."""
         return self.updates([gradient], **more)[0]
 
-    def states(self, gradient: Tensor, *, idle: int = 0) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:
+    def states(
+        self, gradient: Tensor, *, idle: int = 0
+    ) -> tuple[torch.optim.Optimizer, dict[str, Tensor]]:
         """The optimizer after some steps, and its tensors for one parameter.
 
         Args:
@@ -152,16 +165,26 @@ class Probe:
             parameter = _parameter(gradient, START)
             optimizer = self.optimizer([parameter])
             for step in range(STEPS + idle):
-                _step(optimizer, [parameter], [gradient if step < STEPS else torch.zeros_like(gradient)])
+                _step(
+                    optimizer,
+                    [parameter],
+                    [gradient if step < STEPS else torch.zeros_like(gradient)],
+                )
         return optimizer, _tensors(optimizer.state[parameter])
 
 
 def _parameter(gradient: Tensor, start: float) -> nn.Parameter:
-    drawn = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    drawn = torch.randn(
+        gradient.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     return nn.Parameter((start * drawn).to(gradient.dtype))
 
 
-def _step(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
+def _step(
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[nn.Parameter],
+    gradients: Sequence[Tensor],
+) -> None:
     for p, gradient in zip(parameters, gradients, strict=True):
         p.grad = gradient.clone()
     optimizer.step()
@@ -177,14 +200,18 @@ def _tensors(state: Any, name: str = "") -> dict[str, Tensor]:
     elif isinstance(state, tuple | list):
         parts = enumerate(state)
     return {
-        key: tensor for part, value in parts for key, tensor in _tensors(value, f"{name}.{part}".strip(".")).items()
+        key: tensor
+        for part, value in parts
+        for key, tensor in _tensors(value, f"{name}.{part}".strip(".")).items()
     }
 
 
 def signs(*shape: int) -> Tensor:
     """A gradient of rank one with entries of 1 and -1."""
     g = torch.Generator().manual_seed(len(shape) + sum(shape))
-    parts = [2.0 * torch.randint(2, (size,), generator=g, dtype=torch.float64) - 1 for size in shape]
+    parts = [
+        2.0 * torch.randint(2, (size,), generator=g, dtype=torch.float64) - 1 for size in shape
+    ]
     return torch.outer(*parts) if len(shape) == 2 else parts[0]
 
 
@@ -203,20 +230,22 @@ def deviation(a: Tensor, b: Tensor) -> float:
     return rms(a - b) / max(rms(b), 1e-300)
 
 
-# ---- an optimizer like the user's, on other parameters --------------------------------------------------
+# ---- an optimizer like the user's, on other parameters
 
 
 _NOT_SETTINGS = ("params", "lr", "initial_lr", "param_names", "name", SCALE, "roles", "role")
 
 
 def probes_of(optimizer: Any) -> tuple[Probe, Probe | None]:
-    """What makes optimizers like one of the user's: of matrices, and of vectors if other groups have these.
+    """What makes optimizers like one of the user's: of matrices, and of vectors if other groups
+    have these.
 
     Args:
         optimizer: an object, its class, or a function from groups that makes it.
 
     Raises:
-        ValueError: if groups step matrices of one shape with different settings, so that no one law fits.
+        ValueError: if groups step matrices of one shape with different settings, so that no one law
+            fits.
     """
     if not hasattr(optimizer, "param_groups") or isinstance(optimizer, type):
         probe = Probe(optimizer, _name_of_made(optimizer))
@@ -264,10 +293,14 @@ def _ratio(p: Tensor) -> float:
 
 
 def _one_for_each_shape(groups: Sequence[Like], kind: str) -> list[Like]:
-    """The groups that step matrices in another way, each with its ratios; ValueError where ratios are shared."""
+    """The groups that step matrices in another way, each with its ratios; ValueError where ratios
+    are shared.
+    """
     apart = list[Like]()
     for group in groups:
-        same = [place for place, other in enumerate(apart) if _are_same(other.decisive, group.decisive)]
+        same = [
+            place for place, other in enumerate(apart) if _are_same(other.decisive, group.decisive)
+        ]
         if same:
             other = apart[same[0]]
             apart[same[0]] = replace(other, ratios=other.ratios | group.ratios)
@@ -276,11 +309,13 @@ def _one_for_each_shape(groups: Sequence[Like], kind: str) -> list[Like]:
     for place, group in enumerate(apart):
         for other in apart[:place]:
             if group.ratios & other.ratios:
-                theirs, ours = other.decisive, group.decisive
+                theirs = other.decisive
+                ours = group.decisive
                 differing = [name for name in ours if not _are_same(ours[name], theirs.get(name))]
                 raise MeasurementError(
                     f"optimizer is a {kind} whose groups step matrices of one shape with different "
-                    f"{', '.join(differing)}: a plan has one law for a shape. Give both groups the same."
+                    f"{', '.join(differing)}: a plan has one law for a shape. Give both groups the "
+                    "same."
                 )
     return apart
 
@@ -292,9 +327,9 @@ def _name_of_made(make: Any) -> str:
         made = Probe(make, name).optimizer([_parameter(signs(*PANEL[0]), START)])
     except Exception as error:
         raise MeasurementError(
-            f"optimizer is {name}, which could not make an optimizer of one matrix: {type(error).__name__}: "
-            f"{in_brief(error)}. Pass a function that does, optimizer=lambda groups: ..., or its law, "
-            "nfd.OptimizerLaw."
+            f"optimizer is {name}, which could not make an optimizer of one matrix: "
+            f"{type(error).__name__}: {in_brief(error)}. Pass a function that does, "
+            "optimizer=lambda groups: ..., or its law, nfd.OptimizerLaw."
         ) from error
     return type(made).__name__
 
@@ -311,9 +346,13 @@ class _Remade:
 
     def __init__(self, optimizer: torch.optim.Optimizer, groups: Sequence[Like]) -> None:
         self.kind = type(optimizer)
-        self.groups = [replace(group, settings=copy.deepcopy(dict(group.settings))) for group in groups]
+        self.groups = [
+            replace(group, settings=copy.deepcopy(dict(group.settings))) for group in groups
+        ]
         self.defaults = copy.deepcopy(dict(getattr(optimizer, "defaults", {})))
-        self.attributes = {name: value for name, value in vars(optimizer).items() if _is_plain(value)}
+        self.attributes = {
+            name: value for name, value in vars(optimizer).items() if _is_plain(value)
+        }
 
     def _like(self, p: Tensor) -> Mapping[str, Any]:
         """The settings of the group whose matrices have a shape most like that of a parameter."""
@@ -326,7 +365,9 @@ class _Remade:
         takes = next((p.name for p in parameters if "param" in p.name), parameters[0].name)
         parameters = [p for p in parameters if p.name != takes]
         options = {p.name: settings[p.name] for p in parameters if p.name in settings}
-        complete = [{**self._like(p), **group, "params": [p]} for group in groups for p in group["params"]]
+        complete = [
+            {**self._like(p), **group, "params": [p]} for group in groups for p in group["params"]
+        ]
         bare = [p for group in groups for p in group["params"]]
         errors = list[Exception]()
         for given in (complete, bare):  # some take parameters without groups
@@ -358,15 +399,17 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, tuple | list) and all(_is_plain(part) for part in value)
 
 
-# ---- the norm of an update by the shape of its matrix ------------------------------------------------------
+# ---- the norm of an update by the shape of its matrix
 
 
 @dataclass
 class MeasuredShape:
-    """The largest singular value of the update of a matrix by its shape, as a multiple of that in ``unit``.
+    """The largest singular value of the update of a matrix by its shape, as a multiple of that in
+    ``unit``.
 
-    A matrix of that shape is stepped. One of more than 2^18 entries is halved on both sides as often as
-    needed, and the norm grows with the power that squares have: parts of a fixed size are then not seen.
+    A matrix of that shape is stepped. One of more than 2^18 entries is halved on both sides as
+    often as needed, and the norm grows with the power that squares have: parts of a fixed size are
+    then not seen.
     """
 
     probe: Probe
@@ -382,13 +425,17 @@ class MeasuredShape:
             while math.prod(stepped) > LARGEST and min(stepped) > 1:
                 stepped = (max(1, stepped[0] // 2), max(1, stepped[1] // 2))
                 halvings += 1
-            self.norms[shape] = norm(self.probe.update(signs(*stepped))) * 2 ** (halvings * self.growth)
+            self.norms[shape] = norm(self.probe.update(signs(*stepped))) * 2 ** (
+                halvings * self.growth
+            )
         return self.norms[shape] / unit_norm(self.unit, *shape)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MeasuredShape) or self.unit != other.unit:
             return False
-        return are_proportional([self(*shape) for shape in PANEL], [other(*shape) for shape in PANEL])
+        return are_proportional(
+            [self(*shape) for shape in PANEL], [other(*shape) for shape in PANEL]
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -404,7 +451,7 @@ def are_proportional(a: Sequence[float], b: Sequence[float], within: float = ALI
     return max(ratios) <= min(ratios) * (1 + within)
 
 
-# ---- what stepping shows -------------------------------------------------------------------------------
+# ---- what stepping shows
 
 
 @dataclass(frozen=True)
@@ -419,8 +466,8 @@ class Measurement:
         norms: the largest singular value of the update of a matrix, by (rows, columns).
         parts: into how many parts, each normalised by itself, a matrix falls, by (rows, columns).
         epsilon: whether ``eps`` acts beside the entries of the gradient.
-        decay: what weight decay acts on: ``"weights"`` (times the rate), ``"weights, at any rate"``,
-            ``"gradient"``, or None where the optimizer has none.
+        decay: what weight decay acts on: ``"weights"`` (times the rate), ``"weights, at any
+            rate"``, ``"gradient"``, or None where the optimizer has none.
         states: numbers stored per parameter, of a square matrix.
         equivariant: whether turning the gradient turns the update.
         decay_name: what groups call weight decay.
@@ -438,7 +485,9 @@ class Measurement:
     states: int
     equivariant: bool
     decay_name: str = WEIGHT_DECAY.name
-    shape_norm: Callable[[float, float], float] = field(repr=False, compare=False, default=any_shape)
+    shape_norm: Callable[[float, float], float] = field(
+        repr=False, compare=False, default=any_shape
+    )
 
     @property
     def is_split(self) -> bool:
@@ -447,17 +496,22 @@ class Measurement:
 
     def __str__(self) -> str:
         units = {EACH_ENTRY: "entry by entry", WHOLE_MATRIX: "as a whole"}
-        split = [f"{rows} x {columns} in {count}" for (rows, columns), count in self.parts.items() if count > 1]
+        split = [
+            f"{rows} x {columns} in {count}"
+            for (rows, columns), count in self.parts.items()
+            if count > 1
+        ]
         first = self.norms[PANEL[0]]
         norms = ", ".join(f"{r} x {c}: {value / first:.3g}" for (r, c), value in self.norms.items())
         vectors = "not stepped" if self.vector_unit is None else units[self.vector_unit]
         in_parts = f", in parts: {', '.join(split)}" if split else ""
+        epsilon = "beside the entries of the gradient" if self.epsilon else "none of entries"
         lines = [
             f"{self.name}: updates of degree {self.degree:g} in the gradient",
             f"matrices     {units[self.unit]}{in_parts}",
             f"vectors      {vectors}",
             f"norms        {norms}, over that of {PANEL[0][0]} x {PANEL[0][1]}",
-            f"epsilon      {'beside the entries of the gradient' if self.epsilon else 'none of entries'}",
+            f"epsilon      {epsilon}",
             f"decay        {'none' if self.decay is None else f'of the {self.decay}'}",
             f"states       {self.states} numbers per parameter",
         ]
@@ -468,8 +522,8 @@ class Measurement:
         settings: tuple[Hyperparameter, ...] | None = None
         decay = replace(WEIGHT_DECAY, name=self.decay_name)
         if self.decay == AT_ANY_RATE:
-            # The share of the weights that a step removes is the decay itself; a run of other length
-            # removes it as AdamW's law says.
+            # The share of the weights that a step removes is the decay itself; a run of other
+            # length removes it as AdamW's law says.
             decay = Hyperparameter(self.decay_name, default=0.0, batch=1.0, tokens=-1.0)
         if decay != WEIGHT_DECAY:
             settings = (decay, EPS, BETAS) if self.epsilon else (decay,)
@@ -491,9 +545,16 @@ class Measurement:
 
     def notes(self) -> tuple[str, ...]:
         """What a plan says of the optimizer."""
-        split = [f"[{rows}, {columns}] in {count}" for (rows, columns), count in self.parts.items() if count > 1]
+        split = [
+            f"[{rows}, {columns}] in {count}"
+            for (rows, columns), count in self.parts.items()
+            if count > 1
+        ]
         if split:
-            return (f"{self.name} normalises some matrices in parts, as it was seen to step {', '.join(split)}.",)
+            return (
+                f"{self.name} normalises some matrices in parts, as it was seen to step "
+                f"{', '.join(split)}.",
+            )
         return ()
 
     def fits(self, law: OptimizerLaw) -> bool:
@@ -502,7 +563,9 @@ class Measurement:
         return steps_all == (law.rest is None) and not self.false_claims(law)
 
     def false_claims(self, law: OptimizerLaw) -> list[str]:
-        """What a law says of updates, epsilon and decay that is not so, each with its field first."""
+        """What a law says of updates, epsilon and decay that is not so, each with its field
+        first.
+        """
         false = list[str]()
         if abs(law.degree - self.degree) > _DEGREE:
             false.append(f"degree is {law.degree:g}; measured {self.degree:g}.")
@@ -510,14 +573,25 @@ class Measurement:
             false.append(f"unit is {_unit_name(law.unit)}; measured {_unit_name(self.unit)}.")
         of_vectors = law.for_vectors().unit
         if law.rest is None and self.vector_unit is None:
-            false.append("rest is None; the optimizer steps no vectors. Name the law of what trains them.")
-        elif law.rest is None and of_vectors != self.vector_unit and (law.unit == self.unit or law.vector_unit):
+            false.append(
+                "rest is None; the optimizer steps no vectors. Name the law of what trains them."
+            )
+        elif (
+            law.rest is None
+            and of_vectors != self.vector_unit
+            and (law.unit == self.unit or law.vector_unit)
+        ):
             assert self.vector_unit is not None
-            false.append(f"vector_unit is {_unit_name(of_vectors)}; measured {_unit_name(self.vector_unit)}.")
+            false.append(
+                f"vector_unit is {_unit_name(of_vectors)}; measured {_unit_name(self.vector_unit)}."
+            )
         said = [law.shape_norm(*shape) * unit_norm(self.unit, *shape) for shape in self.norms]
         seen = list(self.norms.values())
         if law.unit == self.unit and not are_proportional(seen, said):
-            ratios = {shape: (s / seen[0]) / (a / said[0]) for shape, s, a in zip(self.norms, seen, said, strict=True)}
+            ratios = {
+                shape: (s / seen[0]) / (a / said[0])
+                for shape, s, a in zip(self.norms, seen, said, strict=True)
+            }
             worst = max(ratios, key=lambda shape: abs(math.log(ratios[shape])))
             is_part = self.parts.get(worst, 1) > 1
             parts = f" It is normalised in {self.parts[worst]} parts." if is_part else ""
@@ -528,18 +602,32 @@ class Measurement:
             )
         if law.epsilon != self.epsilon:
             acts = "acts" if self.epsilon else "does not act"
-            false.append(f"epsilon is {law.epsilon}; measured: an eps {acts} beside the entries of the gradient.")
-        if not law.is_linear and self.decay is not None and law.decoupled != (self.decay != OF_GRADIENT):
+            false.append(
+                f"epsilon is {law.epsilon}; measured: an eps {acts} beside the entries of the "
+                "gradient."
+            )
+        if (
+            not law.is_linear
+            and self.decay is not None
+            and law.decoupled != (self.decay != OF_GRADIENT)
+        ):
             false.append(f"decoupled is {law.decoupled}; measured: decay acts on the {self.decay}.")
         decay = law.setting(WEIGHT_DECAY.name)
         if decay is not None and decay.follows == "weight decay" and self.decay == AT_ANY_RATE:
-            false.append("hyperparameters: weight_decay follows 'weight decay'; measured: it acts at any rate.")
+            false.append(
+                "hyperparameters: weight_decay follows 'weight decay'; measured: it acts at any "
+                "rate."
+            )
         if law.equivariant and not self.equivariant:
-            false.append("equivariant is True; measured: turning a gradient does not turn its update.")
+            false.append(
+                "equivariant is True; measured: turning a gradient does not turn its update."
+            )
         return false
 
 
-AT_ANY_RATE, OF_WEIGHTS, OF_GRADIENT = "weights, at any rate", "weights", "gradient"
+AT_ANY_RATE = "weights, at any rate"
+OF_WEIGHTS = "weights"
+OF_GRADIENT = "gradient"
 _DEGREE = 0.02
 
 
@@ -548,13 +636,15 @@ def _unit_name(unit: Power) -> str:
 
 
 def measure(optimizer: Any) -> Measurement:
-    """What the steps of an optimizer show: an object, its class, or a function from groups that makes it.
+    """What the steps of an optimizer show: an object, its class, or a function from groups that
+    makes it.
 
-    Optimizers like it step matrices and vectors of our own, of two widths; the user's is not stepped.
+    Optimizers like it step matrices and vectors of our own, of two widths; the user's is not
+    stepped.
 
     Raises:
-        ValueError: if it cannot be made or stepped, or if its updates have no size that a plan can scale:
-            they follow the weights, other tensors, or no power of the gradient.
+        ValueError: if it cannot be made or stepped, or if its updates have no size that a plan can
+            scale: they follow the weights, other tensors, or no power of the gradient.
     """
     probe, vectors = probes_of(optimizer)
     try:
@@ -563,8 +653,8 @@ def measure(optimizer: Any) -> Measurement:
         raise
     except Exception as error:
         raise MeasurementError(
-            f"optimizer is a {probe.name}, which could not be stepped on a matrix: {type(error).__name__}: "
-            f"{in_brief(error)}. Pass its law, nfd.OptimizerLaw."
+            f"optimizer is a {probe.name}, which could not be stepped on a matrix: "
+            f"{type(error).__name__}: {in_brief(error)}. Pass its law, nfd.OptimizerLaw."
         ) from error
 
 
@@ -574,7 +664,9 @@ def _measured(probe: Probe, vectors: Probe | None) -> Measurement:
     vectors = None if vectors is None else replace(vectors, dtype=probe.dtype)
     update = probe.update(gradient)
     if not bool(update.isfinite().all()) or rms(update) == 0:
-        raise MeasurementError(f"{probe.name} does not move a matrix whose gradient is not zero. Pass its law.")
+        raise MeasurementError(
+            f"{probe.name} does not move a matrix whose gradient is not zero. Pass its law."
+        )
     degree = _degree(probe, gradient)
     _check_scalable(probe, gradient, update)
     norms = {shape: norm(probe.update(signs(*shape))) for shape in PANEL}
@@ -603,7 +695,9 @@ def _measured(probe: Probe, vectors: Probe | None) -> Measurement:
 
 
 def _degree(probe: Probe, gradient: Tensor) -> float:
-    """The power with which updates follow the gradient, at an early and a late step, for larger and smaller ones."""
+    """The power with which updates follow the gradient, at an early and a late step, for larger and
+    smaller ones.
+    """
     degrees = dict[tuple[int, float], float]()
     for steps in (STEPS, LATE):
         at_one = rms(probe.update(gradient, steps=steps))
@@ -611,51 +705,61 @@ def _degree(probe: Probe, gradient: Tensor) -> float:
             scaled = rms(probe.update(times * gradient, steps=steps))
             if min(scaled, at_one) == 0:
                 raise MeasurementError(
-                    f"{probe.name} does not move a matrix at every size of the gradient. Pass its law."
+                    f"{probe.name} does not move a matrix at every size of the gradient. Pass its "
+                    "law."
                 )
             degrees[steps, times] = math.log(scaled / at_one) / math.log(times)
     values = list(degrees.values())
     if max(values) - min(values) > 2 * _DEGREE:
         said = ", ".join(
-            f"{value:.2g} at step {k} for gradients {times:g} times as large" for (k, times), value in degrees.items()
+            f"{value:.2g} at step {k} for gradients {times:g} times as large"
+            for (k, times), value in degrees.items()
         )
         raise MeasurementError(
-            f"optimizer is a {probe.name}, whose updates are no one power of the gradient, as under clipping or a "
-            f"warm-up of its own: for gradients so many times as large, {said}. Switch that off, or pass its law, "
-            "nfd.OptimizerLaw."
+            f"optimizer is a {probe.name}, whose updates are no one power of the gradient, as "
+            "under clipping or a warm-up of its own: for gradients so many times as large, "
+            f"{said}. Switch that off, or pass its law, nfd.OptimizerLaw."
         )
     middle = sum(values) / len(values)
     return round(middle * 4) / 4 if abs(middle * 4 - round(middle * 4)) < 4 * _DEGREE else middle
 
 
 def _check_scalable(probe: Probe, gradient: Tensor, update: Tensor) -> None:
-    """ValueError if updates follow the weights, other tensors or not the rate, or a state is never filled."""
+    """ValueError if updates follow the weights, other tensors or not the rate, or a state is never
+    filled.
+    """
     what = f"optimizer is a {probe.name}, whose updates"
     larger = rms(probe.update(gradient, start=8 * START)) / rms(update)
     if abs(larger - 1) > ALIKE:
         raise MeasurementError(
-            f"{what} follow the size of the weights (a trust ratio, as of LAMB and LARS, or relative steps, as "
-            f"of Adafactor): weights 8 times as large give updates {larger:.3g} times as large. Weights grow in "
-            "training, and may start at zero, so no rate of a plan keeps such updates in proportion. Switch it "
-            "off, or use the optimizer without it."
+            f"{what} follow the size of the weights (a trust ratio, as of LAMB and LARS, or "
+            f"relative steps, as of Adafactor): weights 8 times as large give updates {larger:.3g} "
+            "times as large. Weights grow in training, and may start at zero, so no rate of a plan "
+            "keeps such updates in proportion. Switch it off, or use the optimizer without it."
         )
     _, beside = probe.updates([1000 * signs(*PANEL[0]).flip(0), gradient])
     if deviation(beside, update) > ALIKE:
         raise MeasurementError(
-            f"{what} of one tensor follow the gradient of another, as under a norm over all tensors: a plan has "
-            "a rate for every tensor by itself. Switch that off, or pass its law, nfd.OptimizerLaw."
+            f"{what} of one tensor follow the gradient of another, as under a norm over all "
+            "tensors: a plan has a rate for every tensor by itself. Switch that off, or pass its "
+            "law, nfd.OptimizerLaw."
         )
     if deviation(probe.update(gradient, rate=RATE / 4), update) > ALIKE:
         raise MeasurementError(
-            f"{what} are not proportional to lr of the groups, by which a plan scales them. Pass its law, "
-            "nfd.OptimizerLaw, if a scale of lr is enough."
+            f"{what} are not proportional to lr of the groups, by which a plan scales them. Pass "
+            "its law, nfd.OptimizerLaw, if a scale of lr is enough."
         )
     optimizer, states = probe.states(gradient)
-    others = [name for name, state in states.items() if state.shape == gradient.shape and not bool(state.any())]
+    others = [
+        name
+        for name, state in states.items()
+        if state.shape == gradient.shape and not bool(state.any())
+    ]
     if others:
         raise MeasurementError(
-            f"optimizer is a {type(optimizer).__name__}, whose state {others[0]!r} is not filled by step (as a "
-            "Hessian is by another method): stepping does not show its updates. Pass its law, nfd.OptimizerLaw."
+            f"optimizer is a {type(optimizer).__name__}, whose state {others[0]!r} is not filled "
+            "by step (as a Hessian is by another method): stepping does not show its updates. Pass "
+            "its law, nfd.OptimizerLaw."
         )
 
 
@@ -664,19 +768,21 @@ def _is_local(probe: Probe) -> bool:
     gradient = signs(*PANEL[0])
     other = gradient.clone()
     other[0, 0] *= 64
-    a, b = probe.update(gradient), probe.update(other)
+    a = probe.update(gradient)
+    b = probe.update(other)
     a[0, 0] = b[0, 0] = 0
     return deviation(b, a) < ALIKE
 
 
-_SPAN = 1.5  # decades over which rows grow: rounding of the largest must not be seen beside the smallest
+# decades over which rows grow: rounding of the largest must not be seen beside the smallest
+_SPAN = 1.5
 
 
 def _parts(probe: Probe, shape: tuple[int, int]) -> int:
     """Into how many parts, each normalised by itself, a matrix falls.
 
-    In a gradient of rank one with rows of growing size, every part of the update is that of the gradient
-    times a constant, one over the size of the part.
+    In a gradient of rank one with rows of growing size, every part of the update is that of the
+    gradient times a constant, one over the size of the part.
     """
     counts = []
     for axis, size in enumerate(shape):
@@ -708,13 +814,15 @@ def _vector_unit(probe: Probe | None) -> Power | None:
     if abs(power + 0.5) < ALIKE:
         return WHOLE_MATRIX
     raise MeasurementError(
-        f"optimizer is a {probe.name}, whose updates of vectors have entries that grow as the power {power:.2g} of "
-        "their length; known are 0 and -1/2. Pass its law, nfd.OptimizerLaw."
+        f"optimizer is a {probe.name}, whose updates of vectors have entries that grow as the "
+        f"power {power:.2g} of their length; known are 0 and -1/2. Pass its law, nfd.OptimizerLaw."
     )
 
 
 def _has_epsilon(probe: Probe) -> bool:
-    """Whether an ``eps`` of the groups acts beside the entries of the gradient, at every width alike."""
+    """Whether an ``eps`` of the groups acts beside the entries of the gradient, at every width
+    alike.
+    """
     shrinks = []
     for size in (NARROW, WIDE):
         gradient = signs(size, size)
@@ -730,7 +838,9 @@ def _has_epsilon(probe: Probe) -> bool:
 def _decay_name(probe: Probe) -> str:
     """What groups call weight decay."""
     groups = probe.optimizer([_parameter(signs(*PANEL[0]), START)]).param_groups
-    return next((name for name in DECAYS if all(name in group for group in groups)), WEIGHT_DECAY.name)
+    return next(
+        (name for name in DECAYS if all(name in group for group in groups)), WEIGHT_DECAY.name
+    )
 
 
 def _decay(probe: Probe, gradient: Tensor) -> str | None:
@@ -742,7 +852,9 @@ def _decay(probe: Probe, gradient: Tensor) -> str | None:
     strength = 0.5
     gradient = 2.0**-10 * gradient  # a sign shows a decay that is larger than the gradient
     for steps in (1, STEPS):  # some leave the first step out
-        without, with_it = (probe.update(gradient, settings={name: decay}, steps=steps) for decay in (0.0, strength))
+        without, with_it = (
+            probe.update(gradient, settings={name: decay}, steps=steps) for decay in (0.0, strength)
+        )
         change = with_it - without
         if bool(change.any()):
             break
@@ -760,20 +872,25 @@ def _states(probe: Probe) -> int:
     """Numbers that are stored per parameter of a square matrix."""
     gradient = signs(WIDE, WIDE)
     _, states = probe.states(gradient)
-    return round(sum(state.numel() for state in states.values() if state.numel() > 1) / gradient.numel())
+    return round(
+        sum(state.numel() for state in states.values() if state.numel() > 1) / gradient.numel()
+    )
 
 
 def _is_equivariant(probe: Probe) -> bool:
     """Whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q and a gradient of full rank."""
     g = torch.Generator().manual_seed(0)
     left, right, gradient = torch.randn(3, NARROW, NARROW, generator=g, dtype=torch.float64)
-    P, Q = torch.linalg.qr(left).Q, torch.linalg.qr(right).Q
+    P = torch.linalg.qr(left).Q
+    Q = torch.linalg.qr(right).Q
     turned = probe.update(P @ gradient @ Q.T)
     return deviation(turned, P @ probe.update(gradient) @ Q.T) < 2 * ALIKE
 
 
 def decouples(optimizer: torch.optim.Optimizer) -> bool | None:
-    """Whether weight decay of an optimizer acts on the weights directly; None where stepping does not show it."""
+    """Whether weight decay of an optimizer acts on the weights directly; None where stepping does
+    not show it.
+    """
     try:
         probe, _ = probes_of(optimizer)
         decay = _decay(probe.in_its_precision(), signs(*PANEL[0]))
@@ -782,11 +899,12 @@ def decouples(optimizer: torch.optim.Optimizer) -> bool | None:
     return None if decay is None else decay != OF_GRADIENT
 
 
-# ---- the law of a measurement ----------------------------------------------------------------------------
+# ---- the law of a measurement
 
 
 def measured_law(optimizer: Any) -> OptimizerLaw:
-    """The law of an optimizer object, its class or a function that makes it, registered under its name.
+    """The law of an optimizer object, its class or a function that makes it, registered under its
+    name.
 
     An object that steps as a law says has that law.
     """

@@ -1,26 +1,32 @@
-"""What one forward and backward pass shows of a planned model: updates, initial activations, streams and outputs.
+"""What one forward and backward pass shows of a planned model: updates, initial activations,
+streams and outputs.
 
-The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed ``signs`` ``c``: its gradient in the outputs is the same
-at every size, and neither labels nor training are needed. With ``y`` the result of the first operation in which a
-tensor meets data, ``g`` its gradient, and a *kind* the tensors of one name in all blocks:
+The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed ``signs`` ``c``: its gradient in the
+outputs is the same at every size, and neither labels nor training are needed. With ``y`` the result
+of the first operation in which a tensor meets data, ``g`` its gradient, and a *kind* the tensors of
+one name in all blocks:
 
-========  ==========================================================================================================
-update    ``R``, the sum over a kind of ``rate |g|*``: how much its update at rate 1 lowers the loss, to first order.
-          ``|g|*`` is ``|g|_1`` for Adam and Lion, ``|g|_2^2`` for SGD, the nuclear norm times that of the optimizer's
-          own factor for Muon
+========  ====================================================================================
+update    ``R``, the sum over a kind of ``rate |g|*``: how much its update at rate 1 lowers
+          the loss, to first order. ``|g|*`` is ``|g|_1`` for Adam and Lion, ``|g|_2^2`` for
+          SGD, the nuclear norm times that of the optimizer's own factor for Muon
 move      ``R / |dl/dy|_1`` (SGD: ``|dl/dy|_1^2``): by how much this update moves ``y``
 coherent  what ``R`` would be if all terms of the gradient had one sign
 start     ``F = rms(y)``
-gain      ``F`` over the RMS of the data that the tensor meets; the RMS of what is looked up or added
-fit       ``move`` over ``F``, of vectors over their RMS (SGD: over its square): whether the rate fits the start
-response  ``F |dl/dy|_1``, which does not change where a constant moves from one factor of the network to the next
+gain      ``F`` over the RMS of the data that the tensor meets; the RMS of what is looked up
+          or added
+fit       ``move`` over ``F``, of vectors over their RMS (SGD: over its square): whether the
+          rate fits the start
+response  ``F |dl/dy|_1``, which does not change where a constant moves from one factor of the
+          network to the next
 added     ``rms(block(h) - h)`` over blocks
 stream    ``rms(h)`` behind the last block
 output    ``rms(f)``
-========  ==========================================================================================================
+========  ====================================================================================
 
-The operation is found by the storage of its operands, and so for every spelling of it. 64-bit numbers show gradients
-that are zero by symmetry, such as those of the biases of keys, as rounding, which is left out.
+The operation is found by the storage of its operands, and so for every spelling of it. 64-bit
+numbers show gradients that are zero by symmetry, such as those of the biases of keys, as rounding,
+which is left out.
 """
 
 from __future__ import annotations
@@ -45,16 +51,39 @@ from nfd.scaling.model import TensorInfo, block_of, in_any_block, tensors
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.plan import Entry, Plan
 from nfd.scaling.rules import INPUT_LIKE, rule_named
-from nfd.scaling.samples import as_written, blaming_the_sample, call_with, evaluating, mapped, on_device, outputs_of
+from nfd.scaling.samples import (
+    as_written,
+    blaming_the_sample,
+    call_with,
+    evaluating,
+    mapped,
+    on_device,
+    outputs_of,
+)
 
 FACTOR = 4  # between the sizes: wrong powers are half ones or more, and then a factor of 2
 _ROUNDING = {torch.float64: 1e-9}  # of the largest update: a gradient that is zero but for rounding
 _OF_OTHERS = 1e-5
-ELEMENTWISE = ("mul", "div", "__mul__", "__rmul__", "mul_", "addcmul")  # a constant may stand behind, as in a gain
+# a constant may stand behind, as in a gain
+ELEMENTWISE = ("mul", "div", "__mul__", "__rmul__", "mul_", "addcmul")
 PRODUCTS = (
-    "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "addmm", "baddbmm", "mv",
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-)  # fmt: skip
+    "linear",
+    "matmul",
+    "__matmul__",
+    "__rmatmul__",
+    "mm",
+    "bmm",
+    "einsum",
+    "addmm",
+    "baddbmm",
+    "mv",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+)
 LOOKUPS = (
     "embedding",
     "embedding_bag",
@@ -67,13 +96,15 @@ LOOKUPS = (
     "__getitem__",
     "index_select",
 )
-# Of random outputs: their size is then sure to an eighth. With more than a quarter of them one draw is sure enough.
+# Of random outputs: their size is then sure to an eighth. With more than a quarter of them one draw
+# is sure enough.
 _OUTPUTS = 32
 _FEW_OUTPUTS = 8
 _OUTWEIGHS = 3.0  # times what all branches add together
 _LARGEST = 4.0
 _NEXT_TO_NONE = 1e-3
-_STREAM = 0.5  # what a block gives back holds its input once, give or take; else no stream passes through it
+# what a block gives back holds its input once, give or take; else no stream passes through it
+_STREAM = 0.5
 
 Key = tuple[str, str]  # a quantity, and a kind
 
@@ -94,13 +125,14 @@ class Meeting:
 
 
 class Meetings(TorchFunctionMode):
-    """Records operations in which parameters, or views of them, meet data, by the name of the parameter.
+    """Records operations in which parameters, or views of them, meet data, by the name of the
+    parameter.
 
     Args:
         names: of parameters, by where their storage lies, which views share.
-        redrawn: parameters with so few outputs that chance decides how large these are. A head with one output, that
-            many draws give 1, gives anything from 0.1 to 2.5, which is a power of 1 between two sizes. What they give
-            is the mean over other draws of them.
+        redrawn: parameters with so few outputs that chance decides how large these are. A head with
+            one output, that many draws give 1, gives anything from 0.1 to 2.5, which is a power of
+            1 between two sizes. What they give is the mean over other draws of them.
     """
 
     def __init__(self, names: Mapping[int, str], redrawn: Mapping[str, int], seed: int) -> None:
@@ -113,7 +145,11 @@ class Meetings(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, tuple) and result else result
-        if not isinstance(first, Tensor) or not first.is_floating_point() or self._name_of(first) is not None:
+        if (
+            not isinstance(first, Tensor)
+            or not first.is_floating_point()
+            or self._name_of(first) is not None
+        ):
             return result
         operands = _tensors_among((*args, *(kwargs or {}).values()))
         names = {name for operand in operands if (name := self._name_of(operand)) is not None}
@@ -121,7 +157,11 @@ class Meetings(TorchFunctionMode):
         if names and len(operands) > 1:
             operation = getattr(func, "__name__", "")
             draws = max(self.redrawn.get(name, 0) for name in names) if operation in PRODUCTS else 0
-            square = self._expected_square(draws, func, args, kwargs or {}) if draws else mean_square(first)
+            square = (
+                self._expected_square(draws, func, args, kwargs or {})
+                if draws
+                else mean_square(first)
+            )
             data = [x for x in operands if x.is_floating_point() and self._name_of(x) is None]
             entering = mean_square(data[0]) if data else 1.0
             self._note(names, Meeting(operation, tuple(first.shape), square, entering), first)
@@ -168,7 +208,9 @@ def _tensors_among(arguments: Iterable[Any]) -> list[Tensor]:
 
 @dataclass
 class Pass:
-    """What one pass showed: values by quantity and kind; operation, and shape of its result, by kind."""
+    """What one pass showed: values by quantity and kind; operation, and shape of its result, by
+    kind.
+    """
 
     values: dict[Key, float] = field(default_factory=dict)
     operations: dict[str, str] = field(default_factory=dict)
@@ -181,18 +223,22 @@ class Pass:
 
 
 def reach(gradient: Tensor, law: OptimizerLaw) -> float:
-    """How much an update at rate 1 lowers the loss, to first order: the dual norm of the gradient."""
+    """How much an update at rate 1 lowers the loss, to first order: the dual norm of the
+    gradient.
+    """
     if law.unit == WHOLE_MATRIX and gradient.dim() == 2:
         return float(torch.linalg.svdvals(gradient).sum()) * law.shape_norm(*gradient.shape)
     return float(gradient.abs().pow(1 + law.degree).sum())
 
 
 def signs(shape: torch.Size) -> Tensor:
-    """The signs of outputs in the loss, of a given shape: those of each output, turned round in a quarter of the rows.
+    """The signs of outputs in the loss, of a given shape: those of each output, turned round in a
+    quarter of the rows.
 
-    With as many turned round as not, all that outputs have in common for all inputs cancels, and what is left may be a
-    sum of random terms: a Transformer that is read through a class token was off by width^-0.9 and depth^-1.2. With
-    none turned round, networks that normalise over rows would have no gradient.
+    With as many turned round as not, all that outputs have in common for all inputs cancels, and
+    what is left may be a sum of random terms: a Transformer that is read through a class token was
+    off by width^-0.9 and depth^-1.2. With none turned round, networks that normalise over rows
+    would have no gradient.
     """
     random = torch.Generator().manual_seed(0)
     outputs = shape[-1] if len(shape) > 1 else 1
@@ -212,7 +258,8 @@ def rms(squares: Iterable[float]) -> float:
 # ---- one network after another
 
 
-Place = tuple[Axis, int]  # the axis along which a model is larger than the smallest, and how many times
+# the axis along which a model is larger than the smallest, and how many times
+Place = tuple[Axis, int]
 SMALLEST: Place = ("width", 1)
 Factors = Mapping[str, float]  # on initial weights by kind, and on rates by "rate of " and the kind
 
@@ -284,13 +331,15 @@ class Bench:
 
     @cached_property
     def unit(self) -> Mapping[str, Unit]:
-        """What is multiplied or filled, at all sizes alike, so that every tensor shows its powers at once.
+        """What is multiplied or filled, at all sizes alike, so that every tensor shows its powers
+        at once.
 
-        Language models begin with a stream of RMS 0.02, and norms behind branches add RMS 1. Random branches add up as
-        the root of depth, and so would such a stream: without this sound models were off in depth by 0.3 to 1.3. So
-        what reads the inputs is multiplied until the stream outweighs the first branches. What begins at zero, such as
-        a class token or the end of a branch, hides all before it, and is filled with random numbers in its place.
-        Random biases hide how what their matrices give falls, and become small.
+        Language models begin with a stream of RMS 0.02, and norms behind branches add RMS 1. Random
+        branches add up as the root of depth, and so would such a stream: without this sound models
+        were off in depth by 0.3 to 1.3. So what reads the inputs is multiplied until the stream
+        outweighs the first branches. What begins at zero, such as a class token or the end of a
+        branch, hides all before it, and is filled with random numbers in its place. Random biases
+        hide how what their matrices give falls, and become small.
         """
         model, plan = self.built(SMALLEST, 0)
         wanted = self._wanted_stream(plan)
@@ -333,7 +382,9 @@ class Bench:
 
 @dataclass(frozen=True)
 class Unit:
-    """Factors on initial weights and rate, or the standard deviation in the smallest model to fill zeros with."""
+    """Factors on initial weights and rate, or the standard deviation in the smallest model to fill
+    zeros with.
+    """
 
     factor: float = 1.0
     of_rate: float = 1.0
@@ -346,7 +397,8 @@ class _Network:
     def __init__(self, bench: Bench, place: Place, seed: int, factors: Factors | None) -> None:
         model, plan = bench.built(place, seed)
         self.seed = seed
-        self.bench, self.plan = bench, plan
+        self.bench = bench
+        self.plan = plan
         self.model, self.sample = bench.cast(model)
         self.infos = tensors(self.model)
         self.kinds = {name: in_any_block(name, plan.blocks) for name in self.infos}
@@ -376,7 +428,9 @@ class _Network:
         with ExitStack() as stack:
             for block in self.blocks:
                 hook = partial(_keep_ends, ends, block)
-                handle = self.model.get_submodule(block).register_forward_hook(hook, with_kwargs=True)
+                handle = self.model.get_submodule(block).register_forward_hook(
+                    hook, with_kwargs=True
+                )
                 stack.callback(handle.remove)
             stack.enter_context(evaluating(self.model))
             stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -401,7 +455,10 @@ class _Network:
 
     def _backward(self, f: Tensor) -> None:
         if not f.requires_grad:
-            raise InputError("the outputs of the model depend on no parameter that trains: there is nothing to test.")
+            raise InputError(
+                "the outputs of the model depend on no parameter that trains: there is nothing to "
+                "test."
+            )
         self.model.zero_grad()
         (f * signs(f.shape).to(f)).mean().backward()  # type: ignore[no-untyped-call]
 
@@ -411,7 +468,9 @@ class _Network:
         met = defaultdict[str, list[Meeting]](list)
         for name, kind in self.kinds.items():
             met[kind] += log.met[name]
-        held = Counter(self.kinds[name] for name in self.infos if block_of(name, self.blocks) is not None)
+        held = Counter(
+            self.kinds[name] for name in self.infos if block_of(name, self.blocks) is not None
+        )
         for kind, value in updates.items():
             seen.values["update", kind] = value
             if 0 < held[kind] < len(self.blocks):  # a kind that stands in some blocks only
@@ -422,13 +481,17 @@ class _Network:
                 self._read_moves(seen, kind, sum(meeting.gradient for meeting in meetings))
         if ends:
             last = [block for block in self.blocks if block in ends][-1]
-            seen.values["added", ""] = rms(float((after - h).square().mean()) for h, after in ends.values())
+            seen.values["added", ""] = rms(
+                float((after - h).square().mean()) for h, after in ends.values()
+            )
             seen.values["stream", ""] = rms([float(ends[last][1].square().mean())])
         seen.values["output", ""] = rms([float(f.square().mean())])
         return seen
 
     def _read_moves(self, seen: Pass, kind: str, gradient: float) -> None:
-        """Read what an update does where gradients are sums of random terms, which align only once trained."""
+        """Read what an update does where gradients are sums of random terms, which align only once
+        trained.
+        """
         names = [name for name, other in self.kinds.items() if other == kind]
         parameters = [self.infos[name].parameter.detach() for name in names]
         power = 1 + self.laws[names[0]].degree
@@ -448,7 +511,10 @@ class _Network:
         rate = sum(self.rates[name] for name in names) / count
         reached = response / size if size and response else gradient
         seen.values["coherent", kind] = count * rate * (reached / count) ** power
-        for update, move, fit in (("update", "move", "fit"), ("coherent", "coherent move", "coherent fit")):
+        for update, move, fit in (
+            ("update", "move", "fit"),
+            ("coherent", "coherent move", "coherent fit"),
+        ):
             value = seen.values.get((update, kind))
             if value is not None and ("update", kind) in seen.values:
                 seen.values[move, kind] = value / count / (gradient / count) ** power
@@ -459,7 +525,9 @@ class _Network:
         total = defaultdict[str, float](float)
         for name, t in self.infos.items():
             if t.parameter.requires_grad and t.parameter.grad is not None:
-                total[self.kinds[name]] += self.rates[name] * reach(t.parameter.grad, self.laws[name])
+                total[self.kinds[name]] += self.rates[name] * reach(
+                    t.parameter.grad, self.laws[name]
+                )
         dtype = next(iter(self.infos.values())).parameter.dtype
         least = _ROUNDING.get(dtype, _OF_OTHERS) * max(total.values(), default=0.0)
         return {kind: value for kind, value in total.items() if value > least}
@@ -468,7 +536,8 @@ class _Network:
 def _read_meetings(seen: Pass, kind: str, meetings: list[Meeting]) -> None:
     first = meetings[0]
     gradient = sum(meeting.gradient for meeting in meetings)
-    alike = [meeting for meeting in meetings if meeting.operation == first.operation]  # of a tied head, the embedding's
+    # of a tied head, the embedding's
+    alike = [meeting for meeting in meetings if meeting.operation == first.operation]
     size = rms(meeting.square for meeting in alike)
     seen.operations[kind] = first.operation
     seen.results[kind] = first.shape
@@ -479,14 +548,31 @@ def _read_meetings(seen: Pass, kind: str, meetings: list[Meeting]) -> None:
 
 
 def _keep_ends(
-    ends: dict[str, tuple[Tensor, Tensor]], block: str, _: nn.Module, args: Any, kwargs: Any, result: Any
+    ends: dict[str, tuple[Tensor, Tensor]],
+    block: str,
+    _: nn.Module,
+    args: Any,
+    kwargs: Any,
+    result: Any,
 ) -> None:
     """Keep what enters and leaves a block, where it passes a stream on."""
     h = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-    after = result if isinstance(result, Tensor) else next(iter(result), None) if isinstance(result, tuple) else None
-    if h is None or not isinstance(after, Tensor) or h.shape != after.shape or not h.is_floating_point():
+    after = (
+        result
+        if isinstance(result, Tensor)
+        else next(iter(result), None)
+        if isinstance(result, tuple)
+        else None
+    )
+    if (
+        h is None
+        or not isinstance(after, Tensor)
+        or h.shape != after.shape
+        or not h.is_floating_point()
+    ):
         return
-    h, after = h.detach(), after.detach()
+    h = h.detach()
+    after = after.detach()
     passed_on = float((h * after).sum() / h.square().sum())
     if abs(passed_on - 1) < _STREAM:
         ends[block] = h, after

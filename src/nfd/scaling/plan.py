@@ -1,4 +1,6 @@
-"""``nfd.Plan``: initialisation, rates, decay and epsilon of every tensor of a model, at any width and depth."""
+"""``nfd.Plan``: initialisation, rates, decay and epsilon of every tensor of a model, at any width
+and depth.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,9 @@ Layout = Literal["out-in", "in-out"]
 
 @dataclass(frozen=True)
 class Start:
-    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or as its constructor
-    makes it, which is kept and scaled at most. ``std`` is the RMS; 0 of what is never scaled."""
+    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or
+    as its constructor makes it, which is kept and scaled at most. ``std`` is the RMS; 0 of what is
+    never scaled."""
 
     std: float
     constant: float | None
@@ -79,7 +82,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Fan-in and fan-out of a tensor over those in the base; and the depth: of its stack, outside of blocks of all."""
+    """Fan-in and fan-out of a tensor over those in the base; and the depth: of its stack, outside
+    of blocks of all.
+    """
 
     fan_in: float
     fan_out: float
@@ -96,9 +101,10 @@ class Entry:
         ratios: its fan-in, fan-out and depth, as multiples of those in the base.
         start: initial weights of the same tensor in the base.
         multiplier: powers by which the model's own forward multiplier scales.
-        matrix: memory layout of a matrix between two sizes that grow: ``"out-in"`` (as ``nn.Linear``) or ``"in-out"``;
-            None for any other tensor.
-        own_factor: the constant by which the forward pass of the user's model multiplies it, over that of the base.
+        matrix: memory layout of a matrix between two sizes that grow: ``"out-in"`` (as
+            ``nn.Linear``) or ``"in-out"``; None for any other tensor.
+        own_factor: the constant by which the forward pass of the user's model multiplies it, over
+            that of the base.
     """
 
     shape: tuple[int, ...]
@@ -121,12 +127,16 @@ class Entry:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is a bias, a gain, or the like, and no vector that outputs sum over, as in ``h @ w``."""
+        """Whether it is a bias, a gain, or the like, and no vector that outputs sum over, as in ``h
+        @ w``.
+        """
         return len(self.shape) < 2 and self.fan_in in (None, 1)
 
 
 def layout_of(t: TensorInfo) -> Layout | None:
-    """How the weight of a linear map lies in memory; None for every other tensor, stacks of matrices included."""
+    """How the weight of a linear map lies in memory; None for every other tensor, stacks of
+    matrices included.
+    """
     if len(t.shape) != 2 or not t.ins or not t.outs:
         return None
     return "out-in" if t.outs == (0,) else "in-out"
@@ -140,17 +150,19 @@ class Plan:
 
     Attributes:
         rule, optimizer: their names.
-        width, depth: of the model, as multiples of the base; ``depth`` is ``l`` in the formulas. Where stacks, such as
-            encoder and decoder, grow by different factors, tensors in blocks have that of their stack.
+        width, depth: of the model, as multiples of the base; ``depth`` is ``l`` in the formulas.
+            Where stacks, such as encoder and decoder, grow by different factors, tensors in blocks
+            have that of their stack.
         entries: the numbers of every tensor, by its name in ``model.named_parameters()``.
         blocks: names of the residual blocks.
-        multipliers: forward factors that cannot be folded, by module name. ``apply_`` inserts them as ``nfd.Scaled``.
+        multipliers: forward factors that cannot be folded, by module name. ``apply_`` inserts them
+            as ``nfd.Scaled``.
         notes: warnings and remarks, in words.
         run: factors for batch size and length of the run; None without ``for_run``.
-        base: width and depth of the base, as arguments of ``make_model``; None without it, and for networks of
-            the paper.
-        logits: by how much larger than in the base attention logits get, where that is seen, by the matrix of their
-            queries: heads that grow need logits over their size d, not its root.
+        base: width and depth of the base, as arguments of ``make_model``; None without it, and for
+            networks of the paper.
+        logits: by how much larger than in the base attention logits get, where that is seen, by the
+            matrix of their queries: heads that grow need logits over their size d, not its root.
 
     Example::
 
@@ -179,16 +191,22 @@ class Plan:
 
     @property
     def stacks(self) -> dict[str, tuple[str, ...]]:
-        """The blocks of every stack (``stacks_of``). Where parts of blocks lie in lists of their own, the list that
-        writes the stream is the stack, and those that lie inside of its branches are none."""
-        inside = {block_of(name, self.blocks) for name, entry in self.entries.items() if entry.role != "inner"}
+        """The blocks of every stack (``stacks_of``). Where parts of blocks lie in lists of their
+        own, the list that writes the stream is the stack, and those that lie inside of its branches
+        are none."""
+        inside = {
+            block_of(name, self.blocks)
+            for name, entry in self.entries.items()
+            if entry.role != "inner"
+        }
         holders = {block.rpartition(".")[0] for block in inside if block}
         return stacks_of([b for b in self.blocks if b.rpartition(".")[0] in holders] or self.blocks)
 
-    # ---- the scale of one tensor -----------------------------------------------------------------------------
+    # ---- the scale of one tensor
 
     def entry(self, name: str) -> Entry:
-        """The entry of a tensor, by its name in the model, also in one that is compiled or wrapped by DDP or FSDP.
+        """The entry of a tensor, by its name in the model, also in one that is compiled or wrapped
+        by DDP or FSDP.
 
         Raises:
             ValueError: if the plan has no such tensor.
@@ -201,14 +219,24 @@ class Plan:
         same = [planned for planned in self.entries if unwrapped(planned) == unwrapped(name)]
         if len(same) != 1:  # a module of the user's may itself be called "module"
             hint = nearest(unwrapped(name), self.entries)
-            raise InputError(f"the plan has no tensor {name!r}.{hint} Its names are those of model.named_parameters().")
+            raise InputError(
+                f"the plan has no tensor {name!r}.{hint} Its names are those of "
+                "model.named_parameters()."
+            )
         return same[0]
 
     def powers(self, name: str) -> Powers:
-        """How std, rate and epsilon of a tensor scale with its fans and the depth, including forward multipliers."""
+        """How std, rate and epsilon of a tensor scale with its fans and the depth, including
+        forward multipliers.
+        """
         entry = self.entry(name)
-        narrow = entry.role in SPECTRAL and entry.ratios.fan_out == 1 != entry.ratios.fan_in and not entry.is_vector
-        rule, law = rule_named(self.rule), self.law_for(name)
+        narrow = (
+            entry.role in SPECTRAL
+            and entry.ratios.fan_out == 1 != entry.ratios.fan_in
+            and not entry.is_vector
+        )
+        rule = rule_named(self.rule)
+        law = self.law_for(name)
         return rule.powers(entry.role, law, entry.multiplier, vector=entry.is_vector, narrow=narrow)
 
     def law_for(self, name: str) -> OptimizerLaw:
@@ -219,22 +247,29 @@ class Plan:
         return law.for_vectors() if self.entry(name).is_vector else law
 
     def is_muon(self, name: str) -> bool:
-        """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor.
+        """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this
+        tensor.
 
-        Matrices at the ends of the model are not in blocks, nor is what conditions the blocks from outside, such as the
-        time of a diffusion model. In a model without blocks all are that lie between two sizes that grow."""
-        entry, block = self.entry(name), block_of(self._planned(name), self.blocks)
-        is_inside = entry.role in SPECTRAL and (entry.role != "hidden" or block is not None or not self.blocks)
+        Matrices at the ends of the model are not in blocks, nor is what conditions the blocks from
+        outside, such as the time of a diffusion model. In a model without blocks all are that lie
+        between two sizes that grow."""
+        entry = self.entry(name)
+        block = block_of(self._planned(name), self.blocks)
+        is_inside = entry.role in SPECTRAL and (
+            entry.role != "hidden" or block is not None or not self.blocks
+        )
         return is_inside and entry.matrix is not None and law_of(self.optimizer).rest is not None
 
     def factor(self, name: str, power: Power) -> float:
-        """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the base."""
+        """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the
+        base.
+        """
         ratios = self.entry(name).ratios
         return power.at(ratios.fan_in, ratios.fan_out, ratios.depth)
 
     def own_factor(self, name: str) -> float:
-        """The factor by which the model's own forward pass multiplies a tensor, over that of the base, where the plan
-        makes up for it; else 1."""
+        """The factor by which the model's own forward pass multiplies a tensor, over that of the
+        base, where the plan makes up for it; else 1."""
         return self.entry(name).own_factor if rule_named(self.rule).scales_width else 1.0
 
     def start_factor(self, name: str) -> float:
@@ -246,8 +281,9 @@ class Plan:
         return self.entry(name).start.std * self.start_factor(name)
 
     def constant(self, name: str) -> float | None:
-        """The initial value of every entry; None for a tensor that starts at random. Gains that write into the
-        residual stream start lower in deeper models, like matrices that write into it."""
+        """The initial value of every entry; None for a tensor that starts at random. Gains that
+        write into the residual stream start lower in deeper models, like matrices that write into
+        it."""
         constant = self.entry(name).start.constant
         return None if constant is None else constant * self.start_factor(name)
 
@@ -256,9 +292,10 @@ class Plan:
         return self.factor(name, self.powers(name).rate) * self._compensation(name)
 
     def _compensation(self, name: str) -> float:
-        """The factor of a rate beside its powers: it cancels how the optimizer itself scales updates with the shape of
-        a matrix, and how the model itself multiplies the tensor."""
-        entry, law = self.entry(name), self.law_for(name)
+        """The factor of a rate beside its powers: it cancels how the optimizer itself scales
+        updates with the shape of a matrix, and how the model itself multiplies the tensor."""
+        entry = self.entry(name)
+        law = self.law_for(name)
         factor = math.pow(self.own_factor(name), -1 - law.degree)
         if entry.matrix is None or not rule_named(self.rule).scales_width:
             return factor
@@ -269,36 +306,44 @@ class Plan:
         return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
 
     def weight_decay(self, name: str) -> float:
-        """Weight decay of a tensor, as a multiple of that of the base: rate times decay is the same at every size."""
+        """Weight decay of a tensor, as a multiple of that of the base: rate times decay is the same
+        at every size.
+        """
         return 1 / self.rate(name)
 
-    # ---- beginning a model -----------------------------------------------------------------------------------
+    # ---- beginning a model
 
-    def apply_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> nn.Module:
-        """Begin a model in place: draw matrices from N(0, std^2), fill constant tensors, insert ``nfd.Scaled`` for
-        every multiplier; returns the model. Apply a plan before the model is compiled or wrapped.
+    def apply_(
+        self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None
+    ) -> nn.Module:
+        """Begin a model in place: draw matrices from N(0, std^2), fill constant tensors, insert
+        ``nfd.Scaled`` for every multiplier; returns the model. Apply a plan before the model is
+        compiled or wrapped.
 
-        Biases that layers of PyTorch draw by their fan-in are drawn as well, with the base's standard deviation.
-        Everything else keeps the numbers of its constructor: other vectors that are not constant; tensors that two
-        seeds of ``make_model`` build alike, or whose entries vary about a mean; tensors that do not train; layers of
-        ``nfd.defer``. What of this the rule scales, such as an identity at the end of a branch, is multiplied by one
-        factor. A second call draws again what is drawn; what is kept stays as trained.
+        Biases that layers of PyTorch draw by their fan-in are drawn as well, with the base's
+        standard deviation. Everything else keeps the numbers of its constructor: other vectors that
+        are not constant; tensors that two seeds of ``make_model`` build alike, or whose entries
+        vary about a mean; tensors that do not train; layers of ``nfd.defer``. What of this the rule
+        scales, such as an identity at the end of a branch, is multiplied by one factor. A second
+        call draws again what is drawn; what is kept stays as trained.
 
-        Each tensor has a random stream of its own, so its numbers depend on neither the device nor other tensors.
-        Padding rows of embeddings are zero. A sharded model (FSDP2, or other DTensors) gets the numbers of the
-        unsharded one; on the meta device it is never held whole by a process.
+        Each tensor has a random stream of its own, so its numbers depend on neither the device nor
+        other tensors. Padding rows of embeddings are zero. A sharded model (FSDP2, or other
+        DTensors) gets the numbers of the unsharded one; on the meta device it is never held whole
+        by a process.
 
         Args:
             model: the planned one; its parameters may be on the meta device.
             seed: of all random streams; equal seeds give equal weights.
-            device: where to make parameters that are on the meta device, by default the CPU; shards are made on the
-                device of their mesh.
+            device: where to make parameters that are on the meta device, by default the CPU; shards
+                are made on the device of their mesh.
 
         Raises:
-            ValueError: if the model is not the planned one, the plan cannot restore a tensor on the meta device, or a
-                multiplier belongs inside a module that cannot be wrapped.
+            ValueError: if the model is not the planned one, the plan cannot restore a tensor on the
+                meta device, or a multiplier belongs inside a module that cannot be wrapped.
         """
-        seed, place = check_seed(seed), check_device("cpu" if device is None else device)
+        seed = check_seed(seed)
+        place = check_device("cpu" if device is None else device)
         held_as_planned(model, self.entries)
         _materialise(self, model, place)
         infos = tensors(model)
@@ -306,8 +351,9 @@ class Plan:
             if held.std is not None:
                 if not math.isclose(held.std, self.std(name), rel_tol=1e-6):
                     raise InputError(
-                        f"{name!r} is not stored and began with standard deviation {held.std:.4g}; the plan begins it "
-                        f"with {self.std(name):.4g}. Let nfd.defer(model, plan) make its layer."
+                        f"{name!r} is not stored and began with standard deviation {held.std:.4g}; "
+                        f"the plan begins it with {self.std(name):.4g}. Let nfd.defer(model, plan) "
+                        "make its layer."
                     )
             elif not held.is_trained:
                 continue
@@ -325,7 +371,7 @@ class Plan:
                 model.set_submodule(name, Scaled(module, factor))
         return model
 
-    # ---- training it -----------------------------------------------------------------------------------------
+    # ---- training it
 
     def param_groups(
         self,
@@ -339,27 +385,31 @@ class Plan:
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
-        Settings that you do not choose here are those of the optimizer, and are scaled when it takes the
-        groups: ``AdamW(groups, weight_decay=0.1)`` has 0.1 at the base. Until then the groups show decay 0
-        and PyTorch's ``eps``. A decay that nobody sets is 0.
+        Settings that you do not choose here are those of the optimizer, and are scaled when it
+        takes the groups: ``AdamW(groups, weight_decay=0.1)`` has 0.1 at the base. Until then the
+        groups show decay 0 and PyTorch's ``eps``. A decay that nobody sets is 0.
 
         Args:
-            model: the planned one; it may be deferred by ``nfd.defer``, compiled, or wrapped by DDP or FSDP2.
+            model: the planned one; it may be deferred by ``nfd.defer``, compiled, or wrapped by DDP
+                or FSDP2.
             lr: the rate tuned at the base, at least 0. A scheduler must scale every group alike.
             weight_decay: tuned at the base, at least 0.
             eps: Adam's, of the base.
-            no_decay: tensors without weight decay: ``"vectors"`` for all of one dimension (biases and gains), or a
-                pattern or patterns of names, such as ``("**.bias",)``.
-            adamw_lr: under Muon, the rate of the tensors that AdamW trains, tuned at the base; ``lr`` if None.
-            betas: Adam's, of the small run, two or more. They are scaled if the plan has ``batch`` or ``tokens``.
+            no_decay: tensors without weight decay: ``"vectors"`` for all of one dimension (biases
+                and gains), or a pattern or patterns of names, such as ``("**.bias",)``.
+            adamw_lr: under Muon, the rate of the tensors that AdamW trains, tuned at the base;
+                ``lr`` if None.
+            betas: Adam's, of the small run, two or more. They are scaled if the plan has ``batch``
+                or ``tokens``.
 
         Returns:
-            groups with ``params``, ``lr``, ``lr_scale`` (the rate as a multiple of the tuned one; schedules must keep
-            it), ``weight_decay`` and ``roles``. Groups for Adam and AdamW also have ``eps``; under Muon ``use_muon``
-            is False for groups of AdamW.
+            groups with ``params``, ``lr``, ``lr_scale`` (the rate as a multiple of the tuned one;
+            schedules must keep it), ``weight_decay`` and ``roles``. Groups for Adam and AdamW also
+            have ``eps``; under Muon ``use_muon`` is False for groups of AdamW.
 
         Raises:
-            ValueError: if the model is not the planned one, or the optimizer does not accept weight decay.
+            ValueError: if the model is not the planned one, or the optimizer does not accept weight
+                decay.
         """
         chosen = {"weight_decay": weight_decay, "eps": eps, "betas": betas}
         groups = self.base_groups(model, lr, chosen, no_decay, adamw_lr)
@@ -373,7 +423,8 @@ class Plan:
         no_decay: str | Sequence[str] = (),
         adamw_lr: float | None = None,
     ) -> list[BaseGroup]:
-        """The parameters that are stepped alike, with settings of the base; None is one that nobody chose.
+        """The parameters that are stepped alike, with settings of the base; None is one that nobody
+        chose.
 
         Raises:
             ValueError, TypeError: as ``param_groups``.
@@ -385,16 +436,24 @@ class Plan:
         held = held_as_planned(model, self.entries)
         given = check_patterns("no_decay", no_decay) or []
         patterns = [given] if isinstance(given, str) else given
-        if unfit := [p for p in patterns if p != VECTORS and not any(matches(name, p) for name in held)]:
-            raise InputError(f"no_decay must name tensors of the model; no match for {', '.join(map(repr, unfit))}.")
+        if unfit := [
+            p for p in patterns if p != VECTORS and not any(matches(name, p) for name in held)
+        ]:
+            raise InputError(
+                "no_decay must name tensors of the model; no match for "
+                f"{', '.join(map(repr, unfit))}."
+            )
         groups: dict[tuple[Any, ...], BaseGroup] = {}
         for name, tensor in held.items():
             if not tensor.is_trained:
                 continue
-            by, entry = self.law_for(name), self.entries[name]
+            by = self.law_for(name)
+            entry = self.entries[name]
             if tensor.std is not None:
                 by.check_unstored(repr(name))
-            is_spared = any(len(entry.shape) < 2 if p == VECTORS else matches(name, p) for p in patterns)
+            is_spared = any(
+                len(entry.shape) < 2 if p == VECTORS else matches(name, p) for p in patterns
+            )
             is_first = law.rest is None or by.name == law.name
             tuned = lr if rest_lr is None or is_first else rest_lr
             rate = self.rate(name) * self._run_factor("rate", by)
@@ -417,8 +476,14 @@ class Plan:
         if EPS.name in settings:
             settings["eps"] = check_real("eps", settings["eps"], above=0.0, below=MAX_RATE)
             eps = settings["eps"]
-            if not any(self.law_for(name).setting("eps") for name in self.entries) and eps != ADAM_EPSILON:
-                raise InputError(f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it out.")
+            if (
+                not any(self.law_for(name).setting("eps") for name in self.entries)
+                and eps != ADAM_EPSILON
+            ):
+                raise InputError(
+                    f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it "
+                    "out."
+                )
         if WEIGHT_DECAY.name in settings:
             decay = check_real("weight_decay", settings["weight_decay"], least=0.0, below=MAX_RATE)
             law.check_decay(decay)
@@ -426,7 +491,9 @@ class Plan:
         if BETAS.name in settings:
             betas = settings["betas"]
             if not isinstance(betas, tuple | list) or len(betas) < 2:
-                raise InputTypeError(f"betas must be two numbers from 0 to below 1, or more; got {betas!r}.")
+                raise InputTypeError(
+                    f"betas must be two numbers from 0 to below 1, or more; got {betas!r}."
+                )
             settings["betas"] = tuple(betas)
         return settings
 
@@ -470,26 +537,32 @@ class Plan:
     ) -> torch.optim.Optimizer:
         """The optimizer of the plan, with the scaled rates of every tensor.
 
-        Under Muon it is Muon and AdamW in one: one ``step``, one state, the groups of both. If rates leave the ratios
-        of the plan, as under a scheduler that overwrites them, the next step warns once (``check_rates``).
+        Under Muon it is Muon and AdamW in one: one ``step``, one state, the groups of both. If
+        rates leave the ratios of the plan, as under a scheduler that overwrites them, the next step
+        warns once (``check_rates``).
 
-        What ``make`` sets is the base's value, and is scaled: decay, epsilon, and ``for_run`` the betas. A
-        value that it writes into a group goes before one for all groups. A decay that nobody sets is 0,
-        also where PyTorch has another default.
+        What ``make`` sets is the base's value, and is scaled: decay, epsilon, and ``for_run`` the
+        betas. A value that it writes into a group goes before one for all groups. A decay that
+        nobody sets is 0, also where PyTorch has another default.
 
         Args:
             model, lr, weight_decay, eps, no_decay, adamw_lr: as in ``param_groups``.
-            make: a function of groups and options that returns the optimizer, or its class: for those that PyTorch
-                does not have (``"lion"``), or for your own. Under Muon it makes the one of the matrices.
-            **options: of the optimizer, such as ``momentum`` and ``betas``. Under Muon each goes to the one of the two
-                that has it. A plan ``for_run`` scales running means, such as Adam's betas.
+            make: a function of groups and options that returns the optimizer, or its class: for
+                those that PyTorch does not have (``"lion"``), or for your own. Under Muon it makes
+                the one of the matrices.
+            **options: of the optimizer, such as ``momentum`` and ``betas``. Under Muon each goes to
+                the one of the two that has it. A plan ``for_run`` scales running means, such as
+                Adam's betas.
 
         Raises:
-            ValueError: as ``param_groups``; naming options that the optimizer does not have, settings that are
-                chosen both here and by ``make``, and an optimizer that is known to have another law.
+            ValueError: as ``param_groups``; naming options that the optimizer does not have,
+                settings that are chosen both here and by ``make``, and an optimizer that is known
+                to have another law.
         """
         chosen = {"weight_decay": weight_decay, "eps": eps}
-        for_groups = [name for name in options if self._follows(name) and not has_argument(make, name)]
+        for_groups = [
+            name for name in options if self._follows(name) and not has_argument(make, name)
+        ]
         followed = {name: options.pop(name) for name in for_groups}
         groups = self.base_groups(model, lr, {**chosen, **followed}, no_decay, adamw_lr)
         optimizer = optimizer_of(law_of(self.optimizer), groups, options, make)
@@ -516,47 +589,60 @@ class Plan:
         laws: Mapping[str, bool] | None = None,
         law: RateLaw | None = None,
     ) -> Plan:
-        """The same plan for a run of another batch size and length than the one that the rate was tuned with.
+        """The same plan for a run of another batch size and length than the one that the rate was
+        tuned with.
 
-        Each factor is a row of ``plan.run.factors`` with its source. The rate follows a law of the best one, with the
-        factor's 95 % interval and what missing the best is expected to cost; under SGD the theorem. Weight decay,
-        Adam's betas and epsilon follow published laws (``nfd.scaling.run``).
+        Each factor is a row of ``plan.run.factors`` with its source. The rate follows a law of the
+        best one, with the factor's 95 % interval and what missing the best is expected to cost;
+        under SGD the theorem. Weight decay, Adam's betas and epsilon follow published laws
+        (``nfd.scaling.run``).
 
         Args:
-            batch, tokens: of a step and of the whole run, ``(small, large)``, both in tokens. What is left out is equal
-                in both runs, and widens the interval. Of images: both in samples, beside ``critical_batch`` in samples.
-            schedule: of the small run; the large run warms up for as many tokens. See ``make_schedule``.
-            critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
-                growing beyond it. ``nfd.check(noise=True)`` estimates it.
+            batch, tokens: of a step and of the whole run, ``(small, large)``, both in tokens. What
+                is left out is equal in both runs, and widens the interval. Of images: both in
+                samples, beside ``critical_batch`` in samples.
+            schedule: of the small run; the large run warms up for as many tokens. See
+                ``make_schedule``.
+            critical_batch: measured in the small run, in the unit of ``batch``: a number or an
+                interval. Rates stop growing beyond it. ``nfd.check(noise=True)`` estimates it.
             laws: law to False, to switch it off: ``{"beta1-half-life": False}``.
-            law: of the best rate over batch and tokens: that of your runs (``nfd.fit_rate_law(table)``), for any
-                optimizer. By default what public sweeps of AdamW have in common (``nfd.RateLaw.of_sweeps()``), which is
-                an assumption under Muon and Lion, and is not used under SGD.
+            law: of the best rate over batch and tokens: that of your runs
+                (``nfd.fit_rate_law(table)``), for any optimizer. By default what public sweeps of
+                AdamW have in common (``nfd.RateLaw.of_sweeps()``), which is an assumption under
+                Muon and Lion, and is not used under SGD.
 
         Raises:
             ValueError, TypeError: naming the argument.
 
         Example::
 
-            plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x).for_run((32, 256), (1e6, 1e8))
+            plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x)
+            plan = plan.for_run((32, 256), (1e6, 1e8))
             print(plan.run.factors[0].value)
         """
         from nfd.scaling.run import run_scaling
 
         own = law_of(self.optimizer)
-        return replace(self, run=run_scaling(own, batch, tokens, schedule, critical_batch, laws, law))
+        return replace(
+            self, run=run_scaling(own, batch, tokens, schedule, critical_batch, laws, law)
+        )
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
-        """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.
+        """A scheduler with the warm-up and decay of the large run; step it after every update. It
+        keeps the ratios.
 
         Raises:
             ValueError: if the plan has no schedule (``for_run``).
         """
         if self.run is None or self.run.schedule is None or self.run.steps is None:
-            raise InputError("The plan has no schedule. Pass schedule=, batch= and tokens= to plan.for_run.")
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(self.run.schedule, steps=self.run.steps))
+            raise InputError(
+                "The plan has no schedule. Pass schedule=, batch= and tokens= to plan.for_run."
+            )
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, partial(self.run.schedule, steps=self.run.steps)
+        )
 
-    # ---- testing it ------------------------------------------------------------------------------------------
+    # ---- testing it
 
     def self_test(
         self,
@@ -567,16 +653,18 @@ class Plan:
         repair: bool = False,
         seeds: int = 2,
     ) -> SelfTest:
-        """Run the planned model at small sizes, and compare what it does with what the rule promises.
+        """Run the planned model at small sizes, and compare what it does with what the rule
+        promises.
 
-        A plan reads how a model is written. This test runs it instead: the numbers of the plan are carried to the
-        base, to a model 4 times as wide and to one 4 times as deep. Some forward and backward passes show how the
-        effect of each tensor's update, ``rate * |gradient|`` in the dual norm of the optimizer, initial activations,
-        the stream and the outputs follow width and depth. Under the rule most of them do not change. It takes as long
-        as several plans (docs/howto/plan.md), and ``print`` says what is off, where, by which power, and what to do.
+        A plan reads how a model is written. This test runs it instead: the numbers of the plan are
+        carried to the base, to a model 4 times as wide and to one 4 times as deep. Some forward and
+        backward passes show how the effect of each tensor's update, ``rate * |gradient|`` in the
+        dual norm of the optimizer, initial activations, the stream and the outputs follow width and
+        depth. Under the rule most of them do not change. It takes as long as several plans
+        (docs/howto/plan.md), and ``print`` says what is off, where, by which power, and what to do.
 
-        It does not see weight decay, Adam's epsilon, 16 bits, or what only long training shows. Of that it says only
-        which logits of attention grow, where the plan has read it.
+        It does not see weight decay, Adam's epsilon, 16 bits, or what only long training shows. Of
+        that it says only which logits of attention grow, where the plan has read it.
 
         Example::
 
@@ -588,25 +676,25 @@ class Plan:
             make_model: ``make_model(width, depth)``, as for ``nfd.plan``.
             sample: an input of the model: a tensor, a tuple of arguments or a dict.
             base: width and depth of the smallest network; by default those of the plan's base.
-            repair: also search which factors on initial weights and rates mend what is off. Slow, and only proposed:
-                nothing is changed.
+            repair: also search which factors on initial weights and rates mend what is off. Slow,
+                and only proposed: nothing is changed.
             seeds: initialisations of each network; some tests take more.
 
         Returns:
             An ``nfd.SelfTest``: ``ok``, and a row for every quantity.
 
         Raises:
-            ValueError: if the rule promises nothing (``"standard"``), the plan does not fit the model, or the model
-                cannot be built at these sizes.
+            ValueError: if the rule promises nothing (``"standard"``), the plan does not fit the
+                model, or the model cannot be built at these sizes.
 
-        Source: Yang et al., Tensor Programs V, appendix D.1 (coordinate checks); Yang et al., A Spectral Condition
-        for Feature Learning.
+        Source: Yang et al., Tensor Programs V, appendix D.1 (coordinate checks); Yang et al., A
+        Spectral Condition for Feature Learning.
         """
         from nfd.scaling.self_test import self_test  # planning alone does without it
 
         return self_test(self, make_model, sample, base=base, repair=repair, seeds=seeds)
 
-    # ---- showing and storing it ------------------------------------------------------------------------------
+    # ---- showing and storing it
 
     def explain(self, lr: float | None = None, adamw_lr: float | None = None) -> str:
         """A table of every tensor: role, why, and std, rate and epsilon as formula and number.
@@ -614,20 +702,27 @@ class Plan:
         Tensors of several blocks that agree are one line.
 
         Args:
-            lr, adamw_lr: rates that were tuned at the base. With them rates are absolute, as ``make_optimizer`` sets
-                them; without them they are multiples of the tuned one.
+            lr, adamw_lr: rates that were tuned at the base. With them rates are absolute, as
+                ``make_optimizer`` sets them; without them they are multiples of the tuned one.
         """
         if lr is not None:
             lr = check_real("lr", lr, above=0.0, below=MAX_RATE)
-        rest_lr = law_of(self.optimizer).check_rest_rate(adamw_lr, above=0.0) if lr is not None else None
+        rest_lr = (
+            law_of(self.optimizer).check_rest_rate(adamw_lr, above=0.0) if lr is not None else None
+        )
 
         def anywhere(name: str) -> str:
             return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, self.blocks))
 
         rows = Counter((anywhere(name), *self._row(name, lr, rest_lr)) for name in self.entries)
-        inserted = Counter((anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items())
+        inserted = Counter(
+            (anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items()
+        )
         stacks = {block: stack for stack, blocks in self.stacks.items() for block in blocks}
-        inside = ((block_of(name, self.blocks), entry.ratios.depth) for name, entry in self.entries.items())
+        inside = (
+            (block_of(name, self.blocks), entry.ratios.depth)
+            for name, entry in self.entries.items()
+        )
         own = {stacks[block]: depth for block, depth in inside if block is not None}
         depths = ", ".join(f"l = {depth:g} in {stack}" for stack, depth in own.items())
         depths = depths if len(set(own.values())) > 1 else f"l = {self.depth:g}"
@@ -636,13 +731,20 @@ class Plan:
         for (name, *cells), n in rows.items():
             table.add_row(f"{name} x{n}" if n > 1 else name, *cells)
         base = "" if self.base is None else " (width {:g}, depth {:g})".format(*self.base)
-        over = "rate and epsilon are" if lr is None else f"rates are for {lr:.4g} at the base, epsilon is"
+        over = (
+            "rate and epsilon are"
+            if lr is None
+            else f"rates are for {lr:.4g} at the base, epsilon is"
+        )
         lines = [
-            f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth {depths} times the "
-            f"base's{base}; {len(self.blocks) or 'no'} blocks",
+            f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth {depths} times "
+            f"the base's{base}; {len(self.blocks) or 'no'} blocks",
             f"in, out: a tensor's fan-in and fan-out over the base's; {over} over the base's, too",
             as_text(table, 200),
-            *(f"multiplier  {name}{f' x{n}' if n > 1 else ''}: {factor:.6g}" for (name, factor), n in inserted.items()),
+            *(
+                f"multiplier  {name}{f' x{n}' if n > 1 else ''}: {factor:.6g}"
+                for (name, factor), n in inserted.items()
+            ),
             *(f"note  {note}" for note in self.notes),
             *(["", self.run.explain()] if self.run is not None else []),
         ]
@@ -650,7 +752,8 @@ class Plan:
 
     def _row(self, name: str, lr: float | None, rest_lr: float | None) -> tuple[str, ...]:
         """The cells of a tensor's line after its name; with ``lr`` its rate is absolute."""
-        entry, own = self.entries[name], self.own_factor(name)
+        entry = self.entries[name]
+        own = self.own_factor(name)
         law = self.law_for(name)
         tuned = lr if rest_lr is None or law is law_of(self.optimizer) else rest_lr
         more = self._compensation(name)
@@ -663,7 +766,11 @@ class Plan:
         base = entry.start.std if entry.start.constant is None else entry.start.constant
         begins = _formula(std, base * self.start_factor(name), 1 / own, f"{base:.4g}")
         if entry.start.kept:
-            begins = "kept" if self.start_factor(name) == 1 or not base else f"kept, RMS {self.std(name):.4g}"
+            begins = (
+                "kept"
+                if self.start_factor(name) == 1 or not base
+                else f"kept, RMS {self.std(name):.4g}"
+            )
         return (
             "x".join(map(str, entry.shape)) or "scalar",
             entry.role,
@@ -696,7 +803,9 @@ class Plan:
 
 
 def _formula(power: Power, value: float, more: float, base: str = "") -> str:
-    """The base's number times a power, and times what makes up for factors of the optimizer and of the model."""
+    """The base's number times a power, and times what makes up for factors of the optimizer and of
+    the model.
+    """
     factors = [base, "" if power == Power() else str(power), "" if more == 1 else f"x {more:.3g}"]
     formula = " ".join(filter(None, factors)) or "1"
     return formula if power == Power() and more == 1 else f"{formula} = {value:.4g}"
@@ -710,12 +819,14 @@ def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
         _check_numbers(plan.to_dict())
     except ValueError as error:
         reason = " ".join(str(error).partition(" [type=")[0].splitlines()[1:]) or str(error)
-        raise InputError(f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again.") from None
+        raise InputError(
+            f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again."
+        ) from None
     if plan.optimizer not in LAWS:
         raise InputError(
             f"{place} is damaged, or for an optimizer that is not known here: {plan.optimizer!r}."
-            f"{nearest(plan.optimizer, LAWS)} Register its law before (nfd.register_optimizer), or plan the "
-            "model again."
+            f"{nearest(plan.optimizer, LAWS)} Register its law before (nfd.register_optimizer), or "
+            "plan the model again."
         )
     return plan
 
@@ -723,7 +834,8 @@ def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
 # Sizes, ratios, factors and rates of a plan are above 0. These are not, or need not be:
 _FROM_ZERO = frozenset({"std", "shape", "warmup", "final"})
 _OF_ANY_SIGN = frozenset({"constant", "multiplier"})
-# Statistics of a rate law, which may be unknown (not-a-number) or unbounded; no rate is made of them.
+# Statistics of a rate law, which may be unknown (not-a-number) or unbounded; no rate is made of
+# them.
 _STATISTICS = frozenset({"interval", "excess"})
 
 
@@ -755,14 +867,16 @@ def _check_number(place: str, field_name: str, value: float) -> None:
         check_real(place, value, above=0.0)
 
 
-# ---- the parameters of a model by the names of its plan ------------------------------------------------------------
+# ---- the parameters of a model by the names of its plan
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a model holds of one tensor of a plan: its shape, and the parameters that an optimizer is to step.
+    """What a model holds of one tensor of a plan: its shape, and the parameters that an optimizer
+    is to step.
 
-    Of a tensor that is not stored these are the update and the scale of its layer, which began with ``std``.
+    Of a tensor that is not stored these are the update and the scale of its layer, which began with
+    ``std``.
     """
 
     shape: tuple[int, ...]
@@ -781,7 +895,8 @@ def held_by(model: nn.Module) -> dict[str, Held]:
     for name, module in modules(model).items():
         layer: Any = module
         if getattr(module, "is_deferred", False) is True:
-            shape, parameters = tuple(layer.weight.shape), (layer.update, layer.scale)
+            shape = tuple(layer.weight.shape)
+            parameters = (layer.update, layer.scale)
             held[f"{name}{layer.suffix}".lstrip(".")] = Held(shape, parameters, layer.std)
     factors = {id(p) for unstored in held.values() for p in unstored.parameters}
     stored = {name: t for name, t in tensors(model).items() if id(t.parameter) not in factors}
@@ -789,34 +904,46 @@ def held_by(model: nn.Module) -> dict[str, Held]:
 
 
 def held_as_planned(model: nn.Module, entries: Mapping[str, Entry]) -> dict[str, Held]:
-    """What a model holds of every tensor of a plan; ValueError when it is not the model that was planned."""
+    """What a model holds of every tensor of a plan; ValueError when it is not the model that was
+    planned.
+    """
     held = held_by(model)
     parts = {"missing": entries.keys() - held.keys(), "not planned": held.keys() - entries.keys()}
     said = [f"{state}: {quoted(sorted(names))}." for state, names in parts.items() if names]
     for name, own in held.items():
         planned = entries[name].shape if name in entries else own.shape
         if own.shape != planned and not is_sharded(own.parameters[0]) and len(said) < 3:
-            said.append(f"{name!r} was planned as {list(planned)}; the model's is {list(own.shape)}.")
+            said.append(
+                f"{name!r} was planned as {list(planned)}; the model's is {list(own.shape)}."
+            )
     if said:
-        raise InputError(f"The model is not the one planned: {' '.join(said)} Plan it again, or build the one planned.")
+        raise InputError(
+            f"The model is not the one planned: {' '.join(said)} Plan it again, or build the one "
+            "planned."
+        )
     return held
 
 
-# ---- how tensors begin, also without numbers and in parts ----------------------------------------------------------
+# ---- how tensors begin, also without numbers and in parts
 #
-# A stream of PyTorch's generator can only be drawn from its beginning. So every process draws the whole of one tensor
-# on the CPU and keeps its part: the numbers are those of the unsharded model, bit for bit, no process waits for
-# another, and what is needed at a time beside the parts is the memory of one tensor.
+# A stream of PyTorch's generator can only be drawn from its beginning. So every process draws the
+# whole of one tensor on the CPU and keeps its part: the numbers are those of the unsharded model,
+# bit for bit, no process waits for another, and what is needed at a time beside the parts is the
+# memory of one tensor.
 
 
 def drawn(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:
-    """What a plan begins a tensor with, on the CPU, the same at every call; None where it leaves it as it is."""
+    """What a plan begins a tensor with, on the CPU, the same at every call; None where it leaves it
+    as it is.
+    """
     if plan.entries[t.name].start.kept:
         return None
     if (constant := plan.constant(t.name)) is not None:
         return torch.full(t.shape, constant, dtype=t.parameter.dtype, device="cpu")
     stream = generator(seed, "init", t.name)
-    start = torch.randn(t.shape, generator=stream, dtype=torch.float32, device="cpu").mul_(plan.std(t.name))
+    start = torch.randn(t.shape, generator=stream, dtype=torch.float32, device="cpu").mul_(
+        plan.std(t.name)
+    )
     if t.padding is not None:
         start[t.padding] = 0
     return start
@@ -828,26 +955,36 @@ def is_sharded(p: Tensor) -> bool:
 
 
 def fill_(p: Tensor, whole: Tensor) -> None:
-    """Write a whole tensor, of which a sharded parameter takes the part of this process; nothing is sent."""
+    """Write a whole tensor, of which a sharded parameter takes the part of this process; nothing is
+    sent.
+    """
     if is_sharded(p):
         from torch.distributed.tensor import distribute_tensor
 
         sharded: Any = p
-        whole = distribute_tensor(whole.to(p.dtype), sharded.device_mesh, sharded.placements, src_data_rank=None)
+        whole = distribute_tensor(
+            whole.to(p.dtype), sharded.device_mesh, sharded.placements, src_data_rank=None
+        )
     with torch.no_grad():
         p.copy_(whole)
 
 
 def _materialise(plan: Plan, model: nn.Module, device: torch.device) -> None:
-    """Give every parameter that is on the meta device memory, of a sharded one its part alone; tied ones stay tied.
-    ValueError naming tensors whose numbers, or hooks, no plan knows: buffers, and parameters that it leaves."""
+    """Give every parameter that is on the meta device memory, of a sharded one its part alone; tied
+    ones stay tied. ValueError naming tensors whose numbers, or hooks, no plan knows: buffers, and
+    parameters that it leaves."""
     empty = {name: t.parameter for name, t in tensors(model).items() if t.parameter.is_meta}
-    unknown = [n for n, p in empty.items() if not p.requires_grad or p._backward_hooks or plan.entries[n].start.kept]
+    unknown = [
+        n
+        for n, p in empty.items()
+        if not p.requires_grad or p._backward_hooks or plan.entries[n].start.kept
+    ]
     unknown += [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if unknown:
         raise InputError(
-            f"{quoted(unknown)} are on the meta device, and the plan does not know their numbers, or hooks. Build "
-            "the model under nfd.meta_matrices(), where buffers and vectors have numbers, or under no such context."
+            f"{quoted(unknown)} are on the meta device, and the plan does not know their numbers, "
+            "or hooks. Build the model under nfd.meta_matrices(), where buffers and vectors have "
+            "numbers, or under no such context."
         )
     made: dict[int, nn.Parameter] = {}
     for p in empty.values():

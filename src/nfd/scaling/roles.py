@@ -1,4 +1,6 @@
-"""The role of every tensor of a model: from the user, from a traced forward pass, or from its shape."""
+"""The role of every tensor of a model: from the user, from a traced forward pass, or from its
+shape.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ _ATTENTION = re.compile("Attention|(?<!Log)Softmax")
 
 
 class Stream(NamedTuple):
-    """A stream: when it starts, the level on which a branch is added, and what interrupts it, in words."""
+    """A stream: when it starts, the level on which a branch is added, and what interrupts it, in
+    words.
+    """
 
     order: int
     level: float
@@ -60,9 +64,10 @@ class Shown:
     Attributes:
         act: its role in a branch, and why; None outside of branches.
         stream: on which stream its branch stands.
-        fans: dimensions that count inputs and outputs, where a product or an operation on entries shows them; in the
-            order of uses that differ.
-        norm: of an embedding that is the head as well, gain and bias of the norm that feeds the head alone.
+        fans: dimensions that count inputs and outputs, where a product or an operation on entries
+            shows them; in the order of uses that differ.
+        norm: of an embedding that is the head as well, gain and bias of the norm that feeds the
+            head alone.
         factors: what the model multiplies it by.
         within: what writes the stream behind the sum on whose side way its branch stands.
         uses: in how many branches it acts: of blocks that are applied again and again.
@@ -79,9 +84,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was seen: by the names of tensors, none where nothing could be run; ``unscaled``, modules whose outputs are
-    branches that no tensor scales; whether something looks like attention, a softmax alone or fused; and
-    ``logits``, how attention multiplies what matrices of queries and keys make."""
+    """What was seen: by the names of tensors, none where nothing could be run; ``unscaled``,
+    modules whose outputs are branches that no tensor scales; whether something looks like
+    attention, a softmax alone or fused; and ``logits``, how attention multiplies what matrices of
+    queries and keys make."""
 
     tensors: Mapping[str, Shown] = field(default_factory=dict)
     unscaled: frozenset[str] = frozenset()
@@ -94,12 +100,19 @@ class Trace:
         return {name: shown.factors for name, shown in self.tensors.items()}
 
     def of(self, names: Mapping[str, str]) -> Trace:
-        """The same for every tensor of a model, from the names that its tensors have in the model that ran. One that
-        did not run shows what one of the same name but for numbers shows, such as another expert."""
-        namesakes = {pattern: other for other in self.tensors for pattern in _but_for_numbers(other)}
-        back, shown = {there: name for name, there in names.items()}, dict[str, Shown]()
+        """The same for every tensor of a model, from the names that its tensors have in the model
+        that ran. One that did not run shows what one of the same name but for numbers shows, such
+        as another expert."""
+        namesakes = {
+            pattern: other for other in self.tensors for pattern in _but_for_numbers(other)
+        }
+        back = {there: name for name, there in names.items()}
+        shown = dict[str, Shown]()
         for name, there in names.items():
-            other = next((namesakes[pattern] for pattern in _but_for_numbers(there) if pattern in namesakes), None)
+            other = next(
+                (namesakes[pattern] for pattern in _but_for_numbers(there) if pattern in namesakes),
+                None,
+            )
             if other is not None:
                 norm = frozenset(back[n] for n in self.tensors[other].norm if n in back)
                 within = frozenset(back[n] for n in self.tensors[other].within if n in back)
@@ -108,8 +121,8 @@ class Trace:
 
 
 def _but_for_numbers(name: str) -> Iterator[str]:
-    """A name; with ``*`` for one of its numbers, the outermost first, as the last one often counts layers of different
-    roles; and with ``*`` for all of them."""
+    """A name; with ``*`` for one of its numbers, the outermost first, as the last one often counts
+    layers of different roles; and with ``*`` for all of them."""
     yield name
     parts = name.split(".")
     for k, part in enumerate(parts):
@@ -119,7 +132,8 @@ def _but_for_numbers(name: str) -> Iterator[str]:
 
 
 def trace(model: nn.Module, sample: Any) -> Trace:
-    """Run a model once, in eval mode, on a sample, or on the ids that a model of Hugging Face brings with it.
+    """Run a model once, in eval mode, on a sample, or on the ids that a model of Hugging Face
+    brings with it.
 
     Raises:
         TypeError: when the sample is no input of the model.
@@ -155,22 +169,34 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     returned = {output.grad_fn for output in outputs}
     streams_of_pass = streams_of(ran)
     by_sum = streams_of_pass.branches
-    branches = [(branch, writers_of(branch), _module_of(branch, ends)) for branch in by_sum.values()]
-    # What reads the stream comes first: keys and values, inside of a branch too, may be read from another stream.
-    reading = [{p for o in b.reading for weight in o.weights for p in parameters_of(weight)} for b, _, _ in branches]
+    branches = [
+        (branch, writers_of(branch), _module_of(branch, ends)) for branch in by_sum.values()
+    ]
+    # What reads the stream comes first: keys and values, inside of a branch too, may be read from
+    # another stream.
+    reading = [
+        {p for o in b.reading for weight in o.weights for p in parameters_of(weight)}
+        for b, _, _ in branches
+    ]
     inside = [{o for o in b.inside if o.tensor is not None} for b, _, _ in branches]
-    acts, streams, unscaled = dict[str, Decision](), dict[str, Stream](), set[str]()
+    acts = dict[str, Decision]()
+    streams = dict[str, Stream]()
+    unscaled = set[str]()
     within = dict[str, frozenset[str]]()
     uses = _uses([branch for branch, _, _ in branches])
     for (branch, writers, module), parameters in zip(branches * 2, reading + inside, strict=True):
         if not writers and module is not None:  # its output can be multiplied
             unscaled.add(module)
-        is_number = branch.reading == {branch.end} and learned_number(branch.end, is_zero=True) is not None
+        is_number = (
+            branch.reading == {branch.end} and learned_number(branch.end, is_zero=True) is not None
+        )
         for operation in parameters:
             name = cast(str, operation.tensor)
             if name in acts and acts[name][0] is not None:
                 continue
-            streams[name] = Stream(branch.start.order, float(f"{branch.level:.4g}"), _what_interrupts(branch))
+            streams[name] = Stream(
+                branch.start.order, float(f"{branch.level:.4g}"), _what_interrupts(branch)
+            )
             if branch.within in by_sum:
                 enclosing = writers_of(by_sum[branch.within])
                 within[name] = frozenset(cast(str, p.tensor) for p in enclosing)
@@ -179,7 +205,10 @@ def trace(model: nn.Module, sample: Any) -> Trace:
             elif operation in writers:
                 acts[name] = _ADDS if is_number else ("outer", "writes the residual stream")
             else:
-                acts[name] = "inner", "vector in a block" if own[name].is_vector else "acts inside of a branch"
+                acts[name] = (
+                    "inner",
+                    "vector in a block" if own[name].is_vector else "acts inside of a branch",
+                )
     acts |= {name: _skip(name, by_sum.values()) for name in streams_of_pass.skips}
     ends_of_pass = {by_node[node] for node in returned if node in by_node}
     factors = factors_of(
@@ -201,18 +230,28 @@ def trace(model: nn.Module, sample: Any) -> Trace:
             uses=uses[name],
         )
     attends = any(_ATTENTION.search(o.name) for o in ran)
-    return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of({name: name for name in own})
+    return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of(
+        {name: name for name in own}
+    )
 
 
 _ADDS: Decision = "outer", "adds an earlier part of the stream"
-_BOTH: Decision = None, "it multiplies the stream, and what is added to it by numbers other than 0; make it two tensors"
+_BOTH: Decision = (
+    None,
+    "it multiplies the stream, and what is added to it by numbers other than 0; make it two "
+    "tensors",
+)
 
 
 def _skip(name: str, branches: Iterable[Branch]) -> Decision:
-    """What is decided of a parameter that multiplies the stream, and may have a part in branches too."""
+    """What is decided of a parameter that multiplies the stream, and may have a part in branches
+    too.
+    """
     for branch in branches:
         numbers = (o for o in branch.inside if learned_number(o) is not None)
-        if any(p.tensor == name for o in numbers for weight in o.weights for p in parameters_of(weight)):
+        if any(
+            p.tensor == name for o in numbers for weight in o.weights for p in parameters_of(weight)
+        ):
             return _BOTH
     return "skip", "multiplies the residual stream"
 
@@ -220,7 +259,8 @@ def _skip(name: str, branches: Iterable[Branch]) -> Decision:
 def _uses(branches: Iterable[Branch]) -> Counter[str]:
     """In how many branches each parameter acts.
 
-    What a branch reads from another stream, as a decoder reads its encoder, has acted before, in branches of its own.
+    What a branch reads from another stream, as a decoder reads its encoder, has acted before, in
+    branches of its own.
     """
     uses = Counter[str]()
     before = set[Operation]()
@@ -236,21 +276,28 @@ def _uses(branches: Iterable[Branch]) -> Counter[str]:
 
 
 def _what_interrupts(branch: Branch) -> str:
-    """What happens to a stream where another one, or another level, starts, and which way out there is, to be said of
-    two blocks."""
+    """What happens to a stream where another one, or another level, starts, and which way out there
+    is, to be said of two blocks."""
     start = branch.start if branch.scaled is None else branch.scaled
     factors = [o for o in (start, *start.operands) if o.name in ("Mul", "Div") and o.data]
-    parameters = [p for o in factors for weight in o.weights if weight.of_parameters for p in parameters_of(weight)]
+    parameters = [
+        p
+        for o in factors
+        for weight in o.weights
+        if weight.of_parameters
+        for p in parameters_of(weight)
+    ]
     if parameters:
         names = quoted([*dict.fromkeys(numberless(cast(str, p.tensor)) for p in parameters)])
         return (
-            f"is multiplied by {names}, which are not all 1 at first, so that its size has no limit of depth. Let them "
-            "be 1 at first, use rule='mup', which keeps depth out, or build the model without them"
+            f"is multiplied by {names}, which are not all 1 at first, so that its size has no "
+            "limit of depth. Let them be 1 at first, use rule='mup', which keeps depth out, or "
+            "build the model without them"
         )
     if branch.scaled is not None:
         return (
-            "is multiplied by numbers other than 1, so that its size has no limit of depth. Multiply the branches "
-            "alone, or use rule='mup', which keeps depth out"
+            "is multiplied by numbers other than 1, so that its size has no limit of depth. "
+            "Multiply the branches alone, or use rule='mup', which keeps depth out"
         )
     way = "Use rule='mup', or build the model with norms inside of its branches (norm_first=True)"
     if start.is_norm or start.norm_size is not None:
@@ -273,8 +320,8 @@ def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What the parts of a model are: its tensors, the role of each and why it has it, its blocks, and what a forward
-    pass showed, with the unscaled branches that are in blocks."""
+    """What the parts of a model are: its tensors, the role of each and why it has it, its blocks,
+    and what a forward pass showed, with the unscaled branches that are in blocks."""
 
     tensors: dict[str, TensorInfo]
     roles: dict[str, tuple[Role, str]]
@@ -306,26 +353,39 @@ def anatomy(
         scaling: which dimensions grow with width; none where no second size is known.
 
     Raises:
-        ValueError: for a pattern that fits nothing; for a model on the meta device without a base; for a rule of depth
-            without a residual stream; with a list of what is open and what would decide it.
+        ValueError: for a pattern that fits nothing; for a model on the meta device without a base;
+            for a rule of depth without a residual stream; with a list of what is open and what
+            would decide it.
     """
-    names, own, chosen = blocks_of(model, blocks), tensors(model), rule_named(rule)
+    names = blocks_of(model, blocks)
+    own = tensors(model)
+    chosen = rule_named(rule)
     if not is_unbuilt(model):
         traced = trace(model, sample)
     elif base is None:
         raise InputError(
-            "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base=(width, "
-            "depth), or the tuned model as base=: roles and starts are then found there."
+            "The model is on the meta device, so nothing can be traced in it. Pass make_model= and "
+            "base=(width, depth), or the tuned model as base=: roles and starts are then found "
+            "there."
         )
     else:
         there = tensors(base)
         places = places_of(there, blocks_of(base, blocks))
-        traced = trace(base, sample).of({name: counterpart(t, names, there, places).name for name, t in own.items()})
+        traced = trace(base, sample).of(
+            {name: counterpart(t, names, there, places).name for name, t in own.items()}
+        )
         same = set(map(numberless, traced.unscaled))
-        traced = replace(traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in same))
+        traced = replace(
+            traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in same)
+        )
     for name, shown in traced.tensors.items():
-        # A vector that its module tells nothing of may be a readout, ``h @ w``, or numbers, ``lam[i] * h``.
-        is_other_vector = own[name].is_vector and bool(shown.fans) and (shown.fans[-1][0] or not shown.fans[-1][1])
+        # A vector that its module tells nothing of may be a readout, ``h @ w``, or numbers,
+        # ``lam[i] * h``.
+        is_other_vector = (
+            own[name].is_vector
+            and bool(shown.fans)
+            and (shown.fans[-1][0] or not shown.fans[-1][1])
+        )
         if shown.fans and (own[name].ins is None or is_other_vector):
             ins, outs = shown.fans[-1]
             own[name] = replace(own[name], ins=ins, outs=outs)
@@ -340,20 +400,34 @@ def anatomy(
     for name, t in own.items():
         if len(t.names) > 1 and t.readers and not t.is_vector and name not in said:
             is_tied = len(t.readers) < len(t.names)
-            why = f"an embedding shared with {', '.join(t.readers)}" if is_tied else f"shared by {', '.join(t.names)}"
+            why = (
+                f"an embedding shared with {', '.join(t.readers)}"
+                if is_tied
+                else f"shared by {', '.join(t.names)}"
+            )
             decisions[name] = "tied" if is_tied else None, why
-        elif decisions[name][0] == "embedding" and name in traced.tensors and all(traced.tensors[name].factors):
+        elif (
+            decisions[name][0] == "embedding"
+            and name in traced.tensors
+            and all(traced.tensors[name].factors)
+        ):
             decisions[name] = "tied", "an embedding that the forward pass applies as the head, too"
-        elif name not in said and decisions[name][0] in ("input", "readout") and _is_both_ways(traced, name):
+        elif (
+            name not in said
+            and decisions[name][0] in ("input", "readout")
+            and _is_both_ways(traced, name)
+        ):
             decisions[name] = "tied", "a matrix that reads the input and, turned, writes the output"
             own[name] = _as_input(t, scaling.get(name, ()))
-    for name, t in own.items():  # a bias has the role of the matrix beside it, its width factors those of a vector
+    # a bias has the role of the matrix beside it, its width factors those of a vector
+    for name, t in own.items():
         beside = own.get(f"{container_of(name)}.weight".lstrip("."))
         if t.is_vector and beside is not None and not beside.is_vector and name not in said:
             role, _ = decisions[beside.name]
             if role not in (None, "tied"):
                 decisions[name] = role, f"bias of a matrix that is {role}"
-    settled, undecided = dict[str, tuple[Role, str]](), dict[str, None]()
+    settled = dict[str, tuple[Role, str]]()
+    undecided = dict[str, None]()
     for name, t in own.items():
         role, why = decisions[name]
         if role is not None:
@@ -369,11 +443,23 @@ def anatomy(
     if undecided:
         first = "blocks=, the names of the modules that add to their input, and of no others"
         way = first if traced.tensors else "sample=, an input to trace"
-        ways = f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}."
-        ways += " Or take rule='mup', which treats what lies in a block alike." if chosen.scales_depth else ""
-        raise InputError("\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways]))
-    told = {block_of(name, names) for name, (role, _) in said.items() if role == "outer"}  # what writes there
-    unscaled = frozenset(name for name in traced.unscaled if block_of(name, names) not in {None, *told})
+        ways = (
+            f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of "
+            f"{', '.join(ROLES)}."
+        )
+        ways += (
+            " Or take rule='mup', which treats what lies in a block alike."
+            if chosen.scales_depth
+            else ""
+        )
+        raise InputError(
+            "\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways])
+        )
+    # what writes there
+    told = {block_of(name, names) for name, (role, _) in said.items() if role == "outer"}
+    unscaled = frozenset(
+        name for name in traced.unscaled if block_of(name, names) not in {None, *told}
+    )
     return Anatomy(own, settled, names, replace(traced, unscaled=unscaled))
 
 
@@ -387,11 +473,15 @@ def _as_input(t: TensorInfo, grows: tuple[bool, ...]) -> TensorInfo:
     """A tensor by the fans of the input: with the dimension that grows as its outputs."""
     outs = tuple(k for k, does in enumerate(grows) if does)
     # No module is its head, and can take the head's factor.
-    return replace(t, ins=tuple(k for k in range(len(t.shape)) if k not in outs), outs=outs, readers=())
+    return replace(
+        t, ins=tuple(k for k in range(len(t.shape)) if k not in outs), outs=outs, readers=()
+    )
 
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
-    """Containers whose blocks do not all stand on the same streams, and what starts the last of them."""
+    """Containers whose blocks do not all stand on the same streams, and what starts the last of
+    them.
+    """
     streams: dict[str, dict[str, dict[tuple[int, float], str]]] = {}
     for name, shown in traced.tensors.items():
         if shown.stream is not None and (block := block_of(name, blocks)) is not None:
@@ -410,24 +500,26 @@ def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
 
 def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], traced: Trace) -> None:
     """ValueError for a model without a residual stream that passes from block to block."""
-    again = [name for name, shown in traced.tensors.items() if shown.uses > 1 and container_of(name)]
+    again = [
+        name for name, shown in traced.tensors.items() if shown.uses > 1 and container_of(name)
+    ]
     if not blocks and again:
         block = again[0].partition(".")[0]
         raise InputError(
-            f"Rule {rule!r} needs residual blocks; none were found that are repeated, but {again[0]!r} acts in "
-            f"{traced.tensors[again[0]].uses} branches. If one block is applied again and again, name it: "
-            f"blocks={block!r}. Or take rule='mup'."
+            f"Rule {rule!r} needs residual blocks; none were found that are repeated, but "
+            f"{again[0]!r} acts in {traced.tensors[again[0]].uses} branches. If one block is "
+            f"applied again and again, name it: blocks={block!r}. Or take rule='mup'."
         )
     if not blocks:
         raise InputError(
-            f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' (one module alone "
-            "is not known to be a block), or rule='mup' where the model has none."
+            f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' "
+            "(one module alone is not known to be a block), or rule='mup' where the model has none."
         )
     if interrupted:
         container, what = next(iter(interrupted.items()))
         raise InputError(
-            f"Rule {rule!r} needs a residual stream that passes from block to block unchanged; between those of "
-            f"{container or 'the model'!r} it {what}."
+            f"Rule {rule!r} needs a residual stream that passes from block to block unchanged; "
+            f"between those of {container or 'the model'!r} it {what}."
         )
 
 
@@ -438,7 +530,8 @@ def _by_user(own: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[st
         if not fitting:
             raise InputError(
                 f"roles must name tensors of the model; no match for {pattern!r}. Names look like "
-                f"{', '.join(map(repr, list(own)[:3]))}; '*' stands for one part, a last '**' for the rest."
+                f"{', '.join(map(repr, list(own)[:3]))}; '*' stands for one part, a last '**' for "
+                "the rest."
             )
         decided = dict.fromkeys(fitting, (cast(Role, role), f"roles[{pattern!r}]")) | decided
     return decided
@@ -447,7 +540,9 @@ def _by_user(own: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[st
 def _in_blocks(
     own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks, interrupted: Mapping[str, str]
 ) -> dict[str, Decision]:
-    """Of the tensors in blocks, without those of a block that is no residual one among others that are."""
+    """Of the tensors in blocks, without those of a block that is no residual one among others that
+    are.
+    """
     residual = {block_of(name, blocks) for name, shown in traced.tensors.items() if shown.stream}
     containers = {container_of(block) for block in residual if block is not None}
     decisions: dict[str, Decision] = {}
@@ -462,20 +557,32 @@ def _in_blocks(
             decisions[name] = act
             around = {block_of(writer, blocks) for writer in traced.tensors[name].within}
             if act[0] == "outer" and around == {block}:
-                # The branch of the block ends in a matrix that has 1/L already, so that what it reads keeps its size.
+                # The branch of the block ends in a matrix that has 1/L already, so that what it
+                # reads keeps its size.
                 decisions[name] = "inner", "writes a stream inside of the branch of its block"
         elif block in residual and t.is_vector:
-            seen = name in traced.tensors  # a bias that only chooses, as among experts, takes no gradient
-            decisions[name] = "vector", "vector on the stream" if seen else "vector without a gradient"
+            # a bias that only chooses, as among experts, takes no gradient
+            seen = name in traced.tensors
+            decisions[name] = (
+                "vector",
+                "vector on the stream" if seen else "vector without a gradient",
+            )
         elif name not in traced.tensors:
             decisions[name] = None, "the sample never reached it"
         elif block in residual or container_of(block) not in containers:
-            decisions[name] = None, "its block does not pass its input on: no skip, or a matrix on it"
+            decisions[name] = (
+                None,
+                "its block does not pass its input on: no skip, or a matrix on it",
+            )
     return decisions
 
 
-def _on_streams(own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks) -> dict[str, Decision]:
-    """Find tensors outside of blocks that act between these, such as ``lam[i]``, which multiplies the stream."""
+def _on_streams(
+    own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks
+) -> dict[str, Decision]:
+    """Find tensors outside of blocks that act between these, such as ``lam[i]``, which multiplies
+    the stream.
+    """
     decisions: dict[str, Decision] = {}
     for name, shown in traced.tensors.items():
         if shown.act is None or block_of(name, blocks) is not None:
@@ -486,11 +593,20 @@ def _on_streams(own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks) ->
     return decisions
 
 
-def _without_sums(decisions: Mapping[str, Decision], own: Mapping[str, TensorInfo]) -> dict[str, Decision]:
-    """Leave open numbers by which every block adds an earlier part of the stream, under rules whose branches add up as
-    the root of the depth: these add up as the depth, unless they are 0 at first."""
-    why = "adds an earlier part of the stream, of one direction at every block: take rule='complete-p', or begin at 0"
-    is_sum = {name: decision == _ADDS and bool(own[name].parameter.any()) for name, decision in decisions.items()}
+def _without_sums(
+    decisions: Mapping[str, Decision], own: Mapping[str, TensorInfo]
+) -> dict[str, Decision]:
+    """Leave open numbers by which every block adds an earlier part of the stream, under rules whose
+    branches add up as the root of the depth: these add up as the depth, unless they are 0 at
+    first."""
+    why = (
+        "adds an earlier part of the stream, of one direction at every block: take "
+        "rule='complete-p', or begin at 0"
+    )
+    is_sum = {
+        name: decision == _ADDS and bool(own[name].parameter.any())
+        for name, decision in decisions.items()
+    }
     return {name: (None, why) if is_sum[name] else decision for name, decision in decisions.items()}
 
 
@@ -506,7 +622,12 @@ def _outside(t: TensorInfo, grows: tuple[bool, ...]) -> Decision:
         if grows == (True, True):
             return "hidden", "both dimensions grow with width"
         return None, "a bare parameter: input, embedding or readout?"
-    into, out_of = any(grows[k] for k in t.ins), any(grows[k] for k in t.outs)
+    into = any(grows[k] for k in t.ins)
+    out_of = any(grows[k] for k in t.outs)
     if into and out_of:
         return "hidden", "fan-in and fan-out grow with width"
-    return ("readout", "only its fan-in grows with width") if into else ("input", "only fan-out grows with width")
+    return (
+        ("readout", "only its fan-in grows with width")
+        if into
+        else ("input", "only fan-out grows with width")
+    )

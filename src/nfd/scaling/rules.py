@@ -1,8 +1,10 @@
-"""How initialisation, rate and epsilon of a tensor scale with its size: one table for every module and every rule.
+"""How initialisation, rate and epsilon of a tensor scale with its size: one table for every module
+and every rule.
 
-The table is for effective weights, those of a plain module without forward multipliers. ``in`` and ``out`` are the
-ratios of a tensor's fan-in and fan-out to those of the base model (1 where a dimension does not scale; biases, gains
-and embeddings have fan-in 1), ``l`` the ratio of depths and ``a`` the exponent of the residual multiplier ``l**-a``.
+The table is for effective weights, those of a plain module without forward multipliers. ``in`` and
+``out`` are the ratios of a tensor's fan-in and fan-out to those of the base model (1 where a
+dimension does not scale; biases, gains and embeddings have fan-in 1), ``l`` the ratio of depths and
+``a`` the exponent of the residual multiplier ``l**-a``.
 
 =========  ==============  =======================  =======================  ===============
 role       std             SGD rate                 Adam rate                Adam epsilon
@@ -15,15 +17,16 @@ skip       1               out l^-1                 l^-1                     1/o
 readout    in^-1           1/in                     1/in                     1
 =========  ==============  =======================  =======================  ===============
 
-A matrix in a block whose outputs do not grow, such as a router or keys of a fixed number of heads, has ``in^-1`` for
-``in^-1/2``: its outputs would else move as in^1/2 once training aligns the stream with its start.
-``skip`` is a learned number, or one for each feature, that multiplies the stream at every block, and is 1 at first: if
-each moves by d, the stream is multiplied by ``(1 + d)^L``.
-``input`` stands for embeddings, tied embeddings, and biases and gains outside blocks too. Under ``depth-mup-inner``
-(Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the rate of updates with entries of order one,
-its epsilon the size of the gradient's entries; every other rate follows from these two by the optimizer's law
-(``nfd.scaling.optimizers``): SGD's is Adam's over epsilon. A weight ``W`` behind a forward multiplier ``s``, effective
-weight ``s W``, has ``std / s``, ``rate / s^(1 + degree)`` (SGD ``rate / s^2``, Adam ``rate / s``) and ``epsilon s``.
+A matrix in a block whose outputs do not grow, such as a router or keys of a fixed number of heads,
+has ``in^-1`` for ``in^-1/2``: its outputs would else move as in^1/2 once training aligns the stream
+with its start. ``skip`` is a learned number, or one for each feature, that multiplies the stream at
+every block, and is 1 at first: if each moves by d, the stream is multiplied by ``(1 + d)^L``.
+``input`` stands for embeddings, tied embeddings, and biases and gains outside blocks too. Under
+``depth-mup-inner`` (Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the
+rate of updates with entries of order one, its epsilon the size of the gradient's entries; every
+other rate follows from these two by the optimizer's law (``nfd.scaling.optimizers``): SGD's is
+Adam's over epsilon. A weight ``W`` behind a forward multiplier ``s``, effective weight ``s W``, has
+``std / s``, ``rate / s^(1 + degree)`` (SGD ``rate / s^2``, Adam ``rate / s``) and ``epsilon s``.
 
 ==================  ===  ==========================================================
 rule                a
@@ -51,10 +54,13 @@ MAX_RATE = 1e37  # of one tensor, that float32 holds
 ADAM_EPSILON = 1e-8  # of the base
 MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
-Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "skip", "readout"]
+Role = Literal[
+    "input", "embedding", "tied", "vector", "hidden", "outer", "inner", "skip", "readout"
+]
 ROLES: tuple[Role, ...] = get_args(Role)
 INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector", "skip")  # of fan-in 1
-SPECTRAL: tuple[Role, ...] = ("hidden", "outer", "inner")  # whose matrices Muon takes; the rest goes to Adam
+# whose matrices Muon takes; the rest goes to Adam
+SPECTRAL: tuple[Role, ...] = ("hidden", "outer", "inner")
 
 
 @dataclass(frozen=True)
@@ -69,14 +75,20 @@ class Power:
         """Its value at these ratios."""
         if fan_in == fan_out:  # exactly 1 where the powers cancel
             return math.pow(fan_in, self.fan_in + self.fan_out) * math.pow(depth, self.depth)
-        return math.pow(fan_in, self.fan_in) * math.pow(fan_out, self.fan_out) * math.pow(depth, self.depth)
+        return (
+            math.pow(fan_in, self.fan_in)
+            * math.pow(fan_out, self.fan_out)
+            * math.pow(depth, self.depth)
+        )
 
     def of_vector(self) -> Power:
         """The same for a tensor of fan-in 1 at every size."""
         return replace(self, fan_in=0.0)
 
     def __mul__(self, other: Power) -> Power:
-        return Power(self.fan_in + other.fan_in, self.fan_out + other.fan_out, self.depth + other.depth)
+        return Power(
+            self.fan_in + other.fan_in, self.fan_out + other.fan_out, self.depth + other.depth
+        )
 
     def __pow__(self, exponent: float) -> Power:
         return Power(self.fan_in * exponent, self.fan_out * exponent, self.depth * exponent)
@@ -96,7 +108,9 @@ class Powers(NamedTuple):
 
 
 class Updates(Protocol):
-    """How large the updates of an optimizer are: ``unit`` times the gradient to the power ``degree``."""
+    """How large the updates of an optimizer are: ``unit`` times the gradient to the power
+    ``degree``.
+    """
 
     @property
     def degree(self) -> float: ...
@@ -106,7 +120,9 @@ class Updates(Protocol):
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of the rules above: its exponent ``a`` (None: any), what it scales, and the regime it is of."""
+    """A row of the rules above: its exponent ``a`` (None: any), what it scales, and the regime it
+    is of.
+    """
 
     exponent: float | None
     scales_width: bool = True
@@ -116,7 +132,9 @@ class Rule:
 
     @property
     def has_depth_limit(self) -> bool:
-        """Whether training has a limit of large depth: branches shrink with it, and inner rates do not outgrow them."""
+        """Whether training has a limit of large depth: branches shrink with it, and inner rates do
+        not outgrow them.
+        """
         return self.scales_depth and self._a > 0 and not self.boosts_inner
 
     def std(self, role: Role) -> Power:
@@ -125,10 +143,14 @@ class Rule:
         return self._kept(Power(fan_in=width, depth=-self._a if role == "outer" else 0.0))
 
     def rate(self, role: Role, law: Updates) -> Power:
-        """Of the learning rate: that of updates with entries of order one, over those of this optimizer's updates."""
-        depth = {"outer": -1.0, "skip": -1.0, "inner": 0.0 if self.boosts_inner else self._a - 1}.get(
-            role, 0.0
-        )  # 0: Eq. 8
+        """Of the learning rate: that of updates with entries of order one, over those of this
+        optimizer's updates.
+        """
+        depth = {
+            "outer": -1.0,
+            "skip": -1.0,
+            "inner": 0.0 if self.boosts_inner else self._a - 1,
+        }.get(role, 0.0)  # 0: Eq. 8
         of_entries = Power(fan_in=0.0 if role in INPUT_LIKE else -1.0, depth=depth)
         return self._kept(of_entries * (self.epsilon(role) ** law.degree * law.unit) ** -1)
 
@@ -138,16 +160,24 @@ class Rule:
         return self._kept(Power(fan_out=width, depth=-self._a if role == "inner" else 0.0))
 
     def powers(
-        self, role: Role, law: Updates, multiplier: Power, *, vector: bool = False, narrow: bool = False
+        self,
+        role: Role,
+        law: Updates,
+        multiplier: Power,
+        *,
+        vector: bool = False,
+        narrow: bool = False,
     ) -> Powers:
-        """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every size, ``narrow``: its
-        fan-out while its fan-in grows."""
+        """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every
+        size, ``narrow``: its fan-out while its fan-in grows."""
         s = multiplier if self.scales_width else Power()
-        std, rate = self.std(role) * s**-1, self.rate(role, law) * s ** -(1 + law.degree)
+        std = self.std(role) * s**-1
+        rate = self.rate(role, law) * s ** -(1 + law.degree)
         if narrow:
             std *= self._kept(Power(fan_in=-0.5))
         if vector:
-            std, rate = std.of_vector(), rate.of_vector()
+            std = std.of_vector()
+            rate = rate.of_vector()
         return Powers(std, rate, self.epsilon(role) * s)
 
     @property
@@ -176,12 +206,17 @@ def rule_named(name: str) -> Rule:
 
 
 def check_limit(rule: str, depth: float) -> None:
-    """ValueError where training under a rule has no limit of large width, or an infinite depth is asked of a rule
-    that has no limit of large depth."""
+    """ValueError where training under a rule has no limit of large width, or an infinite depth is
+    asked of a rule that has no limit of large depth."""
     chosen = rule_named(rule)
     if not chosen.scales_width:
         wide = " or ".join(repr(name) for name, other in RULES.items() if other.scales_width)
-        raise InputError(f"rule={rule!r} has no limit of large width: its rates do not grow with it. Choose {wide}.")
+        raise InputError(
+            f"rule={rule!r} has no limit of large width: its rates do not grow with it. Choose "
+            f"{wide}."
+        )
     if depth == math.inf and not chosen.has_depth_limit:
         deep = " or ".join(repr(name) for name, other in RULES.items() if other.has_depth_limit)
-        raise InputError(f"rule={rule!r} has no limit of large depth. Choose {deep}, or give a finite depth.")
+        raise InputError(
+            f"rule={rule!r} has no limit of large depth. Choose {deep}, or give a finite depth."
+        )

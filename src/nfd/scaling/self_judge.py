@@ -2,22 +2,25 @@
 
 ``nfd.scaling.one_pass`` defines the quantities. Between two sizes they are to follow
 
-========  ==========================================================================================================
+========  ====================================================================================
 update    0. Of what is the same at every size, such as a router, ``move`` is to be 0
-fit       what the rule gives the rate over what it gives the initial weights: it names a wrong rate by its tensor
-start     0 where the result grows with width, -1/2 where it does not: sums that training aligns start as small
+fit       what the rule gives the rate over what it gives the initial weights: it names a
+          wrong rate by its tensor
+start     0 where the result grows with width, -1/2 where it does not: sums that training
+          aligns start as small
 added     -1 of depth under ``complete-p``, -1/2 under ``depth-mup``; at most 0 of width
 stream    0 of depth, at most 0 of width
 output    at most 0, beside something else that is off
 logits    0, where the plan knows by how much logits of attention grow once queries fit keys
-========  ==========================================================================================================
+========  ====================================================================================
 
-**Sums of random terms.** What reaches a tensor through random weights is a sum of random terms at the start, as the
-gradient of queries is, or that of tokens of which only a class token is read: it falls as the root of their number, and
-no longer does so once training has aligned the terms. So an update that is too small by the root, or by two of them,
-counts only if the tensor's own rate does not fit its own initial weights, or if nothing random stands between the
-tensor and the output. Training for a few steps until the terms align was tried in its place. It took five times as
-long, and at small sizes the terms did not align in every sound model: 4 more of 141 were alarmed.
+**Sums of random terms.** What reaches a tensor through random weights is a sum of random terms at
+the start, as the gradient of queries is, or that of tokens of which only a class token is read: it
+falls as the root of their number, and no longer does so once training has aligned the terms. So an
+update that is too small by the root, or by two of them, counts only if the tensor's own rate does
+not fit its own initial weights, or if nothing random stands between the tensor and the output.
+Training for a few steps until the terms align was tried in its place. It took five times as long,
+and at small sizes the terms did not align in every sound model: 4 more of 141 were alarmed.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ class Power:
         return abs(self.value - promised) > max(self.limit, _ERRORS * self.error)
 
     def is_far_from(self, promised: float, usual: float) -> bool:
-        """Whether it is beyond the limit by more than chance, that is at least the usual error of others."""
+        """Whether it is beyond the limit by more than chance, that is at least the usual error of
+        others.
+        """
         return abs(self.value - promised) - self.limit > _ERRORS * max(self.error, usual)
 
     def is_open(self, promised: float) -> bool:
@@ -104,7 +109,9 @@ class Judged:
     @classmethod
     def by_power(cls, kind: str, quantity: Quantity, power: Power, promised: float) -> Judged:
         """What the power says by itself."""
-        return cls(kind, quantity, power, promised, power.exceeds(promised), power.is_open(promised))
+        return cls(
+            kind, quantity, power, promised, power.exceeds(promised), power.is_open(promised)
+        )
 
     @property
     def deviation(self) -> float:
@@ -114,7 +121,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges the networks along one axis, from a pass of each seed in the small and in the large one."""
+    """Judges the networks along one axis, from a pass of each seed in the small and in the large
+    one.
+    """
 
     plan: Plan
     axis: Axis
@@ -180,16 +189,32 @@ class Judge:
         """In what the effect of an update is to be the same at all sizes."""
         if self._is_same(kind):
             return "coherent"
-        if self._grows(kind) or self._makes_output(kind) or Power.of(self.pairs, "move", kind) is None:
+        if (
+            self._grows(kind)
+            or self._makes_output(kind)
+            or Power.of(self.pairs, "move", kind) is None
+        ):
             return "update"
         return "move"
 
     def _fit(self, kind: str) -> Judged | None:
-        """Whether the rate of a tensor fits its initial weights, whatever stands before or behind it."""
+        """Whether the rate of a tensor fits its initial weights, whatever stands before or behind
+        it.
+        """
         start = self._start(kind)
-        power = Power.of(self.pairs, "coherent fit" if self._is_same(kind) else "fit", kind, self._limit_of_fit(kind))
+        power = Power.of(
+            self.pairs,
+            "coherent fit" if self._is_same(kind) else "fit",
+            kind,
+            self._limit_of_fit(kind),
+        )
         is_judged = self._small.operations.get(kind) in _KNOWN
-        if power is None or not is_judged or self._entry(kind).start.kept or (start is not None and start.off):
+        if (
+            power is None
+            or not is_judged
+            or self._entry(kind).start.kept
+            or (start is not None and start.off)
+        ):
             return None
         return Judged.by_power(kind, "update", power, self._promised_fit(kind))
 
@@ -200,7 +225,10 @@ class Judge:
         entry = self._entry(kind)
         degree = self.plan.law_for(self.names[kind]).degree
         if self.axis == "depth":
-            return self._depth_of_rate(kind) - (1 + degree) * rule_named(self.plan.rule).std(entry.role).depth
+            return (
+                self._depth_of_rate(kind)
+                - (1 + degree) * rule_named(self.plan.rule).std(entry.role).depth
+            )
         if not self._grows(kind) and not self._is_fixed(kind) and not entry.is_vector:
             return -_RANDOM * (1 + degree)
         return 0.0
@@ -210,7 +238,9 @@ class Judge:
         return rule_named(self.plan.rule).rate(role, self.plan.law_for(self.names[kind])).depth
 
     def _is_of_random_sums(self, power: Power, kind: str, fit: Judged | None) -> bool:
-        """Whether an update is too small as sums of random terms are, with a rate that is right by itself."""
+        """Whether an update is too small as sums of random terms are, with a rate that is right by
+        itself.
+        """
         lowest = 2 * _RANDOM * (1 + self.plan.law_for(self.names[kind]).degree)
         if not lowest < power.value < 0 or self._is_next_to_the_end(power, kind):
             return False
@@ -219,7 +249,9 @@ class Judge:
         return self._moves_as_planned(kind)
 
     def _moves_as_planned(self, kind: str) -> bool:
-        """Whether a tensor without initial weights to compare with, such as a bias, moves its result by its rate."""
+        """Whether a tensor without initial weights to compare with, such as a bias, moves its
+        result by its rate.
+        """
         moved = Power.of(self.pairs, "move", kind, self._limit_of_fit(kind))
         if moved is None:
             return False
@@ -230,13 +262,16 @@ class Judge:
             return True
         # PyTorch's attention is one operation, which writes the stream as well.
         is_of_parts = self._small.operations.get(kind) not in _KNOWN
-        return is_of_parts and not moved.exceeds(promised - (rule_named(self.plan.rule).exponent or 0.0))
+        return is_of_parts and not moved.exceeds(
+            promised - (rule_named(self.plan.rule).exponent or 0.0)
+        )
 
     def _is_next_to_the_end(self, power: Power, kind: str) -> bool:
-        """Whether nothing random stands behind a tensor: it makes the output, or writes a stream that ends there.
+        """Whether nothing random stands behind a tensor: it makes the output, or writes a stream
+        that ends there.
 
-        A stream may be read through random weights in many blocks of another, as that of an encoder is. Then what
-        stands before or behind its blocks falls with depth as well.
+        A stream may be read through random weights in many blocks of another, as that of an encoder
+        is. Then what stands before or behind its blocks falls with depth as well.
         """
         if self._makes_output(kind):
             return True
@@ -245,15 +280,27 @@ class Judge:
         return self.axis == "width" or not self._falls_outside(power)
 
     def _falls_outside(self, power: Power) -> bool:
-        """Whether the effect of the update of a tensor outside of blocks falls by the same power."""
+        """Whether the effect of the update of a tensor outside of blocks falls by the same
+        power.
+        """
         for kind, name in self.names.items():
-            other = Power.of(self.pairs, "update", kind) if block_of(name, self.plan.blocks) is None else None
-            if other is not None and other.value < -power.limit and abs(other.value - power.value) < power.limit:
+            other = (
+                Power.of(self.pairs, "update", kind)
+                if block_of(name, self.plan.blocks) is None
+                else None
+            )
+            if (
+                other is not None
+                and other.value < -power.limit
+                and abs(other.value - power.value) < power.limit
+            ):
                 return True
         return False
 
     def _off_in_all(self, power: Power, kind: str) -> bool:
-        """Whether a kind that stands in some blocks only is off for its share of the blocks, too."""
+        """Whether a kind that stands in some blocks only is off for its share of the blocks,
+        too.
+        """
         rest = Power.of(self.pairs, "update in all", kind) if self.axis == "depth" else None
         return rest is None or (rest.value * power.value > 0 and rest.exceeds(0.0))
 
@@ -278,8 +325,14 @@ class Judge:
                 return Judged.by_power(kind, "start", power, promised)
         judged = Judged.by_power(kind, "start", power, promised)
         is_one_way = judged.deviation * (response.value - promised) > 0
-        is_open = judged.is_open and is_one_way and (response.exceeds(promised) or response.is_open(promised))
-        return replace(judged, off=judged.off and is_one_way and response.exceeds(promised), is_open=is_open)
+        is_open = (
+            judged.is_open
+            and is_one_way
+            and (response.exceeds(promised) or response.is_open(promised))
+        )
+        return replace(
+            judged, off=judged.off and is_one_way and response.exceeds(promised), is_open=is_open
+        )
 
     # ---- what a kind is
 
@@ -295,20 +348,30 @@ class Judge:
         return self.plan.entries[self.names[kind]]
 
     def _grows(self, kind: str) -> bool:
-        """Whether the first result of a kind has more entries in the larger network, as far as that is seen."""
-        if self.axis == "depth" or kind not in self._small.results or kind not in self._large.results:
+        """Whether the first result of a kind has more entries in the larger network, as far as that
+        is seen.
+        """
+        if (
+            self.axis == "depth"
+            or kind not in self._small.results
+            or kind not in self._large.results
+        ):
             return True
         return self._small.results[kind] != self._large.results[kind]
 
     def _makes_output(self, kind: str) -> bool:
         """Whether the first result of a kind has the shape of the output."""
-        return kind in self._small.results and self._small.results[kind][1:] == self._small.output[1:]
+        return (
+            kind in self._small.results and self._small.results[kind][1:] == self._small.output[1:]
+        )
 
     def _is_fixed(self, kind: str) -> bool:
         """Whether a tensor has one shape at all widths."""
         return self._small.shapes.get(kind) == self._large.shapes.get(kind)
 
     def _is_same(self, kind: str) -> bool:
-        """Whether a tensor has one shape at all widths, and its first result has not: a gain of all heads, a scalar."""
+        """Whether a tensor has one shape at all widths, and its first result has not: a gain of all
+        heads, a scalar.
+        """
         is_seen = kind in self._small.shapes and kind in self._large.shapes
         return self.axis == "width" and is_seen and self._is_fixed(kind) and self._grows(kind)

@@ -1,9 +1,10 @@
 """Which initial weights and rates mend what a self-test found: tried, and only proposed.
 
-A wrong start shows in every tensor behind it, and through the gradient in every one before it, so that the tensors
-that are off are no list of culprits. Each suspect's initial weights are multiplied by the ratio of sizes to the powers
--1, -1/2, 1/2 and 1; what frees most of the others is kept, at most one tensor a round. What is still off then is off
-for one tensor by itself: its rate, by the power that was measured.
+A wrong start shows in every tensor behind it, and through the gradient in every one before it, so
+that the tensors that are off are no list of culprits. Each suspect's initial weights are multiplied
+by the ratio of sizes to the powers -1, -1/2, 1/2 and 1; what frees most of the others is kept, at
+most one tensor a round. What is still off then is off for one tensor by itself: its rate, by the
+power that was measured.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class _Search:
     """The search along one axis."""
 
     def __init__(self, bench: Bench, axis: Axis, seeds: range) -> None:
-        self.bench, self.axis, self.seeds = bench, axis, seeds
+        self.bench = bench
+        self.axis = axis
+        self.seeds = seeds
         self.small = [bench.measure(SMALLEST, seed) for seed in seeds]
 
     def proposals(self) -> list[Proposal]:
@@ -47,7 +50,9 @@ class _Search:
             tried = dict[tuple[str, float], list[Judged]]()
             for kind in self._suspects(current):
                 for power in _POWERS:
-                    tried[kind, power] = self._readings({**starts, kind: starts.get(kind, 0.0) + power})
+                    tried[kind, power] = self._readings(
+                        {**starts, kind: starts.get(kind, 0.0) + power}
+                    )
             if not tried:
                 break
             (kind, power), best = min(tried.items(), key=lambda item: _cost(item[1]))
@@ -58,7 +63,13 @@ class _Search:
         rates = self._rates(current)
         kinds = dict.fromkeys([*starts, *rates])
         return [
-            Proposal(kind, self.axis, starts.get(kind, 0.0), rates.get(kind, 0.0), self._role(kind, starts, rates))
+            Proposal(
+                kind,
+                self.axis,
+                starts.get(kind, 0.0),
+                rates.get(kind, 0.0),
+                self._role(kind, starts, rates),
+            )
             for kind in kinds
         ]
 
@@ -71,7 +82,8 @@ class _Search:
         # Where the plan's own base is off, no role explains it.
         if self.axis == "depth" or beginning != entry.start or entry.own_factor != 1:
             return ""
-        rule, law = rule_named(plan.rule), plan.law_for(name)
+        rule = rule_named(plan.rule)
+        law = plan.law_for(name)
 
         def exponents(role: Role) -> tuple[float, float]:
             powers = rule.powers(role, law, entry.multiplier, vector=entry.is_vector)
@@ -83,7 +95,9 @@ class _Search:
         return fitting[0] if fitting else ""
 
     def _readings(self, starts: Mapping[str, float]) -> list[Judged]:
-        """What is read with initial weights multiplied; rates follow, so that these stay what they were."""
+        """What is read with initial weights multiplied; rates follow, so that these stay what they
+        were.
+        """
         factors = {kind: FACTOR**power for kind, power in starts.items()}
         pairs = [
             (small, self.bench.measure((self.axis, FACTOR), seed, factors))
@@ -93,13 +107,20 @@ class _Search:
         return Judge(plan, self.axis, pairs).judged()
 
     def _suspects(self, readings: Sequence[Judged]) -> list[str]:
-        """Kinds with a start to multiply: those whose own start is off, if there are any, else all matrices."""
+        """Kinds with a start to multiply: those whose own start is off, if there are any, else all
+        matrices.
+        """
         plan = self.bench.plans[self.axis, FACTOR]
         kinds = Judge(plan, self.axis, []).names
         off = [reading.kind for reading in readings if reading.off and reading.kind]
-        starts = [reading.kind for reading in readings if reading.off and reading.quantity == "start"]
+        starts = [
+            reading.kind for reading in readings if reading.off and reading.quantity == "start"
+        ]
         matrices = [kind for kind, name in kinds.items() if not plan.entries[name].is_vector]
-        return starts or ([kind for kind in matrices if kind in off] + [kind for kind in matrices if kind not in off])
+        return starts or (
+            [kind for kind in matrices if kind in off]
+            + [kind for kind in matrices if kind not in off]
+        )
 
     def _rates(self, readings: Sequence[Judged]) -> dict[str, float]:
         """What is left of updates, as powers of rates."""
@@ -112,7 +133,9 @@ class _Search:
 
 def _cost(readings: Sequence[Judged]) -> float:
     """How many readings are off, and by how much."""
-    return sum(reading.off for reading in readings) + _DETAIL * sum(abs(reading.deviation) for reading in readings)
+    return sum(reading.off for reading in readings) + _DETAIL * sum(
+        abs(reading.deviation) for reading in readings
+    )
 
 
 def _of_width(power: Power, ratios: Ratios) -> float:

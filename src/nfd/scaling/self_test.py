@@ -1,9 +1,10 @@
-"""A plan tests itself: it is carried to three small sizes, and what its networks do is held against its rule.
+"""A plan tests itself: it is carried to three small sizes, and what its networks do is held against
+its rule.
 
-Of every kind of tensors, those of one name in all blocks, and of the network, ``nfd.scaling.one_pass`` measures a few
-quantities in the smallest model, in one that is wider and in one that is deeper. ``nfd.scaling.self_judge`` says which
-powers of width and depth are promised. This is blind to how a model is written: no name of a module and no graph
-decides what is measured.
+Of every kind of tensors, those of one name in all blocks, and of the network,
+``nfd.scaling.one_pass`` measures a few quantities in the smallest model, in one that is wider and
+in one that is deeper. ``nfd.scaling.self_judge`` says which powers of width and depth are promised.
+This is blind to how a model is written: no name of a module and no graph decides what is measured.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Reading:
 
     Attributes:
         kind: name of the tensors, with ``*`` for their block; empty for the network.
-        quantity: ``"update"``, ``"start"``, ``"added"``, ``"stream"``, ``"output"`` or ``"logits"``.
+        quantity: ``"update"``, ``"start"``, ``"added"``, ``"stream"``, ``"output"`` or
+            ``"logits"``.
         axis: ``"width"`` or ``"depth"``.
         power: by which power of the axis it is too large, or if negative too small.
         error: the standard error of ``power``, over seeds.
@@ -62,8 +64,9 @@ class Reading:
     def __str__(self) -> str:
         side = "large" if self.power > 0 else "small"
         return (
-            f"{self.kind or 'the network'}: {_NAMES[self.quantity]} too {side} by {self.axis}^{self.power:+.2f} "
-            f"+- {self.error:.2f}, x{self.factor:.3g} at {FACTOR} times the {self.axis}"
+            f"{self.kind or 'the network'}: {_NAMES[self.quantity]} too {side} by "
+            f"{self.axis}^{self.power:+.2f} +- {self.error:.2f}, x{self.factor:.3g} at {FACTOR} "
+            f"times the {self.axis}"
         )
 
 
@@ -79,7 +82,8 @@ _NAMES: dict[Quantity, str] = {
 
 @dataclass(frozen=True)
 class Proposal:
-    """Factors on the initial weights and the learning rate of a kind of tensors that make the rest scale.
+    """Factors on the initial weights and the learning rate of a kind of tensors that make the rest
+    scale.
 
     Attributes:
         kind, axis: as in ``Reading``.
@@ -105,7 +109,8 @@ class Proposal:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """The result of ``Plan.self_test``. Print it: the verdict, then what is off, where, by which power, what to do.
+    """The result of ``Plan.self_test``. Print it: the verdict, then what is off, where, by which
+    power, what to do.
 
     Attributes:
         rows: a ``Reading`` for every quantity of every kind of tensors along every axis.
@@ -154,7 +159,11 @@ class SelfTest:
     @property
     def causes(self) -> tuple[str, ...]:
         """What is off and what to do, in sentences."""
-        return tuple(text for axis in self.axes for text in _causes([row for row in self.off if row.axis == axis]))
+        return tuple(
+            text
+            for axis in self.axes
+            for text in _causes([row for row in self.off if row.axis == axis])
+        )
 
     def __str__(self) -> str:
         rows = [
@@ -169,7 +178,9 @@ class SelfTest:
         ]
         proposed = [f"Proposal: {proposal}." for proposal in self.proposals]
         table = [rows_as_text(rows)] if rows else []
-        return said(self.verdict, *(f"! {cause}" for cause in self.causes), *proposed, *self.notes, *table)
+        return said(
+            self.verdict, *(f"! {cause}" for cause in self.causes), *proposed, *self.notes, *table
+        )
 
 
 def _causes(off: Sequence[Reading]) -> list[str]:
@@ -183,18 +194,25 @@ def _causes(off: Sequence[Reading]) -> list[str]:
     alike = [row for row in others if row.quantity == "start"]
     starts = [row for row in alike if not row.kind.endswith("bias")] or alike
     if len(updates) == len(off) == 1:
-        return [f"{updates[0]}. It is off for this tensor only: its learning rate. {_RATE.format(updates[0].kind)}"]
+        return [
+            f"{updates[0]}. It is off for this tensor only: its learning rate. "
+            f"{_RATE.format(updates[0].kind)}"
+        ]
     texts = list[str]()
     for row in starts:
         texts.append(f"{row}. {_START}")
     for row in others:
         if row.quantity != "start":
             texts.append(f"{row}. {_STREAM[row.quantity]}")
-    spread = max((row.power for row in updates), default=0.0) - min((row.power for row in updates), default=0.0)
+    spread = max((row.power for row in updates), default=0.0) - min(
+        (row.power for row in updates), default=0.0
+    )
     names = quoted([row.kind for row in updates], 4)
     if len(updates) > 1 and spread < LIMIT:
         power = sum(row.power for row in updates) / len(updates)
-        texts.append(f"The effect of updates of {names} is off by {axis}^{power:+.2f} alike. {_ALIKE}")
+        texts.append(
+            f"The effect of updates of {names} is off by {axis}^{power:+.2f} alike. {_ALIKE}"
+        )
     elif len(updates) > 1 or (updates and texts):
         texts.append(f"The effect of updates of {names} is off. {_SEVERAL}")
     return texts
@@ -202,21 +220,24 @@ def _causes(off: Sequence[Reading]) -> list[str]:
 
 _RATE = "Look at its role in print(plan), and give another by roles={{{!r}: ...}}."
 _START = (
-    "Its initial weights, or a factor between its inputs and these activations: look at its role in print(plan), and "
-    "at what the forward pass multiplies it by."
+    "Its initial weights, or a factor between its inputs and these activations: look at its role "
+    "in print(plan), and at what the forward pass multiplies it by."
 )
 _ALIKE = (
-    "Off for all by the same power: the initial weights of a tensor, or a factor, between these and the output. "
-    "repair=True tries which."
+    "Off for all by the same power: the initial weights of a tensor, or a factor, between these "
+    "and the output. repair=True tries which."
 )
 _SEVERAL = (
-    "Initial weights or a factor before or behind these may be wrong, or rates of several. repair=True tries which."
+    "Initial weights or a factor before or behind these may be wrong, or rates of several. "
+    "repair=True tries which."
 )
 _STREAM = {
-    "added": "Initial weights of what writes the stream, or a factor on the branches, do not follow the rule.",
+    "added": "Initial weights of what writes the stream, or a factor on the branches, do not "
+    "follow the rule.",
     "stream": "What writes the stream, or reads the inputs, does not follow the rule.",
     "output": "The head, or what is behind it, grows: its role, or a factor on the outputs.",
-    "logits": "They grow once queries fit keys: divide them by the size of a head in place of its root.",
+    "logits": "They grow once queries fit keys: divide them by the size of a head in place of its "
+    "root.",
 }
 
 
@@ -243,7 +264,9 @@ def self_test(
         test = _Test(bench, seeds)
         rows = [_reading(axis, one) for axis in grown for one in test.along(axis)]
         rows += _logits(plan)
-        result = SelfTest(tuple(rows), plan.rule, carrier.size, tuple(grown), notes=tuple(_notes(plan, grown)))
+        result = SelfTest(
+            tuple(rows), plan.rule, carrier.size, tuple(grown), notes=tuple(_notes(plan, grown))
+        )
         if repair and not result.ok:
             from nfd.scaling.self_repair import proposals
 
@@ -252,11 +275,15 @@ def self_test(
 
 
 def _reading(axis: Axis, judged: Judged) -> Reading:
-    return Reading(judged.kind, judged.quantity, axis, judged.deviation, judged.power.error, judged.off)
+    return Reading(
+        judged.kind, judged.quantity, axis, judged.deviation, judged.power.error, judged.off
+    )
 
 
 def _logits(plan: Plan) -> list[Reading]:
-    """What the plan knows of logits of attention, which grow only once queries fit keys, and so in no first pass."""
+    """What the plan knows of logits of attention, which grow only once queries fit keys, and so in
+    no first pass.
+    """
     readings = dict[str, Reading]()
     for name, larger in plan.logits.items():
         kind = in_any_block(name, plan.blocks)
@@ -269,11 +296,14 @@ def _logits(plan: Plan) -> list[Reading]:
 def _carrier(plan: Plan, make_model: MakeModel, base: tuple[int, int] | None) -> Carrier:
     """The plan with its constructor; ValueError where there is nothing that it promises."""
     if not rule_named(plan.rule).scales_width:
-        raise InputError(f"rule={plan.rule!r} promises nothing of other sizes, so that there is nothing to test.")
+        raise InputError(
+            f"rule={plan.rule!r} promises nothing of other sizes, so that there is nothing to test."
+        )
     size = plan.base if base is None else base
     if size is None:
         raise InputError(
-            "the plan does not know the size of its base. Pass base=(width, depth), the arguments of make_model."
+            "the plan does not know the size of its base. Pass base=(width, depth), the arguments "
+            "of make_model."
         )
     width, depth = (check_count("base", int(number)) for number in size)
     carrier = Carrier(plan, make_model, (width, depth))
@@ -288,7 +318,9 @@ def tests_itself(make_model: MakeModel, size: tuple[int, int]) -> bool:
 
 
 def _grown(plan: Plan, carrier: Carrier) -> list[Axis]:
-    """The axes along which the plan is of another size than its base, and its rule promises something."""
+    """The axes along which the plan is of another size than its base, and its rule promises
+    something.
+    """
     axes = list[Axis]()
     if plan.width != 1:
         axes.append("width")
@@ -304,7 +336,8 @@ def _notes(plan: Plan, grown: Sequence[Axis]) -> list[str]:
     """What was not tested, and why."""
     possible: list[Axis] = ["width", "depth"] if rule_named(plan.rule).scales_depth else ["width"]
     return [
-        f"Not tested with {axis}: the plan is of the {axis} of its base. Plan a model of another {axis}."
+        f"Not tested with {axis}: the plan is of the {axis} of its base. Plan a model of another "
+        f"{axis}."
         for axis in possible
         if axis not in grown
     ]
@@ -322,11 +355,14 @@ class _Test:
         """What is read along one axis, with more seeds where the first do not settle it."""
         judged = self._judged(axis, self.seeds)
         off = [one for one in judged if one.off]
-        # Two seeds may agree by luck on one kind, such as a head with one output, but hardly on several.
+        # Two seeds may agree by luck on one kind, such as a head with one output, but hardly on
+        # several.
         are_several = len({one.kind for one in off}) >= _SEVERAL_KINDS
         errors = [one.power.error for one in judged if one.quantity == "update"]
         usual = median(errors) if errors else 0.0
-        is_sure = are_several or (bool(off) and all(one.power.is_far_from(one.promised, usual) for one in off))
+        is_sure = are_several or (
+            bool(off) and all(one.power.is_far_from(one.promised, usual) for one in off)
+        )
         is_open = any(one.is_open for one in judged)
         if is_sure or not (off or is_open):
             return judged
@@ -334,7 +370,9 @@ class _Test:
 
     def _judged(self, axis: Axis, seeds: int) -> list[Judged]:
         larger: Place = (axis, FACTOR)
-        pairs = [(self._measured(SMALLEST, seed), self._measured(larger, seed)) for seed in range(seeds)]
+        pairs = [
+            (self._measured(SMALLEST, seed), self._measured(larger, seed)) for seed in range(seeds)
+        ]
         return Judge(self.bench.plans[larger], axis, pairs).judged()
 
     def _measured(self, place: Place, seed: int) -> Pass:

@@ -1,4 +1,6 @@
-"""Residual streams of one forward pass, the branches that are added to them, and what writes these."""
+"""Residual streams of one forward pass, the branches that are added to them, and what writes
+these.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ from nfd.scaling.model import numberless
 
 # ---- Residual streams.
 #
-# A sum ``x + f(x)`` is residual where one summand, the branch, is computed from the other, or from where the other's
-# stream starts: wherever the skip stands, in a block, in its parent or in a loop. A stream is what such sums,
-# rearrangements and numbers pass on; a norm or a matrix on it ends it and starts another. Numbers that multiply it
-# change its level. Where all blocks stand on one level they add to one stream, as in ``(2 h + 2 y) / 2``.
+# A sum ``x + f(x)`` is residual where one summand, the branch, is computed from the other, or from
+# where the other's stream starts: wherever the skip stands, in a block, in its parent or in a loop.
+# A stream is what such sums, rearrangements and numbers pass on; a norm or a matrix on it ends it
+# and starts another. Numbers that multiply it change its level. Where all blocks stand on one level
+# they add to one stream, as in ``(2 h + 2 y) / 2``.
 
 _SUMS = ("Add", "Sub", "IndexAdd", "ScatterAdd", "IndexPutSum")
 
@@ -41,11 +44,12 @@ class Branch:
         start: the operation at which the stream starts.
         end: the summand, computed by ``inside`` from the stream.
         inside: all that computes the end, in order, with the parameters.
-        reading: those inside that are computed from the stream, and so are no keys or values of another.
-        share: what the sum itself multiplies the end by, as ``torch.add(x, y, alpha=share)`` does, over what the
-            stream is multiplied by between where the branch reads it and the sum.
-        within: another sum, whose branch reads the side way of the stream on which this sum stands, as y in
-            ``y = x + f(x)``, ``x + W y``.
+        reading: those inside that are computed from the stream, and so are no keys or values of
+            another.
+        share: what the sum itself multiplies the end by, as ``torch.add(x, y, alpha=share)`` does,
+            over what the stream is multiplied by between where the branch reads it and the sum.
+        within: another sum, whose branch reads the side way of the stream on which this sum stands,
+            as y in ``y = x + f(x)``, ``x + W y``.
         level: what the stream is multiplied by from its start to the sum.
         scaled: the operation that last changed the level.
     """
@@ -61,16 +65,16 @@ class Branch:
 
 
 class Streams(NamedTuple):
-    """The branches of all residual sums, by the sum, in order, without those that start inside of other branches; and
-    the parameters that multiply a stream between its sums, again and again."""
+    """The branches of all residual sums, by the sum, in order, without those that start inside of
+    other branches; and the parameters that multiply a stream between its sums, again and again."""
 
     branches: dict[Operation, Branch]
     skips: frozenset[str]
 
 
 class _Place(NamedTuple):
-    """Where on a stream an operation stands: the start of the stream, what the stream is multiplied by since, the last
-    operation that changed that, and the operations before on the stream."""
+    """Where on a stream an operation stands: the start of the stream, what the stream is multiplied
+    by since, the last operation that changed that, and the operations before on the stream."""
 
     start: Operation
     level: float = 1.0
@@ -100,7 +104,9 @@ def streams_of(operations: Sequence[Operation]) -> Streams:
 
 
 def _passed(operation: Operation, data: tuple[Operation, ...], places: Places) -> _Place:
-    """The place of an operation whose data all stand on one stream: on it, or at the start of another."""
+    """The place of an operation whose data all stand on one stream: on it, or at the start of
+    another.
+    """
     start, level, scaled, _ = places[data[0]]
     scale = 1.0 if operation.name in CLIPS else operation.scale(data[0])
     if scale is None and len(data) == 1:
@@ -114,13 +120,25 @@ def _passed(operation: Operation, data: tuple[Operation, ...], places: Places) -
 
 
 def learned_number(operation: Operation, *, is_zero: bool = False) -> float | None:
-    """The size of the parameter that an operation multiplies data by, where all its entries have this size; else
-    None, as where all are 0, unless that is allowed."""
-    if operation.name != "Mul" or operation.norm_size is not None or not operation.weights or not operation.data:
+    """The size of the parameter that an operation multiplies data by, where all its entries have
+    this size; else None, as where all are 0, unless that is allowed."""
+    if (
+        operation.name != "Mul"
+        or operation.norm_size is not None
+        or not operation.weights
+        or not operation.data
+    ):
         return None
     names = FACTORS[0 if operation.inputs[0] in operation.weights else 1]
     if is_zero:
-        values = next((v for v in (saved_value(operation.node, name) for name in names) if isinstance(v, Tensor)), None)
+        values = next(
+            (
+                v
+                for v in (saved_value(operation.node, name) for name in names)
+                if isinstance(v, Tensor)
+            ),
+            None,
+        )
         if values is not None and not values.is_meta and not values.any():
             return 0.0
     return saved_size(operation.node, *names)
@@ -136,13 +154,17 @@ def _sum_up(operation: Operation, places: Places, branches: dict[Operation, Bran
             return
         places[added] = _Place(added)
     for skip, end in ((first, second), (second, first)):
-        scale, share = operation.scale(skip), operation.scale(end)
+        scale = operation.scale(skip)
+        share = operation.scale(end)
         if not scale:
             continue
         start, level, scaled, _ = places[skip]
         branch = _branch(places, start, end)
-        # A stream inside of a branch starts there; else it goes past it, and the sum is no step of a stream.
-        if branch and all(branches[o].start in branch.reading for o in branch.reading if o in branches):
+        # A stream inside of a branch starts there; else it goes past it, and the sum is no step of
+        # a stream.
+        if branch and all(
+            branches[o].start in branch.reading for o in branch.reading if o in branches
+        ):
             level *= scale
             scaled = scaled if scale == 1 else operation
             share = (share or 1.0) * branch.level / level
@@ -152,7 +174,9 @@ def _sum_up(operation: Operation, places: Places, branches: dict[Operation, Bran
 
 
 def _learned_skip(first: Operation, second: Operation, places: Places) -> Operation | None:
-    """The one of two summands that is an earlier part of their stream times a learned number, which so is a branch."""
+    """The one of two summands that is an earlier part of their stream times a learned number, which
+    so is a branch.
+    """
     for end, other in ((second, first), (first, second)):
         if learned_number(end) is None:
             continue
@@ -164,8 +188,8 @@ def _learned_skip(first: Operation, second: Operation, places: Places) -> Operat
 
 
 def _join(operation: Operation, places: Places, branches: dict[Operation, Branch]) -> None:
-    """Find the place of a sum of two parts of one stream, such as ``torch.lerp(h, h + y, t)``; what only one of them
-    has is added with its share."""
+    """Find the place of a sum of two parts of one stream, such as ``torch.lerp(h, h + y, t)``; what
+    only one of them has is added with its share."""
     levels = {i: places[i].level * (operation.scale(i) or 0.0) for i in operation.data}
     first, second = operation.data
     level = levels[first]
@@ -197,7 +221,9 @@ def _way_back(operation: Operation, places: Places) -> Iterator[Operation]:
 
 
 def _skips(branches: Mapping[Operation, Branch], places: Places) -> frozenset[str]:
-    """The parameters that multiply a stream again and again, of which one at least stands between two residual sums."""
+    """The parameters that multiply a stream again and again, of which one at least stands between
+    two residual sums.
+    """
     counts = Counter[str]()
     names = dict[str, set[str]]()
     between = set[str]()
@@ -236,8 +262,8 @@ def _sums_aside(branches: Mapping[Operation, Branch], places: Places) -> dict[Op
 
 
 def _branch(places: Places, start: Operation, end: Operation) -> Branch | None:
-    """What lies between a stream and ``end``, with the level that it reads; None where that is not computed from the
-    stream by parameters."""
+    """What lies between a stream and ``end``, with the level that it reads; None where that is not
+    computed from the stream by parameters."""
     found = set[Operation]()
     stack = [end]
     while stack:
@@ -260,26 +286,36 @@ def _branch(places: Places, start: Operation, end: Operation) -> Branch | None:
     return Branch(start, end, tuple(inside), frozenset(reading), level=level) if is_branch else None
 
 
-# ---- What writes a stream: the last parameters that the end of a branch is linear in, such that the branch scales with
-# them: a matrix that nothing follows but gains, sums and factors, or the gain of a norm that stands behind the matrix.
+# ---- What writes a stream: the last parameters that the end of a branch is linear in, such that
+# the branch scales with them: a matrix that nothing follows but gains, sums and factors, or the
+# gain of a norm that stands behind the matrix.
 
 _NOTHING: frozenset[Operation] = frozenset()
 
 
 def writers_of(branch: Branch) -> frozenset[Operation]:
-    """The parameters that write the stream at the end of a branch; none where the branch does not scale with any."""
+    """The parameters that write the stream at the end of a branch; none where the branch does not
+    scale with any.
+    """
     uses = Counter(i for operation in branch.inside for i in operation.operands)
     return _writers(branch.end, branch.inside, uses)
 
 
-def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Operation]) -> frozenset[str]:
-    """Gain and bias of the norm that feeds the one product with a parameter and nothing else, such as ``outputs``.
+def norm_before(
+    name: str, ran: Sequence[Operation], outputs: Collection[Operation]
+) -> frozenset[str]:
+    """Gain and bias of the norm that feeds the one product with a parameter and nothing else, such
+    as ``outputs``.
 
-    With logits ``W (g z + b)`` of a normalised stream z, the factor 1/m of a head that is tied to the embedding, and so
-    cannot begin smaller, is that of ``W (g/m z + b/m)``: nothing needs to be wrapped. A gain that is stored as
-    ``1 + g`` cannot take it.
+    With logits ``W (g z + b)`` of a normalised stream z, the factor 1/m of a head that is tied to
+    the embedding, and so cannot begin smaller, is that of ``W (g/m z + b/m)``: nothing needs to be
+    wrapped. A gain that is stored as ``1 + g`` cannot take it.
     """
-    products = [o for o in ran if o.is_product and any(p.tensor == name for w in o.weights for p in parameters_of(w))]
+    products = [
+        o
+        for o in ran
+        if o.is_product and any(p.tensor == name for w in o.weights for p in parameters_of(w))
+    ]
     if len(products) > 1:
         reading = first_of_both_ways(products).get(name, ())
         products = [product for product in products if product not in reading]
@@ -294,44 +330,70 @@ def norm_before(name: str, ran: Sequence[Operation], outputs: Collection[Operati
     return frozenset(cast(str, writer.tensor) for writer in writers if not is_shared)
 
 
-def _writers(end: Operation, operations: Sequence[Operation], uses: Counter[Operation]) -> frozenset[Operation]:
-    """The parameters that scale ``end``, in which it is linear by all ways from one to the other."""
+def _writers(
+    end: Operation, operations: Sequence[Operation], uses: Counter[Operation]
+) -> frozenset[Operation]:
+    """The parameters that scale ``end``, in which it is linear by all ways from one to the
+    other.
+    """
     linear_uses: Counter[Operation] = Counter()
     reached = []
     for operation in operations[::-1]:
-        if linear_uses[operation] == uses[operation] and (linear_uses[operation] or operation is end):
+        if linear_uses[operation] == uses[operation] and (
+            linear_uses[operation] or operation is end
+        ):
             reached.append(operation)
             linear_uses.update(_passed_on(operation))
     written: dict[Operation, frozenset[Operation]] = {}
     first = applied_first(operations)
     for operation in reached[::-1]:
         if operation in first:
-            (last,) = (i for k, i in enumerate(operation.inputs) if k != first[operation] and i in operation.weights)
+            (last,) = (
+                i
+                for k, i in enumerate(operation.inputs)
+                if k != first[operation] and i in operation.weights
+            )
             leaf = scaled_parameter(last)
             written[operation] = _NOTHING if leaf is None else frozenset({leaf})
             continue
-        written[operation] = _written_by(operation, [written.get(i, _NOTHING) for i in _passed_on(operation)])
+        written[operation] = _written_by(
+            operation, [written.get(i, _NOTHING) for i in _passed_on(operation)]
+        )
     return written.get(end, _NOTHING)
 
 
 def _passed_on(operation: Operation) -> tuple[Operation, ...]:
-    """The data that an operation is linear in, each for itself; none where it applies weights, which end a branch."""
+    """The data that an operation is linear in, each for itself; none where it applies weights,
+    which end a branch.
+    """
     is_bilinear = operation.is_product or operation.name in ENTRYWISE
     if operation.applies_weights or not (is_bilinear or operation.is_linear):
         return ()
-    return operation.data if operation.name != "Div" else tuple(i for i in operation.inputs[:1] if i in operation.data)
+    return (
+        operation.data
+        if operation.name != "Div"
+        else tuple(i for i in operation.inputs[:1] if i in operation.data)
+    )
 
 
-def _written_by(operation: Operation, parts: Sequence[frozenset[Operation]]) -> frozenset[Operation]:
+def _written_by(
+    operation: Operation, parts: Sequence[frozenset[Operation]]
+) -> frozenset[Operation]:
     """The writers of an operation's result, from those of the data that it passes on."""
-    can_scale = all(scaled_parameter(weight) for weight in operation.weights)  # a gain of 1 + g does not with g
-    own = frozenset(o for weight in operation.weights for o in parameters_of(weight)) if can_scale else _NOTHING
+    # a gain of 1 + g does not with g
+    can_scale = all(scaled_parameter(weight) for weight in operation.weights)
+    own = (
+        frozenset(o for weight in operation.weights for o in parameters_of(weight))
+        if can_scale
+        else _NOTHING
+    )
     scaled = [part for part in parts if part]
     if operation.applies_weights:
         return own
     if operation.is_product or operation.name in ENTRYWISE:
         if scaled and (len(scaled) == 1 or not frozenset.intersection(*scaled)):
-            return scaled[-1]  # which a factor, LayerScale or a gate multiplies; one of several is enough
+            # which a factor, LayerScale or a gate multiplies; one of several is enough
+            return scaled[-1]
         is_gain = operation.name != "Div" and bool(operation.gains)  # behind a norm
         return own if not scaled and is_gain else _NOTHING
     is_sum = operation.is_linear and can_scale and len(scaled) == len(parts)

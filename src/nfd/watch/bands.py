@@ -1,39 +1,46 @@
-"""What the meters of a larger network come to, with prediction intervals, from a ladder of small ones.
+"""What the meters of a larger network come to, with prediction intervals, from a ladder of small
+ones.
 
-**Scale.** A meter v is compared as ``z = log(v + c)``, with c a thousandth of its median over the ladder: factors
-count, and zero, a frozen layer, lies far outside of every band, at a finite distance.
+**Scale.** A meter v is compared as ``z = log(v + c)``, with c a thousandth of its median over the
+ladder: factors count, and zero, a frozen layer, lies far outside of every band, at a finite
+distance.
 
-**Place.** Layers of one kind, such as ``up`` of every block, are one curve along the blocks of their stack. A network
-with another number of blocks takes its values from this curve linearly, its ends at the curve's ends.
+**Place.** Layers of one kind, such as ``up`` of every block, are one curve along the blocks of
+their stack. A network with another number of blocks takes its values from this curve linearly, its
+ends at the curve's ends.
 
-**Size.** At every step and place the runs r of the ladder, of widths n and depths L, give two predictions by least
-squares,
+**Size.** At every step and place the runs r of the ladder, of widths n and depths L, give two
+predictions by least squares,
 
     z = a + b log n + d log L        a power of size
     z = a + b / n + d / L            a limit
 
-A short ladder does not decide between these laws, and most meters lie between: their mean ``sum_r w_r z_r`` is the
-prediction, and half of their distance, ``gap``, an error of it.
+A short ladder does not decide between these laws, and most meters lie between: their mean ``sum_r
+w_r z_r`` is the prediction, and half of their distance, ``gap``, an error of it.
 
-**Error.** Every run of the ladder is predicted from the others. The squares of these deviations over ``1 + sum w_r^2``
-estimate the variance s^2 of one run at one step. With few runs this estimate is noisy, so it is averaged with its own
-mean over the steps and with the median over all meters (moderation, Smyth 2004). Then
+**Error.** Every run of the ladder is predicted from the others. The squares of these deviations
+over ``1 + sum w_r^2`` estimate the variance s^2 of one run at one step. With few runs this estimate
+is noisy, so it is averaged with its own mean over the steps and with the median over all meters
+(moderation, Smyth 2004). Then
 
     error^2 = s^2 (1 + sum w_r^2) + gap^2 + 0.01^2,      t = (z - prediction) / error
 
 **All meters, layers and looks at once.** A run deviates by
 
-    S = max over meters and layers and over looks of min(|t|, |t of the look before|), where both have one sign
+    S = max over meters and layers and over looks of min(|t|, |t of the look before|), where both
+    have one sign
 
-so that a deviation has to last two looks. The S of the runs of the ladder, each predicted from the others, vary as
-lognormal numbers; the limit is the point that a further one of their kind passes with a chance of ``level``,
-``exp(mean + q sd sqrt(1 + 1/R))`` of their logarithms, q by Student's t with R - 1 degrees of freedom.
+so that a deviation has to last two looks. The S of the runs of the ladder, each predicted from the
+others, vary as lognormal numbers; the limit is the point that a further one of their kind passes
+with a chance of ``level``, ``exp(mean + q sd sqrt(1 + 1/R))`` of their logarithms, q by Student's t
+with R - 1 degrees of freedom.
 
-**Faults.** Where the check of the ladder found faults, as under rule ``standard``, meters drift with size. The laws of
-size above carry the trend on. A trend that two sizes show need not go on, so that the limit is ``2.25`` times as far.
+**Faults.** Where the check of the ladder found faults, as under rule ``standard``, meters drift
+with size. The laws of size above carry the trend on. A trend that two sizes show need not go on, so
+that the limit is ``2.25`` times as far.
 
-Between two looks of the ladder predictions are interpolated in log step; before the first and after the last there is
-no band.
+Between two looks of the ladder predictions are interpolated in log step; before the first and after
+the last there is no band.
 
 Source: G. Smyth, Linear models and empirical Bayes methods (2004), for the moderated variance.
 """
@@ -64,15 +71,16 @@ CHANGE = "change"  # of a matrix, by all of its entries
 ALERTS = "alerts"  # how many a watch raised so far: a row of every look, for trackers
 LEVEL = 0.05  # the chance that a sound run raises an alert
 _OLDER = (
-    "expected is a check of an earlier version, whose stream_update left out factors of the forward pass: this meter "
-    "is not compared. Check again to compare it."
+    "expected is a check of an earlier version, whose stream_update left out factors of the "
+    "forward pass: this meter is not compared. Check again to compare it."
 )
 _OFFSET = 1e-3  # of the median: what zero is taken for
 _SAME_SIZE = 0.01  # widths that the tensors of one network say
 _LEAST_ERROR = 0.01  # no band is narrower: a change of a meter by 1 % has no cause worth a name
 _LEAST_FREEDOM = 3  # degrees of freedom of a fit
-# Of the limit, where the check found faults: trends that two sizes show need not go on. Of 36 sound networks under
-# ``standard`` (GPT-2, an encoder, MLPs) 20 left the usual limit lastingly, 6 one 1.75 times as wide, and 1 this one.
+# Of the limit, where the check found faults: trends that two sizes show need not go on. Of 36 sound
+# networks under ``standard`` (GPT-2, an encoder, MLPs) 20 left the usual limit lastingly, 6 one
+# 1.75 times as wide, and 1 this one.
 DRIFTING = 2.25
 
 # ---- Rows and their series
@@ -87,12 +95,12 @@ class WatchRow:
         meter: its name; of one of several stacks of blocks with the name of the stack, as in
             ``"activation of decoder.layers"``.
         layer: the name of the module that it was read from; None for the whole network.
-        depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted from 1, over the
-            number of blocks of its stack. The second stack, such as a decoder, has (1, 2]. None for layers outside of
-            the blocks, and for the whole network.
+        depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted
+            from 1, over the number of blocks of its stack. The second stack, such as a decoder, has
+            (1, 2]. None for layers outside of the blocks, and for the whole network.
         value: not-a-number where training diverged.
-        kind: the name of the layer without that of its block, shared by layers that correspond in several blocks; None
-            for the whole network.
+        kind: the name of the layer without that of its block, shared by layers that correspond in
+            several blocks; None for the whole network.
     """
 
     step: int
@@ -113,7 +121,8 @@ class Series(NamedTuple):
 
     Attributes:
         kind: that of its rows; None for the whole network.
-        stack: the stack of blocks of which every one has such a layer, counted from 0; None outside of blocks.
+        stack: the stack of blocks of which every one has such a layer, counted from 0; None outside
+            of blocks.
     """
 
     meter: str
@@ -165,20 +174,29 @@ class LadderRun:
     @property
     def layers(self) -> set[str]:
         """The layers that have matrices, with ``*`` for numbers."""
-        return {numberless(row.layer) for row in self.rows if row.layer is not None and row.meter == CHANGE}
+        return {
+            numberless(row.layer)
+            for row in self.rows
+            if row.layer is not None and row.meter == CHANGE
+        }
 
     @cached_property
     def curves(self) -> dict[Series, Array]:
-        """Every series as ``[looks, layers along the blocks]``; not-a-number where nothing was read."""
+        """Every series as ``[looks, layers along the blocks]``; not-a-number where nothing was
+        read.
+        """
         depths = sorted({row.depth for row in self.rows if row.depth is not None})
         curves: dict[Series, Array] = {}
         for series, rows in in_series(self.rows).items():
-            places: list[float | None] = [depth for depth in depths if stack_at(depth) == series.stack]
+            places: list[float | None] = [
+                depth for depth in depths if stack_at(depth) == series.stack
+            ]
             if series.stack is None:
                 places = [None]
             curve = curves[series] = np.full((len(self.steps), len(places)), np.nan)
             for row in rows:
-                curve[self.steps.index(row.step), places.index(row.depth)] = row.value  # None of JSON is not a number
+                # None of JSON is not a number
+                curve[self.steps.index(row.step), places.index(row.depth)] = row.value
         return curves
 
 
@@ -216,7 +234,11 @@ class Ladder:
                 LadderRun(
                     float(run["width"]),
                     float(run["depth"]),
-                    [row for row in starmap(WatchRow, run["readings"]) if means_the_same(row.meter, definition)],
+                    [
+                        row
+                        for row in starmap(WatchRow, run["readings"])
+                        if means_the_same(row.meter, definition)
+                    ],
                     dict(run.get("shapes", {})),
                 )
                 for run in stored["networks"]
@@ -229,7 +251,8 @@ class Ladder:
             return cls(networks, (width, depth), stored["rule"], stored["optimizer"], is_sound, lr)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
-                f"expected is not the ladder of a check ({type(error).__name__}: {error}). Check again, with at=(...)."
+                f"expected is not the ladder of a check ({type(error).__name__}: {error}). Check "
+                "again, with at=(...)."
             ) from None
 
     @cached_property
@@ -244,24 +267,33 @@ class Ladder:
 
     @cached_property
     def curves(self) -> dict[Series, list[Array]]:
-        """Every series that all runs have and that follows their size, one curve for each of them."""
+        """Every series that all runs have and that follows their size, one curve for each of
+        them.
+        """
         shared = set.intersection(*(set(run.curves) for run in self.runs))
-        kept = [series for series in self.runs[0].curves if series in shared and not self._follows_rank(series)]
+        kept = [
+            series
+            for series in self.runs[0].curves
+            if series in shared and not self._follows_rank(series)
+        ]
         return {series: [run.curves[series] for run in self.runs] for series in kept}
 
     def size_of(self, shapes: Mapping[str, Sequence[int]]) -> tuple[float, float]:
-        """Find the width and the depth, in the units of this ladder, of a network whose tensors have these shapes.
+        """Find the width and the depth, in the units of this ladder, of a network whose tensors
+        have these shapes.
 
-        The number of tensors is linear in the depth, and every length that grows is linear in the width.
+        The number of tensors is linear in the depth, and every length that grows is linear in the
+        width.
 
         Raises:
-            ValueError: where shapes were not stored, or those of the network do not follow from theirs.
+            ValueError: where shapes were not stored, or those of the network do not follow from
+                theirs.
         """
         known = [run for run in self.networks if run.shapes]
         if not known:
             raise InputError(
-                "expected was stored without the shapes of its networks, and the plan has no base that says the size "
-                "of the model. Check again."
+                "expected was stored without the shapes of its networks, and the plan has no base "
+                "that says the size of the model. Check again."
             )
         depth = _solved({run.depth: float(len(run.shapes)) for run in known}, float(len(shapes)))
         lengths = defaultdict[tuple[str, int], dict[float, float]](dict)
@@ -278,14 +310,15 @@ class Ladder:
         solved = [width for width in widths if width is not None]
         if depth is None or not solved or max(solved) > min(solved) * (1 + _SAME_SIZE):
             raise InputError(
-                "expected does not show how wide and deep the model is: the shapes of its tensors do not follow from "
-                "those of the check's networks. Check networks of the model's own kind, of two widths and two depths."
+                "expected does not show how wide and deep the model is: the shapes of its tensors "
+                "do not follow from those of the check's networks. Check networks of the model's "
+                "own kind, of two widths and two depths."
             )
         return float(np.median(solved)), depth
 
     def _follows_rank(self, series: Series) -> bool:
-        """Whether a meter adds up all singular values where the optimizer fixes the largest alone: it then grows with
-        the rank of the gradients, which follows no law of size."""
+        """Whether a meter adds up all singular values where the optimizer fixes the largest alone:
+        it then grows with the rank of the gradients, which follows no law of size."""
         if series.meter != CHANGE or not self.optimizer:
             return False
         law = law_of(self.optimizer)
@@ -293,11 +326,14 @@ class Ladder:
 
 
 def _solved(lengths: Mapping[float, float], length: float) -> float | None:
-    """Find the size at which a length that is linear in the size has a value; None where sizes do not show it."""
+    """Find the size at which a length that is linear in the size has a value; None where sizes do
+    not show it.
+    """
     sizes = sorted(lengths)
     if not sizes:
         return None
-    first, last = sizes[0], sizes[-1]
+    first = sizes[0]
+    last = sizes[-1]
     slope = (lengths[last] - lengths[first]) / (last - first) if last > first else 0.0
     if slope:
         return first + (length - lengths[first]) / slope
@@ -313,8 +349,8 @@ class Band:
 
     Attributes:
         value: the prediction.
-        low, high: limits for alerts. With probability 1 - ``LEVEL`` a healthy run keeps them in all meters, layers and
-            looks together.
+        low, high: limits for alerts. With probability 1 - ``LEVEL`` a healthy run keeps them in all
+            meters, layers and looks together.
         deviation: the measured value minus the prediction, in standard errors of the prediction.
     """
 
@@ -340,14 +376,18 @@ class Bands:
         limit: how many a deviation that lasts may reach; no fewer.
 
     Raises:
-        ValueError: where the ladder is too small, or has a single width or depth which is not the network's.
+        ValueError: where the ladder is too small, or has a single width or depth which is not the
+            network's.
     """
 
     def __init__(self, ladder: Ladder, width: float, depth: float, blocks: Sequence[int]) -> None:
-        sizes = np.array([(run.width, run.depth) for run in ladder.runs], dtype=float).reshape(-1, 2)
+        sizes = np.array([(run.width, run.depth) for run in ladder.runs], dtype=float).reshape(
+            -1, 2
+        )
         coefficients = 1 + sum(len(set(own)) > 1 for own in sizes.T)
         _check(ladder, sizes, (width, depth), coefficients + _LEAST_FREEDOM)
-        self.ladder, self.blocks = ladder, blocks
+        self.ladder = ladder
+        self.blocks = blocks
         self.alone = standard_errors(len(sizes) - coefficients)
         logs: dict[Series, tuple[list[Array], float]] = {}
         for series, runs in ladder.curves.items():
@@ -357,30 +397,41 @@ class Bands:
                 logs[series] = [np.log(curve + offset) for curve in runs], offset
         others = [_weights(np.delete(sizes, r, 0), sizes[r])[0] for r in range(len(sizes))]
         deviations = {
-            series: [_deviation(curves, r, own) for r, own in enumerate(others)] for series, (curves, _) in logs.items()
+            series: [_deviation(curves, r, own) for r, own in enumerate(others)]
+            for series, (curves, _) in logs.items()
         }
-        self.limit = max(_limit(deviations, len(sizes)), self.alone) * (1.0 if ladder.ok else DRIFTING)
+        self.limit = max(_limit(deviations, len(sizes)), self.alone) * (
+            1.0 if ladder.ok else DRIFTING
+        )
         weights, gaps = _weights(sizes, np.array([width, depth], dtype=float))
         variances = _variance(deviations)
-        self._predicted: dict[Series, tuple[Array, Array, float]] = {}  # z and its error [looks, places]; the offset
+        # z and its error [looks, places]; the offset
+        self._predicted: dict[Series, tuple[Array, Array, float]] = {}
         for series, (curves, offset) in logs.items():
-            z = np.stack([_at_places(c, 1 if series.stack is None else blocks[series.stack]) for c in curves])
+            z = np.stack(
+                [_at_places(c, 1 if series.stack is None else blocks[series.stack]) for c in curves]
+            )
             spread = variances[series][:, None] * (1 + weights @ weights)
             errors = np.sqrt(spread + np.tensordot(gaps, z, 1) ** 2 + _LEAST_ERROR**2)
             self._predicted[series] = np.tensordot(weights, z, 1), errors, offset
 
     def at(self, series: Series, step: int, depth: float | None, value: float) -> Band | None:
-        """The band of a series at a step and at a depth in its stack, and where a value lies in it; None where the
-        ladder does not know it."""
+        """The band of a series at a step and at a depth in its stack, and where a value lies in it;
+        None where the ladder does not know it."""
         steps = self.ladder.steps
         if series not in self._predicted or not steps[0] <= step <= steps[-1]:
             return None
         *curves, offset = self._predicted[series]
         stack = series.stack
-        place = 0 if depth is None or stack is None else round((depth - stack) * self.blocks[stack]) - 1
-        z, error = (float(np.interp(math.log(step), np.log(steps), curve[:, place])) for curve in curves)
+        place = (
+            0 if depth is None or stack is None else round((depth - stack) * self.blocks[stack]) - 1
+        )
+        z, error = (
+            float(np.interp(math.log(step), np.log(steps), curve[:, place])) for curve in curves
+        )
         low, expected, high = (
-            max(math.exp(min(z + errors * error, 700.0)) - offset, 0.0) for errors in (-self.limit, 0.0, self.limit)
+            max(math.exp(min(z + errors * error, 700.0)) - offset, 0.0)
+            for errors in (-self.limit, 0.0, self.limit)
         )
         known = math.isfinite(value) and value + offset > 0
         deviation = (math.log(value + offset) - z) / error if known else math.inf
@@ -390,12 +441,15 @@ class Bands:
 def _check(ladder: Ladder, sizes: Array, size: tuple[float, float], needed: int) -> None:
     """ValueError where a ladder of networks of these sizes cannot tell of this one."""
     if len(sizes) < needed:
-        had = f"at least {needed} networks that trained to the end; got {len(sizes)}. Check with more seeds."
+        had = (
+            f"at least {needed} networks that trained to the end; got {len(sizes)}. Check with "
+            "more seeds."
+        )
         raise InputError(f"expected must hold {had}")
     if len(ladder.steps) < 2:
         raise InputError(
-            f"expected must have looked at two steps or more; got {list(ladder.steps)}. Check with at=(1, 3, 10, ...), "
-            "up to the last step that is to be watched."
+            f"expected must have looked at two steps or more; got {list(ladder.steps)}. Check with "
+            "at=(1, 3, 10, ...), up to the last step that is to be watched."
         )
     for axis, wanted, own in zip(("width", "depth"), size, sizes.T, strict=True):
         if np.ptp(own) == 0 and not math.isclose(wanted, own[0], rel_tol=1e-6):
@@ -403,21 +457,33 @@ def _check(ladder: Ladder, sizes: Array, size: tuple[float, float], needed: int)
             raise InputError(f"expected has {one}. Check with two {axis}s or more.")
 
 
-def _variance(deviations: Mapping[Series, Sequence[Array]], without: int | None = None) -> dict[Series, Array]:
-    """The variance of one run at every look, by the held-out deviations of all runs or without one."""
+def _variance(
+    deviations: Mapping[Series, Sequence[Array]], without: int | None = None
+) -> dict[Series, Array]:
+    """The variance of one run at every look, by the held-out deviations of all runs or without
+    one.
+    """
     own = {
-        series: np.stack([np.square(of).mean(1) for r, of in enumerate(runs) if r != without]).mean(0)
+        series: np.stack([np.square(of).mean(1) for r, of in enumerate(runs) if r != without]).mean(
+            0
+        )
         for series, runs in deviations.items()
     }
     typical: dict[bool, Array] = {
-        in_block: np.median(np.stack([v for s, v in own.items() if (s.stack is not None) == in_block]), axis=0)
+        in_block: np.median(
+            np.stack([v for s, v in own.items() if (s.stack is not None) == in_block]), axis=0
+        )
         for in_block in {s.stack is not None for s in own}
     }
-    return {series: (v + v.mean() + typical[series.stack is not None]) / 3 for series, v in own.items()}
+    return {
+        series: (v + v.mean() + typical[series.stack is not None]) / 3 for series, v in own.items()
+    }
 
 
 def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
-    """How far the largest lasting deviation of a further run reaches, but for a chance of ``LEVEL``."""
+    """How far the largest lasting deviation of a further run reaches, but for a chance of
+    ``LEVEL``.
+    """
     largest = np.zeros(count)
     for run in range(count):
         variance = _variance(deviations, run)
@@ -432,13 +498,19 @@ def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
 
 def _deviation(curves: Sequence[Array], run: int, weights: Array) -> Array:
     """The deviation of one run from what the others predict, over ``sqrt(1 + |w|^2)``."""
-    others = np.stack([_at_places(curve, curves[run].shape[1]) for r, curve in enumerate(curves) if r != run])
-    deviation: Array = (curves[run] - np.tensordot(weights, others, 1)) / math.sqrt(1 + weights @ weights)
+    others = np.stack(
+        [_at_places(curve, curves[run].shape[1]) for r, curve in enumerate(curves) if r != run]
+    )
+    deviation: Array = (curves[run] - np.tensordot(weights, others, 1)) / math.sqrt(
+        1 + weights @ weights
+    )
     return deviation
 
 
 def _weights(sizes: Array, size: Array) -> tuple[Array, Array]:
-    """How runs of these sizes add up to the prediction at another size, and to half the distance of the two laws."""
+    """How runs of these sizes add up to the prediction at another size, and to half the distance of
+    the two laws.
+    """
     power, limit = (_of_law(law(sizes), law(size)) for law in (np.log, np.reciprocal))
     return (power + limit) / 2, (power - limit) / 2
 
@@ -452,6 +524,11 @@ def _of_law(sizes: Array, size: Array) -> Array:
 
 
 def _at_places(curve: Array, places: int) -> Array:
-    """A curve ``[looks, p]`` at another number of places, the first and the last of both the same."""
-    own, at = (np.linspace(0, 1, count) if count > 1 else np.array([0.5]) for count in (curve.shape[1], places))
+    """A curve ``[looks, p]`` at another number of places, the first and the last of both the
+    same.
+    """
+    own, at = (
+        np.linspace(0, 1, count) if count > 1 else np.array([0.5])
+        for count in (curve.shape[1], places)
+    )
     return np.stack([np.interp(at, own, look) for look in curve])

@@ -1,12 +1,13 @@
 """Alerts: what deviates in a training, since when, the likely cause and the remedy.
 
-Two comparisons need the plan alone: ``init_check`` of the initial weights and ``RateCheck`` of the rates. ``Alarm``
-reads a cause from which meters left their bands, where, and since when; ``CAUSES`` has the evidence for each. It names
-no cause that a comparison excludes (``Verified``).
+Two comparisons need the plan alone: ``init_check`` of the initial weights and ``RateCheck`` of the
+rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when; ``CAUSES``
+has the evidence for each. It names no cause that a comparison excludes (``Verified``).
 
-``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and, where steps have a
-fixed size, little else: it names the layer. What that layer does to the stream shows in other layers too. Under Muon,
-which fixes the largest singular value of a step alone, ``update_to_weight`` of inner layers takes its place.
+``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and,
+where steps have a fixed size, little else: it names the layer. What that layer does to the stream
+shows in other layers too. Under Muon, which fixes the largest singular value of a step alone,
+``update_to_weight`` of inner layers takes its place.
 """
 
 from __future__ import annotations
@@ -33,15 +34,27 @@ from nfd.core.words import quoted
 from nfd.meters.check import Check
 from nfd.meters.suspects import decayed_gains
 from nfd.scaling.model import TensorInfo, numberless
-from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, law_by_class, law_of, warn_of_lost_ratios
+from nfd.scaling.optimizers import (
+    ALIKE,
+    REMEDY,
+    SCALE,
+    OptimizerLaw,
+    law_by_class,
+    law_of,
+    warn_of_lost_ratios,
+)
 from nfd.scaling.plan import Plan, held_as_planned
 from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow
 
 _STANDS = 0.01  # of what was expected: a layer that changes less does not train
 _PATIENCE = 4  # looks: so long a pattern without a known cause waits for one
-_ADDED, _WEIGHT, _SPECTRAL = "added", "weight", "update_to_weight"
-_LEAST, _ERRORS = 0.25, 4.0  # of a logarithm: what matters little, and standard errors that chance does not reach
+_ADDED = "added"
+_WEIGHT = "weight"
+_SPECTRAL = "update_to_weight"
+# of a logarithm: what matters little, and standard errors that chance does not reach
+_LEAST = 0.25
+_ERRORS = 4.0
 _SHOWN = 4  # kinds of tensors, by name
 _FILE = "result.json"  # of nfd check, in its folder
 
@@ -68,9 +81,11 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Deviation:
-    """A tensor whose initial standard deviation or rate is not the plan's: what it has, and what was planned.
+    """A tensor whose initial standard deviation or rate is not the plan's: what it has, and what
+    was planned.
 
-    ``planned`` is 0 where another kind of optimizer steps it, at whose rates no number of the plan can be compared.
+    ``planned`` is 0 where another kind of optimizer steps it, at whose rates no number of the plan
+    can be compared.
     """
 
     tensor: str
@@ -85,12 +100,13 @@ class Alert:
     Attributes:
         step: the step of this alert.
         since: the first look at which the meter was outside of its band.
-        meter, layer: names of the meter, ``"std"`` of initial weights or ``"rate"``, and of the layer; layer is None
-            for the whole network.
+        meter, layer: names of the meter, ``"std"`` of initial weights or ``"rate"``, and of the
+            layer; layer is None for the whole network.
         value, band: the value and the band at ``step``; None where it was compared with the plan.
         cause: the likely cause.
         reason, remedy: the cause in words, and what to do.
-        tensors: all those that deviate from the plan; ``layer`` and ``value`` are those of the first.
+        tensors: all those that deviate from the plan; ``layer`` and ``value`` are those of the
+            first.
     """
 
     step: int
@@ -118,8 +134,8 @@ class Alert:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A row with its band: the first look, without a break, at which it was outside on this side, and how many looks
-    that are (0 within the band)."""
+    """A row with its band: the first look, without a break, at which it was outside on this side,
+    and how many looks that are (0 within the band)."""
 
     row: WatchRow
     band: Band
@@ -131,7 +147,8 @@ class _Snapshot:
     """The judged rows of one look, the furthest from its band first, and what they show."""
 
     def __init__(self, judged: Iterable[_Judged], limit: float) -> None:
-        self.all, self.limit = sorted(judged, key=lambda j: -abs(j.band.deviation)), limit
+        self.all = sorted(judged, key=lambda j: -abs(j.band.deviation))
+        self.limit = limit
         changed = {None, *(j.row.layer for j in self.all if j.row.meter == CHANGE)}
         self.rows: dict[str, list[_Judged]] = {CHANGE: [], _ADDED: [], _WEIGHT: []}
         for j in self.all:
@@ -153,11 +170,15 @@ class _Snapshot:
         return self.rows[_WEIGHT][:1] if moved and self.leans(_WEIGHT, -1) else []
 
     def together(self) -> list[_Judged]:
-        """The layer furthest from its band, where most layers change too much, or most too little."""
+        """The layer furthest from its band, where most layers change too much, or most too
+        little.
+        """
         return self.outside(CHANGE)[:1] if self.leans(CHANGE, 1) or self.leans(CHANGE, -1) else []
 
     def multiplied(self) -> list[_Judged]:
-        """The blocks that add another amount to the stream while their matrices change as they should."""
+        """The blocks that add another amount to the stream while their matrices change as they
+        should.
+        """
         places = {j.row.depth for j in self.outside(CHANGE)}
         return [j for j in self.outside(_ADDED) if j.row.depth not in places]
 
@@ -170,67 +191,104 @@ class _Known(NamedTuple):
     remedy: str
 
 
-# In the order in which they are tried: a layer has the first cause that its rows show. What is not finite has no band;
-# the optimizer and the start are compared with the plan, by RateCheck and init_check.
-# fmt: off
+# In the order in which they are tried: a layer has the first cause that its rows show. What is not
+# finite has no band; the optimizer and the start are compared with the plan, by RateCheck and
+# init_check.
 CAUSES: dict[Cause, _Known] = {
     Cause.BROKEN: _Known(
-        lambda look: [], "the network is no longer finite",
-        "Lower the rate, or go back to a checkpoint before this step."),
+        lambda look: [],
+        "the network is no longer finite",
+        "Lower the rate, or go back to a checkpoint before this step.",
+    ),
     Cause.OPTIMIZER: _Known(
-        lambda look: [], "the optimizer was not made from the plan",
-        "Use plan.make_optimizer(model, lr=...), or an optimizer of plan.param_groups(model, lr=...)."),
+        lambda look: [],
+        "the optimizer was not made from the plan",
+        "Use plan.make_optimizer(model, lr=...), or an optimizer of plan.param_groups(model, "
+        "lr=...).",
+    ),
     Cause.DECAY: _Known(
-        _Snapshot.shrunk, "weight decay shrinks the weights faster than training renews them",
-        "Lower weight_decay: rate times decay times steps should stay below 1 where the small networks had it so."),
+        _Snapshot.shrunk,
+        "weight decay shrinks the weights faster than training renews them",
+        "Lower weight_decay: rate times decay times steps should stay below 1 where the small "
+        "networks had it so.",
+    ),
     Cause.ALL_RATES: _Known(
-        _Snapshot.together, "all rates differ from those of the small networks",
-        "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data with the check's."),
+        _Snapshot.together,
+        "all rates differ from those of the small networks",
+        "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data "
+        "with the check's.",
+    ),
     Cause.FROZEN: _Known(
         lambda look: [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value],
         "the layer does not train",
-        "Check that the optimizer has its parameters, that their rate is above 0, and that they require gradients."),
+        "Check that the optimizer has its parameters, that their rate is above 0, and that they "
+        "require gradients.",
+    ),
     Cause.START: _Known(
-        lambda look: [], "the initial weights of the layer are not the plan's",
-        "Call plan.apply_(model) after everything that initialises the model, and before training. If the model is "
-        "meant to start from other weights, as from a checkpoint, pass own_start=True to nfd.Watch."),
+        lambda look: [],
+        "the initial weights of the layer are not the plan's",
+        "Call plan.apply_(model) after everything that initialises the model, and before training. "
+        "If the model is meant to start from other weights, as from a checkpoint, pass "
+        "own_start=True to nfd.Watch.",
+    ),
     Cause.RATE: _Known(
-        lambda look: look.outside(CHANGE), "the rate of the layer is not the plan's",
-        f"Give it the group that plan.param_groups makes. {REMEDY}"),
+        lambda look: look.outside(CHANGE),
+        "the rate of the layer is not the plan's",
+        f"Give it the group that plan.param_groups makes. {REMEDY}",
+    ),
     Cause.CHANGE: _Known(
-        lambda look: [], "the layer changes otherwise than in the small networks, though its rate is the plan's",
-        "Compare its gradients, its inputs and its multipliers with theirs, and the batches and the loss. If the rule "
-        "lets updates grow with size, lower the rate."),
+        lambda look: [],
+        "the layer changes otherwise than in the small networks, though its rate is the plan's",
+        "Compare its gradients, its inputs and its multipliers with theirs, and the batches and "
+        "the loss. If the rule lets updates grow with size, lower the rate.",
+    ),
     Cause.MULTIPLIER: _Known(
-        _Snapshot.multiplied, "the output of the block has another scale than in the small networks",
-        "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks."),
+        _Snapshot.multiplied,
+        "the output of the block has another scale than in the small networks",
+        "Compare the forward pass of the block, its multipliers, and the gain of its norm with the "
+        "other blocks.",
+    ),
     Cause.EXPLODING: _Known(
-        lambda look: [], "the network explodes",
-        "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before this step."),
+        lambda look: [],
+        "the network explodes",
+        "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before "
+        "this step.",
+    ),
     Cause.DEAD: _Known(
-        lambda look: [], "hardly a feature of its input still varies over the sample",
-        "Units before it are dead or saturated. Lower the learning rate, and look at the biases and the norm there; "
-        "initialise the layer before it again."),
+        lambda look: [],
+        "hardly a feature of its input still varies over the sample",
+        "Units before it are dead or saturated. Lower the learning rate, and look at the biases "
+        "and the norm there; initialise the layer before it again.",
+    ),
     Cause.ROUNDING: _Known(
-        lambda look: [], "steps of the optimizer are lost in weights of 16 bits",
-        "Keep the weights in 32 bits and compute in 16 (torch.autocast), or take an optimizer that keeps what rounding "
-        "takes."),
+        lambda look: [],
+        "steps of the optimizer are lost in weights of 16 bits",
+        "Keep the weights in 32 bits and compute in 16 (torch.autocast), or take an optimizer that "
+        "keeps what rounding takes.",
+    ),
     Cause.SPIKE: _Known(
-        lambda look: [], "the loss has jumped, and stays high",
-        "Look at the batches of these steps and at the rate; go back to a checkpoint before them, or skip them."),
+        lambda look: [],
+        "the loss has jumped, and stays high",
+        "Look at the batches of these steps and at the rate; go back to a checkpoint before them, "
+        "or skip them.",
+    ),
     Cause.LOSS: _Known(
-        lambda look: [], "the loss left the band of its forecast",
-        "Compare rate, schedule, data and gradients with those before. Forecast again if you changed one on purpose."),
+        lambda look: [],
+        "the loss left the band of its forecast",
+        "Compare rate, schedule, data and gradients with those before. Forecast again if you "
+        "changed one on purpose.",
+    ),
     Cause.UNKNOWN: _Known(
-        lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1], "no cause is known for this pattern",
-        "Compare model, data, batch and schedule with those of the check."),
+        lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1],
+        "no cause is known for this pattern",
+        "Compare model, data, batch and schedule with those of the check.",
+    ),
 }
-# fmt: on
 _OF_ALL = {Cause.DECAY, Cause.ALL_RATES}  # layers
 _AT_ONE_RATE = (
     "most layers change otherwise than in the small networks, though the learning rate is theirs",
-    "Compare warm-up, schedule, loss and data with the check's. If the rule lets updates grow with size, lower the "
-    "rate.",
+    "Compare warm-up, schedule, loss and data with the check's. If the rule lets updates grow with "
+    "size, lower the rate.",
 )
 
 
@@ -240,7 +298,8 @@ class Verified:
 
     Attributes:
         rates: whether every tensor was seen to train at its rate of the plan.
-        lr: the tuned rate that the first step showed, its schedule included; not-a-number where it is not known.
+        lr: the tuned rate that the first step showed, its schedule included; not-a-number where it
+            is not known.
         decay: whether a tensor is known to decay, or may do so.
     """
 
@@ -261,12 +320,16 @@ class Alarm:
     verified = Verified()
 
     def __init__(self, bands: Bands) -> None:
-        self.bands, self.last_step, self.is_of_sound = bands, bands.ladder.steps[-1], bands.ladder.ok
+        self.bands = bands
+        self.last_step = bands.ladder.steps[-1]
+        self.is_of_sound = bands.ladder.ok
         self._before: dict[tuple[str, str | None], _Judged] = {}
         self._raised: set[tuple[Cause, str | None]] = set()
 
     def alerts(self, rows: Sequence[WatchRow]) -> list[Alert]:
-        """What the rows of one look say against the training; a cause is raised once for a layer."""
+        """What the rows of one look say against the training; a cause is raised once for a
+        layer.
+        """
         judged = [j for row in rows if (j := self._judged(row)) is not None]
         self._before |= {(j.row.meter, j.row.layer): j for j in judged}
         broken = [row for row in rows if not math.isfinite(row.value)]
@@ -275,13 +338,19 @@ class Alarm:
             found = [_alert(broken[0], Cause.BROKEN, None, broken[0].step, broken[0].layer)]
         # a part of what was raised of all layers is not new
         part = any(layer is None for _, layer in self._raised)
-        new = [a for a in found if (a.cause, a.layer) not in self._raised
-               and not (part and a.layer is not None and a.cause is not Cause.FROZEN)]  # fmt: skip
+        new = [
+            a
+            for a in found
+            if (a.cause, a.layer) not in self._raised
+            and not (part and a.layer is not None and a.cause is not Cause.FROZEN)
+        ]
         self._raised |= {(alert.cause, alert.layer) for alert in new}
         return new
 
     def band(self, row: WatchRow) -> Band | None:
-        """The band of a row; None where the ladder does not know the meter, the layer or the step."""
+        """The band of a row; None where the ladder does not know the meter, the layer or the
+        step.
+        """
         return self.bands.at(row.series, row.step, row.depth, row.value)
 
     def _judged(self, row: WatchRow) -> _Judged | None:
@@ -296,7 +365,9 @@ class Alarm:
         return _Judged(row, band, before.since, before.looks + 1)
 
     def _named(self, look: _Snapshot) -> list[Alert]:
-        """The alerts of the causes that a look shows: one of all layers, else one of every layer, else unknown."""
+        """The alerts of the causes that a look shows: one of all layers, else one of every layer,
+        else unknown.
+        """
         named: dict[str | None, tuple[_Judged, Cause]] = {}
         for cause, known in CAUSES.items():
             if cause is Cause.DECAY and not self.verified.decay:
@@ -309,8 +380,13 @@ class Alarm:
                 return [] if told else [self._at_its_rate(alert)]
             if cause is not Cause.UNKNOWN or not (named or self._raised):
                 named = {j.row.layer: (j, cause) for j in found} | named
-        ordered = sorted(named.values(), key=lambda of: (of[1] is Cause.MULTIPLIER, -abs(of[0].band.deviation)))
-        return [self._at_its_rate(_alert(j.row, cause, j.band, j.since, j.row.layer)) for j, cause in ordered]
+        ordered = sorted(
+            named.values(), key=lambda of: (of[1] is Cause.MULTIPLIER, -abs(of[0].band.deviation))
+        )
+        return [
+            self._at_its_rate(_alert(j.row, cause, j.band, j.since, j.row.layer))
+            for j, cause in ordered
+        ]
 
     def _at_its_rate(self, alert: Alert) -> Alert:
         """The same alert with what it blames, unless that is a rate that was verified."""
@@ -320,49 +396,68 @@ class Alarm:
         lr = self.bands.ladder.lr
         has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
         if alert.cause is Cause.ALL_RATES and self.verified.rates and has_their_rate:
-            return replace(alert, cause=Cause.CHANGE, reason=_AT_ONE_RATE[0], remedy=_AT_ONE_RATE[1])
+            return replace(
+                alert, cause=Cause.CHANGE, reason=_AT_ONE_RATE[0], remedy=_AT_ONE_RATE[1]
+            )
         return alert
 
 
 def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
     known = CAUSES[cause]
-    return Alert(row.step, since, row.meter, layer, row.value, band, cause, known.reason, known.remedy)
+    return Alert(
+        row.step, since, row.meter, layer, row.value, band, cause, known.reason, known.remedy
+    )
 
 
 def loss_alert(losses: Mapping[int, float], expected: Interval) -> Alert:
     """The alert of losses whose mean lies outside of the interval that was forecast."""
-    value, known = sum(losses.values()) / len(losses), CAUSES[Cause.LOSS]
-    band = Band(expected.value, expected.low, expected.high, (value - expected.value) / expected.stderr)
-    return Alert(max(losses), min(losses), "loss", None, value, band, Cause.LOSS, known.reason, known.remedy)
+    value = sum(losses.values()) / len(losses)
+    known = CAUSES[Cause.LOSS]
+    band = Band(
+        expected.value, expected.low, expected.high, (value - expected.value) / expected.stderr
+    )
+    return Alert(
+        max(losses), min(losses), "loss", None, value, band, Cause.LOSS, known.reason, known.remedy
+    )
 
 
 # ---- What differs from the plan: one alert for all of its tensors
 
 
-def _off_plan(cause: Cause, meter: str, tensors: Sequence[Deviation], reason: str, step: int) -> Alert:
+def _off_plan(
+    cause: Cause, meter: str, tensors: Sequence[Deviation], reason: str, step: int
+) -> Alert:
     layer = tensors[0].tensor.rpartition(".")[0] or tensors[0].tensor
     remedy = CAUSES[cause].remedy
-    return Alert(step, step, meter, layer, tensors[0].value, None, cause, reason, remedy, tuple(tensors))
+    return Alert(
+        step, step, meter, layer, tensors[0].value, None, cause, reason, remedy, tuple(tensors)
+    )
 
 
 def _in_words(deviations: Sequence[Deviation], what: str) -> str:
     """The first tensors with what they have; those that correspond in several blocks together."""
     kinds: dict[tuple[str, str], list[Deviation]] = {}
     for deviation in deviations:
-        kinds.setdefault((numberless(deviation.tensor), f"{deviation.planned:.1g}"), []).append(deviation)
+        kinds.setdefault((numberless(deviation.tensor), f"{deviation.planned:.1g}"), []).append(
+            deviation
+        )
     texts = [
-        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} {first.value:.4g} "
-        f"instead of {first.planned:.4g}"
+        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} "
+        f"{first.value:.4g} instead of {first.planned:.4g}"
         for (name, _), (first, *more) in kinds.items()
     ]
-    return "; ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
+    return "; ".join(texts[:_SHOWN]) + (
+        f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    )
 
 
-def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, TensorInfo]) -> list[Alert]:
+def init_check(
+    plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, TensorInfo]
+) -> list[Alert]:
     """The alert of tensors whose initial weights are not those of the plan; none where all are.
 
-    The RMS of a tensor of N random numbers has a relative error of ``1 / sqrt(2 N)``. The plan took its own number
-    from the tensor of the base, of N' numbers. A start is another one where
+    The RMS of a tensor of N random numbers has a relative error of ``1 / sqrt(2 N)``. The plan took
+    its own number from the tensor of the base, of N' numbers. A start is another one where
 
         |log(std / planned)| > max(1/4, 4 sqrt(1/(2 N) + 1/(2 N')))
 
@@ -370,7 +465,9 @@ def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, Ten
     """
     others = dict[Deviation, float]()
     for name, start in starts.items() if rule_named(plan.rule).scales_width else ():
-        info, entry, planned = infos[name], plan.entries[name], plan.std(name)
+        info = infos[name]
+        entry = plan.entries[name]
+        planned = plan.std(name)
         if entry.start.kept or planned == 0 or not info.parameter.requires_grad:
             continue
         values = info.drawn(start)
@@ -382,30 +479,38 @@ def init_check(plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, Ten
     if not others:
         return []
     tensors = sorted(others, key=lambda other: (-others[other], other.tensor))
-    reason = f"{len(tensors)} of the tensors did not start as planned: {_in_words(tensors, 'standard deviation')}"
+    reason = (
+        f"{len(tensors)} of the tensors did not start as planned: "
+        f"{_in_words(tensors, 'standard deviation')}"
+    )
     return [_off_plan(Cause.START, "std", tensors, reason, 0)]
 
 
 class RateCheck:
-    """The rates by which a model is stepped, compared with those of its plan at the first step that has any.
+    """The rates by which a model is stepped, compared with those of its plan at the first step that
+    has any.
 
-    PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show themselves at
-    their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan, as a multiple of the tuned one,
-    every ``rate / scale`` is the tuned rate times the factor of the schedule, the same for all tensors. A tensor where
-    it is not that of the median tensor has another rate than planned. Where all tensors have one rate, it is taken for
-    the tuned one. Where rates are planned, so are weight decays to be, times the rate the same for all that decay.
+    PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show
+    themselves at their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan,
+    as a multiple of the tuned one, every ``rate / scale`` is the tuned rate times the factor of the
+    schedule, the same for all tensors. A tensor where it is not that of the median tensor has
+    another rate than planned. Where all tensors have one rate, it is taken for the tuned one. Where
+    rates are planned, so are weight decays to be, times the rate the same for all that decay.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, is_planned: bool = True) -> None:
         self.plan = plan
-        self.is_planned = is_planned  # without a plan of the user's optimizers are found and rates not judged
+        # without a plan of the user's optimizers are found and rates not judged
+        self.is_planned = is_planned
         self.model = model
         self.tuned = math.nan
         self.decays = True  # whether a tensor is known to decay, or may do so
-        self._optimizers: list[ref[torch.optim.Optimizer]] = []  # that step the model, once they are known
+        # that step the model, once they are known
+        self._optimizers: list[ref[torch.optim.Optimizer]] = []
         self._seen = seen = list[torch.optim.Optimizer]()
 
-        def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:  # does not keep the watch alive
+        # does not keep the watch alive
+        def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
             if all(optimizer is not known for known in seen):
                 seen.append(optimizer)
 
@@ -417,12 +522,18 @@ class RateCheck:
         return [optimizer for held in self._optimizers if (optimizer := held()) is not None]
 
     def verified(self) -> Verified:
-        """Compare the present rates with the plan's once more; nothing is verified of optimizers that were not seen."""
+        """Compare the present rates with the plan's once more; nothing is verified of optimizers
+        that were not seen.
+        """
         stepped = self._stepped(self.optimizers)
         scales = self._scales()
         rates = {name: rate for name, (rate, _, _) in stepped.items()}
         laws = {name: self.plan.law_for(name) for name in rates}
-        is_planned = bool(rates) and rates.keys() == scales.keys() and not _others_by_law(rates, laws, scales)
+        is_planned = (
+            bool(rates)
+            and rates.keys() == scales.keys()
+            and not _others_by_law(rates, laws, scales)
+        )
         return Verified(is_planned, self.tuned, self.decays)
 
     def _scales(self) -> dict[str, float]:
@@ -430,12 +541,19 @@ class RateCheck:
         held = held_as_planned(self.model, self.plan.entries)
         names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
         groups = self.plan.param_groups(self.model, lr=1.0)
-        return {names[id(p)]: float(group[SCALE]) for group in groups for p in group["params"] if id(p) in names}
+        return {
+            names[id(p)]: float(group[SCALE])
+            for group in groups
+            for p in group["params"]
+            if id(p) in names
+        }
 
     def _stepped(
         self, optimizers: Sequence[torch.optim.Optimizer]
     ) -> dict[str, tuple[float, float, torch.optim.Optimizer]]:
-        """The rate above 0, the weight decay and the optimizer of every tensor that has them, by name."""
+        """The rate above 0, the weight decay and the optimizer of every tensor that has them, by
+        name.
+        """
         held = held_as_planned(self.model, self.plan.entries)
         names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
         stepped: dict[str, tuple[float, float, torch.optim.Optimizer]] = {}
@@ -450,14 +568,19 @@ class RateCheck:
         return stepped
 
     def alerts(self, step: int) -> list[Alert]:
-        """The alert of the first step whose rates are above 0, of another kind of optimizer or else of other rates."""
+        """The alert of the first step whose rates are above 0, of another kind of optimizer or else
+        of other rates.
+        """
         if not self._remove.alive:
             return []
-        plan, scales = self.plan, self._scales()
+        plan = self.plan
+        scales = self._scales()
         stepped = self._stepped(self._seen)
         rates = {name: rate for name, (rate, _, _) in stepped.items() if name in scales}
         decays = {name: decay for name, (_, decay, _) in stepped.items() if name in scales}
-        steppers = {name: optimizer for name, (_, _, optimizer) in stepped.items() if name in scales}
+        steppers = {
+            name: optimizer for name, (_, _, optimizer) in stepped.items() if name in scales
+        }
         if not rates:
             return []
         self._remove()
@@ -472,13 +595,15 @@ class RateCheck:
         if rule_named(plan.rule).scales_width:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
-                own, planned = type(steppers[alien[0]]).__name__, laws[alien[0]].name
+                own = type(steppers[alien[0]]).__name__
+                planned = laws[alien[0]].name
                 reason = f"the plan is for {planned}; the optimizer of {quoted(alien)} is {own}"
                 tensors = [Deviation(name, rates[name], 0.0) for name in alien]
                 return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
         others = _others_by_law(rates, laws, scales)
         if not others:
-            # Later steps may lose the ratios, as by a scheduler. Of ratios that are lost now the alert speaks.
+            # Later steps may lose the ratios, as by a scheduler. Of ratios that are lost now the
+            # alert speaks.
             for stepping in steppers.values():
                 if all(SCALE in group for group in stepping.param_groups):
                     warn_of_lost_ratios(stepping)
@@ -487,7 +612,9 @@ class RateCheck:
         optimizer = steppers[others[0].tensor]
         is_made = all(SCALE in group for group in optimizer.param_groups)
         lacks = "" if is_made else f"{type(optimizer).__name__} was not made from the plan: "
-        reason = f"{lacks}{len(others)} tensors train at the wrong rate: {_in_words(others, 'rate')}"
+        reason = (
+            f"{lacks}{len(others)} tensors train at the wrong rate: {_in_words(others, 'rate')}"
+        )
         return [_off_plan(Cause.RATE if is_made else Cause.OPTIMIZER, "rate", others, reason, step)]
 
     def _decays(
@@ -497,16 +624,29 @@ class RateCheck:
         scales: Mapping[str, float],
         step: int,
     ) -> list[Alert]:
-        """The alert of weight decays that do not rise as rates fall, or that pull gains alone to zero."""
+        """The alert of weight decays that do not rise as rates fall, or that pull gains alone to
+        zero.
+        """
         decaying = {name: decay for name, decay in decays.items() if decay}
         others = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
         if others:
-            reason = f"{len(others)} tensors decay otherwise than planned: {_in_words(others, 'weight decay')}"
+            reason = (
+                f"{len(others)} tensors decay otherwise than planned: "
+                f"{_in_words(others, 'weight decay')}"
+            )
             return [_off_plan(Cause.OPTIMIZER, "weight decay", others, reason, step)]
         if gains := decayed_gains(self.plan, decays):
-            reason = f"weight decay pulls gains to 0 while other vectors are spared: {quoted(gains)}"
+            reason = (
+                f"weight decay pulls gains to 0 while other vectors are spared: {quoted(gains)}"
+            )
             return [
-                _off_plan(Cause.OPTIMIZER, "weight decay", [Deviation(n, decays[n], 0.0) for n in gains], reason, step)
+                _off_plan(
+                    Cause.OPTIMIZER,
+                    "weight decay",
+                    [Deviation(n, decays[n], 0.0) for n in gains],
+                    reason,
+                    step,
+                )
             ]
         return []
 
@@ -514,35 +654,50 @@ class RateCheck:
 def _others_by_law(
     values: Mapping[str, float], laws: Mapping[str, OptimizerLaw], scales: Mapping[str, float]
 ) -> list[Deviation]:
-    """Tensors whose number is not the tuned one times the plan's factor; what Muon leaves to AdamW has its own."""
+    """Tensors whose number is not the tuned one times the plan's factor; what Muon leaves to AdamW
+    has its own.
+    """
     others = list[Deviation]()
     for law in dict.fromkeys(laws[name] for name in values):
         of_law = {name: value for name, value in values.items() if laws[name] == law}
-        found = _others(of_law, scales, median_low([value / scales[name] for name, value in of_law.items()]))
+        found = _others(
+            of_law, scales, median_low([value / scales[name] for name, value in of_law.items()])
+        )
         shared = set(of_law.values())
         others += _others(of_law, scales, shared.pop()) if found and len(shared) == 1 else found
     return others
 
 
 def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the rates that were planned for a law are rates of an optimizer, as far as its class tells."""
+    """Whether the rates that were planned for a law are rates of an optimizer, as far as its class
+    tells.
+    """
     law = law_by_class(optimizer)
     if law is None:
         return True
-    laws, decides = (law, law_of(law.rest or law)), attrgetter("degree", "unit", "shape_norm")
+    laws = (law, law_of(law.rest or law))
+    decides = attrgetter("degree", "unit", "shape_norm")
     return decides(planned) in map(decides, laws)
 
 
-def _others(rates: Mapping[str, float], scales: Mapping[str, float], tuned: float) -> list[Deviation]:
+def _others(
+    rates: Mapping[str, float], scales: Mapping[str, float], tuned: float
+) -> list[Deviation]:
     planned = {name: tuned * scales[name] for name in rates}
-    return [Deviation(n, r, planned[n]) for n, r in rates.items() if not math.isclose(r, planned[n], rel_tol=ALIKE)]
+    return [
+        Deviation(n, r, planned[n])
+        for n, r in rates.items()
+        if not math.isclose(r, planned[n], rel_tol=ALIKE)
+    ]
 
 
 # ---- ``expected=`` of a watch
 
 
 def ladder_of(expected: Check | str | Path) -> Ladder:
-    """The ladder of a check or of the file or folder where one was stored; ValueError for what holds none."""
+    """The ladder of a check or of the file or folder where one was stored; ValueError for what
+    holds none.
+    """
     if not isinstance(expected, Check | str | Path):
         kinds = "an nfd.Check, or the path where one was stored"
         raise InputTypeError(f"expected must be {kinds}; got {type(expected).__name__}.")
@@ -550,48 +705,64 @@ def ladder_of(expected: Check | str | Path) -> Ladder:
         return Ladder.of(expected.ladder)
     path = expanded(expected)
     try:
-        stored = json.loads((path / _FILE if path.is_dir() else path).read_text(encoding="utf-8"))["ladder"]
+        stored = json.loads((path / _FILE if path.is_dir() else path).read_text(encoding="utf-8"))[
+            "ladder"
+        ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
-            f"expected={str(expected)!r} holds no check ({type(error).__name__}: {error}). Give a Check, a file of "
-            "Check.save, or the folder of nfd check."
+            f"expected={str(expected)!r} holds no check ({type(error).__name__}: {error}). Give a "
+            "Check, a file of Check.save, or the folder of nfd check."
         ) from None
     return Ladder.of(stored)
 
 
-def expectation(expected: Check | str | Path | Alarm, plan: Plan, layers: Mapping[str, str]) -> Alarm:
-    """What judges the rows of a model with this plan, whose layers have these names by those of their matrices.
+def expectation(
+    expected: Check | str | Path | Alarm, plan: Plan, layers: Mapping[str, str]
+) -> Alarm:
+    """What judges the rows of a model with this plan, whose layers have these names by those of
+    their matrices.
 
     Raises:
-        ValueError: for a file that holds no check, a check under another rule or optimizer than the plan's, from
-            another base, of other layers, or one that cannot tell of this size (``nfd.watch.bands.Bands``).
+        ValueError: for a file that holds no check, a check under another rule or optimizer than the
+            plan's, from another base, of other layers, or one that cannot tell of this size
+            (``nfd.watch.bands.Bands``).
     """
     if isinstance(expected, Alarm):
         return expected
     ladder = ladder_of(expected)
-    for setting, own, planned in (("rule", ladder.rule, plan.rule), ("optimizer", ladder.optimizer, plan.optimizer)):
+    for setting, own, planned in (
+        ("rule", ladder.rule, plan.rule),
+        ("optimizer", ladder.optimizer, plan.optimizer),
+    ):
         if own != planned:
-            raise InputError(f"expected has {setting}={own!r}; the plan has {planned!r}. Check with the plan's.")
-    (width, depth), base, rule = ladder.base, plan.base or ladder.base, rule_named(plan.rule)
+            raise InputError(
+                f"expected has {setting}={own!r}; the plan has {planned!r}. Check with the plan's."
+            )
+    (width, depth) = ladder.base
+    base = plan.base or ladder.base
+    rule = rule_named(plan.rule)
     if (rule.scales_width and width != base[0]) or (rule.scales_depth and depth != base[1]):
         raise InputError(
-            f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} (width x depth of "
-            "the base), so that one lr means other rates. Check with the base of the plan as the smallest size."
+            f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} "
+            "(width x depth of the base), so that one lr means other rates. Check with the base of "
+            "the plan as the smallest size."
         )
     size = plan.width * base[0], plan.depth * base[1]
-    if not rule.scales_width:  # a plan without factors does not hold by how much the model is larger
+    # a plan without factors does not hold by how much the model is larger
+    if not rule.scales_width:
         size = ladder.size_of({name: entry.shape for name, entry in plan.entries.items()})
     bands = Bands(ladder, *size, [*map(len, plan.stacks.values())])
     # names that have nothing in common, as those of a wrapped model, tell nothing
     named = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
     known = {layer for run in ladder.runs for layer in run.layers}
-    lacking, more = {layer for layer in known - named if all(layer in run.layers for run in ladder.runs)}, drawn - known
+    lacking = {layer for layer in known - named if all(layer in run.layers for run in ladder.runs)}
+    more = drawn - known
     if (lacking or more) and named & known:
         parts = (("its networks alone have", lacking), ("the model alone has", more))
         texts = [f"{owner} {quoted(sorted(names))}" for owner, names in parts if names]
         raise InputError(
-            f"expected is a check of networks with other layers: {', and '.join(texts)}. Check networks of the "
-            "model's own kind, with the same options."
+            f"expected is a check of networks with other layers: {', and '.join(texts)}. Check "
+            "networks of the model's own kind, with the same options."
         )
     return Alarm(bands)

@@ -1,4 +1,6 @@
-"""How a watch speaks up: every alert once, by a warning and in the log ``"nfd"``, from one process."""
+"""How a watch speaks up: every alert once, by a warning and in the log ``"nfd"``, from one
+process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ OnAlert = Literal["warn", "stop", "raise"]
 
 
 class AlertError(RuntimeError):
-    """What ``watch.step()`` raises at a new alert with ``on_alert="raise"``; its text is that of the alerts."""
+    """What ``watch.step()`` raises at a new alert with ``on_alert="raise"``; its text is that of
+    the alerts.
+    """
 
 
 def check_on_alert(on_alert: OnAlert) -> OnAlert:

@@ -1,4 +1,6 @@
-"""The page of a training that is under way: what ``nfd.Watch`` read so far, in one file that follows the run."""
+"""The page of a training that is under way: what ``nfd.Watch`` read so far, in one file that
+follows the run.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,16 @@ _OF_MATRICES = {
     "weight": "size of a matrix over the size of its start",
     "alignment": METERS["alignment"],
 }
-_ORDER = tuple(dict.fromkeys([*METERS, *_OF_MATRICES, "added"]))  # a meter has its colour in every chart
+# a meter has its colour in every chart
+_ORDER = tuple(dict.fromkeys([*METERS, *_OF_MATRICES, "added"]))
 
 
 def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
-    """Write the page of a run: all readings of a watch so far, on one page that opens offline and follows the run.
+    """Write the page of a run: all readings of a watch so far, on one page that opens offline and
+    follows the run.
 
-    Call it after every look; drawing takes some 60 milliseconds a chart. The file is replaced as a whole, and a browser
-    that shows it reads it again every half a minute.
+    Call it after every look; drawing takes some 60 milliseconds a chart. The file is replaced as a
+    whole, and a browser that shows it reads it again every half a minute.
 
     Args:
         watch: of the training.
@@ -62,7 +66,8 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
     place = expanded(path)
     if place.exists() and not _is_ours(place):
         raise FileExistsError(
-            f"{path} is not a page of a run and would be replaced. Nothing was changed. Choose another path."
+            f"{path} is not a page of a run and would be replaced. Nothing was changed. Choose "
+            "another path."
         )
     head = f'{MARK}<meta http-equiv="refresh" content="{_RELOAD}">'
     replace_file(place, page(title, list(sections_of(watch)), head, lead_of(watch)).encode())
@@ -81,14 +86,24 @@ def lead_of(watch: Watch) -> Lead:
     """Whether there are alerts, and what is trained: its rule, its rate and its loss so far."""
     steps = max(watch.losses, default=0)
     rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
-    numbers = {"rule": watch.plan.rule if watch.is_planned else "no plan", "learning rate at the first step": rate}
-    numbers["training loss"] = f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
+    numbers = {
+        "rule": watch.plan.rule if watch.is_planned else "no plan",
+        "learning rate at the first step": rate,
+    }
+    numbers["training loss"] = (
+        f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
+    )
     if watch.alerts:
-        first, more = watch.alerts[0], len(watch.alerts) - 1
+        first = watch.alerts[0]
+        more = len(watch.alerts) - 1
         others = f", and {more} more alert{'s' * (more > 1)}" if more else ""
         return Lead(f"{_line(first)}{others}.", "bad", numbers)
     if unjudged := not_judged(watch):
-        return Lead(f"{unjudged.capitalize()}: there is nothing to compare the latest look with.", "open", numbers)
+        return Lead(
+            f"{unjudged.capitalize()}: there is nothing to compare the latest look with.",
+            "open",
+            numbers,
+        )
     if watch.expected is None:
         judged = "broken, exploding, dead and frozen layers, rounding, and losses"
         return Lead(f"Without expected only {judged} are judged: none was found.", "open", numbers)
@@ -100,15 +115,30 @@ def _line(alert: Alert) -> str:
 
 
 def sections_of(watch: Watch) -> Iterator[Section]:
-    """What the page says: the loss, alerts, the network, its layers by meter, and every number of the latest look."""
+    """What the page says: the loss, alerts, the network, its layers by meter, and every number of
+    the latest look.
+    """
     steps = steps_of(watch.rows)
     if len(watch.losses) > 1:
-        losses = [{"series": "", "step": step, "loss": watch.losses[step]} for step in _spaced([*watch.losses])]
-        loss = Finding("loss", "Training loss", "", losses, Axes("step", "loss", "step", "training loss", "curves"), "")
+        losses = [
+            {"series": "", "step": step, "loss": watch.losses[step]}
+            for step in _spaced([*watch.losses])
+        ]
+        loss = Finding(
+            "loss",
+            "Training loss",
+            "",
+            losses,
+            Axes("step", "loss", "step", "training loss", "curves"),
+            "",
+        )
         yield replace(finding_section(loss), title="")
     shown = [row for row in at_steps(watch.rows, _spaced(steps)) if row.meter != ALERTS]
     looks = f"{len(steps)} look{'' if len(steps) == 1 else 's'}, one every {watch.every} steps"
-    written = f"Step {steps[-1] if steps else 0}: {looks}. Written at {time.strftime('%Y-%m-%d %H:%M:%S')}."
+    written = (
+        f"Step {steps[-1] if steps else 0}: {looks}. Written at "
+        f"{time.strftime('%Y-%m-%d %H:%M:%S')}."
+    )
     left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
     alerts = {f"{_line(alert)}.": str(alert) for alert in watch.alerts}
     yield Section("Alerts", [written, *remarks_of(watch)], points=left_out, details=alerts)
@@ -127,11 +157,20 @@ def _numbers(watch: Watch, row: WatchRow) -> Row:
     band = watch.band(row)
     expected = "" if band is None else f"{band.value:.4g} [{band.low:.4g}, {band.high:.4g}]"
     value = Label(f"{row.value:.4g}, outside", "bad") if outside(watch, row) else row.value
-    return {"meter": row.meter, "of": row.layer or "the network", "value": value, "expected": expected}
+    return {
+        "meter": row.meter,
+        "of": row.layer or "the network",
+        "value": value,
+        "expected": expected,
+    }
 
 
-def _layers(watch: Watch, series: dict[Series, list[WatchRow]], shown: Sequence[WatchRow]) -> Iterator[Section]:
-    """Every meter of layers with its meaning and its charts, one for each kind of layers; first those of the stream."""
+def _layers(
+    watch: Watch, series: dict[Series, list[WatchRow]], shown: Sequence[WatchRow]
+) -> Iterator[Section]:
+    """Every meter of layers with its meaning and its charts, one for each kind of layers; first
+    those of the stream.
+    """
     depths = sorted({row.depth for row in shown if row.depth is not None})
     stacks = [stack_at(depth) for depth in depths]
     blocks = {depth: stacks[: k + 1].count(stacks[k]) for k, depth in enumerate(depths)}
@@ -142,7 +181,11 @@ def _layers(watch: Watch, series: dict[Series, list[WatchRow]], shown: Sequence[
         if s in stream:
             figures["The stream behind every block"].append(_over_blocks(watch, s, rows, blocks))
         elif s.kind:
-            chart = _over_steps(watch, s, rows) if s.stack is None else _over_blocks(watch, s, rows, blocks)
+            chart = (
+                _over_steps(watch, s, rows)
+                if s.stack is None
+                else _over_blocks(watch, s, rows, blocks)
+            )
             figures.setdefault(s.meter, []).append(chart)
     for title, charts in figures.items():
         meaning = [f"{_OF_MATRICES[title]}."] if title in _OF_MATRICES else []
@@ -154,35 +197,67 @@ def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Findi
     # a logarithm has no place for zero, such as the change of a layer that does not train
     above_zero = all(row.value > 0 for row in rows)
     axes = Axes(
-        "x", "y", "step", "", "logcurves" if above_zero else "curves", colour="meter", order=_ORDER,
+        "x",
+        "y",
+        "step",
+        "",
+        "logcurves" if above_zero else "curves",
+        colour="meter",
+        order=_ORDER,
         interval="shaded: expected",
-    )  # fmt: skip
+    )
     return _judged(watch, series, rows, axes, _drawn(watch, rows, "", {}), [])
 
 
-def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int]) -> Finding:
+def _over_blocks(
+    watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int]
+) -> Finding:
     """A meter of the layers of one kind along the blocks, at the latest look and at the first."""
-    first, latest = rows[0].step, rows[-1].step
+    first = rows[0].step
+    latest = rows[-1].step
     now, then = ([row for row in rows if row.step == step] for step in (latest, first))
-    axes = Axes("x", "y", "block", "", "named", False, colour="meter", order=_ORDER, interval="bars: expected")
+    axes = Axes(
+        "x",
+        "y",
+        "block",
+        "",
+        "named",
+        False,
+        colour="meter",
+        order=_ORDER,
+        interval="bars: expected",
+    )
     before = _drawn(watch, then, f"step {first}", blocks) if first < latest else []
     return _judged(watch, series, now, axes, _drawn(watch, now, f"step {latest}", blocks), before)
 
 
 def _judged(
-    watch: Watch, series: Series, rows: Sequence[WatchRow], axes: Axes, points: list[Row], before: list[Row]
+    watch: Watch,
+    series: Series,
+    rows: Sequence[WatchRow],
+    axes: Axes,
+    points: list[Row],
+    before: list[Row],
 ) -> Finding:
     """The chart of a meter: in its colour, or grey where nothing is judged."""
-    title, is_judged = f"{series.meter} of {name_of(series, rows)}", any("low" in point for point in points)
+    title = f"{series.meter} of {name_of(series, rows)}"
+    is_judged = any("low" in point for point in points)
     shown = (points, before) if is_judged else ([], [*before, *points])
     return Finding("", title, "", shown[0], axes, _outside(watch, rows), references=shown[1])
 
 
-def _drawn(watch: Watch, rows: Sequence[WatchRow], name: str, blocks: dict[float, int]) -> list[Row]:
+def _drawn(
+    watch: Watch, rows: Sequence[WatchRow], name: str, blocks: dict[float, int]
+) -> list[Row]:
     """Rows as a chart draws them, at their step or at their block."""
     bands = [watch.band(row) for row in rows]
     return [
-        {"series": name, "meter": row.meter, "x": row.step if row.depth is None else blocks[row.depth], "y": row.value}
+        {
+            "series": name,
+            "meter": row.meter,
+            "x": row.step if row.depth is None else blocks[row.depth],
+            "y": row.value,
+        }
         | ({} if band is None else {"low": band.low, "high": band.high})
         for row, band in zip(rows, bands, strict=True)
     ]
@@ -190,8 +265,12 @@ def _drawn(watch: Watch, rows: Sequence[WatchRow], name: str, blocks: dict[float
 
 def _outside(watch: Watch, rows: Sequence[WatchRow]) -> str:
     """The values outside of their bands, in words."""
-    beyond = [f"{row.layer or 'the network'} at step {row.step}: {short(row.value)}, expected {watch.band(row)}"
-              for row in rows if outside(watch, row)]  # fmt: skip
+    beyond = [
+        f"{row.layer or 'the network'} at step {row.step}: {short(row.value)}, expected "
+        f"{watch.band(row)}"
+        for row in rows
+        if outside(watch, row)
+    ]
     return f"Outside of the band: {'; '.join(beyond)}." if beyond else ""
 
 

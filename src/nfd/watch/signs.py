@@ -3,18 +3,21 @@
 With ``z`` the input of a layer on the sample, of features in which every row is a position:
 
 - **broken**: a number, or a loss, is not finite.
-- **exploding**: the RMS of ``z``, of the stream behind a block or of the outputs is ``_EXPLODED`` times what it was
-  before training, or 1 if that is larger, and ``_RISE`` times what it was two looks before. Streams of sound networks
-  become large slowly.
-- **dead**: of the features of ``z`` that varied over the sample before training less than ``_LIVING`` still vary, at
-  two looks; or ``z`` was and is zero. A share of dead ReLUs is normal, and so is what never varied.
-- **frozen**: a matrix that requires gradients, and on which the outputs depend, was the same at two looks while other
-  matrices changed; or none has changed since the start.
-- **rounding**: the weights have 16 bits, and a step left more than ``_LOST`` of the entries that had a gradient as they
-  were, at two looks, at a rate that is no end of a schedule. Steps of PyTorch's optimizers below half of the distance
-  of two numbers are lost; other optimizers may keep what rounding takes.
-- **spike**: ``_LASTS`` losses in a row lie above the median of the last ``_WINDOW`` by ``_NOISES`` robust standard
-  deviations, by half again as much as the largest of these, and by a tenth of the progress so far.
+- **exploding**: the RMS of ``z``, of the stream behind a block or of the outputs is ``_EXPLODED``
+  times what it was before training, or 1 if that is larger, and ``_RISE`` times what it was two
+  looks before. Streams of sound networks become large slowly.
+- **dead**: of the features of ``z`` that varied over the sample before training less than
+  ``_LIVING`` still vary, at two looks; or ``z`` was and is zero. A share of dead ReLUs is normal,
+  and so is what never varied.
+- **frozen**: a matrix that requires gradients, and on which the outputs depend, was the same at two
+  looks while other matrices changed; or none has changed since the start.
+- **rounding**: the weights have 16 bits, and a step left more than ``_LOST`` of the entries that
+  had a gradient as they were, at two looks, at a rate that is no end of a schedule. Steps of
+  PyTorch's optimizers below half of the distance of two numbers are lost; other optimizers may keep
+  what rounding takes.
+- **spike**: ``_LASTS`` losses in a row lie above the median of the last ``_WINDOW`` by ``_NOISES``
+  robust standard deviations, by half again as much as the largest of these, and by a tenth of the
+  progress so far.
 """
 
 from __future__ import annotations
@@ -44,15 +47,20 @@ _EXPLODED = 100.0
 _RISE = 4.0
 _LIVING = 0.05
 _LEAST_SPREAD = 1e-6  # of the RMS of the input: features that differ by less are rounding
-# AdamW at a rate of 0.01 loses 54 % in an embedding whose entries are about 1, which trains; at 1e-5 and entries of
-# 0.02 it loses 99 %.
+# AdamW at a rate of 0.01 loses 54 % in an embedding whose entries are about 1, which trains; at
+# 1e-5 and entries of 0.02 it loses 99 %.
 _LOST = 0.8
 _FULL_RATE = 0.1  # of the largest rate seen
 _TWICE = 2  # looks
 _BYTES = 2  # of a number of 16 bits
-_LEAST_STEPS = 4  # what begins at zero gets no gradient at the first step, and rates may begin there
-_WINDOW, _LEAST_LOSSES, _LASTS = 50, 20, 3
-_NOISES, _BEYOND_LARGEST, _OF_PROGRESS = 8.0, 1.5, 0.1
+# what begins at zero gets no gradient at the first step, and rates may begin there
+_LEAST_STEPS = 4
+_WINDOW = 50
+_LEAST_LOSSES = 20
+_LASTS = 3
+_NOISES = 8.0
+_BEYOND_LARGEST = 1.5
+_OF_PROGRESS = 0.1
 _LEAST_NOISE = 0.01  # of the loss
 _OUTPUTS = "the outputs"
 
@@ -79,8 +87,10 @@ class Signs:
         self.layers = layers_of(baseline.matrices)
         self.alerts: list[Alert] = []
         seen, _, self._start = self.read()
-        self._sizes: list[dict[str, float]] = [self._sizes_of(seen, self._start)]  # before training, at two looks
-        self._before: dict[str, Tensor] = {}  # matrices of 16 bits before the step that a look follows
+        # before training, at two looks
+        self._sizes: list[dict[str, float]] = [self._sizes_of(seen, self._start)]
+        # matrices of 16 bits before the step that a look follows
+        self._before: dict[str, Tensor] = {}
         self._changes: dict[str, float] = {}
         self._counts: dict[tuple[Cause, str], int] = {}  # looks in a row that show a sign
         self._largest_rate = 0.0
@@ -88,26 +98,42 @@ class Signs:
     # ---- a look
 
     def prepare(self, *, is_due: bool) -> None:
-        """Copy the matrices of 16 bits that the next step will change, where a look follows that step."""
+        """Copy the matrices of 16 bits that the next step will change, where a look follows that
+        step.
+        """
         self._before = {}  # before new ones are made
         if is_due:
             infos = tensors(self.member.module)
-            small = {name: infos[name] for name in self.layers if infos[name].parameter.dtype.itemsize == _BYTES}
+            small = {
+                name: infos[name]
+                for name in self.layers
+                if infos[name].parameter.dtype.itemsize == _BYTES
+            }
             self._before = copies(small)
 
     def read(self) -> tuple[Pass, Calls, dict[str, Input]]:
-        """A pass over the sample, the calls of its blocks, and what every matrix is applied to in it."""
-        infos, parts = tensors(self.member.module), modules(self.member.module)
+        """A pass over the sample, the calls of its blocks, and what every matrix is applied to in
+        it.
+        """
+        infos = tensors(self.member.module)
+        parts = modules(self.member.module)
         inputs: dict[str, Input] = {}
 
         def keep(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
-            if args and isinstance(args[0], Tensor) and args[0].is_floating_point() and name not in inputs:
+            if (
+                args
+                and isinstance(args[0], Tensor)
+                and args[0].is_floating_point()
+                and name not in inputs
+            ):
                 inputs[name] = _input_of(infos[name], args[0].detach())
 
         with ExitStack() as hooks:
             for name in self.layers:
                 for owner in {parts[full.rpartition(".")[0]] for full in infos[name].names}:
-                    if owner is not self.member.module and not isinstance(owner, nn.Embedding | nn.EmbeddingBag):
+                    if owner is not self.member.module and not isinstance(
+                        owner, nn.Embedding | nn.EmbeddingBag
+                    ):
                         hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
             calls = Calls()
             seen = self.baseline.seen(calls)
@@ -151,10 +177,14 @@ class Signs:
 
     def _broken(self, rows: Sequence[WatchRow]) -> list[Alert]:
         broken = [row for row in rows if not math.isfinite(row.value)]
-        return [_alert(Cause.BROKEN, row.step, row.meter, row.layer, row.value) for row in broken[:1]]
+        return [
+            _alert(Cause.BROKEN, row.step, row.meter, row.layer, row.value) for row in broken[:1]
+        ]
 
     def _exploding(self, step: int, sizes: Mapping[str, float]) -> list[Alert]:
-        """Name the first place along the network that explodes, once: what lies behind it and comes later follows."""
+        """Name the first place along the network that explodes, once: what lies behind it and comes
+        later follows.
+        """
         if any(alert.cause is Cause.EXPLODING for alert in self.alerts):
             return []
         before = self._sizes[-_TWICE] if len(self._sizes) > _TWICE else self._sizes[0]
@@ -175,7 +205,9 @@ class Signs:
             has_died = start.varying > 0 and now.varying <= _LIVING * start.varying
             is_zero = start.size == 0 and now.size == 0
             if self._lasts(Cause.DEAD, name, shows=has_died or is_zero):
-                alerts.append(_alert(Cause.DEAD, step, "varying_features", self.layers[name], now.varying))
+                alerts.append(
+                    _alert(Cause.DEAD, step, "varying_features", self.layers[name], now.varying)
+                )
         return alerts
 
     def _rounded(
@@ -192,7 +224,8 @@ class Signs:
                     rates |= {id(p): float(group.get("lr") or 0.0) for p in group["params"]}
         self._largest_rate = max(self._largest_rate, *rates.values(), 0.0)
         shares = dict[str, float]()
-        before, self._before = self._before, {}
+        before = self._before
+        self._before = {}
         for name, weight in before.items():
             parameter = infos[name].parameter
             rate = rates.get(id(parameter), 0.0)
@@ -207,15 +240,28 @@ class Signs:
         layer = self.layers[worst] if len(shares) == 1 else None
         return [_alert(Cause.ROUNDING, step, "unchanged_share", layer, shares[worst])]
 
-    def _frozen(self, step: int, rows: Sequence[WatchRow], infos: Mapping[str, TensorInfo], seen: Pass) -> list[Alert]:
-        trained = {layer: name for name, layer in self.layers.items() if infos[name].parameter.requires_grad}
-        changes = {row.layer: row.value for row in rows if row.meter == CHANGE and row.layer in trained}
-        still = {layer for layer, change in changes.items() if layer and change == self._changes.get(layer, 0.0)}
+    def _frozen(
+        self, step: int, rows: Sequence[WatchRow], infos: Mapping[str, TensorInfo], seen: Pass
+    ) -> list[Alert]:
+        trained = {
+            layer: name
+            for name, layer in self.layers.items()
+            if infos[name].parameter.requires_grad
+        }
+        changes = {
+            row.layer: row.value for row in rows if row.meter == CHANGE and row.layer in trained
+        }
+        still = {
+            layer
+            for layer, change in changes.items()
+            if layer and change == self._changes.get(layer, 0.0)
+        }
         self._changes = {layer: change for layer, change in changes.items() if layer}
         if not changes:
             return []
         if len(still) == len(changes):
-            # A schedule that has ended leaves all as it is. None moved since the start: nothing trains.
+            # A schedule that has ended leaves all as it is. None moved since the start: nothing
+            # trains.
             never_moved = not any(changes.values())
             lasts = self._lasts(Cause.FROZEN, "", shows=never_moved) and step >= _LEAST_STEPS
             alert = replace(_alert(Cause.FROZEN, step, CHANGE, None, 0.0), reason="no layer trains")
@@ -229,7 +275,9 @@ class Signs:
 
     @torch.no_grad()
     def _matters(self, t: TensorInfo, seen: Pass) -> bool:
-        """Whether the outputs on the sample depend on a tensor: heads that are not in use may rest."""
+        """Whether the outputs on the sample depend on a tensor: heads that are not in use may
+        rest.
+        """
         kept = t.parameter.detach().clone()
         try:
             t.parameter.mul_(1.5)
@@ -246,7 +294,9 @@ class Signs:
         return count >= _TWICE
 
     def _sizes_of(self, seen: Pass, inputs: Mapping[str, Input]) -> dict[str, float]:
-        """The RMS of what layers are applied to, of the stream behind blocks, and of the outputs."""
+        """The RMS of what layers are applied to, of the stream behind blocks, and of the
+        outputs.
+        """
         layers = {self.layers[name]: read.size for name, read in inputs.items()}
         blocks = {block: rms(h) for block, h in seen.behind.items()}
         return {**layers, **blocks, _OUTPUTS: rms(seen.outputs)}
@@ -261,22 +311,32 @@ class Signs:
             "changes": self._changes,
             "counts": [[cause.value, name, count] for (cause, name), count in self._counts.items()],
             "largest_rate": self._largest_rate,
-            "alerts": [asdict(alert) | {"cause": alert.cause.value, "tensors": []} for alert in self.alerts],
+            "alerts": [
+                asdict(alert) | {"cause": alert.cause.value, "tensors": []} for alert in self.alerts
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the result of ``state_dict``."""
-        self._start = {name: Input(float(size), int(varying)) for name, (size, varying) in state["start"].items()}
+        self._start = {
+            name: Input(float(size), int(varying))
+            for name, (size, varying) in state["start"].items()
+        }
         self._sizes = [dict(sizes) for sizes in state["sizes"]]
         self._changes = dict(state["changes"])
         self._counts = {(Cause(cause), name): int(count) for cause, name, count in state["counts"]}
         self._largest_rate = float(state["largest_rate"])
-        self.alerts = [Alert(**{**alert, "cause": Cause(alert["cause"]), "tensors": ()}) for alert in state["alerts"]]
+        self.alerts = [
+            Alert(**{**alert, "cause": Cause(alert["cause"]), "tensors": ()})
+            for alert in state["alerts"]
+        ]
 
 
 def _input_of(t: TensorInfo, z: Tensor) -> Input:
     """Read what a layer is applied to; a convolution has its channels second."""
-    features = z.movedim(1, -1) if isinstance(t.owner, _ConvNd) and z.dim() == t.parameter.dim() else z
+    features = (
+        z.movedim(1, -1) if isinstance(t.owner, _ConvNd) and z.dim() == t.parameter.dim() else z
+    )
     features = features.reshape(-1, features.shape[-1])
     size = rms(features)
     spread = features.float().amax(0) - features.float().amin(0)
@@ -284,7 +344,9 @@ def _input_of(t: TensorInfo, z: Tensor) -> Input:
 
 
 def _share_lost(parameter: Tensor, before: Tensor) -> float:
-    """The share of the entries with a gradient that a step left as they were; 0 where none has one."""
+    """The share of the entries with a gradient that a step left as they were; 0 where none has
+    one.
+    """
     unchanged = whole(parameter.detach()) == whole(before)
     if parameter.grad is None:
         return float(unchanged.double().mean())
@@ -334,7 +396,12 @@ class LossSigns:
     def _limit(self) -> float:
         level = median(self._window)
         self._first = level if self._first is None else self._first
-        deviation = 1.4826 * median(abs(loss - level) for loss in self._window)  # the standard one of normal noise
+        # the standard one of normal noise
+        deviation = 1.4826 * median(abs(loss - level) for loss in self._window)
         noise = max(deviation, _LEAST_NOISE * abs(level))
-        rises = _NOISES * noise, _BEYOND_LARGEST * (max(self._window) - level), _OF_PROGRESS * (self._first - level)
+        rises = (
+            _NOISES * noise,
+            _BEYOND_LARGEST * (max(self._window) - level),
+            _OF_PROGRESS * (self._first - level),
+        )
         return level + max(rises)

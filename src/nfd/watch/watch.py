@@ -23,14 +23,32 @@ from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
 from nfd.laws.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
-from nfd.meters.updates import DEFINITION, Baseline, Pass, layers_of, means_the_same, meter_of, readings
+from nfd.meters.updates import (
+    DEFINITION,
+    Baseline,
+    Pass,
+    layers_of,
+    means_the_same,
+    meter_of,
+    readings,
+)
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
 from nfd.scaling.plan import Plan, drawn, held_as_planned
 from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
 from nfd.watch.bands import ALERTS, DRIFTING, Band, Series, WatchRow, at_steps, in_series, steps_of
-from nfd.watch.causes import Alarm, Alert, Cause, RateCheck, Verified, expectation, init_check, ladder_of, loss_alert
+from nfd.watch.causes import (
+    Alarm,
+    Alert,
+    Cause,
+    RateCheck,
+    Verified,
+    expectation,
+    init_check,
+    ladder_of,
+    loss_alert,
+)
 from nfd.watch.notices import AlertError, OnAlert, check_on_alert, notify
 from nfd.watch.signs import LossSigns, Signs
 
@@ -38,49 +56,58 @@ from nfd.watch.signs import LossSigns, Signs
 class Watch:
     """Meters of a model during training, per layer and for the network, in any training loop.
 
-    Call ``step()`` after every step of the optimizer. Every ``every`` steps it takes a look: it runs the sample through
-    the model and adds rows. Training is not affected, to the last bit: parameters, gradients,
-    buffers, modes and random streams stay as they were. Printing a watch shows the latest look beside the first one.
+    Call ``step()`` after every step of the optimizer. Every ``every`` steps it takes a look: it
+    runs the sample through the model and adds rows. Training is not affected, to the last bit:
+    parameters, gradients, buffers, modes and random streams stay as they were. Printing a watch
+    shows the latest look beside the first one.
 
-    With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream behind a block, all on the
-    sample, and (0) for the start, the meters are:
+    With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream behind a
+    block, all on the sample, and (0) for the start, the meters are:
 
     - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too;
-    - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``, the RMS of the
-      block's contribution to the stream times the number of blocks;
+    - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``,
+      the RMS of the block's contribution to the stream times the number of blocks;
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
-    - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
-      last step's update with z (``nfd.meters.updates``); of inner ones ``update_to_weight``,
-      ``|W - W(0)|_2 / |W(0)|_2``.
+    - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and
+      ``alignment`` of the last step's update with z (``nfd.meters.updates``); of inner ones
+      ``update_to_weight``, ``|W - W(0)|_2 / |W(0)|_2``.
 
     Args:
-        model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
-            must call ``step()``; under DDP one suffices.
-        plan: of this model; None for one without a plan, whose rates and initial weights are not compared.
-        sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
-        every: steps between looks. The default takes less than 3 % of the time, also for small models
-            (docs/howto/watch.md).
-        expected: a check of small networks, or the path where it was stored. It gives every meter a band at this size
-            (``nfd.watch.bands``); a meter that leaves its band raises an alert.
-        seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
-        own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.
-            Initial weights are then not compared with the plan (``nfd.watch.causes``).
+        model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under
+            FSDP2 every process must call ``step()``; under DDP one suffices.
+        plan: of this model; None for one without a plan, whose rates and initial weights are not
+            compared.
+        sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword
+            arguments.
+        every: steps between looks. The default takes less than 3 % of the time, also for small
+            models (docs/howto/watch.md).
+        expected: a check of small networks, or the path where it was stored. It gives every meter a
+            band at this size (``nfd.watch.bands``); a meter that leaves its band raises an alert.
+        seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not
+            stored.
+        own_start: whether the model is meant to start from other weights than the plan's, such as
+            trained ones. Initial weights are then not compared with the plan
+            (``nfd.watch.causes``).
         on_alert: what follows an alert. Each is warned of once (RuntimeWarning), and logged by
-            ``logging.getLogger("nfd")``; of several processes by the first. ``"stop"`` also sets ``should_stop``, at
-            which the callbacks of ``nfd.integrations`` end the training; ``"raise"`` raises an error in ``step()``.
+            ``logging.getLogger("nfd")``; of several processes by the first. ``"stop"`` also sets
+            ``should_stop``, at which the callbacks of ``nfd.integrations`` end the training;
+            ``"raise"`` raises an error in ``step()``.
 
     Attributes:
-        rows: every number so far (``nfd.watch.WatchRow``); ``"alerts"`` counts the alerts up to a look.
+        rows: every number so far (``nfd.watch.WatchRow``); ``"alerts"`` counts the alerts up to a
+            look.
         left_out: why meters cannot be read from this model, by name.
-        alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected`` and from the
-            forecast of the loss (``nfd.watch.Alert``).
+        alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected``
+            and from the forecast of the loss (``nfd.watch.Alert``).
         should_stop: whether an alert was raised with ``on_alert="stop"``; a loop may end here.
         losses: by step, as ``step`` was given them.
-        failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. Every
-            kind of error is warned of once; none ends the training, and the next look is tried as usual.
-        listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
-        steps: how often ``step()`` was called, once for every step of the optimizer. Bands are wrong if you call it
-            more rarely; ``every`` sets how often it looks.
+        failed: what went wrong when a look, or a listener, last raised an error, in words; None if
+            none did. Every kind of error is warned of once; none ends the training, and the next
+            look is tried as usual.
+        listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page,
+            path="run.html")``.
+        steps: how often ``step()`` was called, once for every step of the optimizer. Bands are
+            wrong if you call it more rarely; ``every`` sets how often it looks.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
@@ -126,7 +153,8 @@ class Watch:
         self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
         self.losses: dict[int, float] = {}
-        self._unread: dict[int, Tensor | float] = {}  # losses that may be on an accelerator, which is not waited for
+        # losses that may be on an accelerator, which is not waited for
+        self._unread: dict[int, Tensor | float] = {}
         self._forecast: RunForecast | None = None
         self.failed: str | None = None
         self.on_alert = check_on_alert(on_alert)
@@ -136,19 +164,27 @@ class Watch:
         self._failures = set[str]()  # those that were warned of
         self._judged_last = 0
         self._verified = Verified()
-        self._previous: dict[str, Tensor] | None = None  # matrices before the step that a look follows
-        self._plan, self._member = plan, Member(modules(model)[""], plan)
+        # matrices before the step that a look follows
+        self._previous: dict[str, Tensor] | None = None
+        self._plan = plan
+        self._member = Member(modules(model)[""], plan)
         with apart(self._member.module), blaming_the_sample(sample):
             own_seed = check_seed(seed) if is_planned else None  # what no plan drew is kept
             self._baseline = Baseline(self._member, sample, partial(Starts, plan, own_seed))
         unread = self._baseline.unread.items()
-        self.left_out = {meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()}
+        self.left_out = {
+            meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()
+        }
         self._starts = cast(Starts, self._baseline.start)
         with apart(self._member.module):
             self._signs = Signs(self._member, self._baseline)
         self._loss_signs = LossSigns()
         self._own_start = check_flag("own_start", own_start)
-        self.expected = None if expected is None else expectation(expected, plan, layers_of(self._baseline.matrices))
+        self.expected = (
+            None
+            if expected is None
+            else expectation(expected, plan, layers_of(self._baseline.matrices))
+        )
         self._rates = RateCheck(plan, self._member.module, is_planned=is_planned)
         self._begin()
 
@@ -177,14 +213,19 @@ class Watch:
         return self.rows[count:]
 
     def note_loss(self, loss: Tensor | float) -> None:
-        """Note a loss of the latest step that was not known when ``step()`` counted it, such as one that is logged."""
+        """Note a loss of the latest step that was not known when ``step()`` counted it, such as one
+        that is logged.
+        """
         self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
 
-    def forecast(self, total_steps: int, schedule: Schedule, *, rate: float | None = None) -> RunForecast:
-        """Forecast the final loss of a language model from the losses that ``step`` was given (``nfd.forecast_run``).
+    def forecast(
+        self, total_steps: int, schedule: Schedule, *, rate: float | None = None
+    ) -> RunForecast:
+        """Forecast the final loss of a language model from the losses that ``step`` was given
+        (``nfd.forecast_run``).
 
-        From then on, the mean loss between looks raises an alert where it leaves the band of the forecast by more than
-        the noise of seeds, once. Call it again after ``load_state_dict``.
+        From then on, the mean loss between looks raises an alert where it leaves the band of the
+        forecast by more than the noise of seeds, once. Call it again after ``load_state_dict``.
 
         Args:
             total_steps, schedule, rate: of the run, as in ``nfd.forecast_run``.
@@ -193,7 +234,8 @@ class Watch:
             The forecast. Its ``refusal`` says where it is too wide to be relied on.
 
         Raises:
-            ValueError, TypeError: naming the argument; with fewer than five losses behind the warm-up.
+            ValueError, TypeError: naming the argument; with fewer than five losses behind the
+                warm-up.
         """
         self._read_losses()
         finite = {step: loss for step, loss in self.losses.items() if math.isfinite(loss)}
@@ -204,25 +246,33 @@ class Watch:
         """The state for a checkpoint: steps, rows, and tensors of the start.
 
         Args:
-            start: False leaves out the tensors, so that JSON can hold the state. Then the watch that loads it must be
-                made from the untrained model.
+            start: False leaves out the tensors, so that JSON can hold the state. Then the watch
+                that loads it must be made from the untrained model.
         """
         self._read_losses()
-        state: dict[str, Any] = {"steps": self.steps, "rows": self.table, "losses": list(self.losses.items())}
+        state: dict[str, Any] = {
+            "steps": self.steps,
+            "rows": self.table,
+            "losses": list(self.losses.items()),
+        }
         state["signs"] = self._signs.state_dict()
         state["verified"] = asdict(self._verified)
         state["notified"] = [list(key) for key in sorted(self._notified)]
         state["definition"] = DEFINITION
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
-            state["start"] = {"before": before, "seed": self._starts.seed, "kept": self._starts.kept}
+            state["start"] = {
+                "before": before,
+                "seed": self._starts.seed,
+                "kept": self._starts.kept,
+            }
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue an earlier watch of the same model and sample, as if there had been no stop.
 
-        Load the weights of the model first. Alerts are found again from the rows; what the earlier watch warned of is
-        not warned of again.
+        Load the weights of the model first. Alerts are found again from the rows; what the earlier
+        watch warned of is not warned of again.
 
         Args:
             state: the result of ``state_dict``.
@@ -232,7 +282,11 @@ class Watch:
         """
         try:
             definition = int(state.get("definition", 1))
-            rows = [row for row in (WatchRow(**row) for row in state["rows"]) if means_the_same(row.meter, definition)]
+            rows = [
+                row
+                for row in (WatchRow(**row) for row in state["rows"])
+                if means_the_same(row.meter, definition)
+            ]
             steps = check_count("state['steps']", state["steps"], minimum=0)
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             notified = {_Key(*key) for key in state.get("notified", ())}
@@ -241,38 +295,52 @@ class Watch:
                 self._signs.load_state_dict(signs)
             if start := state.get("start"):
                 self._baseline.begin_at(Pass(**start["before"]))
-                self._starts.seed, self._starts.kept = start["seed"], dict(start["kept"])
+                self._starts.seed = start["seed"]
+                self._starts.kept = dict(start["kept"])
         except (KeyError, TypeError) as error:
             raise InputError(
-                f"state must be what state_dict() of a watch of this model returned; got {type(state).__name__} "
-                f"({type(error).__name__}: {error})."
+                "state must be what state_dict() of a watch of this model returned; got "
+                f"{type(state).__name__} ({type(error).__name__}: {error})."
             ) from error
-        self.steps, self.rows, self._judged_last = steps, [], 0
-        self.losses, self._unread, self._forecast = losses, {}, None
+        self.steps = steps
+        self.rows = []
+        self._judged_last = 0
+        self.losses = losses
+        self._unread = {}
+        self._forecast = None
         self._begin()
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
         self.alerts += self._signs.alerts
         self._loss_signs = LossSigns()
-        self.alerts += [alert for step, loss in losses.items() if (alert := self._loss_signs.add(step, loss))]
+        self.alerts += [
+            alert for step, loss in losses.items() if (alert := self._loss_signs.add(step, loss))
+        ]
         self.alerts.sort(key=lambda alert: alert.step)
-        # Of an older state it is not known: its watch warned of no alert but those that compare with the plan.
+        # Of an older state it is not known: its watch warned of no alert but those that compare
+        # with the plan.
         self._notified = notified
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per row, with ``step``, ``meter``, ``layer``, ``depth``, ``value`` and ``kind``."""
+        """One dict per row, with ``step``, ``meter``, ``layer``, ``depth``, ``value`` and
+        ``kind``.
+        """
         return [asdict(row) for row in self.rows]
 
     @property
     def line(self) -> str:
-        """The latest look as one line for a log: the meters of the whole network, those outside of their bands
-        marked, and the number of alerts."""
+        """The latest look as one line for a log: the meters of the whole network, those outside of
+        their bands marked, and the number of alerts."""
         if not self.rows:
             return f"step {self.steps}: {self.failed or 'no look yet'}"
         step = self.rows[-1].step
-        network = [row for row in at_steps(self.rows, [step]) if row.layer is None and row.meter != ALERTS]
-        meters = [f"{row.meter} {row.value:.3g}{'!' if outside(self, row) else ''}" for row in network]
+        network = [
+            row for row in at_steps(self.rows, [step]) if row.layer is None and row.meter != ALERTS
+        ]
+        meters = [
+            f"{row.meter} {row.value:.3g}{'!' if outside(self, row) else ''}" for row in network
+        ]
         alerts = [f"alerts {len(self.alerts)}"] if self.expected is not None or self.alerts else []
         unjudged = [text] if (text := not_judged(self)) else []
         return ", ".join([f"step {step}: {meters[0]}", *meters[1:], *alerts, *unjudged])
@@ -281,13 +349,20 @@ class Watch:
         said = [*(f"! {alert}" for alert in self.alerts), *remarks_of(self)]
         left_out = [f"{meter} is left out: {reason}" for meter, reason in self.left_out.items()]
         if not self.rows:
-            none = f"No look yet: the first one follows step {self.every}." if self.steps < self.every else "No look."
+            none = (
+                f"No look yet: the first one follows step {self.every}."
+                if self.steps < self.every
+                else "No look."
+            )
             return "\n".join([none, *said, *left_out])
-        steps, table = steps_of(self.rows), []
+        steps = steps_of(self.rows)
+        table = []
         for series, rows in in_series(at_steps(self.rows, {steps[0], steps[-1]})).items():
             if series.meter == ALERTS:
                 continue
-            first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
+            first, latest = (
+                [row for row in rows if row.step == step] for step in (steps[0], steps[-1])
+            )
             if latest:
                 beyond = sum(outside(self, row) for row in latest)
                 judged = [band for row in latest if (band := self.band(row)) is not None]
@@ -296,10 +371,19 @@ class Watch:
                 of = {"meter": series.meter, "of": name_of(series, latest)}
                 table.append({**of, **looks, "expected": bands if judged else ""})
         head = f"Step {steps[-1]}: {len(steps)} looks, one every {self.every} steps."
-        return "\n".join([f"{head} Of several layers the median and range.", *said, rows_as_text(table), *left_out])
+        return "\n".join(
+            [
+                f"{head} Of several layers the median and range.",
+                *said,
+                rows_as_text(table),
+                *left_out,
+            ]
+        )
 
     def band(self, row: WatchRow) -> Band | None:
-        """The expected value of a row and its interval; None without ``expected`` or if that lacks the meter."""
+        """The expected value of a row and its interval; None without ``expected`` or if that lacks
+        the meter.
+        """
         return None if self.expected is None else self.expected.band(row)
 
     @property
@@ -309,13 +393,16 @@ class Watch:
 
     @property
     def rate(self) -> float:
-        """The tuned rate by the first step of the optimizer, its schedule included; not-a-number before it."""
+        """The tuned rate by the first step of the optimizer, its schedule included; not-a-number
+        before it.
+        """
         return self._rates.tuned
 
     @property
     def unjudged_since(self) -> int | None:
-        """The last step at which a look was compared with ``expected``, where a later look was not: the check ended, or
-        a look failed. 0 if none was compared yet, None if the latest one was or there is no ``expected``."""
+        """The last step at which a look was compared with ``expected``, where a later look was not:
+        the check ended, or a look failed. 0 if none was compared yet, None if the latest one was or
+        there is no ``expected``."""
         latest = self.steps - self.steps % self.every
         is_judged = self.expected is None or (0 < self._judged_last == latest)
         return None if is_judged else self._judged_last
@@ -332,13 +419,17 @@ class Watch:
         with self._going_on():
             self._judge_losses()
         if len(self.rows) > count:
-            self.rows.append(WatchRow(self.steps, ALERTS, None, None, float(len(self.alerts)), None))
+            self.rows.append(
+                WatchRow(self.steps, ALERTS, None, None, float(len(self.alerts)), None)
+            )
         for listener in self.listeners:
             with self._going_on():
                 listener(self)
 
     def _speak(self) -> None:
-        """Warn of every alert, and of every kind of error, that was not warned of; stop, or raise, if asked to."""
+        """Warn of every alert, and of every kind of error, that was not warned of; stop, or raise,
+        if asked to.
+        """
         new = [alert for alert in self.alerts if _key(alert) not in self._notified]
         self._notified.update(map(_key, new))
         self.should_stop = self.should_stop or (bool(new) and self.on_alert == "stop")
@@ -352,7 +443,9 @@ class Watch:
 
     def _read(self) -> None:
         """Add the meters after the latest step, and judge them."""
-        previous, self._previous = self._previous, None  # of this step, also where a look fails
+        # of this step, also where a look fails
+        previous = self._previous
+        self._previous = None
         with apart(self._member.module):
             seen, calls, inputs = self._signs.read()
             look = self._baseline.look(previous, (seen, calls))
@@ -365,11 +458,15 @@ class Watch:
         return any(alert.cause is Cause.BROKEN for alert in self.alerts)
 
     def _add_new(self, alerts: Sequence[Alert]) -> None:
-        """Add alerts of signs, but for what the bands of the same look said, and of layers that these judge."""
+        """Add alerts of signs, but for what the bands of the same look said, and of layers that
+        these judge.
+        """
         raised = {(alert.cause, alert.layer) for alert in self.alerts}
         judged = set[str | None]()
         if self.expected is not None:
-            judged = {row.layer for row in at_steps(self.rows, [self.steps]) if self.band(row) is not None}
+            judged = {
+                row.layer for row in at_steps(self.rows, [self.steps]) if self.band(row) is not None
+            }
         for alert in alerts:
             is_judged = alert.cause is Cause.FROZEN and alert.layer in judged
             is_told = alert.cause is Cause.BROKEN and self._is_broken
@@ -377,7 +474,8 @@ class Watch:
                 self.alerts.append(alert)
 
     def _read_losses(self) -> None:
-        unread, self._unread = self._unread, {}
+        unread = self._unread
+        self._unread = {}
         self.losses |= {step: float(loss) for step, loss in unread.items()}
 
     def _judge_losses(self) -> None:
@@ -388,19 +486,29 @@ class Watch:
             alert = self._loss_signs.add(step, loss)
             if alert is not None and not (alert.cause is Cause.BROKEN and self._is_broken):
                 self.alerts.append(alert)
-        if self._forecast is not None and all(alert.cause is not Cause.LOSS for alert in self.alerts):
-            later = {step: loss for step, loss in list(self.losses.items())[before:] if step > self._forecast.seen}
+        if self._forecast is not None and all(
+            alert.cause is not Cause.LOSS for alert in self.alerts
+        ):
+            later = {
+                step: loss
+                for step, loss in list(self.losses.items())[before:]
+                if step > self._forecast.seen
+            }
             if (band := self._forecast.outside(later)) is not None:
                 self.alerts.append(loss_alert(later, band))
 
     def _begin(self) -> None:
         """Alert to initial weights that are not those of the plan, and to nothing else yet."""
         starts = self._starts
-        self.alerts: list[Alert] = [] if self._own_start else init_check(self._plan, starts.kept, starts.infos)
+        self.alerts: list[Alert] = (
+            [] if self._own_start else init_check(self._plan, starts.kept, starts.infos)
+        )
         self._prepare()
 
     def _prepare(self) -> None:
-        """Copy the matrices that a step will change, where a look will ask for the alignment of its update."""
+        """Copy the matrices that a step will change, where a look will ask for the alignment of its
+        update.
+        """
         self._previous = None  # before new ones are made
         is_due = (self.steps + 1) % self.every == 0
         self._signs.prepare(is_due=is_due)
@@ -414,7 +522,9 @@ class Watch:
             self.expected.verified = self._verified
             found = self.expected.alerts(rows)
             # bands are of trainings by the plan: where one is not, all else may follow from that
-            self.alerts += [a for a in found if a.cause in (Cause.BROKEN, Cause.FROZEN) or not off_plan(self)]
+            self.alerts += [
+                a for a in found if a.cause in (Cause.BROKEN, Cause.FROZEN) or not off_plan(self)
+            ]
             if any(self.band(row) is not None for row in rows):
                 self._judged_last = rows[0].step
 
@@ -429,8 +539,8 @@ class Watch:
 
 
 class _Key(NamedTuple):
-    """What tells an alert from others. Rates and initial weights are compared anew by a watch that resumes a training:
-    their alerts are the same at any step, and stand at step 0."""
+    """What tells an alert from others. Rates and initial weights are compared anew by a watch that
+    resumes a training: their alerts are the same at any step, and stand at step 0."""
 
     step: int
     cause: str
@@ -439,7 +549,9 @@ class _Key(NamedTuple):
 
 
 def _key(alert: Alert) -> _Key:
-    return _Key(0 if alert.tensors else alert.step, alert.cause.value, alert.meter, alert.layer or "")
+    return _Key(
+        0 if alert.tensors else alert.step, alert.cause.value, alert.meter, alert.layer or ""
+    )
 
 
 class Starts(Mapping[str, Tensor]):
@@ -447,12 +559,16 @@ class Starts(Mapping[str, Tensor]):
 
     Without a seed all are copied.
 
-    A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit for bit. Others, such
-    as those that a rule leaves as the model begins them or that were loaded, are copied to the CPU.
+    A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit
+    for bit. Others, such as those that a rule leaves as the model begins them or that were loaded,
+    are copied to the CPU.
     """
 
     def __init__(self, plan: Plan, seed: int | None, infos: Mapping[str, TensorInfo]) -> None:
-        self.plan, self.seed, self.infos, self.kept = plan, seed, infos, dict[str, Tensor]()
+        self.plan = plan
+        self.seed = seed
+        self.infos = infos
+        self.kept = dict[str, Tensor]()
         for name, info in infos.items():
             now = whole(info.parameter.detach())
             start = None if seed is None else drawn(plan, info, seed)
@@ -475,7 +591,9 @@ class Starts(Mapping[str, Tensor]):
 
 
 def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm | None) -> Plan:
-    """Plan a model without a plan: all of its factors are 1. It has the optimizer of the check that is expected."""
+    """Plan a model without a plan: all of its factors are 1. It has the optimizer of the check that
+    is expected.
+    """
     check_sample("sample", sample)
     optimizer = None
     if expected is not None and not isinstance(expected, Alarm):
@@ -483,16 +601,17 @@ def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm
         optimizer = ladder.optimizer
         if rule_named(ladder.rule).scales_width:
             raise InputError(
-                f"expected has rule={ladder.rule!r}, and the model has no plan: it trains as under rule='standard'. "
-                "Check with rule='standard', or pass the plan."
+                f"expected has rule={ladder.rule!r}, and the model has no plan: it trains as under "
+                "rule='standard'. Check with rule='standard', or pass the plan."
             )
     return plan_of(modules(model)[""], rule="standard", sample=sample, optimizer=optimizer)
 
 
 @contextmanager
 def apart(model: nn.Module) -> Iterator[None]:
-    """Within it a model runs outside of a trainer's autocast, as it was written where it is compiled, attention by its
-    modules, from random streams of its own; afterwards its buffers and the global streams are what they were."""
+    """Within it a model runs outside of a trainer's autocast, as it was written where it is
+    compiled, attention by its modules, from random streams of its own; afterwards its buffers and
+    the global streams are what they were."""
     buffers = [
         (module._buffers, name, buffer, buffer.clone(), buffer._version)
         for module in model.modules()
@@ -500,15 +619,19 @@ def apart(model: nn.Module) -> Iterator[None]:
         if buffer is not None
     ]
     places = {p.device for p in model.parameters() if p.device.type != "cpu"}
-    # Accelerate puts a forward of 16 bits over the model's own, which it leaves beside. The start of a training was
-    # read before that, and differences of numbers of 16 bits are noise where the updates are small.
+    # Accelerate puts a forward of 16 bits over the model's own, which it leaves beside. The start
+    # of a training was read before that, and differences of numbers of 16 bits are noise where the
+    # updates are small.
     wrapped = model.__dict__.get("forward") if "_original_forward" in model.__dict__ else None
     with ExitStack() as stack:
         stack.enter_context(gradients())
         stack.enter_context(global_streams(0, sorted(places, key=str)))
         stack.enter_context(as_written())
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)  # PyTorch's attention calls its parts, for hooks to see them
+        stack.callback(
+            torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
+        )
+        # PyTorch's attention calls its parts, for hooks to see them
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
             if wrapped is not None:
                 model.forward = model.__dict__["_original_forward"]
@@ -533,18 +656,32 @@ def _spread(rows: Sequence[WatchRow]) -> str:
 
 
 def remarks_of(watch: Watch) -> list[str]:
-    """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended, or it found faults."""
-    remarks, expected = [] if watch.failed is None else [watch.failed], watch.expected
-    if expected is not None and watch.unjudged_since is not None and watch.steps > expected.last_step:
-        ended = f"Nothing is judged after step {expected.last_step}: the check ends there. Check for more steps."
+    """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended, or it
+    found faults.
+    """
+    remarks = [] if watch.failed is None else [watch.failed]
+    expected = watch.expected
+    if (
+        expected is not None
+        and watch.unjudged_since is not None
+        and watch.steps > expected.last_step
+    ):
+        ended = (
+            f"Nothing is judged after step {expected.last_step}: the check ends there. Check for "
+            "more steps."
+        )
         remarks.append(ended)
     if expected is not None and off_plan(watch):
-        remarks.append("After an alert that compares with the plan, bands tell of frozen and broken layers alone.")
+        remarks.append(
+            "After an alert that compares with the plan, bands tell of frozen and broken layers "
+            "alone."
+        )
     if expected is not None and not expected.is_of_sound:
         remarks.append(
-            "The check that this watch expects found faults (check.ok is False): bands follow the trends in size that "
-            f"it saw and are {DRIFTING:g} times as wide as else, so that only strong faults are told, such as a layer "
-            "that does not train or another rate, and none that the check has too. Print the check."
+            "The check that this watch expects found faults (check.ok is False): bands follow the "
+            f"trends in size that it saw and are {DRIFTING:g} times as wide as else, so that only "
+            "strong faults are told, such as a layer that does not train or another rate, and none "
+            "that the check has too. Print the check."
         )
     return remarks
 
@@ -555,14 +692,18 @@ def off_plan(watch: Watch) -> bool:
 
 
 def not_judged(watch: Watch) -> str | None:
-    """``not judged since step 6``, where the latest look was not compared with ``expected``; None where it was, or
-    nothing is expected."""
+    """``not judged since step 6``, where the latest look was not compared with ``expected``; None
+    where it was, or nothing is expected."""
     since = watch.unjudged_since
-    return None if since is None else f"not judged since step {since}" if since else "not judged yet"
+    return (
+        None if since is None else f"not judged since step {since}" if since else "not judged yet"
+    )
 
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:
-    """What a series speaks of: the network, one layer, or a kind of layers and how many of them there are."""
+    """What a series speaks of: the network, one layer, or a kind of layers and how many of them
+    there are.
+    """
     if series.kind is None or series.stack is None:
         return series.kind or "the network"
     layers = len({row.layer for row in rows})

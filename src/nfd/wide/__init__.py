@@ -1,4 +1,6 @@
-"""Layers of any width that store no weights, their optimizers, and the way of a model there and back."""
+"""Layers of any width that store no weights, their optimizers, and the way of a model there and
+back.
+"""
 
 from __future__ import annotations
 

@@ -1,21 +1,26 @@
-"""A growing stack of vectors in R^n, laid out for fast products, and its orthonormal kind, which finds what it lacks.
+"""A growing stack of vectors in R^n, laid out for fast products, and its orthonormal kind, which
+finds what it lacks.
 
-Every cost of a layer without stored weights is a product of a few vectors with all the vectors held so far. Stored as
-one ``[rank, n]`` matrix such a product is too thin for a BLAS to use the machine well. Here the coordinate axis is cut
-into ``p`` tiles of about five hundred: ``[p, capacity, n/p]``. A product is then ``p`` small ones that stay in cache
-and run in parallel (1.5 to 3 times the speed of the flat layout on a CPU; split-K on a GPU).
+Every cost of a layer without stored weights is a product of a few vectors with all the vectors held
+so far. Stored as one ``[rank, n]`` matrix such a product is too thin for a BLAS to use the machine
+well. Here the coordinate axis is cut into ``p`` tiles of about five hundred: ``[p, capacity,
+n/p]``. A product is then ``p`` small ones that stay in cache and run in parallel (1.5 to 3 times
+the speed of the flat layout on a CPU; split-K on a GPU).
 
-Given orthonormal ``Q`` and a block ``x``, new orthonormal directions ``q`` and coefficients are such that
+Given orthonormal ``Q`` and a block ``x``, new orthonormal directions ``q`` and coefficients are
+such that
 
     x = Q c + q d        up to ``tolerance ||x||`` per vector.
 
-Block classical Gram-Schmidt: project, and factor the residual by pivoted Cholesky of its Gram matrix. Rounding leaves
-an overlap ``Q'q`` of a few units; it is not removed but known: the product that gives ``Q'x`` for the next block also
-gives it for the last directions (delayed as in Bielich et al. 2022), and ``c = (2 I - Q'Q) Q'x`` accounts for it to
-second order, so that nothing accumulates. Only where normalising magnifies rounding beyond that is a block projected a
-second time ("twice is enough": Giraud, Langou & Rozloznik 2005). The Gram matrix sees a direction only to the square
-root of precision, so each round accepts the well-conditioned part alone; what remains is projected on that part and
-goes to the next round. Almost always one round, two passes over ``Q``, is enough.
+Block classical Gram-Schmidt: project, and factor the residual by pivoted Cholesky of its Gram
+matrix. Rounding leaves an overlap ``Q'q`` of a few units; it is not removed but known: the product
+that gives ``Q'x`` for the next block also gives it for the last directions (delayed as in Bielich
+et al. 2022), and ``c = (2 I - Q'Q) Q'x`` accounts for it to second order, so that nothing
+accumulates. Only where normalising magnifies rounding beyond that is a block projected a second
+time ("twice is enough": Giraud, Langou & Rozloznik 2005). The Gram matrix sees a direction only to
+the square root of precision, so each round accepts the well-conditioned part alone; what remains is
+projected on that part and goes to the next round. Almost always one round, two passes over ``Q``,
+is enough.
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ LEAST_ROOM = 32
 
 
 class _Buffers(threading.local):
-    """Memory that products of this thread write into, by what it holds; the next query writes over it."""
+    """Memory that products of this thread write into, by what it holds; the next query writes over
+    it.
+    """
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, torch.dtype], Tensor] = {}
@@ -52,8 +59,8 @@ _BUFFERS = _Buffers()
 def scratch(what: str, like: Tensor, *shape: int) -> Tensor:
     """Memory for an intermediate result that nobody keeps, not initialised.
 
-    The C library maps an array of this size anew each time, and clearing its pages took as long as the products.
-    Smaller arrays, and those of a GPU, come from a pool already.
+    The C library maps an array of this size anew each time, and clearing its pages took as long as
+    the products. Smaller arrays, and those of a GPU, come from a pool already.
     """
     count = math.prod(shape)
     if count * like.element_size() < _MAPPED or like.device.type != "cpu":
@@ -71,7 +78,9 @@ def tile_shape(n: int) -> tuple[int, int]:
 
 
 def tiled(x: Tensor) -> Tensor:
-    """``[b, n]`` as tiles ``[p, b, width]``, padded with zeros; a view when no padding is needed."""
+    """``[b, n]`` as tiles ``[p, b, width]``, padded with zeros; a view when no padding is
+    needed.
+    """
     b, n = x.shape
     p, width = tile_shape(n)
     if p * width != n:
@@ -97,7 +106,9 @@ def combination(coefficients: Tensor, tiles: Tensor, out: Tensor | None = None) 
     return torch.bmm(coefficients.expand(tiles.shape[0], -1, -1), tiles, out=out)
 
 
-def add_combination(onto: Tensor, coefficients: Tensor, tiles: Tensor, alpha: float = 1.0) -> Tensor:
+def add_combination(
+    onto: Tensor, coefficients: Tensor, tiles: Tensor, alpha: float = 1.0
+) -> Tensor:
     """``onto + alpha coefficients @ vectors`` in place on the tiled block ``onto``."""
     return onto.baddbmm_(coefficients.expand(tiles.shape[0], -1, -1), tiles, alpha=alpha)
 
@@ -121,13 +132,18 @@ def padded(tensor: Tensor, *sizes: int) -> Tensor:
 
 
 def with_room(matrix: Tensor, *needed: int) -> Tensor:
-    """``matrix`` padded with zeros to at least these sizes; a side that grows is at least doubled."""
+    """``matrix`` padded with zeros to at least these sizes; a side that grows is at least
+    doubled.
+    """
     sides = zip(matrix.shape, needed, strict=True)
-    return padded(matrix, *(max(need, 2 * have, LEAST_ROOM) if need > have else have for have, need in sides))
+    return padded(
+        matrix, *(max(need, 2 * have, LEAST_ROOM) if need > have else have for have, need in sides)
+    )
 
 
 def room_for(rank: int, n: int) -> int:
-    """How many vectors to have room for: twice as many as there are, or, where they are large, a few more.
+    """How many vectors to have room for: twice as many as there are, or, where they are large, a
+    few more.
 
     At most n beyond those that are there, as no more directions can be orthonormal.
     """
@@ -173,7 +189,9 @@ class Frame:
         self.rank = rank
 
     def replace(self, rows: Tensor) -> None:
-        """Hold exactly these ``[rank, n]`` vectors, in memory of its own: rounding may depend on where numbers lie."""
+        """Hold exactly these ``[rank, n]`` vectors, in memory of its own: rounding may depend on
+        where numbers lie.
+        """
         self._store = tiled(rows).clone(memory_format=torch.contiguous_format)
         self.rank = len(rows)
 
@@ -196,7 +214,9 @@ Matrix = NDArray[np.float64]
 
 
 class Basis(Frame):
-    """A frame of orthonormal vectors Q that knows its Gram matrix, but for the vectors appended last."""
+    """A frame of orthonormal vectors Q that knows its Gram matrix, but for the vectors appended
+    last.
+    """
 
     def __init__(self, n: int, *, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(n, dtype=dtype, device=device)
@@ -211,10 +231,15 @@ class Basis(Frame):
     def products(self, x: Tensor) -> Tensor:
         """``Q'x`` of rows: one pass over Q.
 
-        It also measures ``Q'Q`` for the vectors appended last; ``measured`` moves when more are appended.
+        It also measures ``Q'Q`` for the vectors appended last; ``measured`` moves when more are
+        appended.
         """
-        Q, rank, measured = self.tiles, self.rank, self.measured
-        p, late, width = len(Q), rank - measured, Q.shape[2]
+        Q = self.tiles
+        rank = self.rank
+        measured = self.measured
+        p = len(Q)
+        late = rank - measured
+        width = Q.shape[2]
         block = scratch("block", x, p, late + len(x), width)
         block[:, :late] = Q[:, measured:]
         block[:, late:] = tiled(x)
@@ -226,21 +251,29 @@ class Basis(Frame):
 
     def coordinates(self, products: Tensor) -> Tensor:
         """``c = (2 I - Q'Q) Q'x`` of the products that were made last."""
-        return torch.addmm(products, products, self._gram[: self.rank, : self.rank], beta=2, alpha=-1)
+        return torch.addmm(
+            products, products, self._gram[: self.rank, : self.rank], beta=2, alpha=-1
+        )
 
     def extend(self, tiles: Tensor) -> None:
-        """Append the orthonormal directions that ``expand`` returned last, all earlier ones being measured."""
+        """Append the orthonormal directions that ``expand`` returned last, all earlier ones being
+        measured.
+        """
         self.measured = self.rank
         self.append(tiles)
 
     def restore(self, rows: Tensor, gram: Tensor) -> None:
-        """Hold exactly these vectors, the first of them with this Gram matrix unless it is of another precision."""
+        """Hold exactly these vectors, the first of them with this Gram matrix unless it is of
+        another precision.
+        """
         self.replace(rows.to(self._gram))
         self.measured = len(gram) if gram.dtype == self._gram.dtype else 0
         self._gram = gram.to(self._gram, copy=True)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Apply a change of dtype or device; in another precision the Gram matrix is measured afresh."""
+        """Apply a change of dtype or device; in another precision the Gram matrix is measured
+        afresh.
+        """
         before = self._gram.dtype
         super().map(fn)
         self._gram = fn(self._gram)
@@ -249,7 +282,8 @@ class Basis(Frame):
 
 
 def expand(basis: Basis, unit: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows x of length one or zero in ``basis`` and the directions q that it lacks: ``x = Q c + q d``.
+    """Rows x of length one or zero in ``basis`` and the directions q that it lacks: ``x = Q c + q
+    d``.
 
     Returns ``Q'x`` [b, rank], c [b, rank], d [b, k], and q tiled [p, k, width].
     """
@@ -258,11 +292,14 @@ def expand(basis: Basis, unit: Tensor, tolerance: float) -> tuple[Tensor, Tensor
     return products, known, *_directions(basis, _residual(basis, unit, known), tolerance)
 
 
-def lacking(basis: Basis, unit: Tensor, products: Tensor, shortest: Matrix) -> tuple[Tensor, Tensor]:
-    """Coefficients of unit rows, whose products with ``basis`` are these, in directions that it lacks; and these.
+def lacking(
+    basis: Basis, unit: Tensor, products: Tensor, shortest: Matrix
+) -> tuple[Tensor, Tensor]:
+    """Coefficients of unit rows, whose products with ``basis`` are these, in directions that it
+    lacks; and these.
 
-    They are those of the rows that are longer than ``shortest`` [b] outside of the basis. Where that is far above
-    rounding, one round is enough, and rows that are shorter cost nothing.
+    They are those of the rows that are longer than ``shortest`` [b] outside of the basis. Where
+    that is far above rounding, one round is enough, and rows that are shorter cost nothing.
     """
     known = basis.coordinates(products)
     if shortest.min() < _WELL_CONDITIONED[unit.dtype]:
@@ -270,8 +307,11 @@ def lacking(basis: Basis, unit: Tensor, products: Tensor, shortest: Matrix) -> t
     inside = torch.linalg.vector_norm(products, dim=1).double().cpu().numpy()
     beyond = np.flatnonzero(1 - inside**2 > _NEARLY * shortest**2)
     rows = slice(None) if len(beyond) == len(unit) else torch.from_numpy(beyond).to(unit.device)
-    residual, scale = _residual(basis, unit[rows], known[rows]), shortest.min() / shortest[beyond]
-    transform, _ = _factored(_gram(residual) * scale * scale[:, None], shortest.min(), basis.n - basis.rank)
+    residual = _residual(basis, unit[rows], known[rows])
+    scale = shortest.min() / shortest[beyond]
+    transform, _ = _factored(
+        _gram(residual) * scale * scale[:, None], shortest.min(), basis.n - basis.rank
+    )
     directions = _apply(transform * scale, residual, "directions")
     return inner(tiled(unit), directions), directions
 
@@ -280,16 +320,22 @@ def _residual(basis: Basis, unit: Tensor, known: Tensor) -> Tensor:
     """``u - Q c``, tiled."""
     Q = basis.tiles
     rows = tiled(unit)
-    return torch.baddbmm(rows, known.expand(len(Q), -1, -1), Q, alpha=-1, out=scratch("residual", Q, *rows.shape))
+    return torch.baddbmm(
+        rows, known.expand(len(Q), -1, -1), Q, alpha=-1, out=scratch("residual", Q, *rows.shape)
+    )
 
 
 def _directions(basis: Basis, residual: Tensor, shortest: Matrix | float) -> tuple[Tensor, Tensor]:
-    """Coefficients of residual rows in the directions that ``basis`` lacks for them, and these directions."""
+    """Coefficients of residual rows in the directions that ``basis`` lacks for them, and these
+    directions.
+    """
     directions: list[Tensor] = []
     fresh: list[Matrix] = []
     while True:
         left = basis.n - basis.rank - sum(d.shape[1] for d in directions)
-        accepted, coefficients, finished = _well_conditioned(residual, [basis.tiles, *directions], left, shortest)
+        accepted, coefficients, finished = _well_conditioned(
+            residual, [basis.tiles, *directions], left, shortest
+        )
         directions.append(accepted)
         fresh.append(coefficients)
         if finished or not accepted.shape[1]:
@@ -303,7 +349,8 @@ def _directions(basis: Basis, residual: Tensor, shortest: Matrix | float) -> tup
 def _well_conditioned(
     residual: Tensor, earlier: list[Tensor], room: int, shortest: Matrix | float
 ) -> tuple[Tensor, Matrix, bool]:
-    """Orthonormal directions of the best-conditioned part of ``residual``, and its coefficients in them.
+    """Orthonormal directions of the best-conditioned part of ``residual``, and its coefficients in
+    them.
 
     The flag is True when every row has less than ``shortest`` left.
     """
@@ -339,20 +386,24 @@ def _gram(tiles: Tensor) -> Matrix:
 
 def _apply(transform: Matrix, tiles: Tensor, what: str) -> Tensor:
     p, _, width = tiles.shape
-    return combination(torch.from_numpy(transform).to(tiles), tiles, scratch(what, tiles, p, len(transform), width))
+    return combination(
+        torch.from_numpy(transform).to(tiles), tiles, scratch(what, tiles, p, len(transform), width)
+    )
 
 
 def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
-    """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and a number that none of them is below.
+    """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and a number that none
+    of them is below.
 
-    Coefficients are triangular in the order of the vectors, not of the pivots: the directions, and what is drawn for
-    them, then change continuously with the vectors. So a plain Cholesky factorisation does where no pivot can be small;
-    elsewhere T is turned.
+    Coefficients are triangular in the order of the vectors, not of the pivots: the directions, and
+    what is drawn for them, then change continuously with the vectors. So a plain Cholesky
+    factorisation does where no pivot can be small; elsewhere T is turned.
     """
     factor, singular = dpotrf(gram, lower=1)
     if not singular:
         transform, _ = dtrtri(factor, lower=1)
-        least = 1 / math.sqrt(np.linalg.norm(transform, 1) * np.linalg.norm(transform, np.inf))  # no pivot is smaller
+        # no pivot is smaller
+        least = 1 / math.sqrt(np.linalg.norm(transform, 1) * np.linalg.norm(transform, np.inf))
         if least > max(threshold, _SAFE_PIVOT):
             return transform, least
     transform, pivot = _factored(gram, threshold, most)
@@ -377,8 +428,11 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
 
     Rows that are not finite become zero and have length NaN, so that their answer is NaN.
     """
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)  # squares underflow
-    unit = torch.div(x, length.clamp_min(torch.finfo(x.dtype).tiny), out=scratch("unit", x, *x.shape))
+    # squares underflow
+    length = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)
+    unit = torch.div(
+        x, length.clamp_min(torch.finfo(x.dtype).tiny), out=scratch("unit", x, *x.shape)
+    )
     finite = length.isfinite()
     if bool(finite.all()):
         return unit, length, False

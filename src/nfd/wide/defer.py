@@ -1,4 +1,6 @@
-"""Any model with layers without stored weights for its wide matrices: which they are, the way there and back."""
+"""Any model with layers without stored weights for its wide matrices: which they are, the way there
+and back.
+"""
 
 from __future__ import annotations
 
@@ -43,30 +45,34 @@ def defer(
 ) -> nn.Module:
     """Replace the wide matrices of a model by layers that do not store their weights.
 
-    It replaces ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d`` without groups, and the
-    projections of ``nn.MultiheadAttention``. With a plan these are the matrices that it calls hidden, inner or outer;
-    otherwise those in residual blocks. A new layer starts with the standard deviation of the plan, or with that of the
-    weights that it replaces. Biases and all other tensors stay; with a plan they are initialised as by ``plan.apply_``.
-    Train the model with ``plan.make_optimizer``, or with ``nfd.SGD`` or ``nfd.Muon``.
+    It replaces ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d``
+    without groups, and the projections of ``nn.MultiheadAttention``. With a plan these are the
+    matrices that it calls hidden, inner or outer; otherwise those in residual blocks. A new layer
+    starts with the standard deviation of the plan, or with that of the weights that it replaces.
+    Biases and all other tensors stay; with a plan they are initialised as by ``plan.apply_``. Train
+    the model with ``plan.make_optimizer``, or with ``nfd.SGD`` or ``nfd.Muon``.
 
     Args:
-        model: any module, changed in place. On the meta device, where a model of any width takes no memory, it needs a
-            plan; tensors that stay are then made on the CPU. ``nfd.meta_matrices`` makes one with its buffers.
-        plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"`` or a kind of ``"muon"``.
-        weights: ``"structured"`` for the limit of large width at O(n log n) a product, or ``"deferred"`` for the exact
-            law of Gaussian weights.
-        where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
-            first or last ``**`` any number.
+        model: any module, changed in place. On the meta device, where a model of any width takes no
+            memory, it needs a plan; tensors that stay are then made on the CPU.
+            ``nfd.meta_matrices`` makes one with its buffers.
+        plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"`` or a kind
+            of ``"muon"``.
+        weights: ``"structured"`` for the limit of large width at O(n log n) a product, or
+            ``"deferred"`` for the exact law of Gaussian weights.
+        where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one
+            part of a name, a first or last ``**`` any number.
         resolution: of structured layers, below which they leave out directions; None for none.
         seed: of all random numbers.
 
     Returns:
-        the model, or the layer if the model is itself a linear map. Its attribute ``deferral`` is the table of all
-        matrices, with the reasons why some stay, as ``nfd.deferral`` returns it.
+        the model, or the layer if the model is itself a linear map. Its attribute ``deferral`` is
+        the table of all matrices, with the reasons why some stay, as ``nfd.deferral`` returns it.
 
     Raises:
-        TypeError, ValueError: naming the argument; matrices whose weights are tied, read by another module, or hooked
-            into, so that no layer can stand in for them; and buffers on the meta device, which no plan restores.
+        TypeError, ValueError: naming the argument; matrices whose weights are tied, read by another
+            module, or hooked into, so that no layer can stand in for them; and buffers on the meta
+            device, which no plan restores.
 
     Source: docs/mathematics/structured.md.
 
@@ -81,43 +87,62 @@ def defer(
         optimizer = plan.make_optimizer(wide, lr=0.1)
     """
     if resolution is not None and weights == "deferred":
-        raise InputError(f"resolution is for weights='structured'; got {resolution!r} for 'deferred'. Drop it.")
+        raise InputError(
+            f"resolution is for weights='structured'; got {resolution!r} for 'deferred'. Drop it."
+        )
     check_choice("weights", weights, get_args(UnstoredWeights))
     seed = check_seed(seed)
     told, maps = _examined(model, plan, where)
     lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if lost:
         raise InputError(
-            f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make the "
-            "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
+            "model has buffers on the meta device, whose numbers no plan restores: "
+            f"{', '.join(lost[:3])}. Make the model under nfd.meta_matrices() instead, which "
+            "leaves buffers their numbers."
         )
-    if obstacles := [own for own in told.replacements if own.reason is not None and own.reason.is_obstacle]:
+    if obstacles := [
+        own for own in told.replacements if own.reason is not None and own.reason.is_obstacle
+    ]:
         first = {numberless(own.name): own for own in obstacles[::-1]}  # of those that stand alike
         several = "; ".join(f"{own.name!r}: {own.reason}" for own in [*first.values()][::-1])
-        raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
+        raise InputError(
+            f"No layer can stand in for these matrices; name others by where=. {several}."
+        )
     if not told.replaced:
         hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
-        raise InputError(f"where={where!r} names no matrix that is wide on both sides and trains.{hint}")
+        raise InputError(
+            f"where={where!r} names no matrix that is wide on both sides and trains.{hint}"
+        )
     if plan is None and any(maps[own.name].weight.is_meta for own in told.replaced):
         raise InputError(
-            "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
+            "model is on the meta device, so it has no initial weights whose scale could be "
+            "copied. Pass plan=."
         )
-    places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
+    # with the names of wrappers
+    places = {id(module): name for name, module in model.named_modules()}
     for own in told.replaced:
-        name, linear = own.name, maps[own.name]
+        name = own.name
+        linear = maps[own.name]
         options: dict[str, Any] = {
-            "std": float(linear.weight.detach().double().square().mean().sqrt()) if plan is None else plan.std(name),
-            "seed": derive(seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name),
+            "std": float(linear.weight.detach().double().square().mean().sqrt())
+            if plan is None
+            else plan.std(name),
+            "seed": derive(
+                seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name
+            ),
             "dtype": linear.weight.dtype,
             "device": "cpu" if linear.weight.is_meta else linear.weight.device,
         }
         layer: FactoredLinear
         if weights == "deferred":
             layer = DeferredLinear(*linear.features, **options)
-        else:  # what reads the residual stream sees fewer directions than what is inside of a branch
+        # what reads the residual stream sees fewer directions than what is inside of a branch
+        else:
             inner = plan is not None and plan.entries[name].role == "inner"
             basis: BasisName = "inputs" if inner else "auto"
-            layer = StructuredLinear(*linear.features, basis=basis, resolution=resolution, **options)
+            layer = StructuredLinear(
+                *linear.features, basis=basis, resolution=resolution, **options
+            )
         layer.place = name
         model = placed(model, places[id(linear.module)], linear.stand_in(layer))
     if plan is not None:
@@ -129,8 +154,8 @@ def defer(
 def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
     """Replace all layers without stored weights by dense modules that have the same weights.
 
-    It is the way back from ``nfd.defer``: a layer becomes a module of the kind that it replaced, and ``nn.Linear``
-    where it replaced none. Memory is that of the dense model.
+    It is the way back from ``nfd.defer``: a layer becomes a module of the kind that it replaced,
+    and ``nn.Linear`` where it replaced none. Memory is that of the dense model.
 
     Args:
         model: changed in place. Optimizers must be made again.
@@ -140,8 +165,8 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
         the model, or the dense module where the model is itself such a layer.
 
     Raises:
-        TypeError, ValueError: naming the argument, layers whose backward pass goes through another matrix, and hooks on
-            layers, which would be lost.
+        TypeError, ValueError: naming the argument, layers whose backward pass goes through another
+            matrix, and hooks on layers, which would be lost.
 
     Example::
 
@@ -153,17 +178,21 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
     for name, module in model.named_modules():
         if isinstance(module, FactoredLinear | DeferredConv) and _is_hooked(module):
             raise InputError(
-                f"{name or 'model'!r} has hooks that would be lost with it. Remove them, and register them on the "
-                "stored module."
+                f"{name or 'model'!r} has hooks that would be lost with it. Remove them, and "
+                "register them on the stored module."
             )
     for name, module in model.named_modules():
         if isinstance(module, DeferredAttention):
             for key, own in module.layers.items():
                 module.store(key, _weights(own, f"{name}.{key}", seed))
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, FactoredLinear)}
+    layers = {
+        name: module for name, module in model.named_modules() if isinstance(module, FactoredLinear)
+    }
     for name, layer in layers.items():
         with torch.device("meta"):
-            original = layer.original or nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
+            original = layer.original or nn.Linear(
+                layer.in_features, layer.out_features, layer.bias is not None
+            )
         (linear,) = linear_maps(original)
         stored = linear.store(_weights(layer, name, seed), layer.bias).train(layer.training)
         around = name.rpartition(".")[0]  # of a convolution the layer is a part
@@ -182,8 +211,8 @@ def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
     if isinstance(W, Tensor):
         return W
     raise InputError(
-        f"model has {name!r} with feedback={layer.feedback!r}: its backward pass goes through another matrix, "
-        "which no dense module has."
+        f"model has {name!r} with feedback={layer.feedback!r}: its backward pass goes through "
+        "another matrix, which no dense module has."
     )
 
 
@@ -207,7 +236,8 @@ class Replacement:
 
 @dataclass(frozen=True, repr=False)
 class Deferral:
-    """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model. Print it to see the table.
+    """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model. Print it
+    to see the table.
 
     Attributes:
         replacements: one for every tensor of two or more dimensions.
@@ -227,27 +257,42 @@ class Deferral:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per matrix; ``reason`` is the name of the ``Reason`` why it stays, or None if it is replaced."""
+        """One dict per matrix; ``reason`` is the name of the ``Reason`` why it stays, or None if it
+        is replaced.
+        """
         return [
-            {**vars(own), "shape": list(own.shape), "reason": None if own.reason is None else own.reason.name}
+            {
+                **vars(own),
+                "shape": list(own.shape),
+                "reason": None if own.reason is None else own.reason.name,
+            }
             for own in self.replacements
         ]
 
     def __str__(self) -> str:
-        table = table_of(Column("matrix", no_wrap=True, overflow="fold"), "module", "shape", "replaced")
-        alike = Counter(dataclasses.replace(own, name=numberless(own.name)) for own in self.replacements)
+        table = table_of(
+            Column("matrix", no_wrap=True, overflow="fold"), "module", "shape", "replaced"
+        )
+        alike = Counter(
+            dataclasses.replace(own, name=numberless(own.name)) for own in self.replacements
+        )
         for own, count in alike.items():
             times = f"{count} x " if count > 1 else ""
             size = " x ".join(map(str, own.shape))
             done = "yes" if own.reason is None else own.reason.value
             table.add_row(f"{times}{own.name}", own.kind, size, done)
-        return f"{as_text(table, _WIDTH)}\n{len(self.replaced)} of {len(self.replacements)} matrices replaced."
+        return (
+            f"{as_text(table, _WIDTH)}\n{len(self.replaced)} of {len(self.replacements)} matrices "
+            "replaced."
+        )
 
     __repr__ = __str__
 
 
 @gradients()
-def deferral(model: nn.Module, plan: Plan | None = None, *, where: str | Sequence[str] = "**") -> Deferral:
+def deferral(
+    model: nn.Module, plan: Plan | None = None, *, where: str | Sequence[str] = "**"
+) -> Deferral:
     """List the matrices that ``nfd.defer`` would replace in a model, and why not the others.
 
     The model does not change.
@@ -279,11 +324,18 @@ class Reason(StrEnum):
     UNSTORED = "has no stored weights already"
     TIED = "its weight is tied to that of another module"
     OTHER = (
-        "it is not one linear map, as in a stack of experts, a convolution with groups or an attention that adds keys"
+        "it is not one linear map, as in a stack of experts, a convolution with groups or an "
+        "attention that adds keys"
     )
     KEPT = "it begins in a way of its own"
-    HOOKED = "code hooks into it, or replaced its forward, and would not be called by a layer in its place"
-    ELEMENTWISE = "its optimizer acts on every entry of a matrix; plan with optimizer='sgd' or a kind of 'muon'"
+    HOOKED = (
+        "code hooks into it, or replaced its forward, and would not be called by a layer in its "
+        "place"
+    )
+    ELEMENTWISE = (
+        "its optimizer acts on every entry of a matrix; plan with optimizer='sgd' or a kind of "
+        "'muon'"
+    )
 
     @property
     def is_obstacle(self) -> bool:
@@ -291,11 +343,15 @@ class Reason(StrEnum):
         return self not in (Reason.NARROW, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
 
 
-def _examined(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -> tuple[Deferral, dict[str, LinearMap]]:
-    """What becomes of every tensor of two or more dimensions, and the linear maps among them, by canonical names.
+def _examined(
+    model: nn.Module, plan: Plan | None, where: str | Sequence[str]
+) -> tuple[Deferral, dict[str, LinearMap]]:
+    """What becomes of every tensor of two or more dimensions, and the linear maps among them, by
+    canonical names.
 
-    Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks where there is
-    none. Those that ``where`` names and that train are replaced, unless there is an obstacle.
+    Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks
+    where there is none. Those that ``where`` names and that train are replaced, unless there is an
+    obstacle.
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
@@ -303,15 +359,21 @@ def _examined(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -
         raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
     named = check_patterns("where", where)
     patterns = [named] if isinstance(named, str) else named or []
-    parts, held = modules(model), held_by(model)
-    maps = {f"{name}.{own.key}".lstrip("."): own for name, part in parts.items() for own in linear_maps(part)}
+    parts = modules(model)
+    held = held_by(model)
+    maps = {
+        f"{name}.{own.key}".lstrip("."): own
+        for name, part in parts.items()
+        for own in linear_maps(part)
+    }
     wide = _wide_in_blocks(model, maps) if plan is None else _wide_by_plan(plan, maps)
     made = []
     for name, own in held.items():
         if len(own.shape) < 2:
             continue
         place = name.rpartition(".")[0]
-        owner, linear = parts.get(place), maps.get(name)
+        owner = parts.get(place)
+        linear = maps.get(name)
         if own.std is not None:
             reason: Reason | None = Reason.UNSTORED
         elif name not in wide:
@@ -323,19 +385,29 @@ def _examined(model: nn.Module, plan: Plan | None, where: str | Sequence[str]) -
         else:
             reason = _obstacle(parts, owner, linear)
             if reason is None and plan is not None and not plan.law_for(name).equivariant:
-                is_outside = law_of(plan.optimizer).rest is not None and block_of(name, plan.blocks) is None
+                is_outside = (
+                    law_of(plan.optimizer).rest is not None and block_of(name, plan.blocks) is None
+                )
                 reason = Reason.NARROW if is_outside else Reason.ELEMENTWISE
             elif reason is None and plan is not None and plan.entries[name].start.kept:
                 reason = Reason.KEPT
-        made.append(Replacement(name, "" if owner is None else type(owner).__name__, own.shape, reason))
+        made.append(
+            Replacement(name, "" if owner is None else type(owner).__name__, own.shape, reason)
+        )
     return Deferral(tuple(made)), maps
 
 
 def _wide_in_blocks(model: nn.Module, maps: Mapping[str, LinearMap]) -> set[str]:
-    """Weights of linear maps in residual blocks, or of a model that is itself a linear map or an attention."""
+    """Weights of linear maps in residual blocks, or of a model that is itself a linear map or an
+    attention.
+    """
     if blocks := blocks_of(model, None):
         return {name for name in maps if block_of(name, blocks) is not None}
-    return set(maps) if isinstance(model, nn.MultiheadAttention) else {name for name in maps if "." not in name}
+    return (
+        set(maps)
+        if isinstance(model, nn.MultiheadAttention)
+        else {name for name in maps if "." not in name}
+    )
 
 
 def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
@@ -349,12 +421,17 @@ def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
     return wide
 
 
-def _obstacle(parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: LinearMap | None) -> Reason | None:
+def _obstacle(
+    parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: LinearMap | None
+) -> Reason | None:
     """Why a matrix must keep its weights; None where it need not."""
     attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
-    if linear is None or any(owner is part.out_proj and not linear_maps(part) for part in attentions):
+    if linear is None or any(
+        owner is part.out_proj and not linear_maps(part) for part in attentions
+    ):
         return Reason.OTHER
-    weight, module = linear.weight, linear.module
+    weight = linear.weight
+    module = linear.module
     if sum(any(p is weight for p in part._parameters.values()) for part in parts.values()) > 1:
         return Reason.TIED
     stays = module in attentions  # with its own hooks, but with another forward
@@ -365,22 +442,33 @@ def _obstacle(parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: L
 def _is_hooked(holder: nn.Module | Tensor) -> bool:
     """Whether code hooks into a module or a weight, or put a ``forward`` in place of its own."""
     kinds = (
-        "forward_pre", "forward", "backward_pre", "backward", "post_accumulate_grad",
-        "state_dict_pre", "state_dict", "load_state_dict_pre", "load_state_dict_post",
-    )  # fmt: skip
-    return "forward" in vars(holder) or any(getattr(holder, f"_{kind}_hooks", None) for kind in kinds)
+        "forward_pre",
+        "forward",
+        "backward_pre",
+        "backward",
+        "post_accumulate_grad",
+        "state_dict_pre",
+        "state_dict",
+        "load_state_dict_pre",
+        "load_state_dict_post",
+    )
+    return "forward" in vars(holder) or any(
+        getattr(holder, f"_{kind}_hooks", None) for kind in kinds
+    )
 
 
 # ---- models of any size, made without the numbers of their matrices
 
 
 class meta_matrices(TorchFunctionMode):  # noqa: N801 - a context manager, named as torch.no_grad is
-    """A context in which models are built without memory for their matrices, so that they can have any width.
+    """A context in which models are built without memory for their matrices, so that they can have
+    any width.
 
-    Matrices are made on the meta device: they have shapes and no numbers. This applies to tensors of two or more
-    dimensions that are made by ``torch.empty``, as in all layers of PyTorch and Hugging Face. Vectors and buffers keep
-    their numbers: rotary tables, masks, running statistics. Under ``torch.device("meta")`` these would be lost. Pass
-    the model to ``nfd.plan`` and ``nfd.defer``.
+    Matrices are made on the meta device: they have shapes and no numbers. This applies to tensors
+    of two or more dimensions that are made by ``torch.empty``, as in all layers of PyTorch and
+    Hugging Face. Vectors and buffers keep their numbers: rotary tables, masks, running statistics.
+    Under ``torch.device("meta")`` these would be lost. Pass the model to ``nfd.plan`` and
+    ``nfd.defer``.
 
     Example::
 
@@ -388,7 +476,9 @@ class meta_matrices(TorchFunctionMode):  # noqa: N801 - a context manager, named
             model = make_model(2**16, 4)
     """
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         options = kwargs or {}
         if function is torch.empty and options.get("device") is None:
             made = function(*args, **{**options, "device": "meta"})

@@ -1,4 +1,6 @@
-"""Linear layers of any width whose matrices are not stored: what they share, Gaussian and structured ones."""
+"""Linear layers of any width whose matrices are not stored: what they share, Gaussian and
+structured ones.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from nfd.core.checks import check_choice, check_count, check_device, check_dtype, check_flag, check_real, check_seed
+from nfd.core.checks import (
+    check_choice,
+    check_count,
+    check_device,
+    check_dtype,
+    check_flag,
+    check_real,
+    check_seed,
+)
 from nfd.core.errors import InputError, InputTypeError, StateError
 from nfd.core.machine import threads_for
 from nfd.core.modes import gradients
@@ -27,10 +37,11 @@ _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
 
 class FactoredLinear(nn.Module):
-    """``y = x W' + b`` with ``W = s W_0`` and an update in factors: the parameters, and two queries by a subclass.
+    """``y = x W' + b`` with ``W = s W_0`` and an update in factors: the parameters, and two queries
+    by a subclass.
 
-    ``scale`` is s, which begins at ``std``; ``update`` is the small factor, which begins empty and grows; both are
-    ``Guarded``. The other factors belong to ``matrix``.
+    ``scale`` is s, which begins at ``std``; ``update`` is the small factor, which begins empty and
+    grows; both are ``Guarded``. The other factors belong to ``matrix``.
     """
 
     is_deferred: ClassVar[bool] = True  # by which plans know it
@@ -66,16 +77,21 @@ class FactoredLinear(nn.Module):
         self.update, self.matrix = self._begun(seed, zero)
         self.scale = Guarded(zero + self.std)
         self.register_parameter("bias", None)
-        if check_flag("bias", bias):  # uniform as nn.Linear draws it, on the CPU so that it is the same on every device
-            bound, stream = 1 / math.sqrt(self.in_features), generator(seed.seed, "bias", seed.index, seed.count)
+        # uniform as nn.Linear draws it, on the CPU so that it is the same on every device
+        if check_flag("bias", bias):
+            bound = 1 / math.sqrt(self.in_features)
+            stream = generator(seed.seed, "bias", seed.index, seed.count)
             drawn = torch.empty(self.out_features, dtype=torch.float64, device="cpu")
             self.bias = nn.Parameter(drawn.uniform_(-bound, bound, generator=stream).to(zero))
         for parameter in (self.update, self.scale):
-            parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
+            parameter.owner = self.kind
+            parameter.stands_for = (self.out_features, self.in_features)
             parameter.accept()
 
     @abstractmethod
-    def _begun(self, source: Increment, like: Tensor) -> tuple[Guarded, LazyGaussian | RandomPlusLowRank]:
+    def _begun(
+        self, source: Increment, like: Tensor
+    ) -> tuple[Guarded, LazyGaussian | RandomPlusLowRank]:
         """The update of a layer that has learned nothing, and its matrix, both as this tensor."""
 
     @abstractmethod
@@ -90,23 +106,31 @@ class FactoredLinear(nn.Module):
         """Make room for this many samples at once, where that saves copies."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for inputs of Theta(1)."""
+        """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for
+        inputs of Theta(1).
+        """
         return _outside_of_graphs(self, x) if torch.compiler.is_compiling() else self.answer(x)
 
     def answer(self, x: Tensor) -> Tensor:
         """``forward``, run as it stands."""
         if x.shape[-1:] != (self.in_features,):
-            raise InputError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
+            raise InputError(
+                f"x must have {self.in_features} features in its last axis; got shape "
+                f"{list(x.shape)}."
+            )
         if x.dtype != self.update.dtype:
-            raise InputTypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
+            raise InputTypeError(
+                f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}."
+            )
         if torch.is_autocast_enabled(x.device.type):
             raise StateError(
-                f"{self.kind} does not support autocast: its directions must be orthonormal to full precision. "
-                "Run it under torch.autocast(..., enabled=False)."
+                f"{self.kind} does not support autocast: its directions must be orthonormal to "
+                "full precision. Run it under torch.autocast(..., enabled=False)."
             )
         rows = x.reshape(-1, self.in_features)
         self._check()
-        if torch.is_inference_mode_enabled():  # what is measured on the way is kept, and trained with later
+        # what is measured on the way is kept, and trained with later
+        if torch.is_inference_mode_enabled():
             with torch.inference_mode(False), torch.no_grad():
                 y, _ = self.ask_forward(rows, False)
         else:
@@ -118,21 +142,30 @@ class FactoredLinear(nn.Module):
 
     @torch.no_grad()
     def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
-        """The dense weights ``std W_0`` [out_features, in_features] of the start, which give every answer so far.
+        """The dense weights ``std W_0`` [out_features, in_features] of the start, which give every
+        answer so far.
 
-        Training a dense layer from it repeats this layer's outputs, to rounding where nothing was dropped. What a
-        deferred layer did not record is drawn from ``seed`` and the layer's own stream, so that independent layers have
-        independent completions. With independent or static feedback a pair: the forward matrix and the backward one.
-        Memory is O(out_features in_features).
+        Training a dense layer from it repeats this layer's outputs, to rounding where nothing was
+        dropped. What a deferred layer did not record is drawn from ``seed`` and the layer's own
+        stream, so that independent layers have independent completions. With independent or static
+        feedback a pair: the forward matrix and the backward one. Memory is O(out_features
+        in_features).
         """
         forward, backward = self.matrix.complete(seed)
-        return forward * self.std if self.feedback == "shared" else (forward * self.std, backward * self.std)
+        return (
+            forward * self.std
+            if self.feedback == "shared"
+            else (forward * self.std, backward * self.std)
+        )
 
     @torch.no_grad()
     def dense_weights(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
-        """The dense weights W [out_features, in_features] that the layer has now; otherwise as ``complete``."""
+        """The dense weights W [out_features, in_features] that the layer has now; otherwise as
+        ``complete``.
+        """
         forward, backward = self.matrix.complete(seed)
-        update, scale = self.matrix.dense_update(self.update.data), self.scale.data
+        update = self.matrix.dense_update(self.update.data)
+        scale = self.scale.data
         now = forward * scale + update
         if self.feedback == "shared":
             return now
@@ -145,8 +178,11 @@ class FactoredLinear(nn.Module):
 
     @property
     def weight(self) -> Unstored:
-        """The weights that it stands for, without numbers, laid as in the module that it replaced."""
-        laid, like = getattr(self.original, "weight", None), self.update
+        """The weights that it stands for, without numbers, laid as in the module that it
+        replaced.
+        """
+        laid = getattr(self.original, "weight", None)
+        like = self.update
         shape = (self.out_features, self.in_features) if laid is None else tuple(laid.shape)
         made = Tensor._make_wrapper_subclass(
             Unstored, shape, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
@@ -157,15 +193,18 @@ class FactoredLinear(nn.Module):
     def extra_repr(self) -> str:
         resolution = f", resolution={self.update.resolution:g}" if self.update.resolution else ""
         return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"std={self.std:g}, feedback={self.feedback!r}{resolution}"
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, std={self.std:g}, "
+            f"feedback={self.feedback!r}{resolution}"
         )
 
     # ---- how it moves to a device or a dtype, is saved and is loaded
 
     @contextmanager
     def _without_factors(self) -> Iterator[None]:
-        """Within it PyTorch sees the bias alone: it would write through .data, or put others in place of s and D."""
+        """Within it PyTorch sees the bias alone: it would write through .data, or put others in
+        place of s and D.
+        """
         factors = {name: self._parameters.pop(name) for name in ("update", "scale")}
         try:
             yield
@@ -177,8 +216,9 @@ class FactoredLinear(nn.Module):
         example = fn(self.update.new_empty(0))
         if example.is_meta or example.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(
-                f"A {self.kind} holds answers in torch.float32 or torch.float64, which a shorter type or the meta "
-                f"device would lose; got {example.dtype} on {example.device}. Build a new one."
+                f"A {self.kind} holds answers in torch.float32 or torch.float64, which a shorter "
+                f"type or the meta device would lose; got {example.dtype} on {example.device}. "
+                "Build a new one."
             )
         with self._without_factors():
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -193,12 +233,16 @@ class FactoredLinear(nn.Module):
         self.scale.check()
 
     def _identity(self) -> list[int]:
-        """What a saved state must agree with, sizes and feedback, and the source of what is still to be drawn."""
+        """What a saved state must agree with, sizes and feedback, and the source of what is still
+        to be drawn.
+        """
         source = self.matrix.source
         drawn = [source.seed, source.index, source.count, source.whole]
         return [self.out_features, self.in_features, FEEDBACKS.index(self.feedback), *drawn]
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
         self._check()
         state = {
             "identity": torch.tensor(self._identity(), device="cpu"),
@@ -232,8 +276,9 @@ class FactoredLinear(nn.Module):
         rows, columns, feedback, *drawn = state["identity"].tolist()
         if [rows, columns, feedback] != self._identity()[:3]:
             error_msgs.append(
-                f"{prefix}identity: the saved layer is {rows} x {columns} with {FEEDBACKS[feedback]} feedback; this "
-                f"one is {self.out_features} x {self.in_features} with {self.feedback} feedback."
+                f"{prefix}identity: the saved layer is {rows} x {columns} with "
+                f"{FEEDBACKS[feedback]} feedback; this one is {self.out_features} x "
+                f"{self.in_features} with {self.feedback} feedback."
             )
             return
         self.std = float(state["std"])
@@ -241,26 +286,36 @@ class FactoredLinear(nn.Module):
         self.scale.replace(state["scale"])
         self.update.replace(state["update"])
         with self._without_factors():
-            super()._load_from_state_dict(state_dict, prefix, local_metadata, False, [], [], error_msgs)
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata, False, [], [], error_msgs
+            )
 
 
 @_disable_dynamo
 def _outside_of_graphs(layer: FactoredLinear, x: Tensor) -> Tensor:
-    """The answer of a layer inside a function that is compiled: it grows with its inputs, so no graph can hold it."""
+    """The answer of a layer inside a function that is compiled: it grows with its inputs, so no
+    graph can hold it.
+    """
     return layer.answer(x)
 
 
 class Query(torch.autograd.Function):
-    """``W x`` for the rows of ``x``, and its transpose backward; the gradient of D is accumulated by hand.
+    """``W x`` for the rows of ``x``, and its transpose backward; the gradient of D is accumulated
+    by hand.
 
-    D grows between the two passes, so autograd could not check the shape of a returned gradient; adding to ``D.grad``
-    directly survives any number of passes before a step. D is an argument only so that the output requires grad.
+    D grows between the two passes, so autograd could not check the shape of a returned gradient;
+    adding to ``D.grad`` directly survives any number of passes before a step. D is an argument only
+    so that the output requires grad.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, update: Guarded, layer: FactoredLinear, record: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, update: Guarded, layer: FactoredLinear, record: bool
+    ) -> Tensor:
         value, kept = layer.ask_forward(x, record)
-        ctx.layer, ctx.record, ctx.state = layer, record, update.state
+        ctx.layer = layer
+        ctx.record = record
+        ctx.state = update.state
         ctx.save_for_backward(kept)
         return value
 
@@ -268,17 +323,22 @@ class Query(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         layer: FactoredLinear = ctx.layer
-        update, (kept,) = layer.update, ctx.saved_tensors
+        update = layer.update
+        (kept,) = ctx.saved_tensors
         if update.state != ctx.state:
             raise StateError(
-                f"The weights of a {layer.kind} were stepped, loaded or converted between a forward pass and its "
-                "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
+                f"The weights of a {layer.kind} were stepped, loaded or converted between a "
+                "forward pass and its backward pass. Call backward() before optimizer.step(), or "
+                "run the forward pass again."
             )
         value, left, right = layer.ask_backward(grads[0].contiguous(), kept, ctx.record)
-        accumulator = ctx.next_functions[1][0]  # of D: torch.autograd.grad of inputs alone adds nothing to it
+        # of D: torch.autograd.grad of inputs alone adds nothing to it
+        accumulator = ctx.next_functions[1][0]
         if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
-            layer.scale.begin_gradient()  # of zero: the loss moves the update alone; weight decay moves both
-            update.pair = layer.scale.pair = id(update)  # parameters that held each other would outlive the network
+            # of zero: the loss moves the update alone; weight decay moves both
+            layer.scale.begin_gradient()
+            # parameters that held each other would outlive the network
+            update.pair = layer.scale.pair = id(update)
             update.add_gradient(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
 
@@ -287,13 +347,17 @@ class Query(torch.autograd.Function):
 
 
 class Unstored(Tensor):
-    """The shape, type and device of a weight without numbers; code that computes with it is refused in words.
+    """The shape, type and device of a weight without numbers; code that computes with it is refused
+    in words.
 
-    PyTorch's own fast paths, such as that of ``nn.TransformerEncoder``, see from its class that they must not be taken.
+    PyTorch's own fast paths, such as that of ``nn.TransformerEncoder``, see from its class that
+    they must not be taken.
     """
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # as Tensor has it; PyTorch chooses its slow paths where a class has its own
         return super().__torch_function__(function, types, args, kwargs)  # type: ignore[no-untyped-call]
 
@@ -305,8 +369,9 @@ class Unstored(Tensor):
     ) -> NoReturn:
         place = next((part.place for part in args if isinstance(part, cls)), "")
         raise StateError(
-            f"{function} was asked of a weight that is not stored: some code reads the weight of {place or 'a layer'} "
-            "instead of calling it, as of one that nfd.defer replaced. Call it, or name other layers by where=."
+            f"{function} was asked of a weight that is not stored: some code reads the weight of "
+            f"{place or 'a layer'} instead of calling it, as of one that nfd.defer replaced. Call "
+            "it, or name other layers by where=."
         )
 
 
@@ -314,48 +379,54 @@ class Unstored(Tensor):
 
 
 class DeferredLinear(FactoredLinear):
-    """A linear layer with i.i.d. Gaussian initial weights that are never stored, so that it can be millions wide.
+    """A linear layer with i.i.d. Gaussian initial weights that are never stored, so that it can be
+    millions wide.
 
-    It computes ``y = x W' + b`` with ``W`` [out_features, in_features], N(0, std^2) at the start. The trained matrix is
+    It computes ``y = x W' + b`` with ``W`` [out_features, in_features], N(0, std^2) at the start.
+    The trained matrix is
 
         W = s W_0 + P D Q'
 
-    (see ``nfd.wide.lazy_gaussian``) with W_0 i.i.d. N(0, 1). The parameter ``scale`` is s, which begins at ``std`` and
-    moves only by weight decay. The parameter ``update`` is D, a small matrix in units of W, padded with zeros. So it
-    replaces an ``nn.Linear`` that starts with this ``std``, at the same rate, weight decay and momentum. All results
-    have exactly the distribution of the dense layer of the same width. After r samples the state takes O(n r), and a
-    step of b samples costs O(n r b), so that ``StructuredLinear`` is cheaper for long trainings.
+    (see ``nfd.wide.lazy_gaussian``) with W_0 i.i.d. N(0, 1). The parameter ``scale`` is s, which
+    begins at ``std`` and moves only by weight decay. The parameter ``update`` is D, a small matrix
+    in units of W, padded with zeros. So it replaces an ``nn.Linear`` that starts with this ``std``,
+    at the same rate, weight decay and momentum. All results have exactly the distribution of the
+    dense layer of the same width. After r samples the state takes O(n r), and a step of b samples
+    costs O(n r b), so that ``StructuredLinear`` is cheaper for long trainings.
 
-    **Evaluation.** Products are recorded in training mode with gradients enabled. Otherwise (``eval()``, ``no_grad``)
-    the state does not change: every call is an exact conditional draw, but different calls are not consistent with
-    each other. An unrecorded forward pass and its own backward pass are not either, so measure gradients of new inputs
-    in training mode. In evaluation, ``update.grad`` holds only the part in directions already recorded.
+    **Evaluation.** Products are recorded in training mode with gradients enabled. Otherwise
+    (``eval()``, ``no_grad``) the state does not change: every call is an exact conditional draw,
+    but different calls are not consistent with each other. An unrecorded forward pass and its own
+    backward pass are not either, so measure gradients of new inputs in training mode. In
+    evaluation, ``update.grad`` holds only the part in directions already recorded.
 
-    **Copies.** ``copy.deepcopy`` copies the matrix, its record and its random stream: use a copy in place of its
-    original, not beside it. With different inputs they are neither the same matrix nor independent. One thread at a
-    time may use the layer.
+    **Copies.** ``copy.deepcopy`` copies the matrix, its record and its random stream: use a copy in
+    place of its original, not beside it. With different inputs they are neither the same matrix nor
+    independent. One thread at a time may use the layer.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
-        bias: whether there is a ``b`` [out_features], an ordinary parameter. As in ``nn.Linear`` it starts uniform
-            between -1/sqrt(in_features) and 1/sqrt(in_features).
-        std: standard deviation of the entries of ``W`` at the start, at least 0. That of ``nn.Linear`` is
-            ``1 / sqrt(3 in_features)``.
-        feedback: which matrix carries gradients backward. ``"shared"``: ``W`` (the standard network).
-            ``"independent"``: an independent initial matrix that receives the same updates (Corollary 1).
-            ``"static"``: an independent matrix that is never updated (feedback alignment).
-        seed: of the reveal stream and the bias; the same seed and the same queries give the same numbers. None draws
-            one from PyTorch's generator of the CPU, on any device, so that ``torch.manual_seed`` repeats it. Layers
-            with an ``nfd.core.random.Increment`` each, of one path, add up to the layers of a coarser cut of it.
-        dtype: ``torch.float32`` or ``torch.float64``. A direction shorter than 1e-5, or 1e-10, of its vector is
-            dropped.
+        bias: whether there is a ``b`` [out_features], an ordinary parameter. As in ``nn.Linear`` it
+            starts uniform between -1/sqrt(in_features) and 1/sqrt(in_features).
+        std: standard deviation of the entries of ``W`` at the start, at least 0. That of
+            ``nn.Linear`` is ``1 / sqrt(3 in_features)``.
+        feedback: which matrix carries gradients backward. ``"shared"``: ``W`` (the standard
+            network). ``"independent"``: an independent initial matrix that receives the same
+            updates (Corollary 1). ``"static"``: an independent matrix that is never updated
+            (feedback alignment).
+        seed: of the reveal stream and the bias; the same seed and the same queries give the same
+            numbers. None draws one from PyTorch's generator of the CPU, on any device, so that
+            ``torch.manual_seed`` repeats it. Layers with an ``nfd.core.random.Increment`` each, of
+            one path, add up to the layers of a coarser cut of it.
+        dtype: ``torch.float32`` or ``torch.float64``. A direction shorter than 1e-5, or 1e-10, of
+            its vector is dropped.
         device: where the factors live.
 
     Raises:
         ValueError, TypeError: naming the argument, for anything outside these ranges.
-        RuntimeError: on second derivatives, activation checkpoints, transforms of ``torch.func`` and autocast, and when
-            ``update`` was changed by anything but ``nfd.SGD`` or ``nfd.Muon``. ``torch.compile`` leaves the layer out
-            of its graphs.
+        RuntimeError: on second derivatives, activation checkpoints, transforms of ``torch.func``
+            and autocast, and when ``update`` was changed by anything but ``nfd.SGD`` or
+            ``nfd.Muon``. ``torch.compile`` leaves the layer out of its graphs.
 
     Source: docs/mathematics/deferred-decisions.md; the paper has no such layer.
 
@@ -368,8 +439,11 @@ class DeferredLinear(FactoredLinear):
     matrix: LazyGaussian
 
     def _begun(self, source: Increment, like: Tensor) -> tuple[Guarded, LazyGaussian]:
-        sizes, shared = (self.in_features, self.out_features), self.feedback == "shared"
-        matrix = LazyGaussian(*sizes, shared=shared, source=source, dtype=like.dtype, device=like.device)
+        sizes = (self.in_features, self.out_features)
+        shared = self.feedback == "shared"
+        matrix = LazyGaussian(
+            *sizes, shared=shared, source=source, dtype=like.dtype, device=like.device
+        )
         return Guarded(like.new_zeros(0, 0)), matrix
 
     @property
@@ -383,12 +457,16 @@ class DeferredLinear(FactoredLinear):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
-        if record and torch._C._current_graph_task_id() != -1:  # a first pass without gradients drew other answers
+        # a first pass without gradients drew other answers
+        if record and torch._C._current_graph_task_id() != -1:
             raise StateError(
-                f"{self.kind} does not support activation checkpointing: recomputing a forward pass would query the "
-                "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
+                f"{self.kind} does not support activation checkpointing: recomputing a forward "
+                "pass would query the matrix a second time. It stores no activations of its own to "
+                "save; remove the checkpoint."
             )
-        answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
+        answer = self.matrix.ask(
+            self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record
+        )
         self.update.pad(*self.rank)
         return answer
 
@@ -396,45 +474,55 @@ class DeferredLinear(FactoredLinear):
         """``g W``, the products ``P'g`` and those of the forward pass."""
         static = self.feedback == "static"
         scale, update = (self.std, None) if static else (self.scale.data, self.update.data.T)
-        value, products = self.matrix.ask(self.matrix.backward, g, scale=scale, update=update, record=record)
+        value, products = self.matrix.ask(
+            self.matrix.backward, g, scale=scale, update=update, record=record
+        )
         self.update.pad(*self.rank)
         return value, products, kept
 
 
 class StructuredLinear(FactoredLinear):
-    """A linear layer with fast products, whose training has the same limit of width as that of Gaussian weights.
+    """A linear layer with fast products, whose training has the same limit of width as that of
+    Gaussian weights.
 
     It computes ``y = x W' + b`` with ``W`` [out_features, in_features]. The trained matrix is
 
         W = s W_0 + G' C X + U'B    or    W = s W_0 + G' C X + B'U
 
-    where W_0 is made of random signs and fast transforms (``nfd.wide.rotated``): its entries have mean 0 and variance
-    1, and a product takes O(n log n). ``scale`` is s, which begins at ``std`` and moves only by weight decay. X and G
-    are the inputs of the layer and the gradients of its outputs, sample by sample. When samples are many, they are
-    compressed: B is an orthonormal basis of the inputs seen in training, or of the gradients. ``update`` holds a
-    coefficient of every sample, and its gradient has the norm of that of W. So the layer replaces an ``nn.Linear`` that
+    where W_0 is made of random signs and fast transforms (``nfd.wide.rotated``): its entries have
+    mean 0 and variance 1, and a product takes O(n log n). ``scale`` is s, which begins at ``std``
+    and moves only by weight decay. X and G are the inputs of the layer and the gradients of its
+    outputs, sample by sample. When samples are many, they are compressed: B is an orthonormal basis
+    of the inputs seen in training, or of the gradients. ``update`` holds a coefficient of every
+    sample, and its gradient has the norm of that of W. So the layer replaces an ``nn.Linear`` that
     starts with this ``std``, at the same rate, weight decay, momentum and norm clipping.
 
-    Given W_0, the layer is a dense one, unless a ``resolution`` leaves out short directions. With r samples, or
-    directions of B, a step of b samples costs O(n r b + n log n b), and the state takes O(n r).
+    Given W_0, the layer is a dense one, unless a ``resolution`` leaves out short directions. With r
+    samples, or directions of B, a step of b samples costs O(n r b + n log n b), and the state takes
+    O(n r).
 
-    As the width grows, training has the limit of Gaussian weights, by universality of first-order methods. At finite
-    width its distribution is another; ``DeferredLinear`` has exactly that of a Gaussian matrix.
+    As the width grows, training has the limit of Gaussian weights, by universality of first-order
+    methods. At finite width its distribution is another; ``DeferredLinear`` has exactly that of a
+    Gaussian matrix.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
-        bias: whether there is a ``b`` [out_features], an ordinary parameter that starts as in ``nn.Linear``.
+        bias: whether there is a ``b`` [out_features], an ordinary parameter that starts as in
+            ``nn.Linear``.
         std: standard deviation of the entries of ``W`` at the start, at least 0.
-        feedback: ``"shared"``, ``"independent"`` or ``"static"``, as in ``DeferredLinear``; the latter two draw a
-            second matrix.
-        basis: of ``"inputs"``, of ``"gradients"``, or ``"auto"`` for the one of smaller rank in the first samples. In a
-            Transformer, vectors of the residual stream have fewer directions than vectors inside of a branch.
-        resolution: when samples are compressed, a vector whose remainder outside of B is shorter than this adds no
-            direction; at least 0, below 1. Relative to the vector, or to the root mean square of the samples where that
-            is longer. None, or 0, leaves out what rounding would: the layer is then a dense one. What is left out is
-            not learned; rules that normalise, such as ``nfd.Muon``, would have given it full strength, and warn.
-        seed: of W_0 and the bias. None draws one from PyTorch's generator of the CPU, as in ``DeferredLinear``. With an
-            ``nfd.core.random.Increment`` W_0 is a sum of independent matrices, as many as the path was halved to it.
+        feedback: ``"shared"``, ``"independent"`` or ``"static"``, as in ``DeferredLinear``; the
+            latter two draw a second matrix.
+        basis: of ``"inputs"``, of ``"gradients"``, or ``"auto"`` for the one of smaller rank in the
+            first samples. In a Transformer, vectors of the residual stream have fewer directions
+            than vectors inside of a branch.
+        resolution: when samples are compressed, a vector whose remainder outside of B is shorter
+            than this adds no direction; at least 0, below 1. Relative to the vector, or to the root
+            mean square of the samples where that is longer. None, or 0, leaves out what rounding
+            would: the layer is then a dense one. What is left out is not learned; rules that
+            normalise, such as ``nfd.Muon``, would have given it full strength, and warn.
+        seed: of W_0 and the bias. None draws one from PyTorch's generator of the CPU, as in
+            ``DeferredLinear``. With an ``nfd.core.random.Increment`` W_0 is a sum of independent
+            matrices, as many as the path was halved to it.
         dtype: ``torch.float32`` or ``torch.float64``.
         device: where everything lives.
 
@@ -464,7 +552,9 @@ class StructuredLinear(FactoredLinear):
     ) -> None:
         check_choice("basis", basis, get_args(BasisName))
         self._space: Space | None = None if basis == "auto" else basis
-        self._resolution = 0.0 if resolution is None else check_real("resolution", resolution, least=0, below=1)
+        self._resolution = (
+            0.0 if resolution is None else check_real("resolution", resolution, least=0, below=1)
+        )
         super().__init__(in_features, out_features, **settings)
 
     def _begun(self, source: Increment, like: Tensor) -> tuple[Coefficients, RandomPlusLowRank]:
@@ -489,7 +579,9 @@ class StructuredLinear(FactoredLinear):
 
     @property
     def rank(self) -> int:
-        """How many vectors of each side the update has: directions of its basis, and samples beside."""
+        """How many vectors of each side the update has: directions of its basis, and samples
+        beside.
+        """
         return self.matrix.basis.rank + self.matrix.count
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
@@ -503,12 +595,16 @@ class StructuredLinear(FactoredLinear):
         """``g W`` and the factors of the gradient of W."""
         static = self.feedback == "static"
         with threads_for(self._multiplications(g)):
-            value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.data)
+            value = self.matrix.backward.transposed_product(
+                g, self.std if static else self.scale.data
+            )
             if not static:
                 self.matrix.add_update(value, g, "gradients", self.update.data)
         return value, g, kept
 
     def _multiplications(self, x: Tensor) -> float:
-        """Of a query, about; a deferred layer draws numbers too, where a second thread earns its wait."""
+        """Of a query, about; a deferred layer draws numbers too, where a second thread earns its
+        wait.
+        """
         size = max(self.in_features, self.out_features)
         return x.shape[0] * size * (self.rank + math.log2(size + 1))

@@ -1,21 +1,25 @@
 """Deferred decisions: an i.i.d. N(0, 1) matrix W_0 revealed only where it is asked.
 
-A product ``W_0 x`` is drawn given every answer already made. Forward queries span orthonormal directions ``Q``,
-backward ones ``P``. For each new direction one fresh Gaussian vector is drawn, ``z`` for ``W_0 q`` and ``y`` for
-``W_0' p``, and an answer depends on the past only by its component along the other side's directions:
+A product ``W_0 x`` is drawn given every answer already made. Forward queries span orthonormal
+directions ``Q``, backward ones ``P``. For each new direction one fresh Gaussian vector is drawn,
+``z`` for ``W_0 q`` and ``y`` for ``W_0' p``, and an answer depends on the past only by its
+component along the other side's directions:
 
     W_0 q  = z + P k,   k = Y' q - P' z          W_0' p = y + Q m,   m = Z' p - Q' y
 
-with ``Z, Y`` the vectors drawn so far. The corrections ``k`` and ``m`` are the response (Onsager) term: with them
-one matrix answers both kinds of query (``shared``), without them two independent ones do (``independent``).
+with ``Z, Y`` the vectors drawn so far. The corrections ``k`` and ``m`` are the response (Onsager)
+term: with them one matrix answers both kinds of query (``shared``), without them two independent
+ones do (``independent``).
 
-The trained matrix is ``W = s W_0 + P D Q'`` with a scalar ``s`` and a small ``D``, so with ``x = Q c``
+The trained matrix is ``W = s W_0 + P D Q'`` with a scalar ``s`` and a small ``D``, so with ``x = Q
+c``
 
     W x = s Z c + P (s K + D) c.
 
-A query passes over six factors: ``Q`` twice (coefficients, residual), ``Y`` and ``P`` once for ``k``, ``Z`` and ``P``
-once for the answer; four when the feedback is independent. Nothing else is of size n. This is the exact law; only
-directions below ``TOLERANCE`` of the query's length are dropped.
+A query passes over six factors: ``Q`` twice (coefficients, residual), ``Y`` and ``P`` once for
+``k``, ``Z`` and ``P`` once for the answer; four when the feedback is independent. Nothing else is
+of size n. This is the exact law; only directions below ``TOLERANCE`` of the query's length are
+dropped.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ from nfd.wide.basis import (
 
 @dataclass
 class Side:
-    """One kind of query: its directions, the Gaussian vectors drawn in answer, and the response matrix."""
+    """One kind of query: its directions, the Gaussian vectors drawn in answer, and the response
+    matrix.
+    """
 
     name: str
     directions: Basis  # Q, in the space of the queries
@@ -87,12 +93,14 @@ class LazyGaussian:
     def ask(
         self, side: Side, x: Tensor, *, scale: Tensor | float, update: Tensor | None, record: bool
     ) -> tuple[Tensor, Tensor]:
-        """``(scale W_0 + P D Q') x`` of rows [b, n], and their products Q'x with the recorded directions, [b, rank].
+        """``(scale W_0 + P D Q') x`` of rows [b, n], and their products Q'x with the recorded
+        directions, [b, rank].
 
-        For the backward side it is the transpose. ``update`` is D (D' backward) with room to grow, or None for a matrix
-        that carries no update. Rows that are not finite are answered by NaN and reveal nothing. With ``record=False``
-        the state stays as it was and the draw comes from a stream of its own: an exact conditional sample, consistent
-        with every recorded answer, but not with other unrecorded ones.
+        For the backward side it is the transpose. ``update`` is D (D' backward) with room to grow,
+        or None for a matrix that carries no update. Rows that are not finite are answered by NaN
+        and reveal nothing. With ``record=False`` the state stays as it was and the draw comes from
+        a stream of its own: an exact conditional sample, consistent with every recorded answer, but
+        not with other unrecorded ones.
         """
         unit, length, bad = unit_rows(x)
         products, known, fresh, directions = expand(side.directions, unit, TOLERANCE[x.dtype])
@@ -114,8 +122,11 @@ class LazyGaussian:
             add_combination(value, scaled[:, rank:], drawn)
         along = scaled.new_zeros(len(x), s) if update is None else products @ update[:s, :rank].T
         if self.shared:
-            response = inner(directions, other.drawn.tiles) - inner(drawn, P)  # few rows first: half the time
-            along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(scaled[:, rank:], response)
+            # few rows first: half the time
+            response = inner(directions, other.drawn.tiles) - inner(drawn, P)
+            along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(
+                scaled[:, rank:], response
+            )
             if record:
                 all_known = rank + len(response)
                 side.response = with_room(side.response, s, all_known)
@@ -138,12 +149,14 @@ class LazyGaussian:
     def complete(self, seed: int) -> tuple[Tensor, Tensor]:
         """Dense forward and backward matrices, both ``[n_out, n_in]``, drawn given every answer.
 
-        ``Z Q' + P Y' + P (K - Y' Q) Q' + (I - P P') G (I - Q Q')`` for shared feedback (the same matrix twice);
-        ``Z Q' + G (I - Q Q')`` and ``P Y' + (I - P P') G~`` for independent feedback. O(n_out n_in) memory.
+        ``Z Q' + P Y' + P (K - Y' Q) Q' + (I - P P') G (I - Q Q')`` for shared feedback (the same
+        matrix twice); ``Z Q' + G (I - Q Q')`` and ``P Y' + (I - P P') G~`` for independent
+        feedback. O(n_out n_in) memory.
         """
         Q, Z, P, Y = (frame.rows for frame in self._frames())
 
-        def fresh(name: str) -> Tensor:  # of this matrix alone: another one, completed by the same seed, has its own
+        # of this matrix alone: another one, completed by the same seed, has its own
+        def fresh(name: str) -> Tensor:
             return self.source.normal_(Q.new_empty(Z.shape[1], Q.shape[1]), "complete", seed, name)
 
         def off(G: Tensor, rows: Tensor) -> Tensor:
@@ -157,7 +170,8 @@ class LazyGaussian:
 
     def dense_update(self, update: Tensor) -> Tensor:
         """``P D Q'``."""
-        P, Q = self.backward.directions.rows, self.forward.directions.rows
+        P = self.backward.directions.rows
+        Q = self.forward.directions.rows
         return P.T @ update[: len(P), : len(Q)] @ Q
 
     def reserve(self, rank: int) -> None:
@@ -195,4 +209,9 @@ class LazyGaussian:
 
     def _frames(self) -> tuple[Frame, Frame, Frame, Frame]:
         """Q, Z, P, Y."""
-        return self.forward.directions, self.forward.drawn, self.backward.directions, self.backward.drawn
+        return (
+            self.forward.directions,
+            self.forward.drawn,
+            self.backward.directions,
+            self.backward.drawn,
+        )

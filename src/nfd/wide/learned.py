@@ -1,15 +1,18 @@
-"""The matrices of a structured layer, and what they learn: samples as they come, compressed into a basis in blocks.
+"""The matrices of a structured layer, and what they learn: samples as they come, compressed into a
+basis in blocks.
 
     W = s W_0 + G' diag(c) X + U'B        or        W = s W_0 + G' diag(c) X + B'U
 
-X and G ``[N, n]`` are the inputs of the layer and the gradients of its outputs, sample by sample. SGD subtracts
-``lr g'x`` for every sample, so that a sample enters with ``c = -lr``; momentum, schedules and weight decay are linear
-and act on c as they act on W. When samples are some hundreds more than the directions known before, one factorization
-moves them all: ``X = R B`` with B orthonormal, so that ``G' diag(c) X = (R' diag(c) G)' B = U'B``. Directions below the
-resolution are dropped there. The second form has a basis of G; the basis of smaller rank is cheaper.
+X and G ``[N, n]`` are the inputs of the layer and the gradients of its outputs, sample by sample.
+SGD subtracts ``lr g'x`` for every sample, so that a sample enters with ``c = -lr``; momentum,
+schedules and weight decay are linear and act on c as they act on W. When samples are some hundreds
+more than the directions known before, one factorization moves them all: ``X = R B`` with B
+orthonormal, so that ``G' diag(c) X = (R' diag(c) G)' B = U'B``. Directions below the resolution are
+dropped there. The second form has a basis of G; the basis of smaller rank is cheaper.
 
-The momentum V and a gradient E that nobody cleared are such matrices too. So three *blocks* U, V and E ``[r, n]`` stand
-beside B, and every one of W, the momentum and the gradient is a *column*: a coefficient for each block and each sample.
+The momentum V and a gradient E that nobody cleared are such matrices too. So three *blocks* U, V
+and E ``[r, n]`` stand beside B, and every one of W, the momentum and the gradient is a *column*: a
+coefficient for each block and each sample.
 """
 
 from __future__ import annotations
@@ -42,11 +45,13 @@ from nfd.wide.rotated import RotatedMatrix
 
 SPACES: tuple[Space, ...] = get_args(Space)
 _UNSETTLED = -1
-_MOST_SAMPLES = 256  # beyond the directions that are known: a factorization of fewer costs more than it saves
+# beyond the directions that are known: a factorization of fewer costs more than it saves
+_MOST_SAMPLES = 256
 
 
 class RandomPlusLowRank:
-    """W_0 for both passes, one matrix or two independent ones, the samples of the update, and its compressed part.
+    """W_0 for both passes, one matrix or two independent ones, the samples of the update, and its
+    compressed part.
 
     Where ``space`` is None, the first compression settles it, by the smaller of its two ranks.
     """
@@ -67,9 +72,12 @@ class RandomPlusLowRank:
         device: torch.device,
     ) -> None:
         self.sizes: dict[Space, int] = {"inputs": n_in, "gradients": n_out}
-        self.shared, self.resolution = shared, resolution
+        self.shared = shared
+        self.resolution = resolution
         self.settled = space is not None
-        self.samples = {name: Frame(n, dtype=dtype, device=device) for name, n in self.sizes.items()}
+        self.samples = {
+            name: Frame(n, dtype=dtype, device=device) for name, n in self.sizes.items()
+        }
         self.stepped = 0  # samples that a step has seen; the coefficients of later ones are zero
         self._use(space or "inputs", torch.empty(0, dtype=dtype, device=device))
         self.draw(source)
@@ -81,7 +89,9 @@ class RandomPlusLowRank:
         like = self.basis.tiles
 
         def drawn(name: str) -> RotatedMatrix:
-            return RotatedMatrix(n_in, n_out, source=source, name=name, dtype=like.dtype, device=like.device)
+            return RotatedMatrix(
+                n_in, n_out, source=source, name=name, dtype=like.dtype, device=like.device
+            )
 
         self.forward = drawn("forward")
         self.backward = self.forward if self.shared else drawn("backward")
@@ -91,7 +101,7 @@ class RandomPlusLowRank:
         """Samples that are held as they came."""
         return self.samples["inputs"].rank
 
-    # ---- products ---------------------------------------------------------------------------------------------
+    # ---- products
 
     def add_update(self, value: Tensor, v: Tensor, space: Space, column: Tensor) -> None:
         """Add the update's answer to rows v of this space, with the coefficients of W."""
@@ -105,29 +115,42 @@ class RandomPlusLowRank:
                 if products is not None:
                     value.addmm_(products, U, alpha=weight)
                 else:
-                    along = weight * (v @ U.T) if along is None else along.addmm_(v, U.T, alpha=weight)
+                    along = (
+                        weight * (v @ U.T) if along is None else along.addmm_(v, U.T, alpha=weight)
+                    )
             if along is not None:
                 add_rows(value, along, self.basis.tiles)
         if self.stepped:
-            own, other = (self.samples[name].tiles[:, : self.stepped] for name in (space, _opposite(space)))
+            own, other = (
+                self.samples[name].tiles[:, : self.stepped] for name in (space, _opposite(space))
+            )
             products = inner(tiled(v), own).mul_(column[SLOTS : SLOTS + self.stepped])
             add_rows(value, products, other)
 
     def gradient_size(self, column: Tensor) -> Tensor:
-        """The Frobenius norm of the matrix with this column, in double precision, from Gram matrices of its samples."""
+        """The Frobenius norm of the matrix with this column, in double precision, from Gram
+        matrices of its samples.
+        """
         weights = column[SLOTS : SLOTS + self.count].double()
         rows = weights.nonzero().flatten()
         weights = weights[rows]
         X, G = (self.samples[name].tiles[:, rows].double() for name in SPACES)
         square = (weights * weights[:, None] * inner(X, X) * inner(G, G)).sum()
-        E, share = self.blocks[-1], float(column[SLOTS - 1])
+        E = self.blocks[-1]
+        share = float(column[SLOTS - 1])
         if E is not None and share:
-            E, own = E[: self.basis.rank].double(), X if self.space == "inputs" else G
-            others = (self.samples[_opposite(self.space)].rows[rows].double() @ E.T) * weights[:, None]
-            square += share**2 * E.square().sum() + 2 * share * (others * inner(own, self.basis.tiles.double())).sum()
+            E = E[: self.basis.rank].double()
+            own = X if self.space == "inputs" else G
+            others = (self.samples[_opposite(self.space)].rows[rows].double() @ E.T) * weights[
+                :, None
+            ]
+            square += (
+                share**2 * E.square().sum()
+                + 2 * share * (others * inner(own, self.basis.tiles.double())).sum()
+            )
         return square.clamp_min(0).sqrt()
 
-    # ---- samples and their compression ------------------------------------------------------------------------
+    # ---- samples and their compression
 
     def record(self, x: Tensor, g: Tensor) -> None:
         """Keep a batch."""
@@ -145,7 +168,9 @@ class RandomPlusLowRank:
         return self.count > self.basis.rank + min(_MOST_SAMPLES, *self.sizes.values())
 
     def compress(self, columns: Sequence[Tensor | None]) -> None:
-        """Move all samples into the basis; of the columns of W, momentum and gradient each becomes its own block."""
+        """Move all samples into the basis; of the columns of W, momentum and gradient each becomes
+        its own block.
+        """
         own, other = (self.samples[name].rows for name in SPACES)
         if not self.settled and len(own):
             ranks = [self._rank_of(v) for v in (own, other)]
@@ -159,25 +184,36 @@ class RandomPlusLowRank:
         self.forget()
 
     def _coordinates(self, rows: Tensor) -> Tensor:
-        """Coordinates of rows in the basis, which gets what it lacks of them beyond the resolution."""
+        """Coordinates of rows in the basis, which gets what it lacks of them beyond the
+        resolution.
+        """
         products = self.basis.products(rows)
         unit, length, shortest = _measured(rows, self._tolerance)
-        fresh, directions = lacking(self.basis, unit, (products / length).nan_to_num(0.0, 0.0, 0.0), shortest)
+        fresh, directions = lacking(
+            self.basis, unit, (products / length).nan_to_num(0.0, 0.0, 0.0), shortest
+        )
         self.basis.extend(directions)
         return torch.cat([products, fresh * length], 1)
 
-    def _blocks(self, columns: Sequence[Tensor | None], coordinates: Tensor, other: Tensor) -> list[Tensor | None]:
+    def _blocks(
+        self, columns: Sequence[Tensor | None], coordinates: Tensor, other: Tensor
+    ) -> list[Tensor | None]:
         """What each column makes of the blocks so far and of the samples, with room to grow."""
         room = room_for(self.basis.rank, self.basis.n)
-        mixing = [[0.0] * SLOTS if column is None else column[:SLOTS].tolist() for column in columns]
-        apart = all(not weight for j, row in enumerate(mixing) for i, weight in enumerate(row) if i != j)
+        mixing = [
+            [0.0] * SLOTS if column is None else column[:SLOTS].tolist() for column in columns
+        ]
+        apart = all(
+            not weight for j, row in enumerate(mixing) for i, weight in enumerate(row) if i != j
+        )
         made: list[Tensor | None] = []
         for j, column in enumerate(columns):
             if column is None:
                 made.append(None)
                 continue
             before = self.blocks[j]
-            if apart and before is not None and mixing[j][j]:  # nobody else needs it: the same memory
+            # nobody else needs it: the same memory
+            if apart and before is not None and mixing[j][j]:
                 block = padded(before, max(room, len(before)), other.shape[1])
                 if mixing[j][j] != 1.0:
                     block.mul_(mixing[j][j])
@@ -187,10 +223,13 @@ class RandomPlusLowRank:
                     if weight and part is not None:
                         block[: len(part)].add_(part, alpha=weight)
             weights = column[SLOTS : SLOTS + len(other)]
-            rows = weights.nonzero().flatten().tolist()  # of a gradient those of one batch, of W what was stepped
+            # of a gradient those of one batch, of W what was stepped
+            rows = weights.nonzero().flatten().tolist()
             if rows:
                 some = slice(rows[0], rows[-1] + 1)
-                block[: self.basis.rank].addmm_((coordinates[some] * weights[some, None]).T, other[some])
+                block[: self.basis.rank].addmm_(
+                    (coordinates[some] * weights[some, None]).T, other[some]
+                )
             made.append(block)
         return made
 
@@ -209,17 +248,23 @@ class RandomPlusLowRank:
         unit, _, shortest = _measured(v, self._tolerance)
         return lacking(empty, unit, empty.products(unit), shortest)[0].shape[1]
 
-    # ---- what a layer asks of its matrix ----------------------------------------------------------------------
+    # ---- what a layer asks of its matrix
 
     def complete(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Dense W_0 of the forward and of the backward pass; it follows from the layer's own seed alone."""
-        identity = torch.eye(self.sizes["inputs"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device)
+        """Dense W_0 of the forward and of the backward pass; it follows from the layer's own seed
+        alone.
+        """
+        identity = torch.eye(
+            self.sizes["inputs"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device
+        )
         forward = self.forward.product(identity).T
         return forward, forward if self.shared else self.backward.product(identity).T
 
     def dense_update(self, update: Tensor) -> Tensor:
         """What the column of W adds to ``s W_0``."""
-        identity = torch.eye(self.sizes["gradients"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device)
+        identity = torch.eye(
+            self.sizes["gradients"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device
+        )
         value = identity.new_zeros(self.sizes["gradients"], self.sizes["inputs"])
         self.add_update(value, identity, "gradients", update)
         return value
@@ -233,11 +278,16 @@ class RandomPlusLowRank:
             matrix.map(fn)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of what was learned; the matrices follow from the seed, and a gradient is not saved."""
-        rank, nothing = self.basis.rank, self.basis.tiles.new_zeros(0, self.sizes[_opposite(self.space)])
+        """Copies of what was learned; the matrices follow from the seed, and a gradient is not
+        saved.
+        """
+        rank = self.basis.rank
+        nothing = self.basis.tiles.new_zeros(0, self.sizes[_opposite(self.space)])
         blocks = [nothing if block is None else block[:rank].clone() for block in self.blocks[:-1]]
         return {
-            "space": torch.tensor(SPACES.index(self.space) if self.settled else _UNSETTLED, device="cpu"),
+            "space": torch.tensor(
+                SPACES.index(self.space) if self.settled else _UNSETTLED, device="cpu"
+            ),
             "directions": self.basis.rows,
             "gram": self.basis.gram.clone(),
             **{f"blocks.{name}": block for name, block in zip(BLOCKS, blocks, strict=False)},
@@ -246,12 +296,16 @@ class RandomPlusLowRank:
 
     def restore(self, state: dict[str, Tensor], source: Increment) -> None:
         """Hold exactly what ``state`` returned, of this source."""
-        like, space = self.basis.tiles, int(state["space"])
+        like = self.basis.tiles
+        space = int(state["space"])
         self.settled = space != _UNSETTLED
         self._use(SPACES[max(space, 0)], like)
         self.basis.restore(state["directions"], state["gram"])
         saved = [state[f"blocks.{name}"] for name in BLOCKS[:-1]]
-        self.blocks = [*(block.to(like, copy=True) if len(block) else None for block in saved), None]
+        self.blocks = [
+            *(block.to(like, copy=True) if len(block) else None for block in saved),
+            None,
+        ]
         for name, frame in self.samples.items():
             frame.replace(state[f"samples.{name}"].to(like))
         self.stepped = self.count
@@ -263,10 +317,12 @@ def _opposite(space: Space) -> Space:
 
 
 def _measured(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Matrix]:
-    """Rows of length one, their lengths ``[b, 1]``, and beyond which remainder each of them adds a direction, ``[b]``.
+    """Rows of length one, their lengths ``[b, 1]``, and beyond which remainder each of them adds a
+    direction, ``[b]``.
 
-    That is ``tolerance`` of the row or, where that is more, of the root mean square of the batch: the remainder of a
-    row that hardly counts is short. Rows that are not finite become zero and have length NaN.
+    That is ``tolerance`` of the row or, where that is more, of the root mean square of the batch:
+    the remainder of a row that hardly counts is short. Rows that are not finite become zero and
+    have length NaN.
     """
     unit, length, _ = unit_rows(x)
     lengths = np.nan_to_num(length.flatten().double().cpu().numpy())

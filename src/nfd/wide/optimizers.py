@@ -22,15 +22,21 @@ _BUFFER = "momentum_buffer"  # as PyTorch calls it in its states
 _MOST_STEPS = 100
 
 # PyTorch's defaults of Muon
-MOMENTUM, EPSILON, STEPS = 0.95, 1e-7, 5
+MOMENTUM = 0.95
+EPSILON = 1e-7
+STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class FactoredOptimizer(torch.optim.Optimizer):
-    """An optimizer that steps ordinary parameters and those of layers without stored weights alike."""
+    """An optimizer that steps ordinary parameters and those of layers without stored weights
+    alike.
+    """
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
-        """Whether a layer's ``scale``, whose gradient is zero, changes under these settings, as by weight decay."""
+        """Whether a layer's ``scale``, whose gradient is zero, changes under these settings, as by
+        weight decay.
+        """
         return bool(group["weight_decay"])
 
     def apply_rule(self) -> None:
@@ -48,11 +54,12 @@ class FactoredOptimizer(torch.optim.Optimizer):
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update the parameters once, and return the loss of ``closure``, which computes it and its gradients again.
+        """Update the parameters once, and return the loss of ``closure``, which computes it and its
+        gradients again.
 
         Raises:
-            RuntimeError: before anything changes, if the gradient of a layer was edited in another way than scaling, or
-                if its two parameters would be updated differently.
+            RuntimeError: before anything changes, if the gradient of a layer was edited in another
+                way than scaling, or if its two parameters would be updated differently.
         """
         loss = None
         if closure is not None:
@@ -80,7 +87,9 @@ class FactoredOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the result of ``state_dict()``. Load the state of the model first: both must be of the same step."""
+        """Load the result of ``state_dict()``. Load the state of the model first: both must be of
+        the same step.
+        """
         super().load_state_dict(state_dict)
         for p, state in self.state.items():
             if isinstance(p, Guarded):
@@ -88,7 +97,12 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def _guarded(self) -> dict[Guarded, dict[str, Any]]:
         """The parameters of layers without stored weights, and the group of each."""
-        return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)}
+        return {
+            p: group
+            for group in self.param_groups
+            for p in group["params"]
+            if isinstance(p, Guarded)
+        }
 
     def _pad_momentum(self, p: Guarded) -> None:
         state = self.state.get(p, {})
@@ -98,22 +112,26 @@ class FactoredOptimizer(torch.optim.Optimizer):
         larger = any(a > b for a, b in zip(momentum.shape, p.shape, strict=True))
         if larger or state["generation"] != p.generation:
             raise StateError(
-                f"The momentum of this optimizer is not that of its {p.owner}, which was loaded or converted since, or "
-                "is of another step. Load the layers first, then the optimizer; or build a new one."
+                f"The momentum of this optimizer is not that of its {p.owner}, which was loaded or "
+                "converted since, or is of another step. Load the layers first, then the "
+                "optimizer; or build a new one."
             )
         state[_BUFFER] = padded(momentum, *p.shape)
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
-        """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
+        """Raise unless the update and the scale of every layer, two parts of one matrix, are
+        stepped alike.
+        """
         moving = {(p.pair, p.dim() > 0): group for p, group in guarded.items() if p.has_gradient}
         for p, group in guarded.items():
             other = moving.get((p.pair, p.dim() == 0)) if p.pair else None
             is_moved = p.has_gradient and self.moves_scale(group)
             if is_moved and other is not group and (other is not None or group["weight_decay"]):
                 raise StateError(
-                    "update and scale of a layer without stored weights are two parts of one matrix, and this step "
-                    "could give them different rates, momentum or weight decay, or a gradient to one of them alone. "
-                    "Put both in one group, scale too though it has no dimensions, and clear their gradients together."
+                    "update and scale of a layer without stored weights are two parts of one "
+                    "matrix, and this step could give them different rates, momentum or weight "
+                    "decay, or a gradient to one of them alone. Put both in one group, scale too "
+                    "though it has no dimensions, and clear their gradients together."
                 )
 
 
@@ -126,21 +144,24 @@ def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class SGD(FactoredOptimizer, torch.optim.SGD):
-    """``torch.optim.SGD`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
+    """``torch.optim.SGD`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose
+    parameters grow.
 
-    SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately and exactly as
-    it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize included. ``foreach`` and ``fused``
-    change the speed, not the result.
+    SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately
+    and exactly as it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize
+    included. ``foreach`` and ``fused`` change the speed, not the result.
 
     Args:
-        params: usually ``net.param_groups(lr=..., rule=...)``, each group with its own rate. Groups may have options
-            of ``torch.optim.SGD``, entries of PyTorch's schedulers, and ``name``, ``role`` or ``roles``.
+        params: usually ``net.param_groups(lr=..., rule=...)``, each group with its own rate. Groups
+            may have options of ``torch.optim.SGD``, entries of PyTorch's schedulers, and ``name``,
+            ``role`` or ``roles``.
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
 
     Raises:
         ValueError, TypeError: for options that ``torch.optim.SGD`` does not take.
-        RuntimeError: by ``step``, before any parameter moves, if the gradient of a deferred layer was edited in another
-            way than scaling, or if D and s of one layer are in different groups.
+        RuntimeError: by ``step``, before any parameter moves, if the gradient of a deferred layer
+            was edited in another way than scaling, or if D and s of one layer are in different
+            groups.
 
     Source: docs/mathematics/deferred-decisions.md.
 
@@ -159,22 +180,27 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
 
 
 class Muon(FactoredOptimizer):
-    """``torch.optim.Muon`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
+    """``torch.optim.Muon`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose
+    parameters grow.
 
-    With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G + mu B`` (Nesterov) or ``M = B``,
+    With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G + mu B`` (Nesterov) or ``M =
+    B``,
 
         W <- (1 - lr wd) W - lr c NS(M)
 
-    where NS brings every singular value near 1 by Newton-Schulz steps, and c follows from the shape of W. NS is an odd
-    polynomial of the singular values of ``M / |M|``, so that ``NS(P M Q') = P NS(M) Q'`` for orthonormal P and Q: it is
-    exact on the small matrix of a layer without stored weights; decay acts on its scale too. Here NS runs on the
-    smaller Gram matrix of M and in the precision of M. PyTorch's runs on M in bfloat16, which also turns rounding
-    beside a gradient of low rank into a part of the step.
+    where NS brings every singular value near 1 by Newton-Schulz steps, and c follows from the shape
+    of W. NS is an odd polynomial of the singular values of ``M / |M|``, so that ``NS(P M Q') = P
+    NS(M) Q'`` for orthonormal P and Q: it is exact on the small matrix of a layer without stored
+    weights; decay acts on its scale too. Here NS runs on the smaller Gram matrix of M and in the
+    precision of M. PyTorch's runs on M in bfloat16, which also turns rounding beside a gradient of
+    low rank into a part of the step.
 
     Args:
-        params: matrices, and all parameters of layers without stored weights except biases. The rest of a model needs
-            another optimizer: ``plan.make_optimizer`` of a plan with ``optimizer="muon"`` makes one of both.
-        lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in ``torch.optim.Muon``.
+        params: matrices, and all parameters of layers without stored weights except biases. The
+            rest of a model needs another optimizer: ``plan.make_optimizer`` of a plan with
+            ``optimizer="muon"`` makes one of both.
+        lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in
+            ``torch.optim.Muon``.
 
     Raises:
         ValueError, TypeError: if a parameter is not a matrix, and for settings out of their ranges.
@@ -201,8 +227,14 @@ class Muon(FactoredOptimizer):
         adjust_lr_fn: Shape | None = None,
     ) -> None:
         numbers = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "eps": eps}
-        settings: dict[str, Any] = {name: check_real(name, value, least=0.0) for name, value in numbers.items()}
-        settings |= {"nesterov": nesterov, "ns_coefficients": ns_coefficients, "adjust_lr_fn": adjust_lr_fn}
+        settings: dict[str, Any] = {
+            name: check_real(name, value, least=0.0) for name, value in numbers.items()
+        }
+        settings |= {
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
         settings["ns_steps"] = check_count("ns_steps", ns_steps, maximum=_MOST_STEPS - 1)
         if len(ns_coefficients) != 3:
             raise InputError(f"ns_coefficients must be three numbers; got {ns_coefficients!r}.")
@@ -218,15 +250,16 @@ class Muon(FactoredOptimizer):
         if vectors:
             del self.param_groups[-1]
             raise InputError(
-                f"nfd.Muon steps matrices; params hold one of shape {vectors[0]}. Give vectors, embeddings and "
-                "readouts to torch.optim.AdamW, or plan with optimizer='muon', which does."
+                f"nfd.Muon steps matrices; params hold one of shape {vectors[0]}. Give vectors, "
+                "embeddings and readouts to torch.optim.AdamW, or plan with optimizer='muon', "
+                "which does."
             )
         coarsest = max((p.resolution for p in params if isinstance(p, Guarded)), default=0.0)
         if coarsest > max(TOLERANCE.values()):
             warnings.warn(
-                f"Layers with resolution={coarsest:g} leave out short directions, but nfd.Muon steps these as far as "
-                "long ones, so that nothing bounds the difference. Leave resolution out, or compare with a narrower "
-                "network without one.",
+                f"Layers with resolution={coarsest:g} leave out short directions, but nfd.Muon "
+                "steps these as far as long ones, so that nothing bounds the difference. Leave "
+                "resolution out, or compare with a narrower network without one.",
                 stacklevel=4,
             )
 
@@ -241,21 +274,29 @@ class Muon(FactoredOptimizer):
 
     def _move(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
         """Add the part of a step that comes from the gradient."""
-        state, momentum = self.state[p], group["momentum"]
+        state = self.state[p]
+        momentum = group["momentum"]
         if _BUFFER not in state:
             state[_BUFFER] = torch.zeros_like(grad)
-        W, average, G = p, state[_BUFFER], grad
+        W = p
+        average = state[_BUFFER]
+        G = grad
         if isinstance(p, Coefficients):  # in their basis, whose rows are orthonormal
             W, average, G = p.compress(average)
         average.lerp_(G, 1 - momentum)
         M = G.lerp(average, momentum) if group["nesterov"] else average
         update = orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
         shape = p.stands_for if isinstance(p, Guarded) else p.shape
-        W.add_(update, alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], shape[0], shape[1]))
+        W.add_(
+            update,
+            alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], shape[0], shape[1]),
+        )
 
 
 def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
-    """``X_k`` of ``X_0 = M / |M|`` and ``X <- a X + b A X + c A^2 X`` with ``A = X X'``, for a wide M."""
+    """``X_k`` of ``X_0 = M / |M|`` and ``X <- a X + b A X + c A^2 X`` with ``A = X X'``, for a wide
+    M.
+    """
     size = torch.linalg.vector_norm(M).clamp_min(eps)
     for done in range(0, steps, STEPS):
         M = _turned(M, size, coefficients, min(STEPS, steps - done))
@@ -266,8 +307,9 @@ def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: fl
 def _turned(M: Tensor, size: Tensor, coefficients: Sequence[float], steps: int) -> Tensor:
     """These steps from ``X_0 = M / size``.
 
-    Every X is ``P M`` with P a polynomial of ``A_0``, and all these commute: the steps act on P and A alone. Rounding
-    in the null space of A grows from step to step, so that few steps can be taken at once.
+    Every X is ``P M`` with P a polynomial of ``A_0``, and all these commute: the steps act on P and
+    A alone. Rounding in the null space of A grows from step to step, so that few steps can be taken
+    at once.
     """
     a, b, c = coefficients
     is_wide = M.shape[0] <= M.shape[1]
@@ -295,6 +337,8 @@ def make_muon(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.O
     return Muon(groups, **options) if is_factored else torch.optim.Muon(groups, **options)
 
 
-def make_muon_of_adamws_size(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
+def make_muon_of_adamws_size(
+    groups: Sequence[dict[str, Any]], **options: Any
+) -> torch.optim.Optimizer:
     """The same, with updates as large as those of AdamW."""
     return make_muon(groups, adjust_lr_fn="match_rms_adamw", **options)

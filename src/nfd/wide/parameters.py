@@ -1,8 +1,10 @@
-"""A parameter that stands for a matrix that is not stored: its gradient may be scaled, and only our optimizers step it.
+"""A parameter that stands for a matrix that is not stored: its gradient may be scaled, and only our
+optimizers step it.
 
-PyTorch counts writes to a tensor (``_version``), and so sees what Adam, signs and averages of weights do in place. A
-gradient that was written to is compared with what the layer had added up: a multiple of that is exact for the dense
-matrix too. Writes through ``.data`` go around the count; they are the user's own.
+PyTorch counts writes to a tensor (``_version``), and so sees what Adam, signs and averages of
+weights do in place. A gradient that was written to is compared with what the layer had added up: a
+multiple of that is exact for the dense matrix too. Writes through ``.data`` go around the count;
+they are the user's own.
 """
 
 from __future__ import annotations
@@ -23,29 +25,37 @@ if TYPE_CHECKING:
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 _GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
-_ROUNDINGS = 64.0  # that an entry of a gradient may be off by after it was scaled, some times and in parts
+# that an entry of a gradient may be off by after it was scaled, some times and in parts
+_ROUNDINGS = 64.0
 
 
 class Guarded(nn.Parameter):
-    """A parameter of a ``FactoredLinear``: D of a deferred layer, or the scale s (no dimensions), of gradient zero.
+    """A parameter of a ``FactoredLinear``: D of a deferred layer, or the scale s (no dimensions),
+    of gradient zero.
 
-    ``factors`` of products ``left' right`` are what backward passes added to the gradient; None without one. The tensor
-    that others read and scale is made of them when it is asked for. ``accepted`` is the version of the last allowed
-    state, ``pair`` a number that both parameters of a layer have alone, 0 before there is a gradient.
+    ``factors`` of products ``left' right`` are what backward passes added to the gradient; None
+    without one. The tensor that others read and scale is made of them when it is asked for.
+    ``accepted`` is the version of the last allowed state, ``pair`` a number that both parameters of
+    a layer have alone, 0 before there is a gradient.
     """
 
     factors: list[tuple[Tensor, Tensor]] | None = None
     owner: str = "DeferredLinear"  # the kind of layer, for messages
     stands_for: tuple[int, int] = (0, 0)  # sizes of W
-    resolution: float = 0.0  # below which the layer leaves out directions; rules that normalise warn of it
+    # below which the layer leaves out directions; rules that normalise warn of it
+    resolution: float = 0.0
     accepted: int = 0
-    generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
-    made: tuple[Tensor, int] | None = None  # the gradient as it was made of its factors, and its version then
+    # moves when the state is replaced, and with it the meaning of every coordinate
+    generation: int = 0
+    # the gradient as it was made of its factors, and its version then
+    made: tuple[Tensor, int] | None = None
     pair: int = 0
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
+        """The gradient, of the size of the parameter; it is made of its factors when it is first
+        read.
+        """
         stored = self._stored
         if stored is None and self.has_factors:
             stored = self._gradient()
@@ -76,7 +86,9 @@ class Guarded(nn.Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(type(self), self.data.clone(), copy.deepcopy(self._facts(), memo))
+        memo[id(self)] = copied = _rebuilt(
+            type(self), self.data.clone(), copy.deepcopy(self._facts(), memo)
+        )
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -84,7 +96,9 @@ class Guarded(nn.Parameter):
         return _rebuilt, (type(self), self.data, self._facts())
 
     def replace(self, values: Tensor) -> None:
-        """Hold a saved state; gradient and momentum, in coordinates of the state before, do not outlive it."""
+        """Hold a saved state; gradient and momentum, in coordinates of the state before, do not
+        outlive it.
+        """
         self.grad = None
         self.data = values.to(self.data, copy=True)
         self.generation += 1
@@ -93,7 +107,9 @@ class Guarded(nn.Parameter):
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Hold the same value elsewhere, or in another precision; a gradient is not moved."""
         if self.has_gradient:
-            raise StateError(f"A {self.owner} moves or converts no gradient. Call zero_grad() before .to().")
+            raise StateError(
+                f"A {self.owner} moves or converts no gradient. Call zero_grad() before .to()."
+            )
         self.data = fn(self.data)
         self.accept()
 
@@ -105,24 +121,33 @@ class Guarded(nn.Parameter):
         """Raise if something else changed the value."""
         if self._version != self.accepted:
             raise StateError(
-                f"The weights of a {self.owner} were changed by something other than nfd.SGD and nfd.Muon. Its matrix "
-                "is not stored, so only rules that act on the matrix as a whole are exact; Adam, signs and averages of "
-                f"weights are not. Use nfd.SGD or nfd.Muon, and load_state_dict to set a state; or {STORED}."
+                f"The weights of a {self.owner} were changed by something other than nfd.SGD and "
+                "nfd.Muon. Its matrix is not stored, so only rules that act on the matrix as a "
+                "whole are exact; Adam, signs and averages of weights are not. Use nfd.SGD or "
+                f"nfd.Muon, and load_state_dict to set a state; or {STORED}."
             )
 
     def check_gradient(self) -> float:
-        """The number c with ``grad = c`` times what the layer added up; raise where there is none."""
-        stored, made = self._stored, self.made
+        """The number c with ``grad = c`` times what the layer added up; raise where there is
+        none.
+        """
+        stored = self._stored
+        made = self.made
         is_made = made is not None and stored is made[0] and stored._version == made[1]
         factor = 1.0 if stored is None or is_made else self._factor(stored)
         if factor is not None:
             return factor
-        name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "a multiple of what backward() left")
+        name, expected = (
+            ("scale", "zero")
+            if self.dim() == 0
+            else ("update", "a multiple of what backward() left")
+        )
         raise StateError(
-            f"{name}.grad of a {self.owner} was changed: it is not {expected}. It stands for the gradient of a "
-            "matrix that is not stored, so what acts on its entries (clip_grad_value_, sign, noise, an average over "
-            "processes) would do something else to the matrix. Scaling as a whole is exact: clip_grad_norm_, "
-            f"GradScaler, grad.mul_(c), zero_grad, several calls of backward(). Use these, or {STORED}."
+            f"{name}.grad of a {self.owner} was changed: it is not {expected}. It stands for the "
+            "gradient of a matrix that is not stored, so what acts on its entries "
+            "(clip_grad_value_, sign, noise, an average over processes) would do something else to "
+            "the matrix. Scaling as a whole is exact: clip_grad_norm_, GradScaler, grad.mul_(c), "
+            f"zero_grad, several calls of backward(). Use these, or {STORED}."
         )
 
     def settle(self) -> None:
@@ -174,21 +199,28 @@ class Guarded(nn.Parameter):
         """What was added up, as others see it: ``left' right`` among zeros of the size of D."""
         product = torch.zeros_like(self.data)
         for left, right in self.factors or []:
-            product[: left.shape[1], : right.shape[1]].addmm_(left.T, right)  # D may have grown since
+            # D may have grown since
+            product[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
         return product
 
     def _scale_gradient(self, factor: float) -> None:
-        self.factors = [(left * factor, right) for left, right in self.factors or []] if factor else []
+        self.factors = (
+            [(left * factor, right) for left, right in self.factors or []] if factor else []
+        )
 
     def _drop_gradient(self) -> None:
         self.factors = None
 
     def _factor(self, stored: Tensor) -> float | None:
-        """The number that the stored gradient is what was added up times; None where there is none."""
-        now, then = stored.double(), self._gradient().double()
+        """The number that the stored gradient is what was added up times; None where there is
+        none.
+        """
+        now = stored.double()
+        then = self._gradient().double()
         if not bool(now.any()):
             return 0.0 if self.dim() else 1.0
-        if not bool(now.isfinite().all()):  # training diverged; its gradient may be dropped, but not mended
+        # training diverged; its gradient may be dropped, but not mended
+        if not bool(now.isfinite().all()):
             return math.nan if self.dim() else 1.0
         if not bool(then.isfinite().all()) or not bool(then.any()):
             return None
@@ -198,7 +230,8 @@ class Guarded(nn.Parameter):
         return float(factor) if bool((now - factor * then).norm() <= allowed) else None
 
     def _facts(self) -> dict[str, Any]:
-        names = ("requires_grad", "generation", "owner", "stands_for", "resolution")  # a copied optimizer knows them
+        # a copied optimizer knows them
+        names = ("requires_grad", "generation", "owner", "stands_for", "resolution")
         return {name: getattr(self, name) for name in names}
 
 
@@ -211,11 +244,13 @@ def _rebuilt(kind: type[Guarded], data: Tensor, facts: dict[str, Any]) -> Guarde
 
 
 class Coefficients(Guarded):
-    """The parameter of a structured layer: the column of W in its blocks and samples, padded with zeros.
+    """The parameter of a structured layer: the column of W in its blocks and samples, padded with
+    zeros.
 
-    See ``nfd.wide.learned`` for the columns. ``weights`` is that of the gradient: 1 for every sample of the batch.
-    Optimizers that are linear step the first by the second. What others see as the gradient is a fixed vector times the
-    Frobenius norm of the dense gradient, so that clipping by norm is that of W, and an edit by entries is no multiple.
+    See ``nfd.wide.learned`` for the columns. ``weights`` is that of the gradient: 1 for every
+    sample of the batch. Optimizers that are linear step the first by the second. What others see as
+    the gradient is a fixed vector times the Frobenius norm of the dense gradient, so that clipping
+    by norm is that of W, and an edit by entries is no multiple.
     """
 
     matrix: RandomPlusLowRank
@@ -263,7 +298,9 @@ class Coefficients(Guarded):
             self.compress(momentum)
 
     def compress(self, momentum: Tensor | None) -> list[Tensor]:
-        """Move all samples into the basis, and return its blocks: of W, of the momentum and of the gradient, if any."""
+        """Move all samples into the basis, and return its blocks: of W, of the momentum and of the
+        gradient, if any.
+        """
         columns = [self.data, momentum, self.weights]
         self.matrix.compress(columns)
         self.unused = True
@@ -271,7 +308,9 @@ class Coefficients(Guarded):
             if column is not None:
                 column.zero_()
                 column[slot] = 1.0
-        return [block[: self.matrix.basis.rank] for block in self.matrix.blocks if block is not None]
+        return [
+            block[: self.matrix.basis.rank] for block in self.matrix.blocks if block is not None
+        ]
 
     def _gradient(self) -> Tensor:
         pattern = torch.arange(1, len(self) + 1, dtype=torch.float64, device=self.device).sin_()

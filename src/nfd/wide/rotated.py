@@ -2,17 +2,18 @@
 
     W_0 = sqrt(N) S_out D_1 H D_2 diag(sigma) Pi H D_3 S_in'          [n_out, n_in]
 
-with H the orthonormal Hadamard transform of size N, a power of two that is at least n_in and n_out; D_1, D_2, D_3
-random signs; Pi a random permutation; sigma, in random order, N quantiles of the limiting singular values of a Gaussian
-matrix of this size, the quarter circle law ``sqrt(4 - s^2) / pi`` on [0, 2]; and S_in, S_out choices of n_in and n_out
-coordinates, drawn at random where they are not all. Its entries have mean 0 and variance 1. A random part of such a
-matrix is its free compression, as it is for a Gaussian one, so that rectangular matrices have the Marchenko-Pastur law.
-(The first coordinates would not do, as columns of H beside each other repeat themselves.)
+with H the orthonormal Hadamard transform of size N, a power of two that is at least n_in and n_out;
+D_1, D_2, D_3 random signs; Pi a random permutation; sigma, in random order, N quantiles of the
+limiting singular values of a Gaussian matrix of this size, the quarter circle law ``sqrt(4 - s^2) /
+pi`` on [0, 2]; and S_in, S_out choices of n_in and n_out coordinates, drawn at random where they
+are not all. Its entries have mean 0 and variance 1. A random part of such a matrix is its free
+compression, as it is for a Gaussian one, so that rectangular matrices have the Marchenko-Pastur
+law. (The first coordinates would not do, as columns of H beside each other repeat themselves.)
 
-By universality of first-order methods any fixed number of products, transposed products and entrywise functions has the
-limit that it has for Gaussian matrices. At finite width the law is not that of a Gaussian matrix: deferred layers have
-that. The signs D_1 and D_3 come first for every query, so that vectors aligned with the transform (constant ones, unit
-vectors) are nothing special.
+By universality of first-order methods any fixed number of products, transposed products and
+entrywise functions has the limit that it has for Gaussian matrices. At finite width the law is not
+that of a Gaussian matrix: deferred layers have that. The signs D_1 and D_3 come first for every
+query, so that vectors aligned with the transform (constant ones, unit vectors) are nothing special.
 
 Source: Dudeja, Lu and Sen 2022; Wang, Zhong and Fan 2022; docs/mathematics/structured.md.
 """
@@ -30,64 +31,91 @@ from torch import Tensor
 
 from nfd.core.random import Increment, derive, generator
 
-_Signs = tuple[Tensor, Tensor | None]  # of some coordinates, [T, 1, n], and their places among N, [T, n], if not all
+# of some coordinates, [T, 1, n], and their places among N, [T, n], if not all
+_Signs = tuple[Tensor, Tensor | None]
 
-_BLOCK = 1 << 18  # numbers that pass through a product at a time on a CPU, so that they stay in its cache
+# numbers that pass through a product at a time on a CPU, so that they stay in its cache
+_BLOCK = 1 << 18
 
 
 class RotatedMatrix:
-    """W_0 ``[n_out, n_in]`` of an increment of a path: ``sum_j w_j R_j`` of T independent such matrices, in O(T n)
-    memory, with squares of w that add up to 1.
+    """W_0 ``[n_out, n_in]`` of an increment of a path: ``sum_j w_j R_j`` of T independent such
+    matrices, in O(T n) memory, with squares of w that add up to 1.
 
-    Free circular elements, which the R_j are in the limit, turn by an orthogonal matrix as Gaussian ones do. So the
-    increments of a path are free of each other and each has the limit of one Gaussian matrix; and the halves of an
-    increment add up to it exactly.
+    Free circular elements, which the R_j are in the limit, turn by an orthogonal matrix as Gaussian
+    ones do. So the increments of a path are free of each other and each has the limit of one
+    Gaussian matrix; and the halves of an increment add up to it exactly.
     """
 
     def __init__(
-        self, n_in: int, n_out: int, *, source: Increment, name: str, dtype: torch.dtype, device: torch.device
+        self,
+        n_in: int,
+        n_out: int,
+        *,
+        source: Increment,
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         N = padded_size(max(n_in, n_out))
         weights, seeds = zip(*source.terms, strict=True)
         streams = [generator(derive(seed, "structured"), name) for seed in seeds]
 
         def signs(count: int) -> Tensor:
-            drawn = [torch.randint(0, 2, (1, count), generator=stream, device="cpu") for stream in streams]
+            drawn = [
+                torch.randint(0, 2, (1, count), generator=stream, device="cpu")
+                for stream in streams
+            ]
             return torch.stack(drawn).to(device, dtype).mul_(2).sub_(1)
 
         def order(count: int) -> Tensor:
-            return torch.stack([torch.randperm(N, generator=stream, device="cpu")[:count] for stream in streams])
+            return torch.stack(
+                [torch.randperm(N, generator=stream, device="cpu")[:count] for stream in streams]
+            )
 
         self.size = N
         self.weights = torch.tensor(weights).to(device, dtype).view(-1, 1, 1)
-        self.entry, self.exit = signs(n_in), signs(n_out)
+        self.entry = signs(n_in)
+        self.exit = signs(n_out)
         self.entry_at = None if n_in == N else order(n_in).to(device)
         self.exit_at = None if n_out == N else order(n_out).to(device)
         self.order = order(N).to(device).int()
         self.inverse = self.order.argsort().int()
         sigma = torch.from_numpy(_quarter_circle(N)).to(device, dtype)
-        self.spectrum = sigma[order(N).unsqueeze(1)] * signs(N)  # out of order: beside H nothing may be regular
+        # out of order: beside H nothing may be regular
+        self.spectrum = sigma[order(N).unsqueeze(1)] * signs(N)
         self.inverse_spectrum = self.spectrum.gather(2, self.inverse.long().unsqueeze(1))
 
     def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """``scale x W_0'`` of rows ``[b, n_in]``."""
-        into, out = (self.entry, self.entry_at), (self.exit, self.exit_at)
+        into = (self.entry, self.entry_at)
+        out = (self.exit, self.exit_at)
         return self._product(x, into, self.order, self.spectrum, out, scale)
 
     def transposed_product(self, g: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """``scale g W_0`` of rows ``[b, n_out]``."""
-        into, out = (self.exit, self.exit_at), (self.entry, self.entry_at)
+        into = (self.exit, self.exit_at)
+        out = (self.entry, self.entry_at)
         return self._product(g, into, self.inverse, self.inverse_spectrum, out, scale)
 
     def _product(
-        self, x: Tensor, into: _Signs, order: Tensor, spectrum: Tensor, out: _Signs, scale: Tensor | float
+        self,
+        x: Tensor,
+        into: _Signs,
+        order: Tensor,
+        spectrum: Tensor,
+        out: _Signs,
+        scale: Tensor | float,
     ) -> Tensor:
-        """``sum_j w_j scale S D H diag(spectrum) Pi H D' S' x`` of every row, all terms and a block of rows at a time
-        in the same memory."""
-        (entry, entry_at), (leave, exit_at), terms = into, out, len(order)
+        """``sum_j w_j scale S D H diag(spectrum) Pi H D' S' x`` of every row, all terms and a block
+        of rows at a time in the same memory."""
+        (entry, entry_at) = into
+        (leave, exit_at) = out
+        terms = len(order)
         b = x.shape[0]
         scaled = leave * (self.weights * scale)
-        if terms == 1 and b * self.size <= _BLOCK and entry_at is exit_at is None:  # fewer operations
+        # fewer operations
+        if terms == 1 and b * self.size <= _BLOCK and entry_at is exit_at is None:
             inside, spare = hadamard(x * entry[0], torch.empty_like(x))
             torch.index_select(inside, 1, order[0], out=spare).mul_(spectrum[0])
             return hadamard(spare, inside)[0].mul_(scaled[0])
@@ -100,7 +128,9 @@ class RotatedMatrix:
             if entry_at is None:
                 torch.mul(rows, entry, out=inside.view(shape))
             else:
-                for own, its, where in zip(inside.view(shape).zero_(), entry, entry_at, strict=True):
+                for own, its, where in zip(
+                    inside.view(shape).zero_(), entry, entry_at, strict=True
+                ):
                     own.index_copy_(1, where, rows * its)
             inside, spare = hadamard(inside, spare)
             for own, ordered, its in zip(inside.view(shape), spare.view(shape), order, strict=True):
@@ -125,8 +155,11 @@ class RotatedMatrix:
 @lru_cache(maxsize=4)
 def _quarter_circle(N: int) -> NDArray[np.float64]:
     """``sqrt(N)`` times N quantiles of the quarter circle law, whose mean square is 1."""
-    angle = np.linspace(0, np.pi / 2, 20001)  # s = 2 sin(angle) has the distribution (2 angle + sin(2 angle)) / pi
-    s = 2 * np.sin(np.interp((np.arange(N) + 0.5) / N, (2 * angle + np.sin(2 * angle)) / np.pi, angle))
+    # s = 2 sin(angle) has the distribution (2 angle + sin(2 angle)) / pi
+    angle = np.linspace(0, np.pi / 2, 20001)
+    s = 2 * np.sin(
+        np.interp((np.arange(N) + 0.5) / N, (2 * angle + np.sin(2 * angle)) / np.pi, angle)
+    )
     return np.asarray(s * np.sqrt(N / np.mean(s**2)))
 
 
@@ -142,11 +175,13 @@ def padded_size(n: int) -> int:
 
 
 def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
-    """``x H`` of rows ``[b, 2^m]`` in the memory of one of the two, both contiguous, and what is spare then.
+    """``x H`` of rows ``[b, 2^m]`` in the memory of one of the two, both contiguous, and what is
+    spare then.
 
-    ``H = H_a (x) H_b (x) ...``, so a transform is a product of small matrices with every axis of x in the shape
-    ``[a, b, ...]``: with the last axis, which then becomes the first, until all have been the last. Fresh memory for
-    every factor would take longer than the arithmetic where rows are long.
+    ``H = H_a (x) H_b (x) ...``, so a transform is a product of small matrices with every axis of x
+    in the shape ``[a, b, ...]``: with the last axis, which then becomes the first, until all have
+    been the last. Fresh memory for every factor would take longer than the arithmetic where rows
+    are long.
 
     Source: Fino and Algazi 1976, Unified matrix treatment of the fast Walsh-Hadamard transform.
     """

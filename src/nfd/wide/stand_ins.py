@@ -1,4 +1,6 @@
-"""Linear maps in a model, and what takes their places: layers, alone or inside of a convolution or an attention."""
+"""Linear maps in a model, and what takes their places: layers, alone or inside of a convolution or
+an attention.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _SUFFIX = "_weight"  # of the parameters of an attention that hold projections
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A module that maps its inputs, or their patches, by ``W`` [out_features, in_features], its parameter ``key``."""
+    """A module that maps its inputs, or their patches, by ``W`` [out_features, in_features], its
+    parameter ``key``.
+    """
 
     module: nn.Module
     key: str = "weight"
@@ -36,10 +40,13 @@ class LinearMap:
     def features(self) -> tuple[int, int]:
         """``in_features, out_features``."""
         sizes = tuple(self.weight.shape)
-        return (sizes[0], sizes[1]) if is_conv1d(self.module) else (self.weight[0].numel(), sizes[0])
+        return (
+            (sizes[0], sizes[1]) if is_conv1d(self.module) else (self.weight[0].numel(), sizes[0])
+        )
 
     def stand_in(self, layer: FactoredLinear) -> nn.Module:
-        """What takes the place of the module: the layer, with the module's own bias; on patches of a convolution.
+        """What takes the place of the module: the layer, with the module's own bias; on patches of
+        a convolution.
 
         An attention takes the layer in place of its parameter and stays what it is otherwise.
         """
@@ -66,30 +73,44 @@ class LinearMap:
         """The module with these weights [out_features, in_features], and this bias."""
         stored = copy.copy(self.module)
         laid = weight.T if is_conv1d(stored) else weight
-        stored._parameters = {"weight": nn.Parameter(laid.reshape(self.weight.shape).contiguous()), "bias": bias}
+        stored._parameters = {
+            "weight": nn.Parameter(laid.reshape(self.weight.shape).contiguous()),
+            "bias": bias,
+        }
         return stored
 
 
 def linear_maps(module: nn.Module | None) -> list[LinearMap]:
-    """The linear maps whose weights a module holds itself; none where layers cannot stand in for them.
+    """The linear maps whose weights a module holds itself; none where layers cannot stand in for
+    them.
 
-    They cannot in an attention that adds keys of its own, in convolutions with groups, where the weight is computed
-    from other tensors, nor in subclasses, which may read weights in their own way.
+    They cannot in an attention that adds keys of its own, in convolutions with groups, where the
+    weight is computed from other tensors, nor in subclasses, which may read weights in their own
+    way.
     """
-    forward, keys = getattr(type(module), "forward", None), list[str]()
+    forward = getattr(type(module), "forward", None)
+    keys = list[str]()
     if isinstance(module, nn.MultiheadAttention):
-        is_plain = type(module) in (nn.MultiheadAttention, DeferredAttention) and module.bias_k is None
+        is_plain = (
+            type(module) in (nn.MultiheadAttention, DeferredAttention) and module.bias_k is None
+        )
         if is_plain and not module.add_zero_attn:
             keys = [f"{name}{_SUFFIX}" for name in ("in_proj", "q_proj", "k_proj", "v_proj")]
     elif isinstance(module, _CONVOLUTIONS):
         keys = ["weight"] if module.groups == 1 and forward in _FORWARDS else []
     elif forward is nn.Linear.forward or (module is not None and is_conv1d(module)):
         keys = ["weight"]
-    return [LinearMap(module, key) for key in keys if module is not None and module._parameters.get(key) is not None]
+    return [
+        LinearMap(module, key)
+        for key in keys
+        if module is not None and module._parameters.get(key) is not None
+    ]
 
 
 def placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """The model with this module in a place of it; an attention around it reads no weights from then on."""
+    """The model with this module in a place of it; an attention around it reads no weights from
+    then on.
+    """
     if not name:
         return module
     model.set_submodule(name, module)
@@ -100,7 +121,9 @@ def placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
 
 
 class DeferredConv(nn.Module):
-    """A convolution of one or two dimensions: the layer ``linear`` on every patch, so that ranks count patches."""
+    """A convolution of one or two dimensions: the layer ``linear`` on every patch, so that ranks
+    count patches.
+    """
 
     def __init__(self, linear: FactoredLinear) -> None:
         super().__init__()
@@ -121,30 +144,40 @@ class DeferredConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., channels, *size]``, as the ``nn.Conv1d`` or ``nn.Conv2d`` that it replaced."""
         conv: Any = self.linear.original
-        kernel, dilation, stride = conv.kernel_size, conv.dilation, conv.stride
+        kernel = conv.kernel_size
+        dilation = conv.dilation
+        stride = conv.stride
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         x = functional.pad(x, conv._reversed_padding_repeated_twice, mode)
         sizes = zip(x.shape[-len(kernel) :], kernel, dilation, stride, strict=True)
         places = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in sizes]
         if len(kernel) == 1:  # unfold takes images alone: one of height 1
-            x, kernel, dilation, stride = x.unsqueeze(-2), (1, *kernel), (1, *dilation), (1, *stride)
+            x = x.unsqueeze(-2)
+            kernel = (1, *kernel)
+            dilation = (1, *dilation)
+            stride = (1, *stride)
         patches = functional.unfold(x, kernel, dilation, 0, stride)
         y: Tensor = self.linear(patches.transpose(-1, -2))
         return y.transpose(-1, -2).reshape(*y.shape[:-2], -1, *places)
 
 
 class DeferredAttention(nn.MultiheadAttention):
-    """An attention that asks ``in_proj``, or ``q_proj``, ``k_proj`` and ``v_proj``, where these are layers.
+    """An attention that asks ``in_proj``, or ``q_proj``, ``k_proj`` and ``v_proj``, where these are
+    layers.
 
-    PyTorch's attention reads the weights of its projections itself. Here a layer answers each of them, and the rest is
-    ``softmax(Q K' / sqrt(d) + mask) V``. Queries, keys and values that are one tensor ask the common matrix once,
-    others once each.
+    PyTorch's attention reads the weights of its projections itself. Here a layer answers each of
+    them, and the rest is ``softmax(Q K' / sqrt(d) + mask) V``. Queries, keys and values that are
+    one tensor ask the common matrix once, others once each.
     """
 
     @property
     def layers(self) -> dict[str, FactoredLinear]:
         """Its layers without stored weights, by the parameters that they stand for."""
-        own = {f"{name}{_SUFFIX}": module for name, module in self._modules.items() if name != "out_proj"}
+        own = {
+            f"{name}{_SUFFIX}": module
+            for name, module in self._modules.items()
+            if name != "out_proj"
+        }
         return {key: layer for key, layer in own.items() if isinstance(layer, FactoredLinear)}
 
     def __getattr__(self, name: str) -> Any:
@@ -171,23 +204,35 @@ class DeferredAttention(nn.MultiheadAttention):
         """As ``nn.MultiheadAttention``; with a mask, ``is_causal`` says nothing more."""
         if query.is_nested or key.is_nested or value.is_nested:
             raise InputError(
-                "An attention without stored weights takes no nested tensors. Build nn.TransformerEncoder with "
-                "enable_nested_tensor=False, or pad the inputs."
+                "An attention without stored weights takes no nested tensors. Build "
+                "nn.TransformerEncoder with enable_nested_tensor=False, or pad the inputs."
             )
         if is_causal and attn_mask is None:
-            raise InputError("is_causal=True says that attn_mask is causal; got no attn_mask. Pass one.")
+            raise InputError(
+                "is_causal=True says that attn_mask is causal; got no attn_mask. Pass one."
+            )
         projected = map(self._laid, self._projected(query, key, value))
-        q, k, v = (x.reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for x in projected)
+        q, k, v = (
+            x.reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+            for x in projected
+        )
         parts = []
         if attn_mask is not None:
-            parts.append(attn_mask.view(*q.shape[:2], *attn_mask.shape[1:]) if attn_mask.dim() == 3 else attn_mask)
+            parts.append(
+                attn_mask.view(*q.shape[:2], *attn_mask.shape[1:])
+                if attn_mask.dim() == 3
+                else attn_mask
+            )
         if key_padding_mask is not None:
             parts.append(key_padding_mask.view(len(q), 1, 1, -1))
         mask = sum((_added(part, q) for part in parts[1:]), _added(parts[0], q)) if parts else None
-        dropout, weights = self.dropout if self.training else 0.0, None
+        dropout = self.dropout if self.training else 0.0
+        weights = None
         if need_weights:
             logits = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
-            weights = functional.dropout((logits if mask is None else logits + mask).softmax(-1), dropout)
+            weights = functional.dropout(
+                (logits if mask is None else logits + mask).softmax(-1), dropout
+            )
             answer = weights @ v
         else:
             answer = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
@@ -200,11 +245,17 @@ class DeferredAttention(nn.MultiheadAttention):
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values of the heads, in the layout of the inputs."""
-        given, bias = (query, key, value), self.in_proj_bias
+        given = (query, key, value)
+        bias = self.in_proj_bias
         if not self._qkv_same_embed_dim:
-            answers = [self._asked(name, x) for name, x in zip(("q_proj", "k_proj", "v_proj"), given, strict=True)]
+            answers = [
+                self._asked(name, x)
+                for name, x in zip(("q_proj", "k_proj", "v_proj"), given, strict=True)
+            ]
         else:
-            distinct = {id(x): self._asked("in_proj", x) for x in {id(x): x for x in given}.values()}
+            distinct = {
+                id(x): self._asked("in_proj", x) for x in {id(x): x for x in given}.values()
+            }
             answers = [distinct[id(x)].chunk(3, -1)[part] for part, x in enumerate(given)]
         if bias is None:
             return answers
@@ -213,7 +264,9 @@ class DeferredAttention(nn.MultiheadAttention):
     def _asked(self, name: str, x: Tensor) -> Tensor:
         """The projection of this name, from a layer or from a stored weight."""
         layer: Any = self._modules.get(name)
-        return functional.linear(x, getattr(self, f"{name}{_SUFFIX}")) if layer is None else layer(x)
+        return (
+            functional.linear(x, getattr(self, f"{name}{_SUFFIX}")) if layer is None else layer(x)
+        )
 
     def _laid(self, x: Tensor) -> Tensor:
         """Between the layout of the inputs and ``[batch, positions, features]``, either way."""

@@ -48,9 +48,13 @@ def read_prior(kind: Kind, prior: str | os.PathLike[str], parse: Callable[[Any],
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise OSError(f'prior must be "{word}", a file or None; {str(path)!r}: {error.strerror}.') from None
+        raise OSError(
+            f'prior must be "{word}", a file or None; {str(path)!r}: {error.strerror}.'
+        ) from None
     try:
         return parse(json.loads(text))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         maker = f"python -m benchmarks.{_MAKERS[kind]} --prior"
-        raise InputError(f"prior must be a file that {maker} wrote; got {str(path)!r}: {error!r}.") from None
+        raise InputError(
+            f"prior must be a file that {maker} wrote; got {str(path)!r}: {error!r}."
+        ) from None

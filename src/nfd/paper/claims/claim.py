@@ -30,21 +30,25 @@ class ClaimVerdict(StrEnum):
 
     @classmethod
     def of(cls, holds: bool) -> ClaimVerdict:
-        """The verdict where the answer is known: a number without randomness, on one side of its bound."""
+        """The verdict where the answer is known: a number without randomness, on one side of its
+        bound.
+        """
         return cls.HOLDS if holds else cls.FAILS
 
     @property
     def opposite(self) -> ClaimVerdict:
         """The verdict on the negation of the statement."""
-        return {ClaimVerdict.HOLDS: ClaimVerdict.FAILS, ClaimVerdict.FAILS: ClaimVerdict.HOLDS}.get(self, self)
+        return {ClaimVerdict.HOLDS: ClaimVerdict.FAILS, ClaimVerdict.FAILS: ClaimVerdict.HOLDS}.get(
+            self, self
+        )
 
 
 @dataclass(frozen=True)
 class Judged:
     """What a measurement says of a statement.
 
-    ``reading`` names the condition, the counter-measurement, or why nothing can be said; ``tried`` is what was varied,
-    so that the statement might hold where it does not: never empty there.
+    ``reading`` names the condition, the counter-measurement, or why nothing can be said; ``tried``
+    is what was varied, so that the statement might hold where it does not: never empty there.
     """
 
     value: Interval
@@ -59,14 +63,18 @@ def only_of(figure: str) -> str:
 
 
 def figure_of(id_: str, source: str) -> str | None:
-    """The figure that a statement is about, as "figure-5": the first that its source names, or that of its id."""
+    """The figure that a statement is about, as "figure-5": the first that its source names, or that
+    of its id.
+    """
     match = re.search(r"Fig\. (\d)", source) or re.match(r"fig(\d)-", id_)
     return f"figure-{match[1]}" if match else None
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement: where it stands in the text, what it says in our words, and what is measured to test it."""
+    """A statement: where it stands in the text, what it says in our words, and what is measured to
+    test it.
+    """
 
     id: str
     source: str
@@ -78,9 +86,15 @@ class Claim:
         """The claim and its verdict as one line of the table."""
         judged = self.measure(evidence)
         about = {name: value for name, value in vars(self).items() if name != "measure"}
-        return about | asdict(judged.value) | {
-            "verdict": str(judged.verdict), "reading": judged.reading, "tried": list(judged.tried),
-        }  # fmt: skip
+        return (
+            about
+            | asdict(judged.value)
+            | {
+                "verdict": str(judged.verdict),
+                "reading": judged.reading,
+                "tried": list(judged.tried),
+            }
+        )
 
 
 # ---- What claims are judged by: the runs of the figures, and data to compute on
@@ -89,9 +103,12 @@ class Claim:
 class PartsAtNeed(dict[str, Runs]):
     """The parts of a figure, each trained when it is first read."""
 
-    def __init__(self, names: Iterable[str], train: Callable[[Sequence[str]], Mapping[str, Runs]]) -> None:
+    def __init__(
+        self, names: Iterable[str], train: Callable[[Sequence[str]], Mapping[str, Runs]]
+    ) -> None:
         super().__init__()
-        self.names, self.train = set(names), train
+        self.names = set(names)
+        self.train = train
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
@@ -103,10 +120,11 @@ class PartsAtNeed(dict[str, Runs]):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The data set, at which size networks are taken where a claim trains its own, and the runs of the figures.
+    """The data set, at which size networks are taken where a claim trains its own, and the runs of
+    the figures.
 
-    ``runs`` are by figure, "1" to "7" and "claims", and by part. What is measured here is kept with the object itself,
-    which therefore equals no other.
+    ``runs`` are by figure, "1" to "7" and "claims", and by part. What is measured here is kept with
+    the object itself, which therefore equals no other.
     """
 
     size: Preset
@@ -115,9 +133,11 @@ class Evidence:
     runs: Mapping[str, Mapping[str, Runs]] = field(default_factory=dict)
 
     def part(self, figure: str, name: str, more: str = "") -> Runs:
-        """The runs of a part of a figure; in their place those that claims have of their own, as ``4-gains`` for the
-        part ``gains`` of Figure 4: more seeds or steps than the figure shows."""
-        own, of_claims = f"{figure}-{more or name}", self.runs.get("claims", {})
+        """The runs of a part of a figure; in their place those that claims have of their own, as
+        ``4-gains`` for the part ``gains`` of Figure 4: more seeds or steps than the figure
+        shows."""
+        own = f"{figure}-{more or name}"
+        of_claims = self.runs.get("claims", {})
         return of_claims[own] if own in of_claims else self.runs[figure][name]
 
     @property
@@ -143,10 +163,16 @@ _WORST_FIRST: tuple[ClaimVerdict, ...] = (
 
 
 def inside(measured: Interval, low: float, high: float) -> ClaimVerdict:
-    """Whether a 95 % interval lies within bounds, outside of them, or across one; no difference is not above zero."""
+    """Whether a 95 % interval lies within bounds, outside of them, or across one; no difference is
+    not above zero.
+    """
     if (low < measured.low or low == -math.inf) and (measured.high < high or high == math.inf):
         return ClaimVerdict.HOLDS if measured.low <= measured.high else ClaimVerdict.UNDECIDED
-    return ClaimVerdict.FAILS if measured.high <= low or measured.low >= high else ClaimVerdict.UNDECIDED
+    return (
+        ClaimVerdict.FAILS
+        if measured.high <= low or measured.low >= high
+        else ClaimVerdict.UNDECIDED
+    )
 
 
 def near(measured: Interval, expected: float = 0.0) -> ClaimVerdict:
@@ -160,7 +186,9 @@ def flat(measured: Interval, expected: float = 0.0) -> ClaimVerdict:
 
 
 def fast(measured: Interval, exponent: float) -> ClaimVerdict:
-    """Whether an exponent is at most ``FASTER`` above the claimed one; faster than claimed is fast enough."""
+    """Whether an exponent is at most ``FASTER`` above the claimed one; faster than claimed is fast
+    enough.
+    """
     return inside(measured, -math.inf, exponent + FASTER)
 
 
@@ -180,30 +208,45 @@ def above(measured: Interval, bound: float, reading: str, *tried: str) -> Judged
 
 
 def as_fast_as(measured: Interval, exponent: float, reading: str, *tried: str) -> Judged:
-    """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does not where it lies
-    above that: finite sizes shift a fitted exponent, and the alternative to 1/size is its root."""
+    """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does
+    not where it lies above that: finite sizes shift a fitted exponent, and the alternative to
+    1/size is its root."""
     return _judged(measured, fast(measured, exponent), reading, tried)
 
 
-def _judged(measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...]) -> Judged:
+def _judged(
+    measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...]
+) -> Judged:
     """With what was tried, where the statement does not simply hold."""
     return Judged(measured, verdict, reading, () if verdict == ClaimVerdict.HOLDS else tried)
 
 
 def together(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:
-    """The worst of several verdicts, all of which a statement needs; of none, nothing can be said."""
+    """The worst of several verdicts, all of which a statement needs; of none, nothing can be
+    said.
+    """
     given = set(verdicts)
     return next((verdict for verdict in _WORST_FIRST if verdict in given), ClaimVerdict.UNDECIDED)
 
 
 def some_of(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:
-    """The verdict on a statement for every case: with a condition where it holds in some cases and not in others."""
+    """The verdict on a statement for every case: with a condition where it holds in some cases and
+    not in others.
+    """
     given = set(verdicts)
-    return ClaimVerdict.CONDITIONAL if {ClaimVerdict.HOLDS, ClaimVerdict.FAILS} <= given else together(given)
+    return (
+        ClaimVerdict.CONDITIONAL
+        if {ClaimVerdict.HOLDS, ClaimVerdict.FAILS} <= given
+        else together(given)
+    )
 
 
-def rescued(verdict: ClaimVerdict, variants: Mapping[str, ClaimVerdict]) -> tuple[ClaimVerdict, str]:
-    """A statement that does not hold, but holds in variants, holds with a condition; and the sentence that says so."""
+def rescued(
+    verdict: ClaimVerdict, variants: Mapping[str, ClaimVerdict]
+) -> tuple[ClaimVerdict, str]:
+    """A statement that does not hold, but holds in variants, holds with a condition; and the
+    sentence that says so.
+    """
     helped = [name for name, of_variant in variants.items() if of_variant == ClaimVerdict.HOLDS]
     if verdict != ClaimVerdict.FAILS or not helped:
         return verdict, ""
@@ -214,7 +257,9 @@ def conditional(judged: Judged, condition: str) -> Judged:
     """What holds, with its condition."""
     if judged.verdict != ClaimVerdict.HOLDS:
         return judged
-    return replace(judged, verdict=ClaimVerdict.CONDITIONAL, reading=f"{condition} {judged.reading}".strip())
+    return replace(
+        judged, verdict=ClaimVerdict.CONDITIONAL, reading=f"{condition} {judged.reading}".strip()
+    )
 
 
 def known(measured: Interval) -> bool:
@@ -229,7 +274,9 @@ def power_said(letter: str, measured: Interval) -> str:
 
 def no_number(runs: Runs, axis: str, name: str) -> Judged:
     """Undecided: by the values of a setting, which networks diverged."""
-    return undecided(" ".join(diverged(runs, axis, name)) or "These runs give no number to judge by.")
+    return undecided(
+        " ".join(diverged(runs, axis, name)) or "These runs give no number to judge by."
+    )
 
 
 def undecided(reading: str) -> Judged:
@@ -262,11 +309,16 @@ def unit(evidence: Evidence) -> Tensor:
 
 
 def over(
-    evidence: Evidence, name: str, sizes: Sequence[int], count: int, measured: Callable[[int, int], Tensor]
+    evidence: Evidence,
+    name: str,
+    sizes: Sequence[int],
+    count: int,
+    measured: Callable[[int, int], Tensor],
 ) -> Tensor:
     """``measured(size, seed)`` of independent networks at every size, [count, sizes, ...]."""
     columns = [
-        torch.stack([measured(size, seed) for seed in seeds(evidence, f"{name}-{size}", count)]) for size in sizes
+        torch.stack([measured(size, seed) for seed in seeds(evidence, f"{name}-{size}", count)])
+        for size in sizes
     ]
     return torch.stack(columns, 1)
 

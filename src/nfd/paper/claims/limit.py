@@ -1,4 +1,6 @@
-"""Corollary 1 by the first step, and the limit of training: Props. 7, 8, Eq. 5, Definition 1, Theorem 1."""
+"""Corollary 1 by the first step, and the limit of training: Props. 7, 8, Eq. 5, Definition 1,
+Theorem 1.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,16 @@ from nfd.paper.claims.claim import (
     unit,
 )
 from nfd.paper.settings import Preset
-from nfd.paper.two_limits import ETA_C, distance, first_step, networks, relative, solutions, squared_apart, systematic
+from nfd.paper.two_limits import (
+    ETA_C,
+    distance,
+    first_step,
+    networks,
+    relative,
+    solutions,
+    squared_apart,
+    systematic,
+)
 
 # ---- Corollary 1 by the first step of gradient descent, where the limits are known exactly
 
@@ -54,12 +65,22 @@ def change_ratio(
     evidence: Evidence, L: int, name: Activation = "relu", horizon: float = 1.0, more: int = 1
 ) -> Interval:
     """What one small step does to the output, standard networks over decoupled ones."""
-    counts, x = STEP_SIZES[evidence.size], unit(evidence)
+    counts = STEP_SIZES[evidence.size]
+    x = unit(evidence)
     both = []
     for feedback in ("shared", "independent"):
         own_seeds = seeds(evidence, f"step-{feedback}-{L}-{name}-{horizon}-{more}", counts.networks)
         changes = [
-            first_step(x, more * counts.width, L, feedback, seed, weights="deferred", horizon=horizon, activation=name)
+            first_step(
+                x,
+                more * counts.width,
+                L,
+                feedback,
+                seed,
+                weights="deferred",
+                horizon=horizon,
+                activation=name,
+            )
             for seed in own_seeds
         ]
         both.append(torch.stack(changes))
@@ -69,14 +90,16 @@ def change_ratio(
 def formula(x: Tensor, L: int, name: Activation, horizon: float) -> float:
     """The same ratio at infinite width: the NTK over twice the NNGP kernel."""
     tangent, twice = (
-        kernel(x, kind=kind, activation=name, horizon=horizon, depth=L) for kind in ("ntk", "independent-feedback")
+        kernel(x, kind=kind, activation=name, horizon=horizon, depth=L)
+        for kind in ("ntk", "independent-feedback")
     )
     return float(tangent / twice)
 
 
 def _corollary(evidence: Evidence) -> Judged:
     """Whether the ratio is 1 at the largest depth, or in some variant."""
-    depths, x = STEP_SIZES[evidence.size].depths, unit(evidence)
+    depths = STEP_SIZES[evidence.size].depths
+    x = unit(evidence)
     by_depth = {f"L = {L}": change_ratio(evidence, L) for L in depths}
     exact = ", ".join(f"{formula(x, L, 'relu', 1.0):.3f}" for L in depths)
     *_, (at, last) = by_depth.items()
@@ -87,30 +110,42 @@ def _corollary(evidence: Evidence) -> Judged:
         for name, T in VARIANTS
     }
     variants["twice the width"] = change_ratio(evidence, depths[-1], more=2)
-    verdict, condition = rescued(near(last, 1.0), {name: near(value, 1.0) for name, value in variants.items()})
-    reading = f"Standard over decoupled: {itemised(by_depth)}; by the kernels at infinite width: {exact}. At {at}: "
-    return Judged(last, verdict, f"{reading}{itemised(variants)}.{condition}", (*by_depth, *variants))
+    verdict, condition = rescued(
+        near(last, 1.0), {name: near(value, 1.0) for name, value in variants.items()}
+    )
+    reading = (
+        f"Standard over decoupled: {itemised(by_depth)}; by the kernels at infinite width: "
+        f"{exact}. At {at}: "
+    )
+    return Judged(
+        last, verdict, f"{reading}{itemised(variants)}.{condition}", (*by_depth, *variants)
+    )
 
 
 FIRST_STEP = (
     Claim(
-        "corollary1-first-step", "Corollary 1, Section 4.2",
-        "At infinite depth it makes no difference whether the backward pass uses an independent copy of the weights.",
-        "Change of an output by a small step on its input, |x|^2 = d: wide standard networks over decoupled, relu, "
-        f"at the largest depth. Holds within {NEAR} of 1; with a condition if it is with other settings.", _corollary,
+        "corollary1-first-step",
+        "Corollary 1, Section 4.2",
+        "At infinite depth it makes no difference whether the backward pass uses an independent "
+        "copy of the weights.",
+        "Change of an output by a small step on its input, |x|^2 = d: wide standard networks over "
+        f"decoupled, relu, at the largest depth. Holds within {NEAR} of 1; with a condition if it "
+        "is with other settings.",
+        _corollary,
     ),
-)  # fmt: skip
+)
 
 
-# ---- The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (Section 4.2, Appendices F and G)
+# ---- The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (Section 4.2,
+# Appendices F and G)
 
 RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Networks, their width, solutions, their particles, samples, depths; ``same`` networks and solutions where the
-    two are to be the same, which takes more of them than to tell two apart."""
+    """Networks, their width, solutions, their particles, samples, depths; ``same`` networks and
+    solutions where the two are to be the same, which takes more of them than to tell two apart."""
 
     networks: int
     width: int
@@ -130,30 +165,51 @@ SIZES: dict[Preset, Counts] = {
 
 @lru_cache(maxsize=64)
 def solved(
-    evidence: Evidence, L: int, *, eq5: bool, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1,
+    evidence: Evidence,
+    L: int,
+    *,
+    eq5: bool,
+    eta_c: float = ETA_C,
+    name: Activation = "relu",
+    more: int = 1,
     same: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Outputs [solutions / 2, K] of Definition 1 or of Eq. 5."""
-    counts, (x, y) = SIZES[evidence.size], signed(evidence, SIZES[evidence.size].samples)
+    counts = SIZES[evidence.size]
+    (x, y) = signed(evidence, SIZES[evidence.size].samples)
     seed = derive(evidence.seed, "claim", "solutions", L) >> 1
     count = counts.same if same else counts.solutions
-    return solutions(x, y, L, more * counts.particles, count, eq5=eq5, eta_c=eta_c, activation=name, seed=seed)
+    return solutions(
+        x, y, L, more * counts.particles, count, eq5=eq5, eta_c=eta_c, activation=name, seed=seed
+    )
 
 
 @lru_cache(maxsize=64)
 def trained(
-    evidence: Evidence, L: int, feedback: Feedback, *, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1,
+    evidence: Evidence,
+    L: int,
+    feedback: Feedback,
+    *,
+    eta_c: float = ETA_C,
+    name: Activation = "relu",
+    more: int = 1,
     same: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Outputs [networks, K] of wide networks."""
-    counts, (x, y) = SIZES[evidence.size], signed(evidence, SIZES[evidence.size].samples)
+    counts = SIZES[evidence.size]
+    (x, y) = signed(evidence, SIZES[evidence.size].samples)
     seed = derive(evidence.seed, "claim", feedback, L)
-    width, count = more * counts.width, counts.same if same else counts.networks
-    return networks(x, y, L, width, count, feedback, "deferred", seed=seed, eta_c=eta_c, activation=name)
+    width = more * counts.width
+    count = counts.same if same else counts.networks
+    return networks(
+        x, y, L, width, count, feedback, "deferred", seed=seed, eta_c=eta_c, activation=name
+    )
 
 
 def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> Judged:
-    """Whether a prediction agrees with networks at every finite depth; ``variants`` are tried where it does not."""
+    """Whether a prediction agrees with networks at every finite depth; ``variants`` are tried where
+    it does not.
+    """
     worst = max(base.values(), key=lambda apart: apart.value)
     verdict = together(near(apart) for apart in base.values())
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
@@ -166,25 +222,36 @@ def _equation_5(evidence: Evidence) -> Judged:
 
     def apart(L: int, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1) -> Interval:
         prediction = solved(evidence, L, eq5=True, eta_c=eta_c, name=name, more=more)
-        return distance(prediction, trained(evidence, L, "shared", eta_c=eta_c, name=name, more=more))
+        return distance(
+            prediction, trained(evidence, L, "shared", eta_c=eta_c, name=name, more=more)
+        )
 
     variants = {
         f"twice the particles and the width, L = {L}": apart(L, more=2),
         f"a quarter of eta_c, L = {L}": apart(L, eta_c=ETA_C / 4),
         f"tanh, L = {L}": apart(L, name="tanh"),
-        f"identity (the case of Appendix F) at a quarter of eta_c, L = {L}": apart(L, name="identity", eta_c=ETA_C / 4),
+        f"identity (the case of Appendix F) at a quarter of eta_c, L = {L}": apart(
+            L, name="identity", eta_c=ETA_C / 4
+        ),
     }
-    return judge_at_depth({f"L = {depth}": apart(depth) for depth in SIZES[evidence.size].depths}, variants)
+    return judge_at_depth(
+        {f"L = {depth}": apart(depth) for depth in SIZES[evidence.size].depths}, variants
+    )
 
 
 def _vanishing(evidence: Evidence) -> Judged:
-    depths, paired, sizes = SIZES[evidence.size].depths, [], dict[str, Interval]()
+    depths = SIZES[evidence.size].depths
+    paired = []
+    sizes = dict[str, Interval]()
     for L in depths:
         without = solved(evidence, L, eq5=False)
         paired.append(solved(evidence, L, eq5=True) - without)
         sizes[f"L = {L}"] = relative(paired[-1], without)
     fall = interval(lambda r: log_slope(depths, systematic(r)), torch.stack(paired, 1))
-    reading = f"It moves outputs by {itemised(sizes)}, relative, which goes as L^{fall}. What it leaves out: "
+    reading = (
+        f"It moves outputs by {itemised(sizes)}, relative, which goes as L^{fall}. What it leaves "
+        "out: "
+    )
     return as_fast_as(fall, RATE, f"{reading}claims equation-5 and theorem-1.", *sizes)
 
 
@@ -194,7 +261,9 @@ def _decoupled(evidence: Evidence) -> Judged:
         return distance(prediction, trained(evidence, L, "independent", name=name, same=True))
 
     depths = SIZES[evidence.size].depths
-    return judge_at_depth({f"L = {L}": apart(L) for L in depths}, {"tanh at the largest": apart(depths[-1], "tanh")})
+    return judge_at_depth(
+        {f"L = {L}": apart(L) for L in depths}, {"tanh at the largest": apart(depths[-1], "tanh")}
+    )
 
 
 def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) -> Interval:
@@ -203,79 +272,106 @@ def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) 
 
     def slope(*groups: Tensor) -> Tensor:
         pairs = zip(groups[:count], groups[count:], strict=True)
-        gaps = [squared_apart(a, b).clamp_min(1e-12).sqrt() / b.mean(0).square().mean().sqrt() for a, b in pairs]
+        gaps = [
+            squared_apart(a, b).clamp_min(1e-12).sqrt() / b.mean(0).square().mean().sqrt()
+            for a, b in pairs
+        ]
         return log_slope(depths, torch.stack(gaps))
 
     return interval(slope, *first, *second)
 
 
 def _theorem(evidence: Evidence) -> Judged:
-    """Whether the distance vanishes with depth: near at the largest depth; or far there and not falling."""
+    """Whether the distance vanishes with depth: near at the largest depth; or far there and not
+    falling.
+    """
     depths = SIZES[evidence.size].depths
     first = [solved(evidence, L, eq5=False) for L in depths]
     second = [trained(evidence, L, "shared") for L in depths]
     distances = {f"L = {L}": distance(a, b) for L, a, b in zip(depths, first, second, strict=True)}
-    last, fall = distances[f"L = {depths[-1]}"], falling(depths, first, second)
+    last = distances[f"L = {depths[-1]}"]
+    fall = falling(depths, first, second)
 
     def deepest(feedback: Feedback, name: Activation = "relu", eta_c: float = ETA_C) -> Interval:
         prediction = solved(evidence, depths[-1], eq5=False, name=name, eta_c=eta_c)
         return distance(prediction, trained(evidence, depths[-1], feedback, name=name, eta_c=eta_c))
 
-    variants = {"tanh": deepest("shared", "tanh"), "a quarter of eta_c": deepest("shared", eta_c=ETA_C / 4)}
+    variants = {
+        "tanh": deepest("shared", "tanh"),
+        "a quarter of eta_c": deepest("shared", eta_c=ETA_C / 4),
+    }
     reading = (
-        f"Relative distance: {itemised(distances)}; it goes as L^{fall}. At the largest depth: {itemised(variants)}; "
+        f"Relative distance: {itemised(distances)}; it goes as L^{fall}. At the largest depth: "
+        f"{itemised(variants)}; "
     )
     reading += f"decoupled networks {deepest('independent')}."
     verdict = near(last)
     if verdict == ClaimVerdict.FAILS and fall.low < RATE + FASTER:
         verdict = ClaimVerdict.UNDECIDED
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
-    return Judged(last, verdict, reading + condition, (*variants, "larger networks: docs/two-limits.md"))
+    return Judged(
+        last, verdict, reading + condition, (*variants, "larger networks: docs/two-limits.md")
+    )
 
 
 def _program(evidence: Evidence) -> Judged:
     reading = (
-        "A statement on how expressions are formed, proved by induction over Eq. 4; no number could contradict it. "
-        "Deferred layers carry out such a program exactly (docs/mathematics/deferred-decisions.md) and are tested "
-        "against dense networks."
+        "A statement on how expressions are formed, proved by induction over Eq. 4; no number "
+        "could contradict it. Deferred layers carry out such a program exactly "
+        "(docs/mathematics/deferred-decisions.md) and are tested against dense networks."
     )
     return Judged(UNKNOWN, ClaimVerdict.UNTESTABLE, reading)
 
 
 _DISTANCE = (
-    "RMS difference of mean outputs over online steps on +1/-1 classes, noise subtracted, over the RMS of outputs"
+    "RMS difference of mean outputs over online steps on +1/-1 classes, noise subtracted, over the "
+    "RMS of outputs"
 )
 
 LIMIT = (
     Claim(
-        "valid-program", "Prop. 7, Section 4.2",
-        "Every vector that training with SGD produces is made by the operations of a tensor program.",
-        "None: there is nothing to measure.", _program,
+        "valid-program",
+        "Prop. 7, Section 4.2",
+        "Every vector that training with SGD produces is made by the operations of a tensor "
+        "program.",
+        "None: there is nothing to measure.",
+        _program,
     ),
     Claim(
-        "equation-5", "Prop. 8, Eq. 5, Section 4.2",
-        "At any finite depth, training at infinite width follows Definition 1's scheme and a term of order tau^2 for "
-        "reused weights.",
-        f"{_DISTANCE}: Eq. 5 by particles against wide networks, the largest over depths. Holds if all are below "
-        f"{NEAR}; with a condition if one is with other settings.", _equation_5,
+        "equation-5",
+        "Prop. 8, Eq. 5, Section 4.2",
+        "At any finite depth, training at infinite width follows Definition 1's scheme and a term "
+        "of order tau^2 for reused weights.",
+        f"{_DISTANCE}: Eq. 5 by particles against wide networks, the largest over depths. Holds if "
+        f"all are below {NEAR}; with a condition if one is with other settings.",
+        _equation_5,
     ),
     Claim(
-        "tau-squared-term", "After Prop. 8, Section 4.2; Remark 1",
+        "tau-squared-term",
+        "After Prop. 8, Section 4.2; Remark 1",
         "The term of order tau^2 that Eq. 5 adds for reused weights vanishes as depth grows.",
-        f"Exponent in L of the paired difference of outputs with and without it. Holds if it is at most "
-        f"{RATE + FASTER}.", _vanishing,
+        "Exponent in L of the paired difference of outputs with and without it. Holds if it is at "
+        f"most {RATE + FASTER}.",
+        _vanishing,
     ),
     Claim(
-        "definition-1", "Corollary 1, Section 4.2; Definition 1",
-        "Definition 1 is the limit of networks whose backward pass uses an independent copy of the weights.",
-        f"{_DISTANCE}: Definition 1 by particles against wide decoupled networks of the same depth, the largest. Holds "
-        f"if those of all depths are below {NEAR}; with a condition if one is with tanh.", _decoupled,
+        "definition-1",
+        "Corollary 1, Section 4.2; Definition 1",
+        "Definition 1 is the limit of networks whose backward pass uses an independent copy of the "
+        "weights.",
+        f"{_DISTANCE}: Definition 1 by particles against wide decoupled networks of the same "
+        f"depth, the largest. Holds if those of all depths are below {NEAR}; with a condition if "
+        "one is with tanh.",
+        _decoupled,
     ),
     Claim(
-        "theorem-1", "Theorem 1, Section 4.2",
-        "As width and then depth go to infinity, training of the standard network follows Definition 1.",
-        f"{_DISTANCE}: Definition 1 against wide standard networks at the largest depth. Holds below {NEAR}; with a "
-        f"condition if it is with other settings; does not if above and not falling faster than L^{RATE + FASTER}.",
+        "theorem-1",
+        "Theorem 1, Section 4.2",
+        "As width and then depth go to infinity, training of the standard network follows "
+        "Definition 1.",
+        f"{_DISTANCE}: Definition 1 against wide standard networks at the largest depth. Holds "
+        f"below {NEAR}; with a condition if it is with other settings; does not if above and not "
+        f"falling faster than L^{RATE + FASTER}.",
         _theorem,
     ),
-)  # fmt: skip
+)

@@ -60,11 +60,16 @@ REGIME_SIZES: dict[Preset, RegimeCounts] = {
 
 
 def feature_change(evidence: Evidence, regime: Regime, n: int, seed: int) -> Tensor:
-    """RMS of the change of ``h_L`` by training on the data set's classes, over its RMS at the start."""
-    counts, data = REGIME_SIZES[evidence.size], evidence.dataset
-    x, y = rows(evidence, counts.batch * counts.steps).float(), data.labels[: counts.batch * counts.steps]
+    """RMS of the change of ``h_L`` by training on the data set's classes, over its RMS at the
+    start.
+    """
+    counts = REGIME_SIZES[evidence.size]
+    data = evidence.dataset
+    x = rows(evidence, counts.batch * counts.steps).float()
+    y = data.labels[: counts.batch * counts.steps]
     net = ResNet(x.shape[1], len(data.classes), n, 4, regime=regime, seed=seed)
-    optimizer, probe = SGD(net.param_groups(SMALL_RATE)), x[:16]
+    optimizer = SGD(net.param_groups(SMALL_RATE))
+    probe = x[:16]
     before = net.streams(probe).h[-1]
     batches = zip(x.view(-1, counts.batch, x.shape[1]), y.view(-1, counts.batch), strict=True)
     for _ in train(net, optimizer, batches, torch.nn.functional.cross_entropy):
@@ -80,11 +85,16 @@ def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:
         return feature_change(evidence, regime, n, seed)
 
     samples = over(evidence, f"regime-{regime}", counts.widths, counts.networks, measured)
-    power, widest = exponent(counts.widths, samples), exponent(counts.widths[-2:], samples[:, -2:])
+    power = exponent(counts.widths, samples)
+    widest = exponent(counts.widths[-2:], samples[:, -2:])
     sizes = zip(counts.widths, samples.mean(0).tolist(), strict=True)
-    numbers, variant = ", ".join(f"{size:.3g} at n = {n}" for n, size in sizes), "the two largest widths alone"
+    numbers = ", ".join(f"{size:.3g} at n = {n}" for n, size in sizes)
+    variant = "the two largest widths alone"
     verdict, condition = rescued(flat(power, expected), {variant: flat(widest, expected)})
-    reading = f"The relative change of h_L goes as n^{power}: {numbers}; by {variant}, as n^{widest}.{condition}"
+    reading = (
+        f"The relative change of h_L goes as n^{power}: {numbers}; by {variant}, as "
+        f"n^{widest}.{condition}"
+    )
     return Judged(power, verdict, reading, (*(f"n = {n}" for n in counts.widths), variant))
 
 
@@ -93,19 +103,25 @@ _CONDITION = "with a condition if it is between the two largest widths only"
 
 REGIMES = (
     Claim(
-        "kernel-regime", "Section 2; Yang & Hu 2021",
+        "kernel-regime",
+        "Section 2; Yang & Hu 2021",
         "With alpha = 1 and eta = eta_c training does not move features in the limit of width.",
-        f"{_TRAINED}. Holds within {FLAT} of -1/2; {_CONDITION}.", lambda evidence: _regime(evidence, "kernel", -0.5),
+        f"{_TRAINED}. Holds within {FLAT} of -1/2; {_CONDITION}.",
+        lambda evidence: _regime(evidence, "kernel", -0.5),
     ),
     Claim(
-        "feature-regime", "Sections 2 and 4.2; Yang & Hu 2021",
-        "With alpha = 1/sqrt(n) and eta = eta_c n training moves features by order one at any width.",
-        f"{_TRAINED}. Holds within {FLAT} of 0; {_CONDITION}.", lambda evidence: _regime(evidence, "feature", 0.0),
+        "feature-regime",
+        "Sections 2 and 4.2; Yang & Hu 2021",
+        "With alpha = 1/sqrt(n) and eta = eta_c n training moves features by order one at any "
+        "width.",
+        f"{_TRAINED}. Holds within {FLAT} of 0; {_CONDITION}.",
+        lambda evidence: _regime(evidence, "feature", 0.0),
     ),
-)  # fmt: skip
+)
 
 
-# ---- Statements on the function space of the infinite-depth kernel (Props. 4 and 5, Appendix D): no randomness
+# ---- Statements on the function space of the infinite-depth kernel (Props. 4 and 5, Appendix D):
+# no randomness
 
 ZERO = 1e-9
 NUMERICAL = 1e-8  # of a relative eigenvalue: errors of kernel tables and rounding
@@ -126,10 +142,11 @@ class KernelFacts:
 
     Attributes:
         hermite: normalised coefficients of phi(Z), degrees 0 to 12. odd: phi(-x) = -phi(x).
-        smallest_antipodal: smallest eigenvalue of C_1, relative to the largest, on 24 random points of the sphere in
-            R^6 with their antipodes. smallest_antipodal_0: the same for ``k_0 = E phi phibar`` of Prop. 4.
-        nesting: smallest eigenvalue of ``C_t' - C_t`` over all t < t' and points with and without antipodes;
-            ``nesting_rounding``: what rounding leaves in it, 1e-15 of the largest.
+        smallest_antipodal: smallest eigenvalue of C_1, relative to the largest, on 24 random points
+            of the sphere in R^6 with their antipodes. smallest_antipodal_0: the same for ``k_0 = E
+            phi phibar`` of Prop. 4.
+        nesting: smallest eigenvalue of ``C_t' - C_t`` over all t < t' and points with and without
+            antipodes; ``nesting_rounding``: what rounding leaves in it, 1e-15 of the largest.
     """
 
     name: str
@@ -153,11 +170,16 @@ def kernel_facts(name: Activation, seed: int = 0) -> KernelFacts:
     cosine = (antipodal @ antipodal.T / 6).clamp(-1, 1)
     k_0 = act.moment(torch.ones_like(cosine), torch.ones_like(cosine), cosine)
     c_1 = kernel(antipodal, activation=name, horizon=1.0)
-    kernels = [[kernel(own, activation=name, horizon=T) for T in HORIZONS] for own in (points, antipodal)]
+    kernels = [
+        [kernel(own, activation=name, horizon=T) for T in HORIZONS] for own in (points, antipodal)
+    ]
     grown = [after - before for own in kernels for before, after in combinations(own, 2)]
     ends = torch.stack([torch.linalg.eigvalsh(growth)[[0, -1]] for growth in grown])
-    smallest_1, smallest_0 = (float(values[0] / values[-1]) for values in map(torch.linalg.eigvalsh, (c_1, k_0)))
-    nesting, rounding = float(ends[:, 0].min()), 1e-15 * float(ends[:, 1].max())
+    smallest_1, smallest_0 = (
+        float(values[0] / values[-1]) for values in map(torch.linalg.eigvalsh, (c_1, k_0))
+    )
+    nesting = float(ends[:, 0].min())
+    rounding = 1e-15 * float(ends[:, 1].max())
     return KernelFacts(name, hermite, odd, smallest_1, smallest_0, nesting, rounding)
 
 
@@ -176,7 +198,9 @@ def _definite(evidence: Evidence) -> Judged:
         "of odd phi, where C(x, -x) = -C(x, x)": [name for name in singular if name in odd],
         "though phi is not odd": [name for name in singular if name not in odd],
     }
-    reading += "".join(f" Singular {reason}: {', '.join(names)}." for reason, names in why.items() if names)
+    reading += "".join(
+        f" Singular {reason}: {', '.join(names)}." for reason, names in why.items() if names
+    )
     verdict = some_of(ClaimVerdict.of(f.name not in singular) for f in every)
     if verdict == ClaimVerdict.CONDITIONAL:
         reading += f" Condition: phi is {'not odd' if singular == odd else 'none of these'}."
@@ -189,7 +213,9 @@ def _definite(evidence: Evidence) -> Judged:
 def _hermite(evidence: Evidence) -> Judged:
     every = facts(evidence)
     zero = {f.name: [k for k, c in enumerate(f.hermite) if abs(c) < ZERO] for f in every}
-    vanish = "; ".join(f"{name} at {', '.join(map(str, degrees))}" for name, degrees in zero.items() if degrees)
+    vanish = "; ".join(
+        f"{name} at {', '.join(map(str, degrees))}" for name, degrees in zero.items() if degrees
+    )
     smallest = min(abs(c) for f in every for c in f.hermite)
     reading = f"Coefficients vanish for {vanish}." if vanish else f"The smallest is {smallest:.1e}."
     verdict = some_of(ClaimVerdict.of(not degrees) for degrees in zero.values())
@@ -197,8 +223,11 @@ def _hermite(evidence: Evidence) -> Judged:
 
 
 def series_error(name: Activation) -> float:
-    """Largest difference of ``sum c_k^2 rho^k`` from ``E phi phibar`` at correlations up to 1/2, where 40 terms do."""
-    act, rho = activation(name), torch.linspace(-0.5, 0.5, 11, dtype=torch.float64)
+    """Largest difference of ``sum c_k^2 rho^k`` from ``E phi phibar`` at correlations up to 1/2,
+    where 40 terms do.
+    """
+    act = activation(name)
+    rho = torch.linspace(-0.5, 0.5, 11, dtype=torch.float64)
     powers = rho[:, None] ** torch.arange(41)
     unit = torch.ones_like(rho)
     return float((powers @ act.hermite(40).square() - act.moment(unit, unit, rho)).abs().max())
@@ -207,7 +236,11 @@ def series_error(name: Activation) -> float:
 def _series(evidence: Evidence) -> Judged:
     errors = {name: series_error(name) for name in ACTIVATIONS[evidence.size]}
     verdict = some_of(ClaimVerdict.of(error < ZERO) for error in errors.values())
-    reading = "Largest difference: " + ", ".join(f"{name} {error:.1e}" for name, error in errors.items()) + "."
+    reading = (
+        "Largest difference: "
+        + ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
+        + "."
+    )
     return Judged(within(max(errors.values()), ZERO), verdict, reading, tuple(errors))
 
 
@@ -217,46 +250,60 @@ def _nesting(evidence: Evidence) -> Judged:
     numbers = f"{worst.nesting:.1e} ({worst.name}), rounding {worst.nesting_rounding:.1e}"
     verdict = some_of(ClaimVerdict.of(f.nesting >= -f.nesting_rounding) for f in every)
     reading = f"Smallest eigenvalue of all differences: {numbers}."
-    return Judged(within(worst.nesting, worst.nesting_rounding), verdict, reading, tuple(f.name for f in every))
+    return Judged(
+        within(worst.nesting, worst.nesting_rounding),
+        verdict,
+        reading,
+        tuple(f.name for f in every),
+    )
 
 
 KERNELS = (
     Claim(
-        "universal-kernel", "Prop. 4, Section 3.3",
-        "If phi is Lipschitz and neither linear nor polynomial, C_t is strictly positive definite and its functions "
-        "are dense on the sphere.",
-        "Smallest eigenvalue of C_1 over the largest, on 24 points of a sphere and their antipodes; the "
-        f"smallest over activations, with numerical error. Holds if all are above {NUMERICAL:g}; with a "
-        "condition if some are.", _definite,
+        "universal-kernel",
+        "Prop. 4, Section 3.3",
+        "If phi is Lipschitz and neither linear nor polynomial, C_t is strictly positive definite "
+        "and its functions are dense on the sphere.",
+        "Smallest eigenvalue of C_1 over the largest, on 24 points of a sphere and their "
+        "antipodes; the smallest over activations, with numerical error. Holds if all are above "
+        f"{NUMERICAL:g}; with a condition if some are.",
+        _definite,
     ),
     Claim(
-        "hermite-coefficients", "Proof of Lemma 6, Appendix D",
+        "hermite-coefficients",
+        "Proof of Lemma 6, Appendix D",
         "No Hermite coefficient of a nonlinear, non-polynomial activation is zero.",
-        f"Smallest coefficient of degree 0 to 12 over the activations. Holds if no activation has one below {ZERO:g}; "
-        "with a condition if some have none.", _hermite,
+        "Smallest coefficient of degree 0 to 12 over the activations. Holds if no activation has "
+        f"one below {ZERO:g}; with a condition if some have none.",
+        _hermite,
     ),
     Claim(
-        "dual-series", "Appendix D",
-        "The kernel E phi(u) phi(v) of a correlation rho is the power series whose coefficients are squared Hermite "
-        "coefficients.",
-        f"Largest difference for |rho| up to 1/2 over activations, 40 terms. Holds if all are below {ZERO:g}; with a "
-        "condition if some are.",
+        "dual-series",
+        "Appendix D",
+        "The kernel E phi(u) phi(v) of a correlation rho is the power series whose coefficients "
+        "are squared Hermite coefficients.",
+        "Largest difference for |rho| up to 1/2 over activations, 40 terms. Holds if all are "
+        f"below {ZERO:g}; with a condition if some are.",
         _series,
     ),
     Claim(
-        "nested-spaces", "Prop. 5, Section 3.3",
-        "Function spaces grow with the horizon: that of C_t is contractively contained in that of C_t' for t < t'.",
-        "Smallest eigenvalue of C_t' - C_t over t < t' in 0.25 .. 4 and points with and without antipodes, with "
-        "rounding. Holds if for all activations it is not negative beyond rounding; with a condition if for some.",
+        "nested-spaces",
+        "Prop. 5, Section 3.3",
+        "Function spaces grow with the horizon: that of C_t is contractively contained in that of "
+        "C_t' for t < t'.",
+        "Smallest eigenvalue of C_t' - C_t over t < t' in 0.25 .. 4 and points with and without "
+        "antipodes, with rounding. Holds if for all activations it is not negative beyond "
+        "rounding; with a condition if for some.",
         _nesting,
     ),
-)  # fmt: skip
+)
 
 
 # ---- Identities of Section 4 and Appendices E and G that hold to rounding or not at all
 
 EXACT = 1e-10
-HORIZON, ETA_C = 1.5, 0.3
+HORIZON = 1.5
+ETA_C = 0.3
 
 
 @dataclass(frozen=True)
@@ -278,10 +325,11 @@ DEPTHS = (4, 16)
 
 @dataclass(frozen=True)
 class Residuals:
-    """What training added to the stream at depth L minus a formula, relative to it, per network [R].
+    """What training added to the stream at depth L minus a formula, relative to it, per network
+    [R].
 
-    ``printed``: Eq. 4 with ``g_{l-1}``; ``derived``: with ``g_l``; ``factor``: what was added over the drift ``b`` of
-    Appendix G integrated over a layer.
+    ``printed``: Eq. 4 with ``g_{l-1}``; ``derived``: with ``g_l``; ``factor``: what was added over
+    the drift ``b`` of Appendix G integrated over a layer.
     """
 
     depth: int
@@ -291,11 +339,16 @@ class Residuals:
 
 
 def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
-    """Largest deviation of the recursion of Eq. 3 from automatic differentiation, over the RMS of g."""
-    net = ResNet(x.shape[1], 1, width, 4, horizon=HORIZON, activation=name, seed=seed, dtype=torch.float64)
+    """Largest deviation of the recursion of Eq. 3 from automatic differentiation, over the RMS of
+    g.
+    """
+    net = ResNet(
+        x.shape[1], 1, width, 4, horizon=HORIZON, activation=name, seed=seed, dtype=torch.float64
+    )
     streams = flows(net, x)
     g = net.V.detach().expand(len(x), -1)
-    layers, scale = [g], math.sqrt(HORIZON / (4 * width))
+    layers = [g]
+    scale = math.sqrt(HORIZON / (4 * width))
     for h, layer in zip(streams.h[:-1].flip(0), reversed(list(net.outer)), strict=True):
         g = g + scale * net.activation.slope(h) * (g @ layer.weight.detach())  # type: ignore[operator]
         layers.insert(0, g)
@@ -306,8 +359,11 @@ def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
 def _recursion(evidence: Evidence) -> Judged:
     counts = IDENTITY_SIZES[evidence.size]
     names: tuple[Activation, ...] = ("relu", "tanh", "gelu", "erf")
-    x, own_seeds = rows(evidence, 3), seeds(evidence, "recursion", counts.networks)
-    deviations = torch.tensor([[recursion(x, counts.width, seed, name) for seed in own_seeds] for name in names])
+    x = rows(evidence, 3)
+    own_seeds = seeds(evidence, "recursion", counts.networks)
+    deviations = torch.tensor(
+        [[recursion(x, counts.width, seed, name) for seed in own_seeds] for name in names]
+    )
     largest = dict(zip(names, deviations.amax(1).tolist(), strict=True))
     verdict = together(ClaimVerdict.of(deviation < EXACT) for deviation in largest.values())
     parts = ", ".join(f"{name} {deviation:.1e}" for name, deviation in largest.items())
@@ -318,20 +374,38 @@ def _squared_error(streams: Streams, y: Tensor) -> Tensor:
     return (streams.outputs.flatten() - y).square().div(2).sum()
 
 
-def learned(x: Tensor, y: Tensor, width: int, depth: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What training added to each layer's increment of the stream [L, n], and Eq. 4's sums of ``g_{l-1}``, ``g_l``."""
-    net = ResNet(x.shape[1], 1, width, depth, horizon=HORIZON, activation="tanh", seed=seed, dtype=torch.float64)
+def learned(
+    x: Tensor, y: Tensor, width: int, depth: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What training added to each layer's increment of the stream [L, n], and Eq. 4's sums of
+    ``g_{l-1}``, ``g_l``.
+    """
+    net = ResNet(
+        x.shape[1],
+        1,
+        width,
+        depth,
+        horizon=HORIZON,
+        activation="tanh",
+        seed=seed,
+        dtype=torch.float64,
+    )
     start = torch.stack([layer.weight.detach().clone() for layer in net.outer])  # type: ignore[operator]
-    batches, phis, deltas = zip(x[:-1, None], y[:-1], strict=True), [], []
+    batches = zip(x[:-1, None], y[:-1], strict=True)
+    phis = []
+    deltas = []
     for step in train(net.streams, SGD(net.param_groups(ETA_C)), batches, _squared_error):
         phis.append(net.activation.phi(step.outputs.h[:-1, 0]))
         deltas.append(step.outputs.delta[:, 0])
     h = net.streams(x[-1:]).h[:, 0]
-    phi, tau = net.activation.phi(h[:-1]), HORIZON / depth
+    phi = net.activation.phi(h[:-1])
+    tau = HORIZON / depth
     added = h[1:] - h[:-1] - math.sqrt(tau / width) * torch.einsum("lij,lj->li", start, phi)
     products = torch.einsum("kln,ln->kl", torch.stack(phis), phi) / width
     both = torch.stack(deltas)
-    printed, derived = (-tau * ETA_C * torch.einsum("kl,kln->ln", products, g) for g in (both[:, :-1], both[:, 1:]))
+    printed, derived = (
+        -tau * ETA_C * torch.einsum("kl,kln->ln", products, g) for g in (both[:, :-1], both[:, 1:])
+    )
     return added, printed, derived
 
 
@@ -345,7 +419,13 @@ def residuals(evidence: Evidence, depth: int) -> Residuals:
         integrated = derived * HORIZON / depth  # b carries T / L itself, and stands before dt
         factor = (added * integrated).sum() / integrated.square().sum()
         by_network.append(
-            torch.stack([(added - printed).norm() / added.norm(), (added - derived).norm() / added.norm(), factor])
+            torch.stack(
+                [
+                    (added - printed).norm() / added.norm(),
+                    (added - derived).norm() / added.norm(),
+                    factor,
+                ]
+            )
         )
     printed, derived, factor = torch.stack(by_network, 1)
     return Residuals(depth, printed, derived, factor)
@@ -354,17 +434,27 @@ def residuals(evidence: Evidence, depth: int) -> Residuals:
 def _learned(evidence: Evidence) -> Judged:
     """Whether the sum of Eq. 4 is exact as printed, or with ``g_l``."""
     cases = [residuals(evidence, depth) for depth in DEPTHS]
-    printed, derived = (max(float(getattr(r, name).max()) for r in cases) for name in ("printed", "derived"))
+    printed, derived = (
+        max(float(getattr(r, name).max()) for r in cases) for name in ("printed", "derived")
+    )
     by_depth = ", ".join(f"{float(r.printed.mean()):.2g} at L = {r.depth}" for r in cases)
-    reading = f"With g_(l-1) the residual is {by_depth}; with g_l, as Appendix E derives, {derived:.1e}."
+    reading = (
+        f"With g_(l-1) the residual is {by_depth}; with g_l, as Appendix E derives, {derived:.1e}."
+    )
     verdict = ClaimVerdict.of(printed < EXACT)
     verdict, condition = rescued(verdict, {"to read g_l": ClaimVerdict.of(derived < EXACT)})
-    tried = () if verdict == ClaimVerdict.HOLDS else ("g_l in place of g_(l-1)", *(f"L = {L}" for L in DEPTHS))
+    tried = (
+        ()
+        if verdict == ClaimVerdict.HOLDS
+        else ("g_l in place of g_(l-1)", *(f"L = {L}" for L in DEPTHS))
+    )
     return Judged(span(torch.cat([r.printed for r in cases])), verdict, reading + condition, tried)
 
 
 def _factor(evidence: Evidence) -> Judged:
-    """Whether the drift b integrates to what training adds, as printed or with one factor T / L less."""
+    """Whether the drift b integrates to what training adds, as printed or with one factor T / L
+    less.
+    """
     cases = [residuals(evidence, depth) for depth in DEPTHS]
     by_depth = ", ".join(f"{float(r.factor.mean()):.3g} at L = {r.depth}" for r in cases)
     reading = f"The stream learns as much as b says times {by_depth}, T = {HORIZON:g}"
@@ -372,35 +462,49 @@ def _factor(evidence: Evidence) -> Judged:
     def exactly(scale: Callable[[int], float]) -> bool:
         return all(float((r.factor * scale(r.depth) - 1).abs().max()) < EXACT for r in cases)
 
-    value, tried = span(torch.cat([r.factor for r in cases])), ("one factor T/L less", *(f"L = {L}" for L in DEPTHS))
+    value = span(torch.cat([r.factor for r in cases]))
+    tried = ("one factor T/L less", *(f"L = {L}" for L in DEPTHS))
     if exactly(lambda L: 1.0):
         return Judged(value, ClaimVerdict.HOLDS, f"{reading}.")
     if exactly(lambda L: HORIZON / L):
-        return Judged(value, ClaimVerdict.CONDITIONAL, f"{reading}: exactly L/T. One factor T/L has to go.", tried)
+        return Judged(
+            value,
+            ClaimVerdict.CONDITIONAL,
+            f"{reading}: exactly L/T. One factor T/L has to go.",
+            tried,
+        )
     return Judged(value, ClaimVerdict.FAILS, f"{reading}.", tried)
 
 
 IDENTITIES = (
     Claim(
-        "backward-recursion", "Eq. 3, Section 4.1",
-        "Scaled gradients of the output in the residual stream follow a backward recursion in the transposed weights.",
-        "Largest deviation of the recursion from automatic differentiation over the RMS of g, float64, four "
-        f"activations; brackets: smallest and largest over networks. Holds if all are below {EXACT:g}.", _recursion,
+        "backward-recursion",
+        "Eq. 3, Section 4.1",
+        "Scaled gradients of the output in the residual stream follow a backward recursion in the "
+        "transposed weights.",
+        "Largest deviation of the recursion from automatic differentiation over the RMS of g, "
+        "float64, four activations; brackets: smallest and largest over networks. Holds if all "
+        f"are below {EXACT:g}.",
+        _recursion,
     ),
     Claim(
-        "learned-features", "Eq. 4, Section 4.2; Appendix E",
-        "After k steps of SGD a layer adds two parts to the stream: that of its initial weights, and a sum over past "
-        "gradients of layer l-1.",
-        "The change of the stream's increments by training, minus the sum, relative, float64, tanh; brackets: smallest "
-        f"and largest over networks and depths. Holds if all are below {EXACT:g}; with a condition if "
-        "those with g_l are.", _learned,
+        "learned-features",
+        "Eq. 4, Section 4.2; Appendix E",
+        "After k steps of SGD a layer adds two parts to the stream: that of its initial weights, "
+        "and a sum over past gradients of layer l-1.",
+        "The change of the stream's increments by training, minus the sum, relative, float64, "
+        "tanh; brackets: smallest and largest over networks and depths. Holds if all are below "
+        f"{EXACT:g}; with a condition if those with g_l are.",
+        _learned,
     ),
     Claim(
-        "drift-factor", "The drift b before Eq. 22, Appendix G",
-        "The drift b of the stream at finite depth, to be integrated over dt, is T/L times a sum over past gradients.",
-        "The change of the stream by training, over the drift's change in a layer, dt = T/L (its first sum, with g_l), "
-        f"float64; brackets: smallest and largest over networks and depths. Holds if all are within {EXACT:g} of 1; "
-        "with a condition if all are L/T.",
+        "drift-factor",
+        "The drift b before Eq. 22, Appendix G",
+        "The drift b of the stream at finite depth, to be integrated over dt, is T/L times a sum "
+        "over past gradients.",
+        "The change of the stream by training, over the drift's change in a layer, dt = T/L (its "
+        "first sum, with g_l), float64; brackets: smallest and largest over networks and depths. "
+        f"Holds if all are within {EXACT:g} of 1; with a condition if all are L/T.",
         _factor,
     ),
-)  # fmt: skip
+)

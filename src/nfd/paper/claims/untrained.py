@@ -1,4 +1,6 @@
-"""Untrained networks: orders of activation, the first forward and backward pass, two-layer blocks (Sections 3 to 5)."""
+"""Untrained networks: orders of activation, the first forward and backward pass, two-layer blocks
+(Sections 3 to 5).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ from nfd.paper.settings import Preset
 from nfd.paper.streams import at_start
 from nfd.paper.two_limits import covariances, distance, errors_in_depth, flows, relative
 
-# ---- Post-activation against pre-activation networks at initialisation (Prop. 1, Section 3.1, Appendix B)
+# ---- Post-activation against pre-activation networks at initialisation (Prop. 1, Section 3.1,
+# Appendix B)
 
 C_1 = 1 / math.sqrt(2 * math.pi)
 
@@ -73,10 +76,13 @@ POST_SIZES: dict[Preset, PostCounts] = {
 @lru_cache(maxsize=16)
 def _features(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Tensor:
     """``h_L`` [R, depths, n] of independent networks of every depth."""
-    counts, x = POST_SIZES[evidence.size], unit(evidence).float()
+    counts = POST_SIZES[evidence.size]
+    x = unit(evidence).float()
 
     def measured(L: int, seed: int) -> Tensor:
-        net = ResNet(x.shape[1], 1, counts.width, L, horizon=horizon, activation=name, order=order, seed=seed)
+        net = ResNet(
+            x.shape[1], 1, counts.width, L, horizon=horizon, activation=name, order=order, seed=seed
+        )
         with torch.no_grad():
             return net.streams(x).h[-1, 0].double()
 
@@ -89,7 +95,8 @@ def bound(T: float, L: int, n: int) -> float:
 
 
 def _bound(evidence: Evidence) -> Judged:
-    counts, ratios = POST_SIZES[evidence.size], {}
+    counts = POST_SIZES[evidence.size]
+    ratios = {}
     for T in (1.0, 4.0):
         h = _features(evidence, "post", "relu", T).mean(-1)
         for index, L in enumerate(counts.depths):
@@ -97,7 +104,9 @@ def _bound(evidence: Evidence) -> Judged:
     worst = min(ratios.values(), key=lambda ratio: ratio.low)
     verdict = together(inside(ratio, 1.0, math.inf) for ratio in ratios.values())
     limit = f"The bound tends to c_1 = {C_1:.2f} at infinite width (here {counts.width})."
-    return Judged(worst, verdict, f"E h_L over the bound: {itemised(ratios)}. {limit}", tuple(ratios))
+    return Judged(
+        worst, verdict, f"E h_L over the bound: {itemised(ratios)}. {limit}", tuple(ratios)
+    )
 
 
 def grows(power: Interval) -> ClaimVerdict:
@@ -115,19 +124,27 @@ def dominant(name: Activation) -> bool:
 
 
 def _debate(evidence: Evidence) -> Judged:
-    """Whether post-activation features grow with depth and pre-activation ones do not, or do at T = 4."""
+    """Whether post-activation features grow with depth and pre-activation ones do not, or do at T =
+    4.
+    """
     (post, pre), (post_4, pre_4) = (
-        [_growth(evidence, order, "relu", horizon) for order in ("post", "pre")] for horizon in (1.0, 4.0)
+        [_growth(evidence, order, "relu", horizon) for order in ("post", "pre")]
+        for horizon in (1.0, 4.0)
     )
     reading = (
-        f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}; T = 4: {post_4} and {pre_4}."
+        f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}; T = 4: "
+        f"{post_4} and {pre_4}."
     )
-    verdict, condition = rescued(together((grows(post), flat(pre))), {"T = 4": together((grows(post_4), flat(pre_4)))})
+    verdict, condition = rescued(
+        together((grows(post), flat(pre))), {"T = 4": together((grows(post_4), flat(pre_4)))}
+    )
     return Judged(post, verdict, reading + condition, ("T = 4",))
 
 
 def _common(evidence: Evidence) -> Judged:
-    """Whether the activations that Prop. 1 covers make post-activation networks grow; the others are reported."""
+    """Whether the activations that Prop. 1 covers make post-activation networks grow; the others
+    are reported.
+    """
     names: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf")
     exponents: dict[str, Interval] = {name: _growth(evidence, "post", name) for name in names}
     covered: dict[str, Interval] = {name: exponents[name] for name in names if dominant(name)}
@@ -136,7 +153,9 @@ def _common(evidence: Evidence) -> Judged:
     reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {itemised(covered)}."
     reading += f" Beyond it: {itemised(others)}; of these grow: {', '.join(growing) or 'none'}."
     lowest = min(covered.values(), key=lambda value: value.low)
-    return Judged(lowest, together(grows(value) for value in covered.values()), reading, tuple(exponents))
+    return Judged(
+        lowest, together(grows(value) for value in covered.values()), reading, tuple(exponents)
+    )
 
 
 def _growth(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Interval:
@@ -148,25 +167,34 @@ _UNTRAINED = "Untrained networks of several depths on one input, |x|^2 = d"
 
 POST_ACTIVATION = (
     Claim(
-        "post-activation-bound", "Prop. 1, Section 3.1",
-        "In post-activation relu networks the mean feature is at least c_1 (1 + c_1 sqrt(T/(L n)))^L |x|/sqrt(d), "
-        "c_1 = 1/sqrt(2 pi).",
-        f"{_UNTRAINED}, T = 1 and 4: mean of h_L over the bound, the smallest over depths. Holds if all are 1 or more.",
+        "post-activation-bound",
+        "Prop. 1, Section 3.1",
+        "In post-activation relu networks the mean feature is at least c_1 (1 + c_1 sqrt(T/(L "
+        "n)))^L |x|/sqrt(d), c_1 = 1/sqrt(2 pi).",
+        f"{_UNTRAINED}, T = 1 and 4: mean of h_L over the bound, the smallest over depths. Holds "
+        "if all are 1 or more.",
         _bound,
     ),
     Claim(
-        "pre-against-post", "Section 3.1; Fig. 1a",
-        "With 1/sqrt(L) on the branch, post-activation features diverge with depth and pre-activation ones do not.",
-        f"{_UNTRAINED}, relu: exponent in L of the RMS of h_L. Holds if it is above {FLAT} for post- and within "
-        f"{FLAT} of 0 for pre-activation; with a condition if so at T = 4 only.", _debate,
+        "pre-against-post",
+        "Section 3.1; Fig. 1a",
+        "With 1/sqrt(L) on the branch, post-activation features diverge with depth and "
+        "pre-activation ones do not.",
+        f"{_UNTRAINED}, relu: exponent in L of the RMS of h_L. Holds if it is above {FLAT} for "
+        f"post- and within {FLAT} of 0 for pre-activation; with a condition if so at T = 4 only.",
+        _debate,
     ),
     Claim(
-        "post-activation-common", "Sections 1 and 3.1; Appendix B",
-        "Post-activation features can diverge with depth for common activations, those of positive dominance, as relu.",
-        f"{_UNTRAINED}: exponent in L of the RMS of h_L for four activations; the smallest of those with "
-        f"E phi(w x) >= c_1 |x| + c_2, c_1 or c_2 positive. Holds if all of these are above {FLAT}.", _common,
+        "post-activation-common",
+        "Sections 1 and 3.1; Appendix B",
+        "Post-activation features can diverge with depth for common activations, those of positive "
+        "dominance, as relu.",
+        f"{_UNTRAINED}: exponent in L of the RMS of h_L for four activations; the smallest of "
+        "those with E phi(w x) >= c_1 |x| + c_2, c_1 or c_2 positive. Holds if all of these are "
+        f"above {FLAT}.",
+        _common,
     ),
-)  # fmt: skip
+)
 
 
 # ---- The first forward pass and its limit (Props. 2, 3 and 9, Sections 3.2 and 3.3, Appendix C.1)
@@ -176,8 +204,8 @@ RATE = -1.0  # of mean squares
 
 @dataclass(frozen=True)
 class ForwardCounts:
-    """Networks on one Brownian path and their depths; networks for coordinates; for covariances, and their width;
-    draws in law for the order of limits and for tails."""
+    """Networks on one Brownian path and their depths; networks for coordinates; for covariances,
+    and their width; draws in law for the order of limits and for tails."""
 
     path: int
     depths: tuple[int, ...]
@@ -197,8 +225,11 @@ ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh")
 
 @lru_cache(maxsize=8)
 def path_errors(evidence: Evidence, name: Activation) -> tuple[tuple[int, ...], Tensor, Tensor]:
-    """Depths, and mean squares [R, depths] of ``h_L`` and ``g_0`` against networks twice as deep on the same path."""
-    counts, x = FORWARD_SIZES[evidence.size], rows(evidence, 2).float()
+    """Depths, and mean squares [R, depths] of ``h_L`` and ``g_0`` against networks twice as deep on
+    the same path.
+    """
+    counts = FORWARD_SIZES[evidence.size]
+    x = rows(evidence, 2).float()
     own_seeds = seeds(evidence, f"path-{name}", counts.path)
     errors = [errors_in_depth(x, name, 64, seed, counts.depths) for seed in own_seeds]
     h, g = (torch.stack(part) for part in zip(*errors, strict=True))
@@ -207,9 +238,12 @@ def path_errors(evidence: Evidence, name: Activation) -> tuple[tuple[int, ...], 
 
 @lru_cache(maxsize=8)
 def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor]:
-    """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` minus their particles (``nfd.meters.start``)."""
+    """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` minus their particles
+    (``nfd.meters.start``).
+    """
     widths = [16, 64, 256] if evidence.size != "smoke" else [16, 32]
-    x, count = unit(evidence), FORWARD_SIZES[evidence.size].coordinates
+    x = unit(evidence)
+    count = FORWARD_SIZES[evidence.size].coordinates
 
     def measured(n: int, seed: int) -> Tensor:
         net = ResNet(x.shape[1], 1, n, 8, activation=name, seed=seed, dtype=torch.float64)
@@ -219,8 +253,12 @@ def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], 
     return widths, over(evidence, f"coordinates-{name}", widths, count, measured)
 
 
-def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | None = None) -> Judged:
-    """Whether mean squares fall at least as 1 / size; ``besides`` are reported, and outside of the assumptions."""
+def judge_rates(
+    required: dict[str, Interval], besides: dict[str, Interval] | None = None
+) -> Judged:
+    """Whether mean squares fall at least as 1 / size; ``besides`` are reported, and outside of the
+    assumptions.
+    """
     verdict = together(fast(power, RATE) for power in required.values())
     slowest = max(required.values(), key=lambda power: power.high)
     reading = f"Exponents of the mean square: {itemised(required)}."
@@ -240,11 +278,17 @@ def _forward_rates(evidence: Evidence) -> Judged:
 
 
 def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
-    """Inputs [4, d], and second moments [R, 10] of outputs at alpha = 1, each a mean over as many outputs as units."""
-    counts, x = FORWARD_SIZES[evidence.size], rows(evidence, 4)
-    upper, moments = torch.triu_indices(4, 4), []
+    """Inputs [4, d], and second moments [R, 10] of outputs at alpha = 1, each a mean over as many
+    outputs as units.
+    """
+    counts = FORWARD_SIZES[evidence.size]
+    x = rows(evidence, 4)
+    upper = torch.triu_indices(4, 4)
+    moments = []
     for seed in seeds(evidence, "outputs", counts.covariance):
-        net = ResNet(x.shape[1], counts.width, counts.width, L, activation="relu", regime="kernel", seed=seed)
+        net = ResNet(
+            x.shape[1], counts.width, counts.width, L, activation="relu", regime="kernel", seed=seed
+        )
         with torch.no_grad():
             f = net(x.float()).double()
         moments.append((f @ f.T / counts.width)[upper[0], upper[1]])
@@ -257,37 +301,56 @@ def off(moments: Tensor, expected: Tensor) -> Interval:
 
 
 def _covariance(evidence: Evidence) -> Judged:
-    L, (first, second) = 32, torch.triu_indices(4, 4)
+    L = 32
+    (first, second) = torch.triu_indices(4, 4)
     x, moments = output_moments(evidence, L)
-    infinite, same = (off(moments, kernel(x, activation="relu", depth=depth)[first, second]) for depth in (math.inf, L))
-    reading = f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth {same}."
+    infinite, same = (
+        off(moments, kernel(x, activation="relu", depth=depth)[first, second])
+        for depth in (math.inf, L)
+    )
+    reading = (
+        f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth "
+        f"{same}."
+    )
     return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",))
 
 
 def excess(samples: Tensor) -> Tensor:
-    """Excess kurtosis of ``f`` from ``q = |h_L|^2 / n`` [R]: given h, f is Gaussian, so it is ``3 Var q / (E q)^2``."""
+    """Excess kurtosis of ``f`` from ``q = |h_L|^2 / n`` [R]: given h, f is Gaussian, so it is ``3
+    Var q / (E q)^2``.
+    """
     return 3 * samples.var(0) / samples.mean(0).square()
 
 
 def _gaussian(evidence: Evidence) -> Judged:
-    counts, widths, x = FORWARD_SIZES[evidence.size], [16, 32, 64, 128], unit(evidence)
+    counts = FORWARD_SIZES[evidence.size]
+    widths = [16, 32, 64, 128]
+    x = unit(evidence)
     fall: dict[str, Interval] = {}
     last: dict[str, Interval] = {}
     for name in ACTIVATIONS:
         draws = [
-            covariances(x, name, n, 16, counts.draws // 2, derive(evidence.seed, "claim", "tails", name, n))
+            covariances(
+                x, name, n, 16, counts.draws // 2, derive(evidence.seed, "claim", "tails", name, n)
+            )
             for n in widths
         ]
         q = [draw[:, 0, 0] for draw in draws]
-        fall[name] = interval(lambda *groups: log_slope(widths, torch.stack([excess(g) for g in groups])), *q)
+        fall[name] = interval(
+            lambda *groups: log_slope(widths, torch.stack([excess(g) for g in groups])), *q
+        )
         last[name] = interval(excess, q[-1])
     verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
-    reading = f"Excess kurtosis at width {widths[-1]}: {itemised(last)}; its exponents in n: {itemised(fall)}."
+    reading = (
+        f"Excess kurtosis at width {widths[-1]}: {itemised(last)}; its exponents in n: "
+        f"{itemised(fall)}."
+    )
     return Judged(max(fall.values(), key=lambda power: power.high), verdict, reading, tuple(fall))
 
 
 def _order(evidence: Evidence) -> Judged:
-    counts, x = FORWARD_SIZES[evidence.size], rows(evidence, 3)
+    counts = FORWARD_SIZES[evidence.size]
+    x = rows(evidence, 3)
     first, second = torch.triu_indices(3, 3)
 
     def at(name: Activation, n: int, L: int, count: int) -> Tensor:
@@ -295,42 +358,63 @@ def _order(evidence: Evidence) -> Judged:
         return covariances(x, name, n, L, count, seed)[:, first, second]
 
     def apart(name: Activation) -> Interval:
-        wide, few = 16 * 32, counts.draws // 8
+        wide = 16 * 32
+        few = counts.draws // 8
         deep = extrapolated(*(at(name, n, 64, counts.draws) for n in (32, 64)))
         return distance(deep, extrapolated(*(at(name, wide, L, few) for L in (8, 16))))
 
     differences: dict[str, Interval] = {name: apart(name) for name in ACTIVATIONS}
     verdict = together(near(value) for value in differences.values())
-    reading = f"Depth first against width first, relative difference of second moments: {itemised(differences)}."
-    return Judged(max(differences.values(), key=lambda value: value.high), verdict, reading, tuple(differences))
+    reading = (
+        "Depth first against width first, relative difference of second moments: "
+        f"{itemised(differences)}."
+    )
+    return Judged(
+        max(differences.values(), key=lambda value: value.high),
+        verdict,
+        reading,
+        tuple(differences),
+    )
 
 
 FORWARD = (
     Claim(
-        "forward-rate", "Prop. 2, Section 3.2; Props. 9, 11; Fig. 3",
-        "Untrained features converge to a McKean-Vlasov SDE, coordinatewise in mean square at rates 1/L and 1/n.",
-        "Exponents of the mean square of h_L minus that of a network twice as deep on one Brownian path of matrices, "
-        f"and minus particles driven by the same noise in width; the slowest. Holds if all are at most "
-        f"{RATE + FASTER}.", _forward_rates,
+        "forward-rate",
+        "Prop. 2, Section 3.2; Props. 9, 11; Fig. 3",
+        "Untrained features converge to a McKean-Vlasov SDE, coordinatewise in mean square at "
+        "rates 1/L and 1/n.",
+        "Exponents of the mean square of h_L minus that of a network twice as deep on one Brownian "
+        "path of matrices, and minus particles driven by the same noise in width; the slowest. "
+        f"Holds if all are at most {RATE + FASTER}.",
+        _forward_rates,
     ),
     Claim(
-        "output-covariance", "Prop. 3, Section 3.3",
+        "output-covariance",
+        "Prop. 3, Section 3.3",
         "At alpha = 1 outputs have the covariance C_T of the SDE in the limit.",
-        "Second moments of outputs of untrained relu networks on four inputs against C_T: RMS difference beyond noise, "
-        f"relative. Holds below {NEAR}.", _covariance,
+        "Second moments of outputs of untrained relu networks on four inputs against C_T: RMS "
+        f"difference beyond noise, relative. Holds below {NEAR}.",
+        _covariance,
     ),
     Claim(
-        "output-gaussian", "Prop. 3, Section 3.3", "At alpha = 1 outputs become Gaussian in the limit.",
-        "Exponent in n of the excess kurtosis of f, from |h_L|^2/n at L = 16 (exact law of the forward pass); the "
-        "slowest over activations. Holds if all are below -1/2.", _gaussian,
+        "output-gaussian",
+        "Prop. 3, Section 3.3",
+        "At alpha = 1 outputs become Gaussian in the limit.",
+        "Exponent in n of the excess kurtosis of f, from |h_L|^2/n at L = 16 (exact law of the "
+        "forward pass); the slowest over activations. Holds if all are below -1/2.",
+        _gaussian,
     ),
     Claim(
-        "limits-commute-at-start", "After Prop. 2, Section 3.2",
-        "For untrained networks it makes no difference whether width or depth goes to infinity first.",
-        "Second moments of h_L on three inputs, 2 K(2n) - K(n) at L = 64 and n = 32 against 2 K(2L) - K(L) at n = 512 "
-        f"and L = 8: RMS difference beyond noise, relative. Holds if it is below {NEAR} for relu and tanh.", _order,
+        "limits-commute-at-start",
+        "After Prop. 2, Section 3.2",
+        "For untrained networks it makes no difference whether width or depth goes to infinity "
+        "first.",
+        "Second moments of h_L on three inputs, 2 K(2n) - K(n) at L = 64 and n = 32 against 2 "
+        "K(2L) - K(L) at n = 512 and L = 8: RMS difference beyond noise, relative. Holds if it is "
+        f"below {NEAR} for relu and tanh.",
+        _order,
     ),
-)  # fmt: skip
+)
 
 
 # ---- The first backward pass and its limit (Props. 6, 12 and 13, Section 4.1, Appendix C.2)
@@ -355,7 +439,10 @@ BACKWARD_SIZES: dict[Preset, BackwardCounts] = {
 def _backward_rates(evidence: Evidence) -> Judged:
     required: dict[str, Interval] = {}
     besides: dict[str, Interval] = {}
-    cases: tuple[tuple[Activation, dict[str, Interval]], ...] = (("tanh", required), ("relu", besides))
+    cases: tuple[tuple[Activation, dict[str, Interval]], ...] = (
+        ("tanh", required),
+        ("relu", besides),
+    )
     for name, where in cases:
         depths, _, g = path_errors(evidence, name)
         where[f"{name} in L"] = exponent(depths, g)
@@ -367,7 +454,8 @@ def _backward_rates(evidence: Evidence) -> Judged:
 @lru_cache(maxsize=32)
 def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> Tensor:
     """``2 E g_0^2`` of networks of depth 2L minus ``E g_0^2`` of depth L, along one path, [R]."""
-    counts, x = BACKWARD_SIZES[evidence.size], unit(evidence).float()
+    counts = BACKWARD_SIZES[evidence.size]
+    x = unit(evidence).float()
 
     def at(L: int, seed: int) -> Tensor:
         net = ResNet(
@@ -385,33 +473,58 @@ def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> 
         return streams.delta[0].double().square().mean()
 
     own_seeds = seeds(evidence, f"variance-{name}-{horizon}", counts.networks)
-    return torch.stack([extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)) for seed in own_seeds])
+    return torch.stack(
+        [extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)) for seed in own_seeds]
+    )
 
 
 def predicted(name: Activation, horizon: float) -> float:
-    """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96 steps."""
+    """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96
+    steps.
+    """
     return float(
-        extrapolated(*(stream_variances(activation(name), torch.ones(()), L, horizon)[1][0] for L in (48, 96)))
+        extrapolated(
+            *(
+                stream_variances(activation(name), torch.ones(()), L, horizon)[1][0]
+                for L in (48, 96)
+            )
+        )
     )
 
 
 _ALIKE = 1 - 1e-12  # a correlation of one, to rounding
-CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("tanh", 1.0), ("gelu", 1.0))
+CASES: tuple[tuple[Activation, float], ...] = (
+    ("relu", 1.0),
+    ("relu", 2.0),
+    ("tanh", 1.0),
+    ("gelu", 1.0),
+)
 
 
 def _variance(evidence: Evidence) -> Judged:
-    ratios = {f"{n}, T = {T:g}": mean(backward_variances(evidence, n, T) / predicted(n, T)) for n, T in CASES}
+    ratios = {
+        f"{n}, T = {T:g}": mean(backward_variances(evidence, n, T) / predicted(n, T))
+        for n, T in CASES
+    }
     verdict = together(near(value, 1.0) for value in ratios.values())
-    return Judged(next(iter(ratios.values())), verdict, f"Measured over predicted: {itemised(ratios)}.", tuple(ratios))
+    return Judged(
+        next(iter(ratios.values())),
+        verdict,
+        f"Measured over predicted: {itemised(ratios)}.",
+        tuple(ratios),
+    )
 
 
 def _printed(evidence: Evidence) -> Judged:
-    """Whether ``P_0 = e^T``, which the equation without phi' gives, is measured for nonlinear activations."""
+    """Whether ``P_0 = e^T``, which the equation without phi' gives, is measured for nonlinear
+    activations.
+    """
 
     def over(name: Activation, T: float) -> Interval:
         return mean(backward_variances(evidence, name, T) / math.exp(T))
 
-    nonlinear, linear = {f"{name}, T = {T:g}": over(name, T) for name, T in CASES}, over("identity", 1.0)
+    nonlinear = {f"{name}, T = {T:g}": over(name, T) for name, T in CASES}
+    linear = over("identity", 1.0)
     verdict = together(near(value, 1.0) for value in nonlinear.values())
     reading = f"E g_0^2 over e^T: {itemised(nonlinear)}; identity {linear}."
     if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
@@ -421,7 +534,9 @@ def _printed(evidence: Evidence) -> Judged:
 
 @dataclass(frozen=True)
 class Moments:
-    """Means over coordinates of functions of (h, g) [R, functions], and ``h_l.g_l / sqrt(n)`` at both ends [R, 2]."""
+    """Means over coordinates of functions of (h, g) [R, functions], and ``h_l.g_l / sqrt(n)`` at
+    both ends [R, 2].
+    """
 
     functions: Tensor
     ends: Tensor
@@ -429,16 +544,32 @@ class Moments:
 
 def moments_at_start(evidence: Evidence, feedback: Feedback, name: Activation) -> Moments:
     """Untrained networks with one kind of feedback."""
-    counts, x = BACKWARD_SIZES[evidence.size], rows(evidence, 3).float()
-    functions, ends = [], []
+    counts = BACKWARD_SIZES[evidence.size]
+    x = rows(evidence, 3).float()
+    functions = []
+    ends = []
     for seed in seeds(evidence, "independence", counts.networks):
         net = ResNet(
-            x.shape[1], 1, counts.width, counts.depth, activation=name, weights="deferred", feedback=feedback, seed=seed
+            x.shape[1],
+            1,
+            counts.width,
+            counts.depth,
+            activation=name,
+            weights="deferred",
+            feedback=feedback,
+            seed=seed,
         )
         streams = flows(net, x)
-        h, g = streams.h.double(), streams.delta.double()
+        h = streams.h.double()
+        g = streams.delta.double()
         middle = counts.depth // 2
-        values = [(g[0] ** 2), (h[0] * g[0]) ** 2, (h[middle] * g[middle]) ** 2, (h[-1] * g[0]) ** 2, g[0] * g[-1]]
+        values = [
+            (g[0] ** 2),
+            (h[0] * g[0]) ** 2,
+            (h[middle] * g[middle]) ** 2,
+            (h[-1] * g[0]) ** 2,
+            g[0] * g[-1],
+        ]
         functions.append(torch.stack([value.mean(-1) for value in values]).flatten())
         both = (h[[0, -1], 0] * g[[0, -1], 0]).sum(-1) / math.sqrt(counts.width)
         ends.append(both)
@@ -451,7 +582,9 @@ def correlation(ends: Tensor) -> Tensor:
 
 
 def correlated(ends: Tensor) -> Interval:
-    """The correlation of two columns [R, 2] with its interval, by Fisher's ``z = atanh r``: r itself is skewed."""
+    """The correlation of two columns [R, 2] with its interval, by Fisher's ``z = atanh r``: r
+    itself is skewed.
+    """
     z_interval = interval(lambda e: correlation(e).clamp(-_ALIKE, _ALIKE).atanh(), ends)
     value, low, high = (math.tanh(z) for z in (z_interval.value, z_interval.low, z_interval.high))
     return Interval(value, (1 - value * value) * z_interval.stderr, low, high)
@@ -464,48 +597,70 @@ def _independence(evidence: Evidence) -> Judged:
         for feedback in ("shared", "independent")
     )
     apart: dict[str, Interval] = {
-        name: relative(shared[name].functions - copied[name].functions, copied[name].functions) for name in ACTIVATIONS
+        name: relative(shared[name].functions - copied[name].functions, copied[name].functions)
+        for name in ACTIVATIONS
     }
     one, other = (correlated(moments["relu"].ends) for moments in (shared, copied))
-    said = [f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in (one, other)]  # known to rounding, perhaps
-    differ = "do differ" if one.low > other.high or one.high < other.low else "do not differ significantly"
+    # known to rounding, perhaps
+    said = [f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in (one, other)]
+    differ = (
+        "do differ"
+        if one.low > other.high or one.high < other.low
+        else "do not differ significantly"
+    )
     reading = (
-        f"Means of five functions of (h, g) differ by {itemised(apart)}. Sums of order sqrt(n) {differ}: h_0.g_0 and "
-        f"h_L.g_L correlate with {said[0]} for shared weights, {said[1]} for a copy."
+        f"Means of five functions of (h, g) differ by {itemised(apart)}. Sums of order sqrt(n) "
+        f"{differ}: h_0.g_0 and h_L.g_L correlate with {said[0]} for shared weights, {said[1]} for "
+        "a copy."
     )
     farthest = max(apart.values(), key=lambda value: value.high)
-    return Judged(farthest, together(near(value) for value in apart.values()), reading, tuple(apart))
+    return Judged(
+        farthest, together(near(value) for value in apart.values()), reading, tuple(apart)
+    )
 
 
 _P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"
 
 BACKWARD = (
     Claim(
-        "backward-rate", "Prop. 6, Section 4.1; Props. 12, 14; Fig. 3",
-        "If phi' is Lipschitz, untrained gradients converge to a McKean-Vlasov SDE in mean square at 1/L and 1/n.",
-        "Exponents of the mean square of g_0 minus that of a network twice as deep on one Brownian path of matrices, "
-        f"and minus particles driven by the same noise in width, tanh; the slowest. Holds if all are at most "
-        f"{RATE + FASTER}.", _backward_rates,
+        "backward-rate",
+        "Prop. 6, Section 4.1; Props. 12, 14; Fig. 3",
+        "If phi' is Lipschitz, untrained gradients converge to a McKean-Vlasov SDE in mean square "
+        "at 1/L and 1/n.",
+        "Exponents of the mean square of g_0 minus that of a network twice as deep on one Brownian "
+        "path of matrices, and minus particles driven by the same noise in width, tanh; the "
+        f"slowest. Holds if all are at most {RATE + FASTER}.",
+        _backward_rates,
     ),
     Claim(
-        "backward-variance", "Prop. 6, Section 4.1",
-        "The variance P of untrained gradients grows backward as -P' = E[phi'(h)^2] P from P_T = 1; e^(T/2) for relu.",
-        f"{_P_0}, over the solution; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.", _variance,
+        "backward-variance",
+        "Prop. 6, Section 4.1",
+        "The variance P of untrained gradients grows backward as -P' = E[phi'(h)^2] P from P_T = "
+        "1; e^(T/2) for relu.",
+        f"{_P_0}, over the solution; the value is for relu, T = 1. Holds if all are within {NEAR} "
+        "of 1.",
+        _variance,
     ),
     Claim(
-        "backward-variance-printed", "Before Prop. 13, Appendix C.2",
-        "Untrained gradients solve an SDE whose diffusion is the root of E g_t^2 alone, without phi'.",
-        f"{_P_0}, over e^T, the solution of that SDE; the value is for relu, T = 1. Holds if all are within {NEAR} of "
-        "1.", _printed,
+        "backward-variance-printed",
+        "Before Prop. 13, Appendix C.2",
+        "Untrained gradients solve an SDE whose diffusion is the root of E g_t^2 alone, without "
+        "phi'.",
+        f"{_P_0}, over e^T, the solution of that SDE; the value is for relu, T = 1. Holds if all "
+        f"are within {NEAR} of 1.",
+        _printed,
     ),
     Claim(
-        "independence-at-start", "Prop. 6, Section 4.1; Appendix C.2",
-        "In untrained wide networks the backward weights may be taken to be independent of the forward ones.",
-        "Means over coordinates of five functions of (h, g) on three inputs, networks against ones with a copy of the "
-        f"weights backward: RMS difference beyond noise, relative; the larger of relu and tanh. Holds if both "
-        f"are below {NEAR}.", _independence,
+        "independence-at-start",
+        "Prop. 6, Section 4.1; Appendix C.2",
+        "In untrained wide networks the backward weights may be taken to be independent of the "
+        "forward ones.",
+        "Means over coordinates of five functions of (h, g) on three inputs, networks against ones "
+        "with a copy of the weights backward: RMS difference beyond noise, relative; the larger of "
+        f"relu and tanh. Holds if both are below {NEAR}.",
+        _independence,
     ),
-)  # fmt: skip
+)
 
 
 # ---- Untrained networks with two-layer blocks (Section 5, Appendix H)
@@ -531,10 +686,13 @@ NAMES = ("h_L", "g_0", "W_1 h / sqrt(n)", "W_2' g / sqrt(n)", "gradient of W_1",
 
 
 def sizes_of(x: Tensor, n: int, L: int, seed: int, name: Activation) -> Tensor:
-    """The RMS of what ``NAMES`` says, scaled gradients ``sqrt(n) / alpha df/dW`` in the Frobenius norm over sqrt(n)."""
+    """The RMS of what ``NAMES`` says, scaled gradients ``sqrt(n) / alpha df/dW`` in the Frobenius
+    norm over sqrt(n).
+    """
     net = ResNet(x.shape[1], 1, n, L, block="two-layer", activation=name, seed=seed)
     streams = flows(net, x)
-    h, g = streams.h[:, 0], streams.delta[:, 0]
+    h = streams.h[:, 0]
+    g = streams.delta[:, 0]
     assert net.inner is not None
     back = torch.stack([layer.weight.detach().T @ g[k + 1] for k, layer in enumerate(net.outer)])  # type: ignore[operator]
     gradients = [
@@ -542,14 +700,21 @@ def sizes_of(x: Tensor, n: int, L: int, seed: int, name: Activation) -> Tensor:
         for layers in (net.inner, net.outer)
     ]
     scale = streams.gradient_scale / math.sqrt(n)
-    vectors = (h[-1], g[0], torch.stack(streams.inner).detach(), back / math.sqrt(n), *(scale * v for v in gradients))
+    vectors = (
+        h[-1],
+        g[0],
+        torch.stack(streams.inner).detach(),
+        back / math.sqrt(n),
+        *(scale * v for v in gradients),
+    )
     return torch.stack([v.double().square().mean().sqrt() for v in vectors])
 
 
 @lru_cache(maxsize=8)
 def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Interval]:
     """Exponents of everything in ``NAMES`` in the depth or in the width."""
-    counts, x = BLOCK_SIZES[evidence.size], unit(evidence).float()
+    counts = BLOCK_SIZES[evidence.size]
+    x = unit(evidence).float()
     along = counts.depths if axis == "depth" else counts.widths
 
     def measured(size: int, seed: int) -> Tensor:
@@ -561,15 +726,22 @@ def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Inte
 
 
 def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
-    """Whether every exponent is the expected one within ``FLAT``, or is for tanh; the value is the farthest."""
-    relu, tanh = ({moment: exponents(evidence, axis, name)[moment] for moment in names} for name in ACTIVATIONS)
+    """Whether every exponent is the expected one within ``FLAT``, or is for tanh; the value is the
+    farthest.
+    """
+    relu, tanh = (
+        {moment: exponents(evidence, axis, name)[moment] for moment in names}
+        for name in ACTIVATIONS
+    )
 
     def as_expected(powers: dict[str, Interval]) -> ClaimVerdict:
         return together(flat(value, expected) for value in powers.values())
 
     farthest = max(relu.values(), key=lambda value: abs(value.value - expected))
     verdict, condition = rescued(as_expected(relu), {"tanh": as_expected(tanh)})
-    reading = f"Exponents: {itemised(relu)}; said: {expected:g}. With tanh: {itemised(tanh)}.{condition}"
+    reading = (
+        f"Exponents: {itemised(relu)}; said: {expected:g}. With tanh: {itemised(tanh)}.{condition}"
+    )
     return Judged(farthest, verdict, reading, ("tanh",))
 
 
@@ -578,21 +750,29 @@ _CONDITION = "with a condition if only those of tanh networks are"
 
 TWO_LAYER = (
     Claim(
-        "two-layer-stable", "Eqs. 23, 24, Appendix H",
-        "With two-layer blocks and 1/sqrt(L), untrained features and gradients keep their size at any depth.",
-        f"{_NETWORKS}: exponents in L of the RMS of h_L and g_0. Holds if both are within {FLAT} of 0; {_CONDITION}.",
+        "two-layer-stable",
+        "Eqs. 23, 24, Appendix H",
+        "With two-layer blocks and 1/sqrt(L), untrained features and gradients keep their size at "
+        "any depth.",
+        f"{_NETWORKS}: exponents in L of the RMS of h_L and g_0. Holds if both are within {FLAT} "
+        f"of 0; {_CONDITION}.",
         lambda evidence: _of(evidence, "depth", NAMES[:2], 0.0),
     ),
     Claim(
-        "two-layer-factors", "Eq. 25, Appendix H",
-        "The inner matrix times features, and the outer matrix times gradients, are of order one in width.",
-        f"{_NETWORKS}: exponents in n of the RMS of W_1 h/sqrt(n) and W_2' g/sqrt(n). Holds if both are within "
-        f"{FLAT} of 0; {_CONDITION}.", lambda evidence: _of(evidence, "width", NAMES[2:4], 0.0),
+        "two-layer-factors",
+        "Eq. 25, Appendix H",
+        "The inner matrix times features, and the outer matrix times gradients, are of order one "
+        "in width.",
+        f"{_NETWORKS}: exponents in n of the RMS of W_1 h/sqrt(n) and W_2' g/sqrt(n). Holds if "
+        f"both are within {FLAT} of 0; {_CONDITION}.",
+        lambda evidence: _of(evidence, "width", NAMES[2:4], 0.0),
     ),
     Claim(
-        "two-layer-gradients", "Eqs. 26, 28, Appendix H",
+        "two-layer-gradients",
+        "Eqs. 26, 28, Appendix H",
         "Gradients of the inner and of the outer matrices both fall with depth as 1/sqrt(L).",
-        f"{_NETWORKS}: exponents in L of the Frobenius norms of sqrt(n)/alpha df/dW. Holds if both are within "
-        f"{FLAT} of -1/2; {_CONDITION}.", lambda evidence: _of(evidence, "depth", NAMES[4:], -0.5),
+        f"{_NETWORKS}: exponents in L of the Frobenius norms of sqrt(n)/alpha df/dW. Holds if both "
+        f"are within {FLAT} of -1/2; {_CONDITION}.",
+        lambda evidence: _of(evidence, "depth", NAMES[4:], -0.5),
     ),
-)  # fmt: skip
+)

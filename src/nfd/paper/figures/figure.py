@@ -1,4 +1,6 @@
-"""What a figure is: the runs it is made from, at three sizes, how they are trained, and what is read from them."""
+"""What a figure is: the runs it is made from, at three sizes, how they are trained, and what is
+read from them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from torch import Tensor
 from nfd import Sweep
 from nfd.core import Finding
 from nfd.data import Dataset
-from nfd.paper.runs import RunConfig, data_settings, dataset_of, grid, initial_seed, run_all, steps_of, trial_of
+from nfd.paper.runs import (
+    RunConfig,
+    data_settings,
+    dataset_of,
+    grid,
+    initial_seed,
+    run_all,
+    steps_of,
+    trial_of,
+)
 from nfd.paper.settings import FigureConfig, Preset
 from nfd.store import Record
 
@@ -27,8 +38,9 @@ class Figure:
     Attributes:
         name: such as "figure-1". title: what it asks.
         parts: for each size, the grids by name, where a list is an axis. ``epochs`` stands for the
-            steps that make so many passes over the training part, ``seeds`` for a list of that many seeds, ``apart``
-            for seeds that no other part has, ``looks`` for so many looks at the test part.
+            steps that make so many passes over the training part, ``seeds`` for a list of that many
+            seeds, ``apart`` for seeds that no other part has, ``looks`` for so many looks at the
+            test part.
         reduce: runs by part, and what they were trained on, to one finding per panel.
         answer: the panel that answers what it asks.
     """
@@ -39,26 +51,42 @@ class Figure:
     reduce: Callable[[Mapping[str, Runs], DataSummary], list[Finding]]
     answer: str = ""
 
-    def grids(self, size: Preset, data: Settings, dataset: Dataset, seed: int = 0) -> dict[str, list[RunConfig]]:
+    def grids(
+        self, size: Preset, data: Settings, dataset: Dataset, seed: int = 0
+    ) -> dict[str, list[RunConfig]]:
         """The runs of every part."""
-        return {name: grid(**_settings(part, dataset, seed), **data) for name, part in self.parts[size].items()}
+        return {
+            name: grid(**_settings(part, dataset, seed), **data)
+            for name, part in self.parts[size].items()
+        }
 
 
 def _settings(part: Settings, dataset: Dataset, seed: int) -> dict[str, Any]:
     """Settings of ``RunConfig``, from those of a part."""
     settings = dict(part)
-    batch, seeds = min(settings.get("batch", 16), len(dataset.train)), settings.pop("seeds")
-    epochs, looked, first = settings.pop("epochs", None), settings.pop("looks", None), settings.pop("apart", 0)
+    batch = min(settings.get("batch", 16), len(dataset.train))
+    seeds = settings.pop("seeds")
+    epochs = settings.pop("epochs", None)
+    looked = settings.pop("looks", None)
+    first = settings.pop("apart", 0)
     if epochs is not None:
         settings["steps"] = steps_of(epochs, len(dataset.train), batch)
     if looked is not None:
         settings["every"] = max(1, settings["steps"] // looked)
-    return settings | {"batch": batch, "seed": [initial_seed(seed, first + k) for k in range(seeds)]}
+    return settings | {
+        "batch": batch,
+        "seed": [initial_seed(seed, first + k) for k in range(seeds)],
+    }
 
 
-def everywhere(shared: Settings, sizes: Mapping[Preset, Mapping[str, Settings]]) -> dict[Preset, dict[str, Settings]]:
+def everywhere(
+    shared: Settings, sizes: Mapping[Preset, Mapping[str, Settings]]
+) -> dict[Preset, dict[str, Settings]]:
     """The parts of each size, with the settings that all share."""
-    return {size: {name: {**shared, **part} for name, part in parts.items()} for size, parts in sizes.items()}
+    return {
+        size: {name: {**shared, **part} for name, part in parts.items()}
+        for size, parts in sizes.items()
+    }
 
 
 # ---- From a figure to its findings, by way of a sweep: what is stored is not trained again
@@ -70,9 +98,14 @@ def dataset_for(config: FigureConfig) -> Dataset:
 
 
 def trained(
-    figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[..., object], parts: Sequence[str] = ()
+    figure: Figure,
+    config: FigureConfig,
+    sweep: Sweep,
+    say: Callable[..., object],
+    parts: Sequence[str] = (),
 ) -> dict[str, Runs]:
-    """The runs of these parts of a figure, by default of all; those that are not stored are trained.
+    """The runs of these parts of a figure, by default of all; those that are not stored are
+    trained.
 
     Args:
         say: gets how many there are to train.
@@ -113,7 +146,9 @@ class Runs:
         return len(self.records)
 
     def by(self, *names: str) -> dict[Any, Runs]:
-        """The runs apart by the values of these settings, in the order in which they come; single values for one."""
+        """The runs apart by the values of these settings, in the order in which they come; single
+        values for one.
+        """
         groups: dict[Any, list[Record]] = {}
         for record in self.records:
             values = tuple(record.config[name] for name in names)
@@ -122,7 +157,13 @@ class Runs:
 
     def where(self, **settings: Any) -> Runs:
         """The runs with these settings."""
-        return Runs([r for r in self.records if all(r.config[name] == value for name, value in settings.items())])
+        return Runs(
+            [
+                r
+                for r in self.records
+                if all(r.config[name] == value for name, value in settings.items())
+            ]
+        )
 
     def values(self, name: str) -> list[Any]:
         """The different values of a setting, in order."""
@@ -134,7 +175,11 @@ class Runs:
 
     def curve(self, name: str) -> Tensor:
         """A vector of every run, ``[runs, ...]``."""
-        vectors = [torch.as_tensor(record.curves[name]).double() for record in self.records if name in record.curves]
+        vectors = [
+            torch.as_tensor(record.curves[name]).double()
+            for record in self.records
+            if name in record.curves
+        ]
         blank = torch.full_like(max(vectors, key=len), torch.nan)
         return torch.stack([_padded(record.curves.get(name), blank) for record in self.records])
 

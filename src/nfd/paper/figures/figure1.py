@@ -40,18 +40,40 @@ PARTS = everywhere(
         },
         "cpu": {
             "start": {
-                "depth": [4, 8, 16, 32, 64, 128, 256], "width": 128, "steps": 1, "meter": "start", "seeds": 8,
+                "depth": [4, 8, 16, 32, 64, 128, 256],
+                "width": 128,
+                "steps": 1,
+                "meter": "start",
+                "seeds": 8,
             },
-            "training": {"depth": 64, "width": 128, "batch": 128, "steps": 390, "looks": 13, "seeds": 5},
+            "training": {
+                "depth": 64,
+                "width": 128,
+                "batch": 128,
+                "steps": 390,
+                "looks": 13,
+                "seeds": 5,
+            },
         },
         "paper": {
             "start": {
-                "depth": [4, 8, 16, 32, 64, 128, 256], "width": 128, "steps": 1, "meter": "start", "seeds": 8,
+                "depth": [4, 8, 16, 32, 64, 128, 256],
+                "width": 128,
+                "steps": 1,
+                "meter": "start",
+                "seeds": 8,
             },
-            "training": {"depth": 64, "width": 128, "batch": 128, "epochs": 30, "looks": 30, "seeds": 5},
+            "training": {
+                "depth": 64,
+                "width": 128,
+                "batch": 128,
+                "epochs": 30,
+                "looks": 30,
+                "seeds": 5,
+            },
         },
     },
-)  # fmt: skip
+)
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
@@ -71,14 +93,17 @@ def advantage(training: Runs, metric: str = "test_loss") -> Interval:
 
 
 def variance_ratio(training: Runs) -> Interval:
-    """log of the variance of test losses over seeds, post- over pre-activation, by the F distribution."""
+    """log of the variance of test losses over seeds, post- over pre-activation, by the F
+    distribution.
+    """
     return variances(training, training.metric("test_loss"))
 
 
 def variances(training: Runs, values: torch.Tensor) -> Interval:
     """The same of any number of the runs, ``[runs]``."""
     order = torch.tensor([run.config["order"] == "post" for run in training])
-    post, pre = values[order], values[~order]
+    post = values[order]
+    pre = values[~order]
     ratio = float((post.var(0) / pre.var(0)).log())
     freedom = len(pre) - 1
     half = math.log(float(stats.f.ppf(0.975, freedom, freedom)))
@@ -86,7 +111,8 @@ def variances(training: Runs, values: torch.Tensor) -> Interval:
 
 
 def _features(start: Runs, data: DataSummary) -> Finding:
-    rows, slopes = list[Row](), list[Row]()
+    rows = list[Row]()
+    slopes = list[Row]()
     for order, some in start.by("order").items():
         sizes_of_h = sizes(some, "depth", end_rms)
         rows += point_rows(_NAMES[order], "depth", "rms", sizes_of_h)
@@ -94,32 +120,50 @@ def _features(start: Runs, data: DataSummary) -> Finding:
     depths = sorted({row["depth"] for row in rows})
     flat = line("slope 0", "depth", "rms", depths, 0.0, rows[0]["rms"] if rows else 1.0)
     return panel(
-        "figure-1", "a", "Do features stay at their scale?", rows=rows, slopes=slopes, references=flat,
+        "figure-1",
+        "a",
+        "Do features stay at their scale?",
+        rows=rows,
+        slopes=slopes,
+        references=flat,
         headline=f"RMS of h_L before training goes as {slopes_said('L', slopes)}.",
-        axes=Axes("depth", "rms", "depth L", "RMS of h_L", "logarithmic"), caption=caption(start, data, BARS),
-    )  # fmt: skip
+        axes=Axes("depth", "rms", "depth L", "RMS of h_L", "logarithmic"),
+        caption=caption(start, data, BARS),
+    )
 
 
 def _training(training: Runs, data: DataSummary) -> list[Finding]:
-    losses, tests = list[Row](), list[Row]()
+    losses = list[Row]()
+    tests = list[Row]()
     for order, some in training.by("order").items():
         losses += curve_rows(_NAMES[order], (e := epoch_losses(some))[0], "loss", e[1])
         tests += curve_rows(_NAMES[order], (t := tested(some, "test_loss"))[0], "loss", t[1])
-    text, ended = caption(training, data, BANDS), diverged(training, "order", "")
+    text = caption(training, data, BANDS)
+    ended = diverged(training, "order", "")
     train = advantage(training, "train_loss")
     return [
         panel(
-            "figure-1", "b", "Training loss",
+            "figure-1",
+            "b",
+            "Training loss",
             headline=f"Post-activation minus pre-activation at the end: {apart_said(train)} nats.",
-            rows=losses, axes=Axes("step", "loss", "step", "training loss (nats)", "curves"), caption=text,
+            rows=losses,
+            axes=Axes("step", "loss", "step", "training loss (nats)", "curves"),
+            caption=text,
             details=ended,
         ),
         panel(
-            "figure-1", "c", "Test loss",
-            headline=f"Post-activation minus pre-activation at the end: {apart_said(advantage(training))} nats.",
-            rows=tests, axes=Axes("step", "loss", "step", "test loss (nats)", "curves"), caption=text, details=ended,
+            "figure-1",
+            "c",
+            "Test loss",
+            headline="Post-activation minus pre-activation at the end: "
+            f"{apart_said(advantage(training))} nats.",
+            rows=tests,
+            axes=Axes("step", "loss", "step", "test loss (nats)", "curves"),
+            caption=text,
+            details=ended,
         ),
-    ]  # fmt: skip
+    ]
 
 
 FIGURE = Figure("figure-1", "Pre- or post-activation?", PARTS, reduce, "a")

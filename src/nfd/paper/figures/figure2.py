@@ -29,27 +29,56 @@ PARTS = everywhere(
     {"eta_c": 0.1},
     {
         "smoke": {
-            "horizon": {"horizon": [1.0, 4.0, 32.0], "depth": 3, "width": 16, "steps": 6, "looks": 2, "seeds": 3},
+            "horizon": {
+                "horizon": [1.0, 4.0, 32.0],
+                "depth": 3,
+                "width": 16,
+                "steps": 6,
+                "looks": 2,
+                "seeds": 3,
+            },
             "both": {"horizon": [1.0, 32.0], "depth": [2, 4], "width": 16, "steps": 6, "seeds": 3},
         },
         "cpu": {
             "horizon": {
-                "horizon": _HORIZONS, "depth": 5, "width": 128, "batch": 128, "steps": 780, "looks": 13, "seeds": 3,
+                "horizon": _HORIZONS,
+                "depth": 5,
+                "width": 128,
+                "batch": 128,
+                "steps": 780,
+                "looks": 13,
+                "seeds": 3,
             },
             "both": {
-                "horizon": _HORIZONS, "depth": [5, 10, 20, 40], "width": 128, "batch": 128, "steps": 390, "seeds": 3,
+                "horizon": _HORIZONS,
+                "depth": [5, 10, 20, 40],
+                "width": 128,
+                "batch": 128,
+                "steps": 390,
+                "seeds": 3,
             },
         },
         "paper": {
             "horizon": {
-                "horizon": _HORIZONS, "depth": 5, "width": 128, "batch": 128, "epochs": 30, "looks": 30, "seeds": 3,
+                "horizon": _HORIZONS,
+                "depth": 5,
+                "width": 128,
+                "batch": 128,
+                "epochs": 30,
+                "looks": 30,
+                "seeds": 3,
             },
             "both": {
-                "horizon": _HORIZONS, "depth": [5, 10, 20, 40], "width": 128, "batch": 128, "epochs": 30, "seeds": 3,
+                "horizon": _HORIZONS,
+                "depth": [5, 10, 20, 40],
+                "width": 128,
+                "batch": 128,
+                "epochs": 30,
+                "seeds": 3,
             },
         },
     },
-)  # fmt: skip
+)
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
@@ -69,36 +98,59 @@ def best(runs: Runs, metric: str = "test_loss") -> float:
     return lowest if math.isfinite(means[lowest]) else math.nan
 
 
-def gain(runs: Runs, first: float, second: float, classes: int, metric: str = "test_loss") -> Interval:
-    """The loss at the second horizon minus that at the first, paired by seed; networks that diverged count as log C."""
+def gain(
+    runs: Runs, first: float, second: float, classes: int, metric: str = "test_loss"
+) -> Interval:
+    """The loss at the second horizon minus that at the first, paired by seed; networks that
+    diverged count as log C.
+    """
     losses = scores(runs, metric)
     return difference(*(losses[T].clamp(max=math.log(classes)) for T in (first, second)))
 
 
 def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
-    losses, tests = list[Row](), list[Row]()
+    losses = list[Row]()
+    tests = list[Row]()
     for T, some in sorted(runs.by("horizon").items()):
         losses += curve_rows(f"T = {T:g}", (e := epoch_losses(some))[0], "loss", e[1], horizon=T)
-        tests += curve_rows(f"T = {T:g}", (t := tested(some, "test_loss"))[0], "loss", t[1], horizon=T)
-    text, ended = caption(runs, data, BANDS), diverged(runs, "horizon", "T =")
+        tests += curve_rows(
+            f"T = {T:g}", (t := tested(some, "test_loss"))[0], "loss", t[1], horizon=T
+        )
+    text = caption(runs, data, BANDS)
+    ended = diverged(runs, "horizon", "T =")
     return [
         panel(
-            "figure-2", "a", "Training loss at one depth", headline=_told(runs, "train_loss"), rows=losses,
-            axes=Axes("step", "loss", "step", "training loss (nats)", "logcurves", colour="horizon"), caption=text,
+            "figure-2",
+            "a",
+            "Training loss at one depth",
+            headline=_told(runs, "train_loss"),
+            rows=losses,
+            axes=Axes(
+                "step", "loss", "step", "training loss (nats)", "logcurves", colour="horizon"
+            ),
+            caption=text,
             details=ended,
         ),
         panel(
-            "figure-2", "b", "Test loss at one depth", headline=_told(runs, "test_loss"), rows=tests,
-            axes=Axes("step", "loss", "step", "test loss (nats)", "logcurves", colour="horizon"), caption=text,
+            "figure-2",
+            "b",
+            "Test loss at one depth",
+            headline=_told(runs, "test_loss"),
+            rows=tests,
+            axes=Axes("step", "loss", "step", "test loss (nats)", "logcurves", colour="horizon"),
+            caption=text,
             details=ended,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _told(runs: Runs, metric: str) -> str:
-    score, chosen = metric.replace("_", " "), best(runs, metric)
+    score = metric.replace("_", " ")
+    chosen = best(runs, metric)
     means = {T: float(s.mean()) for T, s in scores(runs, metric).items()}
-    numbers = ", ".join(f"{T:g}: {m:.3f}" if math.isfinite(m) else f"{T:g}: diverged" for T, m in means.items())
+    numbers = ", ".join(
+        f"{T:g}: {m:.3f}" if math.isfinite(m) else f"{T:g}: diverged" for T, m in means.items()
+    )
     if math.isnan(chosen):
         return "Networks diverged at every T."
     return f"The final {score} is lowest at T = {chosen:g}. By T: {numbers}."
@@ -107,26 +159,39 @@ def _told(runs: Runs, metric: str) -> str:
 def _both(runs: Runs, data: DataSummary) -> list[Finding]:
     panels = []
     for letter, metric, part in (("c", "train_loss", "Training"), ("d", "test_loss", "Test")):
-        rows, lowest, ended = list[Row](), list[str](), list[str]()
+        rows = list[Row]()
+        lowest = list[str]()
+        ended = list[str]()
         for depth, some in sorted(runs.by("depth").items()):
-            rows += point_rows(f"depth {depth}", "horizon", "loss", scores(some, metric), depth=depth)
+            rows += point_rows(
+                f"depth {depth}", "horizon", "loss", scores(some, metric), depth=depth
+            )
             chosen = best(some, metric)
             lowest.append(f"{'no T' if math.isnan(chosen) else f'T = {chosen:g}'} at depth {depth}")
             ended += [
-                f"Depth {depth}: {sentence[0].lower()}{sentence[1:]}" for sentence in diverged(some, "horizon", "T =")
+                f"Depth {depth}: {sentence[0].lower()}{sentence[1:]}"
+                for sentence in diverged(some, "horizon", "T =")
             ]
         panels.append(
             panel(
-                "figure-2", letter, f"{part} loss against T and depth",
+                "figure-2",
+                letter,
+                f"{part} loss against T and depth",
                 headline=f"The lowest final {part.lower()} loss is at {', '.join(lowest)}.",
                 rows=rows,
                 axes=Axes(
-                    "horizon", "loss", "horizon T", f"{part.lower()} loss (nats)", "semilogarithmic", zero=False,
+                    "horizon",
+                    "loss",
+                    "horizon T",
+                    f"{part.lower()} loss (nats)",
+                    "semilogarithmic",
+                    zero=False,
                     colour="depth",
                 ),
-                caption=caption(runs, data, BARS, "A network that diverged is left out."), details=ended,
+                caption=caption(runs, data, BARS, "A network that diverged is left out."),
+                details=ended,
             )
-        )  # fmt: skip
+        )
     return panels
 
 

@@ -1,9 +1,10 @@
 """Figure 3: how fast networks come to their limits, before and after training.
 
-Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against particles of the same
-depth driven by the same noise (``nfd.meters.start``), in depth against the network of twice the depth along one
-Brownian path of matrices: where errors are c/L so are these. After training it is that of Theorem 1: outputs of one
-network against those of very wide ones, and of infinite depth extrapolated from them.
+Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against
+particles of the same depth driven by the same noise (``nfd.meters.start``), in depth against the
+network of twice the depth along one Brownian path of matrices: where errors are c/L so are these.
+After training it is that of Theorem 1: outputs of one network against those of very wide ones, and
+of infinite depth extrapolated from them.
 """
 
 from __future__ import annotations
@@ -43,11 +44,24 @@ from nfd.paper.figures.panels import (
 from nfd.paper.settings import Preset
 
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
-_START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}
+_START = {
+    "meter": "start",
+    "coupled": True,
+    "steps": 1,
+    "activation": ["relu", "tanh"],
+    "eta_c": 0.01,
+}
 _REAL = {"meter": "outputs", "coupled": True}
-_LIMIT = {"meter": "outputs", "coupled": 64, "apart": 1000, "weights": "structured", "resolution": 0.3}
+_LIMIT = {
+    "meter": "outputs",
+    "coupled": 64,
+    "apart": 1000,
+    "weights": "structured",
+    "resolution": 0.3,
+}
 _CAPTION = {"eta_c": 0.01, "batch": 128}
-_WIDTHS, _DEPTHS = [32, 64, 128, 256, 512, 1024], [4, 8, 16, 32, 64, 128]
+_WIDTHS = [32, 64, 128, 256, 512, 1024]
+_DEPTHS = [4, 8, 16, 32, 64, 128]
 _BEFORE: dict[str, Settings] = {
     "width": {**_START, "width": _WIDTHS, "depth": _DEPTHS[-1], "seeds": 8},
     "depth": {**_START, "width": _WIDTHS[-1], "depth": [*_DEPTHS, 2 * _DEPTHS[-1]], "seeds": 8},
@@ -76,7 +90,8 @@ PARTS: dict[Preset, Parts] = {
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Panels a and b before training, c and d after it."""
-    real, limit = runs["real"], runs["limit"]
+    real = runs["real"]
+    limit = runs["limit"]
     return [
         _start(runs["width"], data, "a", "width"),
         _start(runs["depth"], data, "b", "depth"),
@@ -88,19 +103,24 @@ def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
 def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[float, Tensor]:
     """Mean squares ``[seeds]`` by size, of ``h_L`` or of ``g_0``.
 
-    In depth against the network twice as deep: where the distance from the limit is ``c / L`` that from a network of
-    depth M is ``c (1/L - 1/M)``, which falls as 1/L for M = 2L but faster for one M that all are compared with.
+    In depth against the network twice as deep: where the distance from the limit is ``c / L`` that
+    from a network of depth M is ``c (1/L - 1/M)``, which falls as 1/L for M = 2L but faster for one
+    M that all are compared with.
     """
     particles, end = _STREAMS[stream]
     some = start.where(activation=activation)
     if axis == "width":
         return sizes(some, "width", lambda r: r.metric(particles))
     ends = {L: part.curve(end) for L, part in some.by("depth").items()}
-    return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in sorted(ends) if 2 * L in ends}
+    return {
+        float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in sorted(ends) if 2 * L in ends
+    }
 
 
 def changes(limit: Runs) -> Tensor:
-    """Outputs ``[seeds, probes x classes]`` less those before training: noise, which at infinite width is zero."""
+    """Outputs ``[seeds, probes x classes]`` less those before training: noise, which at infinite
+    width is zero.
+    """
     return limit.curve("outputs") - limit.curve("start")
 
 
@@ -111,16 +131,28 @@ def infinite(limit: Runs) -> Tensor:
 
 
 def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Tensor, Tensor]:
-    """Widths, outputs ``[seeds, widths, ...]`` of networks of one depth, and of wide ones of that depth."""
-    by_width = {n: some.where(depth=depth).curve("outputs") for n, some in sorted(real.by("width").items())}
-    return list(map(float, by_width)), torch.stack(list(by_width.values()), 1), changes(limit.where(depth=depth))
+    """Widths, outputs ``[seeds, widths, ...]`` of networks of one depth, and of wide ones of that
+    depth.
+    """
+    by_width = {
+        n: some.where(depth=depth).curve("outputs") for n, some in sorted(real.by("width").items())
+    }
+    return (
+        list(map(float, by_width)),
+        torch.stack(list(by_width.values()), 1),
+        changes(limit.where(depth=depth)),
+    )
 
 
 def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
-    """Depths, but the deepest, and outputs of wide networks minus the infinitely deep ones ``[seeds, depths, ...]``."""
+    """Depths, but the deepest, and outputs of wide networks minus the infinitely deep ones
+    ``[seeds, depths, ...]``.
+    """
     *depths, _ = sorted(limit.values("depth"))
     end = infinite(limit)
-    return list(map(float, depths)), torch.stack([changes(limit.where(depth=L)) - end for L in depths], 1)
+    return list(map(float, depths)), torch.stack(
+        [changes(limit.where(depth=L)) - end for L in depths], 1
+    )
 
 
 def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
@@ -130,7 +162,9 @@ def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
 
 
 def squares_slope(widths: list[float], runs: Tensor, limit: Tensor) -> Tensor:
-    """The same of all widths, as a number: of outputs ``[seeds, widths, ...]`` against those of the limit."""
+    """The same of all widths, as a number: of outputs ``[seeds, widths, ...]`` against those of the
+    limit.
+    """
     return log_slope(widths, squared_distances(runs, limit).clamp_min(1e-300))
 
 
@@ -141,11 +175,16 @@ def depth_slope(limit: Runs) -> Interval:
 
 
 def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
-    """The exponent of squares ``[points]`` of the samples, over the points that differ significantly from zero."""
+    """The exponent of squares ``[points]`` of the samples, over the points that differ
+    significantly from zero.
+    """
     kept = resolved(squares, *samples)
     if len(kept) < min(3, len(places)) or len(kept) < 2:
         return UNKNOWN
-    return interval(lambda *s: log_slope([places[k] for k in kept], squares(*s)[kept].clamp_min(1e-300)), *samples)
+    return interval(
+        lambda *s: log_slope([places[k] for k in kept], squares(*s)[kept].clamp_min(1e-300)),
+        *samples,
+    )
 
 
 def resolved(squares: Callable[..., Tensor], *samples: Tensor) -> list[int]:
@@ -159,7 +198,8 @@ def _of_points(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interva
 
 
 def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
-    rows, slopes = list[Row](), list[Row]()
+    rows = list[Row]()
+    slopes = list[Row]()
     other = "depth" if axis == "width" else "width"
     for activation in start.values("activation"):
         for stream, symbol in (("h", "h_L"), ("g", "g_0")):
@@ -176,26 +216,43 @@ def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
     places = sorted({row[axis] for row in rows})
     highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
     return panel(
-        "figure-3", letter, f"Before training, against {axis}",
+        "figure-3",
+        letter,
+        f"Before training, against {axis}",
         headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
         rows=rows,
         axes=Axes(
-            axis, "square", f"{axis} {letter_of}", "mean square error", "logarithmic", colour="activation",
+            axis,
+            "square",
+            f"{axis} {letter_of}",
+            "mean square error",
+            "logarithmic",
+            colour="activation",
             dash="stream",
         ),
-        caption=caption(start, data, f"At {other} {at:g}, coordinates of h_L and g_0 minus those of {against}.", BARS),
+        caption=caption(
+            start,
+            data,
+            f"At {other} {at:g}, coordinates of h_L and g_0 minus those of {against}.",
+            BARS,
+        ),
         slopes=slopes,
         references=line("slope -1", axis, "square", places, -1.0, highest),
-    )  # fmt: skip
+    )
 
 
 def _trained_width(real: Runs, limit: Runs, data: DataSummary) -> Finding:
-    rows, slopes = list[Row](), list[Row]()
+    rows = list[Row]()
+    slopes = list[Row]()
     for depth in sorted(real.values("depth")):
         widths, *samples = width_squares(real, limit, depth)
-        rows += _resolved(f"depth {depth}", "width", widths, _of_points(squared_distances, *samples), depth=depth)
+        rows += _resolved(
+            f"depth {depth}", "width", widths, _of_points(squared_distances, *samples), depth=depth
+        )
         slopes.append(slope_row(f"depth {depth}", width_slope(real, limit, depth)))
-    return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
+    return _panel(
+        real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes
+    )
 
 
 def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
@@ -205,13 +262,29 @@ def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     slopes = [slope_row("infinitely wide", depth_slope(limit))]
     end = infinite(limit)
     for n, some in sorted(real.by("width").items()):
-        by_depth = {float(L): part.curve("outputs")[:, None] for L, part in sorted(some.by("depth").items())}
-        squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in by_depth.values()]
+        by_depth = {
+            float(L): part.curve("outputs")[:, None] for L, part in sorted(some.by("depth").items())
+        }
+        squares = [
+            interval(lambda r, e: squared_distances(r, e)[0], runs, end)
+            for runs in by_depth.values()
+        ]
         rows += _resolved(f"width {n}", "depth", list(by_depth), squares, width=n)
-    return _panel(real, limit, data, "d", "depth", "infinite depth extrapolated from the two deepest", rows, slopes)
+    return _panel(
+        real,
+        limit,
+        data,
+        "d",
+        "depth",
+        "infinite depth extrapolated from the two deepest",
+        rows,
+        slopes,
+    )
 
 
-def _resolved(series: str, axis: str, places: list[float], squares: list[Interval], **settings: float) -> list[Row]:
+def _resolved(
+    series: str, axis: str, places: list[float], squares: list[Interval], **settings: float
+) -> list[Row]:
     """Rows of the squares that differ significantly from zero."""
     return [
         {"series": series, **settings, axis: p} | columns("square", s)
@@ -221,22 +294,43 @@ def _resolved(series: str, axis: str, places: list[float], squares: list[Interva
 
 
 def _panel(
-    real: Runs, limit: Runs, data: DataSummary, letter: str, axis: str, against: str, rows: list[Row], slopes: list[Row]
+    real: Runs,
+    limit: Runs,
+    data: DataSummary,
+    letter: str,
+    axis: str,
+    against: str,
+    rows: list[Row],
+    slopes: list[Row],
 ) -> Finding:
     letter_of, other = {"width": ("n", "depth"), "depth": ("L", "width")}[axis]
     places = sorted({row[axis] for row in rows}) or [1.0, 2.0]
     highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
-    wide = f"{len(limit.values('seed'))} networks of width {limit.values('width')[0]:,} stand for infinite width."
-    how = f"Mean square of outputs of one network minus {against}, whose noise is subtracted; {wide}"
+    wide = (
+        f"{len(limit.values('seed'))} networks of width {limit.values('width')[0]:,} stand for "
+        "infinite width."
+    )
+    how = (
+        f"Mean square of outputs of one network minus {against}, whose noise is subtracted; {wide}"
+    )
     return panel(
-        "figure-3", letter, f"After training, against {axis}",
+        "figure-3",
+        letter,
+        f"After training, against {axis}",
         headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
         rows=rows,
-        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error of outputs", "logarithmic", colour=other),
+        axes=Axes(
+            axis,
+            "square",
+            f"{axis} {letter_of}",
+            "mean square error of outputs",
+            "logarithmic",
+            colour=other,
+        ),
         caption=caption(real, data, how, "Bars: 95 % intervals."),
         slopes=slopes,
         references=line("slope -1", axis, "square", places, -1.0, highest),
-    )  # fmt: skip
+    )
 
 
 FIGURE = Figure("figure-3", "How fast do networks come to the limit?", PARTS, reduce, "c")

@@ -1,4 +1,6 @@
-"""Figure 5: two-layer blocks, whose inner layers stop learning with depth, and the learning rate of Eq. 8."""
+"""Figure 5: two-layer blocks, whose inner layers stop learning with depth, and the learning rate of
+Eq. 8.
+"""
 
 from __future__ import annotations
 
@@ -43,51 +45,109 @@ PARTS = everywhere(
     _BOTH,
     {
         "smoke": {
-            "collapse": {**_UPDATES, "depth": [2, 4], "width": 12, "steps": 6, "every": 3, "seeds": 3},
-            "transfer": {"depth": [2, 4], "width": [12, 16], "eta_c": [0.25, 0.5, 1.0], "steps": 6, "seeds": 3},
-            "deep": {"depth": 6, "width": 12, "eta_c": [0.1, 0.4], "steps": 6, "looks": 2, "seeds": 3},
-        },
-        "cpu": {
             "collapse": {
-                **_UPDATES, "depth": [4, 8, 16, 32, 64, 128], "width": 128, "batch": 128, "steps": 300, "every": 100,
+                **_UPDATES,
+                "depth": [2, 4],
+                "width": 12,
+                "steps": 6,
+                "every": 3,
                 "seeds": 3,
             },
             "transfer": {
-                "depth": [3, 6, 9], "width": [64, 128], "batch": 128, "eta_c": _RATES, "steps": 390, "seeds": 4,
+                "depth": [2, 4],
+                "width": [12, 16],
+                "eta_c": [0.25, 0.5, 1.0],
+                "steps": 6,
+                "seeds": 3,
             },
             "deep": {
-                "depth": 64, "width": 128, "batch": 128, "eta_c": [0.1, 0.4, 0.8, 1.6, 3.2], "steps": 780, "looks": 13,
+                "depth": 6,
+                "width": 12,
+                "eta_c": [0.1, 0.4],
+                "steps": 6,
+                "looks": 2,
+                "seeds": 3,
+            },
+        },
+        "cpu": {
+            "collapse": {
+                **_UPDATES,
+                "depth": [4, 8, 16, 32, 64, 128],
+                "width": 128,
+                "batch": 128,
+                "steps": 300,
+                "every": 100,
+                "seeds": 3,
+            },
+            "transfer": {
+                "depth": [3, 6, 9],
+                "width": [64, 128],
+                "batch": 128,
+                "eta_c": _RATES,
+                "steps": 390,
+                "seeds": 4,
+            },
+            "deep": {
+                "depth": 64,
+                "width": 128,
+                "batch": 128,
+                "eta_c": [0.1, 0.4, 0.8, 1.6, 3.2],
+                "steps": 780,
+                "looks": 13,
                 "seeds": 3,
             },
         },
         "paper": {
             "collapse": {
-                **_UPDATES, "depth": [4, 8, 16, 32, 64, 128], "width": 128, "batch": 128, "steps": 300, "every": 30,
+                **_UPDATES,
+                "depth": [4, 8, 16, 32, 64, 128],
+                "width": 128,
+                "batch": 128,
+                "steps": 300,
+                "every": 30,
                 "seeds": 5,
             },
             "transfer": {
-                "depth": [3, 6, 9], "width": [64, 128, 256], "batch": 128, "eta_c": _RATES, "epochs": 30, "seeds": 5,
+                "depth": [3, 6, 9],
+                "width": [64, 128, 256],
+                "batch": 128,
+                "eta_c": _RATES,
+                "epochs": 30,
+                "seeds": 5,
             },
             "deep": {
-                "depth": 64, "width": 128, "batch": 128, "eta_c": [0.1, 0.4, 0.8, 1.6, 3.2], "epochs": 30, "looks": 30,
+                "depth": 64,
+                "width": 128,
+                "batch": 128,
+                "eta_c": [0.1, 0.4, 0.8, 1.6, 3.2],
+                "epochs": 30,
+                "looks": 30,
                 "seeds": 5,
             },
         },
     },
-)  # fmt: skip
+)
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Row 1: panels a to c; row 2: d to g; row 3: h to j."""
-    return [*_collapse(runs["collapse"], data), *_transfer(runs["transfer"], data), *_deep(runs["deep"], data)]
+    return [
+        *_collapse(runs["collapse"], data),
+        *_transfer(runs["transfer"], data),
+        *_deep(runs["deep"], data),
+    ]
 
 
 def updates(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple[list[float], Tensor]:
     """Depths and a meter ``[seeds, depths]`` at one look, by default the last."""
-    return by_seed(sizes(collapse.where(rule=rule), "depth", lambda some: some.curve(meter)[:, look]))
+    return by_seed(
+        sizes(collapse.where(rule=rule), "depth", lambda some: some.curve(meter)[:, look])
+    )
 
 
-def scores(transfer: Runs, rule: str, width: int, depth: int, classes: int, metric: str = "train_loss") -> Scores:
+def scores(
+    transfer: Runs, rule: str, width: int, depth: int, classes: int, metric: str = "train_loss"
+) -> Scores:
     """Final losses of networks of one size by rate."""
     by_rate = sorted(transfer.where(rule=rule, width=width, depth=depth).by("eta_c").items())
     losses = torch.stack([some.metric(metric) for _, some in by_rate], 1)
@@ -110,7 +170,8 @@ def best_rate(runs: Runs, rule: str) -> tuple[float, bool]:
 
 
 def tuned_advantage(runs: Runs, metric: str) -> Interval:
-    """Eq. 8 minus uniform rates for networks of one size, each at the rate of its lowest mean training loss.
+    """Eq. 8 minus uniform rates for networks of one size, each at the rate of its lowest mean
+    training loss.
 
     Paired by seed; the rates are chosen again without each seed.
     """
@@ -128,47 +189,75 @@ def tuned_advantage(runs: Runs, metric: str) -> Interval:
 def _collapse(runs: Runs, data: DataSummary) -> list[Finding]:
     drawn = (
         (
-            "a", "inner_update", "How far inner layers move features", "RMS of x_l beyond initial weights", -0.5,
-            "Of x_l minus what it would be with the initial inner weights (Eqs. 7, 27); the grey line is Eq. 7.",
-        ),
-        (
-            "b", "stream_update", "How far outer layers move the stream", "RMS of dh/dt beyond initial weights", 0.0,
-            "Of L (h_l - h_{l-1}) minus what it would be with the initial outer weights (Eqs. 7, 33, 34); the grey "
+            "a",
+            "inner_update",
+            "How far inner layers move features",
+            "RMS of x_l beyond initial weights",
+            -0.5,
+            "Of x_l minus what it would be with the initial inner weights (Eqs. 7, 27); the grey "
             "line is Eq. 7.",
         ),
         (
-            "c", "function_update_inner", "What inner layers do to the function", "RMS change of f by inner layers",
-            0.5, "Of f minus what it would be with the initial inner weights: ours, not in the paper; the grey line is "
-            "what updates of size one that add up make.",
+            "b",
+            "stream_update",
+            "How far outer layers move the stream",
+            "RMS of dh/dt beyond initial weights",
+            0.0,
+            "Of L (h_l - h_{l-1}) minus what it would be with the initial outer weights (Eqs. 7, "
+            "33, 34); the grey line is Eq. 7.",
         ),
-    )  # fmt: skip
+        (
+            "c",
+            "function_update_inner",
+            "What inner layers do to the function",
+            "RMS change of f by inner layers",
+            0.5,
+            "Of f minus what it would be with the initial inner weights: ours, not in the paper; "
+            "the grey line is what updates of size one that add up make.",
+        ),
+    )
     return [_against_depth(runs, data, *chart) for chart in drawn]
 
 
 def _against_depth(
-    runs: Runs, data: DataSummary, letter: str, meter: str, title: str, up: str, exponent: float, meaning: str
+    runs: Runs,
+    data: DataSummary,
+    letter: str,
+    meter: str,
+    title: str,
+    up: str,
+    exponent: float,
+    meaning: str,
 ) -> Finding:
-    rows, slopes = list[Row](), list[Row]()
+    rows = list[Row]()
+    slopes = list[Row]()
     for rule, name in RULES.items():
         depths, samples = updates(runs, rule, meter)
         rows += point_rows(name, "depth", meter, dict(zip(depths, samples.unbind(1), strict=True)))
         slopes.append(slope(name, depths, samples))
     steps = runs.values("steps")[0]
     uniform = [row for row in rows if row["series"] == RULES["depth-mup"]]
-    places, at = [row["depth"] for row in uniform], uniform[0][meter] if uniform else 1.0
+    places = [row["depth"] for row in uniform]
+    at = uniform[0][meter] if uniform else 1.0
     return panel(
-        "figure-5", letter, title, headline=f"After {steps} steps: {slopes_said('L', slopes)}.", rows=rows,
-        axes=Axes("depth", meter, "depth L", up, "logarithmic"), slopes=slopes,
+        "figure-5",
+        letter,
+        title,
+        headline=f"After {steps} steps: {slopes_said('L', slopes)}.",
+        rows=rows,
+        axes=Axes("depth", meter, "depth L", up, "logarithmic"),
+        slopes=slopes,
         caption=caption(runs, data, meaning, _NAMED, BARS),
         references=line(f"slope {exponent:g}", "depth", meter, places, exponent, at),
-    )  # fmt: skip
+    )
 
 
 def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
     panels = []
     for letters, metric in (("de", "train_loss"), ("fg", "test_loss")):
         for letter, (rule, name) in zip(letters, RULES.items(), strict=True):
-            rows, best_rates = list[Row](), list[str]()
+            rows = list[Row]()
+            best_rates = list[str]()
             some = runs.where(rule=rule)
             for (depth, width), part in sorted(some.by("depth", "width").items()):
                 series = f"depth {depth}, width {width}"
@@ -180,15 +269,26 @@ def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
             loss = metric.replace("_", " ").replace("train", "training")
             panels.append(
                 panel(
-                    "figure-5", letter, f"{name}: {loss}",
-                    headline=f"The best eta_c for the {loss} is {'; '.join(best_rates)}.", rows=rows,
+                    "figure-5",
+                    letter,
+                    f"{name}: {loss}",
+                    headline=f"The best eta_c for the {loss} is {'; '.join(best_rates)}.",
+                    rows=rows,
                     axes=Axes(
-                        "eta_c", "loss", "eta_c", f"{loss} (nats)", "semilogarithmic", zero=False, colour="depth",
+                        "eta_c",
+                        "loss",
+                        "eta_c",
+                        f"{loss} (nats)",
+                        "semilogarithmic",
+                        zero=False,
+                        colour="depth",
                         dash="width",
                     ),
-                    caption=caption(some, data, _NAMED, BARS, "A rate at which a network diverged is left out."),
+                    caption=caption(
+                        some, data, _NAMED, BARS, "A rate at which a network diverged is left out."
+                    ),
                 )
-            )  # fmt: skip
+            )
     return panels
 
 
@@ -213,7 +313,11 @@ def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
             rows += curve_rows(name, steps, metric, values)
         panels.append(
             panel(
-                "figure-5", letter, title, headline=_compared(slow, runs, metric), rows=rows,
+                "figure-5",
+                letter,
+                title,
+                headline=_compared(slow, runs, metric),
+                rows=rows,
                 axes=Axes("step", metric, "step", up, "curves"),
                 caption=caption(slow, data, _NAMED, BANDS, "Differences are paired by seed."),
                 details=[
@@ -222,7 +326,7 @@ def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
                     for sentence in diverged(runs.where(rule=rule), "eta_c", "eta_c =")
                 ],
             )
-        )  # fmt: skip
+        )
     return panels
 
 
@@ -235,9 +339,11 @@ def _compared(slow: Runs, runs: Runs, metric: str) -> str:
     least = min(runs.values("eta_c"))
     rates = ", ".join(f"{best_rate(runs, rule)[0]:g} for {name}" for rule, name in RULES.items())
     return (
-        f"Eq. 8 minus uniform rates at the end: {apart_said(advantage(slow, metric))} at eta_c = {least:g}; "
-        f"{apart_said(tuned_advantage(runs, metric))} each at its best rate ({rates})."
+        f"Eq. 8 minus uniform rates at the end: {apart_said(advantage(slow, metric))} at eta_c = "
+        f"{least:g}; {apart_said(tuned_advantage(runs, metric))} each at its best rate ({rates})."
     )
 
 
-FIGURE = Figure("figure-5", "Do inner layers learn, and does their learning rate transfer?", PARTS, reduce, "a")
+FIGURE = Figure(
+    "figure-5", "Do inner layers learn, and does their learning rate transfer?", PARTS, reduce, "a"
+)

@@ -1,4 +1,6 @@
-"""Figure 6: the smallest eigenvalues of the covariances Sigma and Theta of the steps of training (Assumption 1)."""
+"""Figure 6: the smallest eigenvalues of the covariances Sigma and Theta of the steps of training
+(Assumption 1).
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,39 @@ from torch import Tensor
 
 from nfd.core import Axes, Finding, Row
 from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
-from nfd.paper.figures.panels import BANDS, BARS, by_seed, caption, curve_rows, panel, point_rows, slope, slopes_said
+from nfd.paper.figures.panels import (
+    BANDS,
+    BARS,
+    by_seed,
+    caption,
+    curve_rows,
+    panel,
+    point_rows,
+    slope,
+    slopes_said,
+)
 
-MATRICES = {"sigma": "Sigma", "theta": "Theta"}  # delta, the loss-weighted Theta, is measured beside them
+# delta, the loss-weighted Theta, is measured beside them
+MATRICES = {"sigma": "Sigma", "theta": "Theta"}
 _SHARED = {"meter": "spectra", "batch": 1, "depth": 4, "eta_c": 0.1}
 
 PARTS = everywhere(
     _SHARED,
     {
         "smoke": {"online": {"width": [16, 32], "steps": 12, "every": 4, "seeds": 3}},
-        "cpu": {"online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}},
-        "paper": {"online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}},
+        "cpu": {
+            "online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}
+        },
+        "paper": {
+            "online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}
+        },
     },
 )
 
 
 def eigenvalues(runs: Runs, name: str) -> tuple[list[float], Tensor]:
-    """Steps and smallest eigenvalues ``[seeds, steps, layers]`` of ``sigma``, ``theta`` or their ``_relative``.
+    """Steps and smallest eigenvalues ``[seeds, steps, layers]`` of ``sigma``, ``theta`` or their
+    ``_relative``.
 
     None is negative: what rounding says of more steps than neurons is zero.
     """
@@ -49,7 +67,9 @@ def smallest(runs: Runs, name: str, look: int = -1) -> Tensor:
 
 def by_width(runs: Runs, name: str, look: int = -1) -> tuple[list[float], Tensor]:
     """Widths and smallest eigenvalues over layers ``[seeds, widths]``."""
-    return by_seed({float(n): smallest(some, name, look) for n, some in sorted(runs.by("width").items())})
+    return by_seed(
+        {float(n): smallest(some, name, look) for n, some in sorted(runs.by("width").items())}
+    )
 
 
 def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
@@ -60,14 +80,19 @@ def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         rows += point_rows(f"width {width}", "layer", "eigenvalue", by_layer, width=width)
     lowest = min((row["eigenvalue"] for row in rows), default=math.nan)
     reading = (
-        f"the smallest of any width and layer is {lowest:.1e}" if rows else "every width has a network that diverged"
+        f"the smallest of any width and layer is {lowest:.1e}"
+        if rows
+        else "every width has a network that diverged"
     )
     return panel(
-        "figure-6", letter, f"{MATRICES[name]} by layer",
+        "figure-6",
+        letter,
+        f"{MATRICES[name]} by layer",
         headline=f"After {steps[-1]:.0f} steps {reading}.",
-        rows=rows, axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic", colour="width"),
+        rows=rows,
+        axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic", colour="width"),
         caption=caption(runs, data, _about(name), BARS),
-    )  # fmt: skip
+    )
 
 
 def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
@@ -75,19 +100,33 @@ def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
         rows += curve_rows(f"width {width}", steps, "eigenvalue", values.amin(2), width=width)
-    fall = {w: smallest(r, name, 0).mean() / smallest(r, name).mean() for w, r in sorted(runs.by("width").items())}
+    fall = {
+        w: smallest(r, name, 0).mean() / smallest(r, name).mean()
+        for w, r in sorted(runs.by("width").items())
+    }
     falls = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
     return panel(
-        "figure-6", letter, f"{MATRICES[name]} by step",
-        headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {falls}.",
+        "figure-6",
+        letter,
+        f"{MATRICES[name]} by step",
+        headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls "
+        f"by factors {falls}.",
         rows=rows,
-        axes=Axes("step", "eigenvalue", "step", "smallest eigenvalue, any layer", "logcurves", colour="width"),
+        axes=Axes(
+            "step",
+            "eigenvalue",
+            "step",
+            "smallest eigenvalue, any layer",
+            "logcurves",
+            colour="width",
+        ),
         caption=caption(runs, data, _about(name), BANDS),
-    )  # fmt: skip
+    )
 
 
 def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
-    rows, slopes = list[Row](), list[Row]()
+    rows = list[Row]()
+    slopes = list[Row]()
     steps, _ = eigenvalues(runs, name)
     for look in (0, len(steps) // 2, len(steps) - 1):
         widths, samples = by_width(runs, name, look)
@@ -96,11 +135,22 @@ def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         rows += point_rows(series, "width", "eigenvalue", by_size, step=steps[look])
         slopes.append(slope(series, widths, samples))
     return panel(
-        "figure-6", letter, f"{MATRICES[name]} by width",
-        headline=f"Least of the layers: {slopes_said('n', slopes)}.", rows=rows, slopes=slopes,
-        axes=Axes("width", "eigenvalue", "width n", "smallest eigenvalue, any layer", "logarithmic", colour="step"),
+        "figure-6",
+        letter,
+        f"{MATRICES[name]} by width",
+        headline=f"Least of the layers: {slopes_said('n', slopes)}.",
+        rows=rows,
+        slopes=slopes,
+        axes=Axes(
+            "width",
+            "eigenvalue",
+            "width n",
+            "smallest eigenvalue, any layer",
+            "logarithmic",
+            colour="step",
+        ),
         caption=caption(runs, data, _about(name), BARS),
-    )  # fmt: skip
+    )
 
 
 def _factor(fall: float) -> str:
@@ -115,7 +165,12 @@ def _up(name: str) -> str:
 
 def _about(name: str) -> str:
     of = {"sigma": "phi(h_{l-1})", "theta": "g_l of the first output"}[name]
-    return f"Of the matrix of inner products of {of} at all steps so far, over n; nothing is added to its diagonal."
+    return (
+        f"Of the matrix of inner products of {of} at all steps so far, over n; nothing is added to "
+        "its diagonal."
+    )
 
 
-FIGURE = Figure("figure-6", "Do the covariances stay invertible while training?", PARTS, reduce, "a")
+FIGURE = Figure(
+    "figure-6", "Do the covariances stay invertible while training?", PARTS, reduce, "a"
+)

@@ -10,7 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core import UNKNOWN, Finding, Interval, Row, columns, interval, listed, log_slope, margin, mean
+from nfd.core import (
+    UNKNOWN,
+    Finding,
+    Interval,
+    Row,
+    columns,
+    interval,
+    listed,
+    log_slope,
+    margin,
+    mean,
+)
 from nfd.meters import verdict_of
 from nfd.paper.figures.figure import DataSummary, Runs
 
@@ -30,9 +41,14 @@ def difference(first: Tensor, second: Tensor) -> Interval:
     return interval(lambda a, b: b.mean(0) - a.mean(0), first, second)
 
 
-def curve_rows(series: str, steps: Sequence[float], y: str, values: Tensor, **settings: Any) -> list[Row]:
-    """Rows of a curve ``values`` [runs, steps], in its 95 % band, with its settings; it ends where a run ended."""
-    middle, half = values.mean(0), margin(values)
+def curve_rows(
+    series: str, steps: Sequence[float], y: str, values: Tensor, **settings: Any
+) -> list[Row]:
+    """Rows of a curve ``values`` [runs, steps], in its 95 % band, with its settings; it ends where
+    a run ended.
+    """
+    middle = values.mean(0)
+    half = margin(values)
     return [
         {"series": series, **settings, "step": step, y: m, "low": m - h, "high": m + h}
         for step, m, h in zip(steps, middle.tolist(), half.tolist(), strict=True)
@@ -40,14 +56,25 @@ def curve_rows(series: str, steps: Sequence[float], y: str, values: Tensor, **se
     ]
 
 
-def point_rows(series: str, x: str, y: str, samples: Mapping[float, Tensor], **settings: Any) -> list[Row]:
-    """Rows of points, with the interval and settings of each; places where a run diverged are left out."""
+def point_rows(
+    series: str, x: str, y: str, samples: Mapping[float, Tensor], **settings: Any
+) -> list[Row]:
+    """Rows of points, with the interval and settings of each; places where a run diverged are left
+    out.
+    """
     finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
-    return [{"series": series, **settings, x: place} | columns(y, mean(s)) for place, s in finite.items()]
+    return [
+        {"series": series, **settings, x: place} | columns(y, mean(s))
+        for place, s in finite.items()
+    ]
 
 
-def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float) -> list[Row]:
-    """A line of reference: ``at`` at the first place, and with this exponent from there; none without places."""
+def line(
+    series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float
+) -> list[Row]:
+    """A line of reference: ``at`` at the first place, and with this exponent from there; none
+    without places.
+    """
     if not places:
         return []
     ends = (min(places), max(places))
@@ -55,7 +82,9 @@ def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, 
 
 
 def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
-    """The exponent of the mean over runs, ``samples`` [runs, places]; not-a-number for one run or one place."""
+    """The exponent of the mean over runs, ``samples`` [runs, places]; not-a-number for one run or
+    one place.
+    """
     if len(samples) < 2 or len(places) < 2:
         return slope_row(series, UNKNOWN)
     return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
@@ -83,8 +112,8 @@ def by_seed(samples: Mapping[float, Tensor]) -> tuple[list[float], Tensor]:
 
 
 def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
-    """Training losses, the first and then means over the steps between looks, ``[runs, looks]``, and the updates made
-    by then."""
+    """Training losses, the first and then means over the steps between looks, ``[runs, looks]``,
+    and the updates made by then."""
     moments = [int(m) for m in runs.curve("tested_after")[0].tolist()]
     losses = runs.curve("loss")
     parts = [losses[:, a:b].mean(1) for a, b in itertools.pairwise(moments)]
@@ -92,16 +121,23 @@ def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
 
 
 def tested(runs: Runs, name: str) -> tuple[list[float], Tensor]:
-    """``test_loss`` or ``test_accuracy`` at every look, ``[runs, looks]``, and the updates made by then."""
+    """``test_loss`` or ``test_accuracy`` at every look, ``[runs, looks]``, and the updates made by
+    then.
+    """
     return runs.curve("tested_after")[0].tolist(), runs.curve(name)
 
 
 def diverged(runs: Runs, axis: str, name: str) -> list[str]:
     """A sentence on the runs that diverged, by a setting; none where none did."""
     counts = {
-        value: (sum(r.status == "diverged" for r in some), len(some)) for value, some in sorted(runs.by(axis).items())
+        value: (sum(r.status == "diverged" for r in some), len(some))
+        for value, some in sorted(runs.by(axis).items())
     }
-    shares = [f"{name} {shown(value)} ({bad} of {all_})".lstrip() for value, (bad, all_) in counts.items() if bad]
+    shares = [
+        f"{name} {shown(value)} ({bad} of {all_})".lstrip()
+        for value, (bad, all_) in counts.items()
+        if bad
+    ]
     return [f"Diverged: {listed(shares)}."] if shares else []
 
 
@@ -118,7 +154,9 @@ def slope_row(series: str, exponent: Interval) -> Row:
 
 
 def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
-    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number if it cannot be fitted."""
+    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number if it
+    cannot be fitted.
+    """
     return slope_row(series, interval(f, *samples))
 
 
@@ -166,7 +204,8 @@ def caption(runs: Runs, data: DataSummary, *sentences: str) -> str:
     seeds = f"{len(runs.values('seed'))} seeds of the initial weights"
     how = "inputs normalised per channel"
     if not is_start:
-        how, seeds = f"{_training(runs)}, {how}", f"{seeds}, the same batches for all"
+        how = f"{_training(runs)}, {how}"
+        seeds = f"{seeds}, the same batches for all"
     return " ".join([*sentences, f"{data.title}; {', '.join(parts)}; {how}; {seeds}."])
 
 
@@ -175,12 +214,21 @@ def _setting(runs: Runs, name: str, form: str) -> str:
     values = runs.values(name)
     if name == "network":
         return "vanilla networks without skip connections" if "mlp" in values else ""
-    return "" if values == [_USUAL.get(name)] else form.format(listed([shown(value) for value in values]))
+    return (
+        ""
+        if values == [_USUAL.get(name)]
+        else form.format(listed([shown(value) for value in values]))
+    )
 
 
 def _training(runs: Runs) -> str:
-    optimizers, momenta = runs.values("optimizer"), runs.values("momentum")
-    momentum = "without momentum" if momenta == [0.0] else f"with momentum {listed([shown(m) for m in momenta])}"
+    optimizers = runs.values("optimizer")
+    momenta = runs.values("momentum")
+    momentum = (
+        "without momentum"
+        if momenta == [0.0]
+        else f"with momentum {listed([shown(m) for m in momenta])}"
+    )
     scale = "1/sqrt(n)" if runs.values("rule") == ["ntk"] else "1/n"
     named = listed([name.upper() for name in optimizers])
     return f"{named} {momentum}, LR = eta_c, cross-entropy in nats, outputs scaled by {scale}"
