@@ -32,7 +32,7 @@ from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data import digits
 from nfd.meters.check import Meters
-from nfd.scaling.optimizers import CombinedOptimizer
+from nfd.scaling.combined import CombinedOptimizer
 from nfd.watch.bands import Bands, Ladder
 from nfd.watch.causes import Alarm, Cause
 

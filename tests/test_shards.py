@@ -28,7 +28,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import nfd
 from nfd.core.errors import InputError
-from nfd.scaling.plan import fill_
+from nfd.scaling.initialise import fill_
 
 
 class Tied(nn.Module):

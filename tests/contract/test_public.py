@@ -107,8 +107,8 @@ rows = [
     for n in (32, 64, 128) for L in (2, 4, 8) for seed in range(3) for lr in RATES
 ]
 print(nfd.VERB(rows))
-ours = [name for name in sys.modules if name.split(".")[0] == "nfd"]
-assert len(ours) < 15 and "torch" not in sys.modules, (len(ours), "torch" in sys.modules)
+rooms = {name.split(".")[1] for name in sys.modules if name.startswith("nfd.")}
+assert rooms == {"core", "laws"} and "torch" not in sys.modules, (rooms, "torch" in sys.modules)
 """
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 import nfd
-from nfd.scaling.plan import Entry, Plan
+from nfd.scaling.entries import Entry
+from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Power
 
 MakeModel = Callable[[int, int], nn.Module]

@@ -146,8 +146,8 @@ class PlanCommand(NetworkCommand):
         ]
 
     def _compare(self, module: Any) -> int:
+        from nfd.scaling.held import held_as_planned
         from nfd.scaling.plan import Plan as Stored
-        from nfd.scaling.plan import held_as_planned
 
         plan = Stored.load(str(self.fits))
         size = f"{self.setup} of width {self.width} and depth {self.depth}"

@@ -18,8 +18,8 @@ from nfd.core.errors import InputError
 from nfd.core.random import global_streams
 from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
+from nfd.scaling.groups import BaseGroup
 from nfd.scaling.model import block_of, modules
-from nfd.scaling.optimizers import BaseGroup
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import told_by
 from nfd.scaling.rules import rule_named

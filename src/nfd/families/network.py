@@ -30,7 +30,8 @@ from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import MAX_ETA_C, ROLES, SPECTRAL, Power, Role, rule_named
 
 if TYPE_CHECKING:
-    from nfd.scaling.optimizers import BaseGroup, Hyperparameter, Scale
+    from nfd.scaling.groups import BaseGroup
+    from nfd.scaling.optimizers import Hyperparameter, Scale
     from nfd.scaling.plan import Plan
 
 
@@ -309,7 +310,8 @@ class Network(nn.Module):
         self, lr: float, rule: str | None = None, optimizer: str = "sgd"
     ) -> list[BaseGroup]:
         """The parameters that are stepped alike, with settings of the base; as ``param_groups``."""
-        from nfd.scaling.optimizers import BaseGroup, Scale, check_optimizer, law_of
+        from nfd.scaling.groups import BaseGroup
+        from nfd.scaling.optimizers import Scale, check_optimizer, law_of
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
@@ -338,10 +340,10 @@ class Network(nn.Module):
         Raises:
             ValueError: when the rule is for another network.
         """
-        from nfd.scaling.model import tensors
-
         # a network alone needs no plan
-        from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
+        from nfd.scaling.entries import Entry, Ratios, Start, layout_of
+        from nfd.scaling.model import tensors
+        from nfd.scaling.plan import Plan
 
         self.check_rule(rule)
         m = self.width / (width or self.width)

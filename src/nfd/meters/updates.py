@@ -73,9 +73,9 @@ from nfd.core.errors import InputTypeError
 from nfd.core.estimates import rms
 from nfd.families.member import Member
 from nfd.families.network import DenseLinear
+from nfd.scaling.initialise import fill_
 from nfd.scaling.model import TensorInfo, block_of, give_back, is_conv1d, modules, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
-from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
 from nfd.scaling.samples import evaluating, mapped, outputs_of
 

@@ -19,6 +19,7 @@ from nfd.core.errors import InputError, InputTypeError, blaming
 from nfd.core.modes import default_type, users_type
 from nfd.core.names import MOST, WIDEST
 from nfd.core.random import global_streams
+from nfd.scaling.entries import Start
 from nfd.scaling.model import (
     Blocks,
     Place,
@@ -34,7 +35,6 @@ from nfd.scaling.model import (
     stacks_of,
     tensors,
 )
-from nfd.scaling.plan import Start
 from nfd.scaling.rules import INPUT_LIKE, Role
 
 MakeModel = Callable[[int, int], nn.Module]

@@ -19,6 +19,7 @@ from torch import nn
 
 from nfd.core.errors import InputError
 from nfd.scaling.base import Base, Constructor, MakeModel, depths_of
+from nfd.scaling.entries import Entry, Ratios, Start
 from nfd.scaling.model import (
     Blocks,
     TensorInfo,
@@ -33,7 +34,7 @@ from nfd.scaling.model import (
     repeated,
     tensors,
 )
-from nfd.scaling.plan import Entry, Plan, Ratios, Start
+from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 
 Axis = Literal["width", "depth"]

@@ -27,14 +27,13 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError, in_brief
 from nfd.core.random import global_streams
+from nfd.scaling.groups import OF_MATRICES, SCALE
 from nfd.scaling.optimizers import (
     BETAS,
     EACH_ENTRY,
     EPS,
     LAWS,
-    OF_MATRICES,
     OF_THE_LIBRARY,
-    SCALE,
     WEIGHT_DECAY,
     WHOLE_MATRIX,
     Hyperparameter,

@@ -47,9 +47,10 @@ from nfd.core.errors import InputError, UsageError
 from nfd.core.random import generator
 from nfd.scaling.base import instance
 from nfd.scaling.carried import Axis, Carrier
+from nfd.scaling.entries import Entry
 from nfd.scaling.model import TensorInfo, block_of, in_any_block, tensors
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
-from nfd.scaling.plan import Entry, Plan
+from nfd.scaling.plan import Plan
 from nfd.scaling.rules import INPUT_LIKE, rule_named
 from nfd.scaling.samples import (
     as_written,

@@ -6,140 +6,38 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import TypeAdapter
-from rich.table import Column
-from torch import Tensor, nn
+from torch import nn
 
-from nfd.core.checks import check_device, check_patterns, check_real, check_seed
-from nfd.core.errors import InputError, InputTypeError
+from nfd.core.checks import check_device, check_seed
+from nfd.core.errors import InputError
 from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
 from nfd.core.names import RuleName
-from nfd.core.random import generator
-from nfd.core.tables import as_text, table_of
-from nfd.core.words import nearest, quoted
-from nfd.scaling.model import (
-    Scaled,
-    TensorInfo,
-    block_of,
-    in_any_block,
-    matches,
-    modules,
-    stacks_of,
-    tensors,
-    unwrapped,
-    whole,
-)
-from nfd.scaling.optimizers import (
-    BETAS,
-    EPS,
-    LAWS,
-    WEIGHT_DECAY,
-    BaseGroup,
-    Hyperparameter,
-    OptimizerLaw,
-    Scale,
-    check_kind,
-    check_rates,
-    has_argument,
-    law_of,
-    mark_of,
-    optimizer_of,
-    warn_of_lost_ratios,
-)
-from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, SPECTRAL, Power, Powers, Role, rule_named
+from nfd.core.words import nearest
+from nfd.scaling.constructors import has_argument
+from nfd.scaling.entries import Entry
+from nfd.scaling.groups import BaseGroup, check_kind, optimizer_of
+from nfd.scaling.initialise import initialise_
+from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
+from nfd.scaling.model import block_of, stacks_of, unwrapped
+from nfd.scaling.optimizers import OptimizerLaw, law_of
+from nfd.scaling.plan_file import read_plan
+from nfd.scaling.plan_groups import groups_of
+from nfd.scaling.plan_table import explained
+from nfd.scaling.rules import SPECTRAL, Power, Powers, Role, rule_named
 
 if TYPE_CHECKING:
     from nfd.laws.rate_law import RateLaw
     from nfd.laws.schedules import RateSchedule
     from nfd.scaling.run import RunScaling
     from nfd.scaling.self_test import SelfTest
-
-VECTORS = "vectors"  # a word of no_decay
-
-Layout = Literal["out-in", "in-out"]
-
-
-@dataclass(frozen=True)
-class Start:
-    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or
-    as its constructor makes it, which is kept and scaled at most. ``std`` is the RMS; 0 of what is
-    never scaled."""
-
-    std: float
-    constant: float | None
-    kept: bool = False
-
-
-@dataclass(frozen=True)
-class Ratios:
-    """Fan-in and fan-out of a tensor over those in the base; and the depth: of its stack, outside
-    of blocks of all.
-    """
-
-    fan_in: float
-    fan_out: float
-    depth: float
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The part of a plan that describes one tensor.
-
-    Attributes:
-        shape, role, why: its shape, its role, and the reason for this role.
-        fan_in: number of inputs that one of its outputs sums; None if its module does not say.
-        ratios: its fan-in, fan-out and depth, as multiples of those in the base.
-        start: initial weights of the same tensor in the base.
-        multiplier: powers by which the model's own forward multiplier scales.
-        matrix: memory layout of a matrix between two sizes that grow: ``"out-in"`` (as
-            ``nn.Linear``) or ``"in-out"``; None for any other tensor.
-        own_factor: the constant by which the forward pass of the user's model multiplies it, over
-            that of the base.
-    """
-
-    shape: tuple[int, ...]
-    role: Role
-    why: str
-    fan_in: int | None
-    ratios: Ratios
-    start: Start
-    multiplier: Power = field(default=Power())
-    matrix: Layout | None = None
-    own_factor: float = 1.0
-
-    @property
-    def base_matrix(self) -> tuple[float, float]:
-        """Rows and columns of the same matrix in the base."""
-        rows, columns = self.shape
-        grown = self.ratios.fan_out, self.ratios.fan_in
-        grown = grown if self.matrix == "out-in" else grown[::-1]
-        return rows / grown[0], columns / grown[1]
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether it is a bias, a gain, or the like, and no vector that outputs sum over, as in ``h
-        @ w``.
-        """
-        return len(self.shape) < 2 and self.fan_in in (None, 1)
-
-
-def layout_of(t: TensorInfo) -> Layout | None:
-    """How the weight of a linear map lies in memory; None for every other tensor, stacks of
-    matrices included.
-    """
-    if len(t.shape) != 2 or not t.ins or not t.outs:
-        return None
-    return "out-in" if t.outs == (0,) else "in-out"
 
 
 @dataclass(frozen=True)
@@ -289,9 +187,9 @@ class Plan:
 
     def rate(self, name: str) -> float:
         """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
-        return self.factor(name, self.powers(name).rate) * self._compensation(name)
+        return self.factor(name, self.powers(name).rate) * self.rate_compensation(name)
 
-    def _compensation(self, name: str) -> float:
+    def rate_compensation(self, name: str) -> float:
         """The factor of a rate beside its powers: it cancels how the optimizer itself scales
         updates with the shape of a matrix, and how the model itself multiplies the tensor."""
         entry = self.entry(name)
@@ -344,31 +242,7 @@ class Plan:
         """
         seed = check_seed(seed)
         place = check_device("cpu" if device is None else device)
-        held_as_planned(model, self.entries)
-        _materialise(self, model, place)
-        infos = tensors(model)
-        for name, held in held_by(model).items():
-            if held.std is not None:
-                if not math.isclose(held.std, self.std(name), rel_tol=1e-6):
-                    raise InputError(
-                        f"{name!r} is not stored and began with standard deviation {held.std:.4g}; "
-                        f"the plan begins it with {self.std(name):.4g}. Let nfd.defer(model, plan) "
-                        "make its layer."
-                    )
-            elif not held.is_trained:
-                continue
-            elif (start := drawn(self, infos[name], seed)) is not None:
-                fill_(held.parameters[0], start)
-            elif self.std(name) and self.start_factor(name) != 1:
-                (p,) = held.parameters
-                with torch.no_grad():  # to its RMS, so that a second call changes nothing
-                    p.mul_(self.std(name) / whole(p).double().square().mean().sqrt())
-        for name, factor in self.multipliers.items():
-            module = model.get_submodule(name)
-            if isinstance(module, Scaled):
-                module.factor = factor
-            else:
-                model.set_submodule(name, Scaled(module, factor))
+        initialise_(self, model, seed, place)
         return model
 
     # ---- training it
@@ -429,99 +303,7 @@ class Plan:
         Raises:
             ValueError, TypeError: as ``param_groups``.
         """
-        law = law_of(self.optimizer)
-        rest_lr = law.check_rest_rate(adamw_lr)
-        lr = check_real("lr", lr, least=0.0, below=MAX_RATE)
-        chosen = self._checked_settings(law, chosen)
-        held = held_as_planned(model, self.entries)
-        given = check_patterns("no_decay", no_decay) or []
-        patterns = [given] if isinstance(given, str) else given
-        if unfit := [
-            p for p in patterns if p != VECTORS and not any(matches(name, p) for name in held)
-        ]:
-            raise InputError(
-                "no_decay must name tensors of the model; no match for "
-                f"{', '.join(map(repr, unfit))}."
-            )
-        groups: dict[tuple[Any, ...], BaseGroup] = {}
-        for name, tensor in held.items():
-            if not tensor.is_trained:
-                continue
-            by = self.law_for(name)
-            entry = self.entries[name]
-            if tensor.std is not None:
-                by.check_unstored(repr(name))
-            is_spared = any(
-                len(entry.shape) < 2 if p == VECTORS else matches(name, p) for p in patterns
-            )
-            is_first = law.rest is None or by.name == law.name
-            tuned = lr if rest_lr is None or is_first else rest_lr
-            rate = self.rate(name) * self._run_factor("rate", by)
-            scales = tuple(self._scale(name, setting, is_spared) for setting in by.settings)
-            key = (tuned, rate, by.name, scales)
-            if key not in groups:
-                theirs = {n: value for n, value in chosen.items() if by.setting(n) is not None}
-                scale = partial(self._scale, name, is_spared=is_spared)
-                mark = mark_of(law, is_first)
-                groups[key] = BaseGroup([], [], tuned, rate, by, scale, theirs, mark)
-            group = groups[key]
-            group.parameters.extend(tensor.parameters)
-            if entry.role not in group.roles:
-                group.roles.append(entry.role)
-        return list(groups.values())
-
-    def _checked_settings(self, law: OptimizerLaw, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings that the caller chose, those of running means as tuples."""
-        settings = {name: value for name, value in chosen.items() if value is not None}
-        if EPS.name in settings:
-            settings["eps"] = check_real("eps", settings["eps"], above=0.0, below=MAX_RATE)
-            eps = settings["eps"]
-            if (
-                not any(self.law_for(name).setting("eps") for name in self.entries)
-                and eps != ADAM_EPSILON
-            ):
-                raise InputError(
-                    f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it "
-                    "out."
-                )
-        if WEIGHT_DECAY.name in settings:
-            decay = check_real("weight_decay", settings["weight_decay"], least=0.0, below=MAX_RATE)
-            law.check_decay(decay)
-            settings["weight_decay"] = decay
-        if BETAS.name in settings:
-            betas = settings["betas"]
-            if not isinstance(betas, tuple | list) or len(betas) < 2:
-                raise InputTypeError(
-                    f"betas must be two numbers from 0 to below 1, or more; got {betas!r}."
-                )
-            settings["betas"] = tuple(betas)
-        return settings
-
-    def _scale(self, name: str, setting: Hyperparameter, is_spared: bool = False) -> Scale:
-        """How a setting of the group of a tensor follows from that of the base."""
-        law = self.law_for(name)
-        follows = setting.follows
-        factor = self._run_factor(setting.quantity, law)
-        if rule_named(self.rule).scales_width:
-            factor *= self.factor(name, setting.size)
-        if follows == "epsilon":
-            return Scale(factor * self.epsilon(name) * self._run_factor("epsilon", law))
-        if setting.name == WEIGHT_DECAY.name and is_spared:
-            return Scale(0.0)
-        if follows == "weight decay":
-            return Scale(factor * self.weight_decay(name) * self._run_factor("weight decay", law))
-        if follows is None:
-            return Scale(factor)
-        averages = follows if isinstance(follows, tuple) else (follows,)
-        half_lives = [
-            1.0 if average is None else self._run_factor(f"half-life of {average}, in steps", law)
-            for average in averages
-        ]
-        return Scale(1.0, () if all(h == 1 for h in half_lives) else tuple(half_lives))
-
-    def _run_factor(self, quantity: str, law: OptimizerLaw) -> float:
-        """The factor of batch and length for a quantity."""
-        return 1.0 if self.run is None else self.run.factor(quantity, law.name)
+        return groups_of(self, model, lr, chosen, no_decay, adamw_lr)
 
     def make_optimizer(
         self,
@@ -572,9 +354,7 @@ class Plan:
 
     def _follows(self, option: str) -> bool:
         """Whether an option is a hyperparameter that a plan scales."""
-        law = law_of(self.optimizer)
-        laws = [law] if law.rest is None else [law, law_of(law.rest)]
-        settings = [by.setting(option) for by in laws]
+        settings = [law.setting(option) for law in law_of(self.optimizer).parts]
         return any(setting is not None and not setting.is_kept for setting in settings)
 
     check_rates = staticmethod(check_rates)
@@ -620,12 +400,13 @@ class Plan:
             plan = plan.for_run((32, 256), (1e6, 1e8))
             print(plan.run.factors[0].value)
         """
+        # Few plans have a run.
         from nfd.scaling.run import run_scaling
 
-        own = law_of(self.optimizer)
-        return replace(
-            self, run=run_scaling(own, batch, tokens, schedule, critical_batch, laws, law)
+        run = run_scaling(
+            law_of(self.optimizer), batch, tokens, schedule, critical_batch, laws, law
         )
+        return replace(self, run=run)
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         """A scheduler with the warm-up and decay of the large run; step it after every update. It
@@ -705,80 +486,7 @@ class Plan:
             lr, adamw_lr: rates that were tuned at the base. With them rates are absolute, as
                 ``make_optimizer`` sets them; without them they are multiples of the tuned one.
         """
-        if lr is not None:
-            lr = check_real("lr", lr, above=0.0, below=MAX_RATE)
-        rest_lr = (
-            law_of(self.optimizer).check_rest_rate(adamw_lr, above=0.0) if lr is not None else None
-        )
-
-        def anywhere(name: str) -> str:
-            return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, self.blocks))
-
-        rows = Counter((anywhere(name), *self._row(name, lr, rest_lr)) for name in self.entries)
-        inserted = Counter(
-            (anywhere(f"{name}.").rstrip("."), factor) for name, factor in self.multipliers.items()
-        )
-        stacks = {block: stack for stack, blocks in self.stacks.items() for block in blocks}
-        inside = (
-            (block_of(name, self.blocks), entry.ratios.depth)
-            for name, entry in self.entries.items()
-        )
-        own = {stacks[block]: depth for block, depth in inside if block is not None}
-        depths = ", ".join(f"l = {depth:g} in {stack}" for stack, depth in own.items())
-        depths = depths if len(set(own.values())) > 1 else f"l = {self.depth:g}"
-        columns = ("tensor", "shape", "role", "why", "std", "rate", "epsilon")
-        table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in columns))
-        for (name, *cells), n in rows.items():
-            table.add_row(f"{name} x{n}" if n > 1 else name, *cells)
-        base = "" if self.base is None else " (width {:g}, depth {:g})".format(*self.base)
-        over = (
-            "rate and epsilon are"
-            if lr is None
-            else f"rates are for {lr:.4g} at the base, epsilon is"
-        )
-        lines = [
-            f"Plan {self.rule!r} for {self.optimizer}: width x{self.width:g}, depth {depths} times "
-            f"the base's{base}; {len(self.blocks) or 'no'} blocks",
-            f"in, out: a tensor's fan-in and fan-out over the base's; {over} over the base's, too",
-            as_text(table, 200),
-            *(
-                f"multiplier  {name}{f' x{n}' if n > 1 else ''}: {factor:.6g}"
-                for (name, factor), n in inserted.items()
-            ),
-            *(f"note  {note}" for note in self.notes),
-            *(["", self.run.explain()] if self.run is not None else []),
-        ]
-        return "\n".join(lines)
-
-    def _row(self, name: str, lr: float | None, rest_lr: float | None) -> tuple[str, ...]:
-        """The cells of a tensor's line after its name; with ``lr`` its rate is absolute."""
-        entry = self.entries[name]
-        own = self.own_factor(name)
-        law = self.law_for(name)
-        tuned = lr if rest_lr is None or law is law_of(self.optimizer) else rest_lr
-        more = self._compensation(name)
-        value = self.rate(name)
-        if tuned is not None:
-            of_run = 1.0 if self.run is None else self.run.factor("rate", law.name)
-            more *= of_run
-            value *= tuned * of_run
-        std, rate, epsilon = self.powers(name)
-        base = entry.start.std if entry.start.constant is None else entry.start.constant
-        begins = _formula(std, base * self.start_factor(name), 1 / own, f"{base:.4g}")
-        if entry.start.kept:
-            begins = (
-                "kept"
-                if self.start_factor(name) == 1 or not base
-                else f"kept, RMS {self.std(name):.4g}"
-            )
-        return (
-            "x".join(map(str, entry.shape)) or "scalar",
-            entry.role,
-            entry.why,
-            begins,
-            _formula(rate, value, more, "" if tuned is None else f"{tuned:.4g}"),
-            _formula(epsilon, self.epsilon(name), own) if law.epsilon else "-",
-        )
+        return explained(self, lr, adamw_lr)
 
     def __str__(self) -> str:
         return self.explain()
@@ -790,7 +498,7 @@ class Plan:
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Plan:
         """The plan that ``to_dict`` returned; ValueError if it is not one."""
-        return _read(json.dumps(stored))
+        return read_plan(json.dumps(stored))
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; it replaces a file at ``path``."""
@@ -799,199 +507,4 @@ class Plan:
     @staticmethod
     def load(path: str | Path) -> Plan:
         """The plan in a file that ``save`` wrote; ValueError if it is not a plan."""
-        return _read(expanded(path).read_bytes(), str(path))
-
-
-def _formula(power: Power, value: float, more: float, base: str = "") -> str:
-    """The base's number times a power, and times what makes up for factors of the optimizer and of
-    the model.
-    """
-    factors = [base, "" if power == Power() else str(power), "" if more == 1 else f"x {more:.3g}"]
-    formula = " ".join(filter(None, factors)) or "1"
-    return formula if power == Power() and more == 1 else f"{formula} = {value:.4g}"
-
-
-def _read(text: str | bytes, place: str = "The stored plan") -> Plan:
-    from nfd.scaling.run import RunScaling  # noqa: F401  # where pydantic finds the type of a field
-
-    try:
-        plan = TypeAdapter(Plan).validate_json(text, strict=True)
-        _check_numbers(plan.to_dict())
-    except ValueError as error:
-        reason = " ".join(str(error).partition(" [type=")[0].splitlines()[1:]) or str(error)
-        raise InputError(
-            f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again."
-        ) from None
-    if plan.optimizer not in LAWS:
-        raise InputError(
-            f"{place} is damaged, or for an optimizer that is not known here: {plan.optimizer!r}."
-            f"{nearest(plan.optimizer, LAWS)} Register its law before (nfd.register_optimizer), or "
-            "plan the model again."
-        )
-    return plan
-
-
-# Sizes, ratios, factors and rates of a plan are above 0. These are not, or need not be:
-_FROM_ZERO = frozenset({"std", "shape", "warmup", "final"})
-_OF_ANY_SIGN = frozenset({"constant", "multiplier"})
-# Statistics of a rate law, which may be unknown (not-a-number) or unbounded; no rate is made of
-# them.
-_STATISTICS = frozenset({"interval", "excess"})
-
-
-def _check_numbers(stored: Mapping[str, Any]) -> None:
-    """Raise ValueError, naming the field, for a number that no plan holds."""
-    ahead: list[tuple[str, str, Any]] = [(key, key, value) for key, value in stored.items()]
-    while ahead:
-        place, field_name, value = ahead.pop()
-        if isinstance(value, Mapping):
-            inside = field_name in _OF_ANY_SIGN | _STATISTICS
-            for key, part in value.items():
-                ahead.append((f"{place}[{key!r}]", field_name if inside else str(key), part))
-        elif isinstance(value, tuple | list):
-            ahead += [(f"{place}[{k}]", field_name, part) for k, part in enumerate(value)]
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            _check_number(place, field_name, float(value))
-
-
-def _check_number(place: str, field_name: str, value: float) -> None:
-    """Raise ValueError unless a number can stand in a field of a plan."""
-    if field_name in _STATISTICS:
-        if value < 0:
-            raise InputError(f"{place} must be at least 0; got {value:g}.")
-    elif field_name in _OF_ANY_SIGN:
-        check_real(place, value)
-    elif field_name in _FROM_ZERO or (field_name == "fan_in" and "['ratios']" not in place):
-        check_real(place, value, least=0.0)
-    else:
-        check_real(place, value, above=0.0)
-
-
-# ---- the parameters of a model by the names of its plan
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a model holds of one tensor of a plan: its shape, and the parameters that an optimizer
-    is to step.
-
-    Of a tensor that is not stored these are the update and the scale of its layer, which began with
-    ``std``.
-    """
-
-    shape: tuple[int, ...]
-    parameters: tuple[nn.Parameter, ...]
-    std: float | None = None
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether it takes gradients."""
-        return self.parameters[0].requires_grad
-
-
-def held_by(model: nn.Module) -> dict[str, Held]:
-    """What a model holds of every tensor, by the name that the tensor has where it is stored."""
-    held: dict[str, Held] = {}
-    for name, module in modules(model).items():
-        layer: Any = module
-        if getattr(module, "is_deferred", False) is True:
-            shape = tuple(layer.weight.shape)
-            parameters = (layer.update, layer.scale)
-            held[f"{name}{layer.suffix}".lstrip(".")] = Held(shape, parameters, layer.std)
-    factors = {id(p) for unstored in held.values() for p in unstored.parameters}
-    stored = {name: t for name, t in tensors(model).items() if id(t.parameter) not in factors}
-    return held | {name: Held(t.shape, (t.parameter,)) for name, t in stored.items()}
-
-
-def held_as_planned(model: nn.Module, entries: Mapping[str, Entry]) -> dict[str, Held]:
-    """What a model holds of every tensor of a plan; ValueError when it is not the model that was
-    planned.
-    """
-    held = held_by(model)
-    parts = {"missing": entries.keys() - held.keys(), "not planned": held.keys() - entries.keys()}
-    said = [f"{state}: {quoted(sorted(names))}." for state, names in parts.items() if names]
-    for name, own in held.items():
-        planned = entries[name].shape if name in entries else own.shape
-        if own.shape != planned and not is_sharded(own.parameters[0]) and len(said) < 3:
-            said.append(
-                f"{name!r} was planned as {list(planned)}; the model's is {list(own.shape)}."
-            )
-    if said:
-        raise InputError(
-            f"The model is not the one planned: {' '.join(said)} Plan it again, or build the one "
-            "planned."
-        )
-    return held
-
-
-# ---- how tensors begin, also without numbers and in parts
-#
-# A stream of PyTorch's generator can only be drawn from its beginning. So every process draws the
-# whole of one tensor on the CPU and keeps its part: the numbers are those of the unsharded model,
-# bit for bit, no process waits for another, and what is needed at a time beside the parts is the
-# memory of one tensor.
-
-
-def drawn(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:
-    """What a plan begins a tensor with, on the CPU, the same at every call; None where it leaves it
-    as it is.
-    """
-    if plan.entries[t.name].start.kept:
-        return None
-    if (constant := plan.constant(t.name)) is not None:
-        return torch.full(t.shape, constant, dtype=t.parameter.dtype, device="cpu")
-    stream = generator(seed, "init", t.name)
-    start = torch.randn(t.shape, generator=stream, dtype=torch.float32, device="cpu").mul_(
-        plan.std(t.name)
-    )
-    if t.padding is not None:
-        start[t.padding] = 0
-    return start
-
-
-def is_sharded(p: Tensor) -> bool:
-    """Whether a parameter is a DTensor, of which a process holds a part."""
-    return hasattr(p, "placements")
-
-
-def fill_(p: Tensor, whole: Tensor) -> None:
-    """Write a whole tensor, of which a sharded parameter takes the part of this process; nothing is
-    sent.
-    """
-    if is_sharded(p):
-        from torch.distributed.tensor import distribute_tensor
-
-        sharded: Any = p
-        whole = distribute_tensor(
-            whole.to(p.dtype), sharded.device_mesh, sharded.placements, src_data_rank=None
-        )
-    with torch.no_grad():
-        p.copy_(whole)
-
-
-def _materialise(plan: Plan, model: nn.Module, device: torch.device) -> None:
-    """Give every parameter that is on the meta device memory, of a sharded one its part alone; tied
-    ones stay tied. ValueError naming tensors whose numbers, or hooks, no plan knows: buffers, and
-    parameters that it leaves."""
-    empty = {name: t.parameter for name, t in tensors(model).items() if t.parameter.is_meta}
-    unknown = [
-        n
-        for n, p in empty.items()
-        if not p.requires_grad or p._backward_hooks or plan.entries[n].start.kept
-    ]
-    unknown += [name for name, buffer in model.named_buffers() if buffer.is_meta]
-    if unknown:
-        raise InputError(
-            f"{quoted(unknown)} are on the meta device, and the plan does not know their numbers, "
-            "or hooks. Build the model under nfd.meta_matrices(), where buffers and vectors have "
-            "numbers, or under no such context."
-        )
-    made: dict[int, nn.Parameter] = {}
-    for p in empty.values():
-        sharded: Any = p
-        place = str(sharded.device_mesh.device_type) if is_sharded(p) else device
-        made[id(p)] = nn.Parameter(torch.empty_like(p, device=place))
-    for module in model.modules() if empty else ():
-        for key, p in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            if id(p) in made:
-                setattr(module, key, made[id(p)])
+        return read_plan(expanded(path).read_bytes(), str(path))

@@ -26,6 +26,7 @@ from nfd.scaling.base import (
     start_of,
 )
 from nfd.scaling.constants import Factors, Logits, Own
+from nfd.scaling.entries import Entry, Ratios, Start, layout_of
 from nfd.scaling.model import (
     Blocks,
     Where,
@@ -42,7 +43,7 @@ from nfd.scaling.model import (
     tensors,
 )
 from nfd.scaling.optimizers import OptimizerLaw, law_of, notes_on
-from nfd.scaling.plan import Entry, Plan, Ratios, Start, layout_of
+from nfd.scaling.plan import Plan
 from nfd.scaling.roles import Anatomy, Scaling, anatomy, is_unbuilt, trace
 from nfd.scaling.rules import ROLES, SPECTRAL, Power, Rule, rule_named
 from nfd.scaling.samples import check_sample, mapped, on_device

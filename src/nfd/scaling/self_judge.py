@@ -33,9 +33,10 @@ from typing import Literal
 import torch
 
 from nfd.scaling.carried import Axis
+from nfd.scaling.entries import Entry
 from nfd.scaling.model import block_of, in_any_block
 from nfd.scaling.one_pass import ELEMENTWISE, FACTOR, LOOKUPS, PRODUCTS, Pass
-from nfd.scaling.plan import Entry, Plan
+from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 
 Quantity = Literal["update", "start", "added", "stream", "output", "logits"]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nfd.scaling.carried import Axis
+from nfd.scaling.entries import Ratios
 from nfd.scaling.one_pass import FACTOR, SMALLEST, Bench
-from nfd.scaling.plan import Ratios
 from nfd.scaling.rules import ROLES, Power, Role, rule_named
 from nfd.scaling.self_judge import LIMIT, Judge, Judged
 from nfd.scaling.self_test import Proposal, Reading

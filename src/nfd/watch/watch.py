@@ -32,8 +32,10 @@ from nfd.meters.updates import (
     meter_of,
     readings,
 )
+from nfd.scaling.held import held_as_planned
+from nfd.scaling.initialise import drawn
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
-from nfd.scaling.plan import Plan, drawn, held_as_planned
+from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample

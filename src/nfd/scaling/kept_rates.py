@@ -1,0 +1,85 @@
+"""Whether an optimizer still has the ratios of learning rates that a plan gave it.
+
+Schedulers that multiply rates keep the ratios. What sets one rate for all groups, such as
+``OneCycleLR(max_lr=0.1)`` or a loop with ``group["lr"] = lr``, or adds to rates, such as
+``eta_min``, does not.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from nfd.core.errors import InputError
+from nfd.scaling.groups import OF_MATRICES, SCALE
+
+ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
+REMEDY = (
+    'Set group["lr"] = lr * group["lr_scale"] in your own loop, pass '
+    'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min '
+    "at 0."
+)
+
+
+def check_rates(optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless an optimizer has the groups of a plan, with rates in the plan's ratios.
+
+    Call it after the first step of a scheduler, or before the training in another library's
+    trainer.
+
+    Raises:
+        ValueError: naming two groups and their rates, or if the groups are not from a plan.
+    """
+    groups = optimizer.param_groups
+    if any(SCALE not in group for group in groups):
+        raise InputError(
+            f"The {type(optimizer).__name__} does not have the groups of a plan, so that every "
+            "tensor has one rate. Make it by plan.make_optimizer(model, lr=...), or of "
+            "plan.param_groups(model, lr=...)."
+        )
+    # Matrices under Muon have a tuned rate of their own, beside that of all other tensors.
+    for is_of_matrices in (True, False):
+        alike = [
+            place
+            for place, group in enumerate(groups)
+            if group.get(OF_MATRICES, True) == is_of_matrices
+        ]
+        # A rate of zero, as before a warm-up, has no ratio.
+        stepped = [place for place in alike if float(groups[place]["lr"])]
+        for place in stepped[1:]:
+            _check_ratio(groups, stepped[0], place)
+
+
+def _check_ratio(groups: list[dict[str, Any]], first: int, second: int) -> None:
+    """Raise unless the rates of two groups have the ratio that the plan gave them."""
+    ratio = float(groups[second]["lr"]) / float(groups[first]["lr"])
+    planned = float(groups[second][SCALE]) / float(groups[first][SCALE])
+    if not math.isclose(ratio, planned, rel_tol=ALIKE):
+        raise InputError(
+            f"The rates are no longer the plan's: groups {first} and {second} of the optimizer "
+            f"have rates in a ratio of {ratio:.4g}; the plan's is {planned:.4g}. {REMEDY}"
+        )
+
+
+def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer warn once, at the first step whose rates are not in the plan's ratios."""
+    # Wrappers that are not optimizers have no hooks.
+    if optimizer in _warning or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        return
+    _warning.add(optimizer)
+
+    def look(stepped: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
+        try:
+            check_rates(stepped)
+        except InputError as lost:
+            hook.remove()
+            warnings.warn(str(lost), RuntimeWarning, stacklevel=3)
+
+    hook = optimizer.register_step_pre_hook(look)
+
+
+_warning: WeakSet[torch.optim.Optimizer] = WeakSet()
