@@ -41,9 +41,8 @@ class Block(nn.Module):
 
     def forward(self, h):
         x = self.norm1(h)
-        q, k, v = (
-            m(x).unflatten(-1, (-1, 64)).transpose(1, 2) for m in (self.query, self.key, self.value)
-        )
+        maps = self.query, self.key, self.value
+        q, k, v = (m(x).unflatten(-1, (-1, 64)).transpose(1, 2) for m in maps)
         attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         h = h + self.out(attended.transpose(1, 2).flatten(2))
         return h + self.down(nn.functional.gelu(self.up(self.norm2(h))))
@@ -65,9 +64,7 @@ class GPT(nn.Module):
 
 
 def text(steps, *names, seed):
-    """Batches of 8 windows of 32 bytes from modules of Python's own library, and the bytes that
-    follow.
-    """
+    """Batches of 8 windows of 32 bytes of Python's own library, and the bytes that follow."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     data = torch.tensor(list(b"".join((folder / name).read_bytes() for name in names)))
     draw = torch.Generator().manual_seed(seed)
@@ -80,16 +77,8 @@ def text(steps, *names, seed):
 train = list(text(STEPS, "typing.py", "inspect.py", seed=0))
 task = nfd.Task(train, eval_batches=list(text(8, "argparse.py", seed=1)))
 with nfd.Sweep(OUT) as sweep:
-    answer = nfd.transfer(
-        GPT,
-        task,
-        WIDTHS,
-        [DEPTH],
-        RATES,
-        rules=("standard", "complete-p"),
-        seeds=SEEDS,
-        sweep=sweep,
-    )
+    rules = ("standard", "complete-p")
+    answer = nfd.transfer(GPT, task, WIDTHS, [DEPTH], RATES, rules=rules, seeds=SEEDS, sweep=sweep)
 print(answer)
 
 # %% [markdown]
@@ -100,38 +89,24 @@ print(answer)
 # %%
 def panel(rule):
     """Both sizes under one rule."""
-    own = answer.of(rule)
-    dots = [
-        {"width": f"width {n}", "learning rate": 2.0**rate, "loss": float(loss)}
-        for (n, _), cell in own.cells.items()
-        for rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T)
-        for loss in losses
-    ]
-    x = alt.X(
-        "learning rate:Q",
-        scale=alt.Scale(type="log", nice=False),
-        title="learning rate of the small network",
-    )
+    of_rule = answer.of(rule)
+    dots = []
+    for (width, _), cell in of_rule.cells.items():
+        for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T):
+            point = {"width": f"width {width}", "learning rate": 2.0**log2_rate}
+            dots += [point | {"loss": float(loss)} for loss in losses]
+    log = alt.Scale(type="log", nice=False)
+    x = alt.X("learning rate:Q", scale=log, title="learning rate of the small network")
     y = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="loss on unseen text (nats per byte)")
-    base = alt.Chart(alt.InlineData(dots)).encode(
-        x=x, color=alt.Color("width:N", title=None), strokeDash="width:N"
-    )
-    lost = [
-        {
-            "learning rate": answer.best(rule, WIDTHS[0], DEPTH).value,
-            "loss": float(own.regret.own.mean()),
-        }
-    ]
-    lost[0]["at"] = lost[0]["loss"] + own.regret.loss.value
-    mark = alt.Chart(alt.InlineData(lost)).mark_rule(strokeWidth=6, opacity=0.5, color="#D55E00")
-    arrow = mark.encode(x=x, y=y, y2="at:Q")
-    said = f"{rule}: the small network's rate costs {own.regret.loss.value:+.2f} nats"
-    layers = (
-        arrow
-        + base.mark_point(size=18).encode(y=y)
-        + base.mark_line().encode(y=alt.Y("mean(loss):Q"))
-    )
-    return layers.properties(width=300, height=260, title=said)
+    color = alt.Color("width:N", title=None)
+    base = alt.Chart(alt.InlineData(dots)).encode(x=x, color=color, strokeDash="width:N")
+    rate, best = answer.best(rule, WIDTHS[0], DEPTH).value, float(of_rule.regret.own.mean())
+    lost = {"learning rate": rate, "loss": best, "at": best + of_rule.regret.loss.value}
+    mark = alt.Chart(alt.InlineData([lost])).mark_rule(strokeWidth=6, opacity=0.5, color="#D55E00")
+    lines = base.mark_line().encode(y=alt.Y("mean(loss):Q"))
+    layers = mark.encode(x=x, y=y, y2="at:Q") + base.mark_point(size=18).encode(y=y) + lines
+    title = f"{rule}: the small network's rate costs {of_rule.regret.loss.value:+.2f} nats"
+    return layers.properties(width=300, height=260, title=title)
 
 
 chart = (panel("standard") | panel("complete-p")).resolve_scale(x="shared", y="shared")

@@ -106,10 +106,10 @@ RAISING = {  # the same, where the user's own code raises: with its line and wor
     "def make_model(width, depth): raise KeyError('no "
     "preset')": "KeyError no preset setup.py in make_model",
     "def loss(outputs, targets): raise ArithmeticError('not "
-    "today')": "ArithmeticError not today setup.py line 34",
+    "today')": "ArithmeticError not today setup.py line 37",
     "batches = undefined": "NameError undefined setup.py",
     "import nothing_of_this_name": "ModuleNotFoundError nothing_of_this_name setup.py",
-    "def broken(:": "setup.py, line 34 invalid syntax",
+    "def broken(:": "setup.py, line 37 invalid syntax",
     "import sys; sys.exit(0)": "sys.exit",
     "make_model = lambda width, depth: nn.Linear(3, width)": "make_model inputs 64",
 }

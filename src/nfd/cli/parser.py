@@ -248,8 +248,9 @@ def _complaint(error: CycloptsError) -> str:
         return f"{error.argument.name}: {error.msg}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         needed = error.argument.token_count()[0]
-        values = "a value" if needed == 1 else f"{needed} values"
-        return f"{error.argument.name} needs {values}; got {len(error.tokens_so_far)}."
+        values = "one value" if needed == 1 else f"{needed} values"
+        count = len(error.tokens_so_far)
+        return f"{error.argument.name}: expected {values}; got {count or 'none'}."
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return f"{error.unused_tokens[0]!r} belongs to no option. Options begin with --."
     return str(error)

@@ -67,10 +67,9 @@ def transfer(
     roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> Transfer:
-    """Find the best learning rate at every width and depth, and what tuning on a small network
-    costs.
+    """Find the best learning rate of every size, and the cost of tuning on a small network.
 
-    Every network is trained at every rate from every seed. If the best rate lies at an end of the
+    Every network is trained at every rate from every seed. Where the best rate is at an end of the
     grid, rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the
     smallest network's best rate and at its own. The difference is the regret. ``Transfer.notes``
     say where another rule is better at the largest size, where growing does not help, and where
@@ -112,8 +111,7 @@ def transfer(
         axis)``, ``regret(rule)``, ``verdict(rule)`` and ``notes``.
 
     Raises:
-        ValueError, TypeError, RuntimeError: naming the argument, or the line of your code that
-            fails.
+        ValueError, TypeError, RuntimeError: naming the argument, or the line of your code.
 
     Source: Yang et al., Tensor Programs V; Dey et al., CompleteP.
     """
