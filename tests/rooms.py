@@ -1,4 +1,4 @@
-"""``make lint`` holds which rooms and packages entry points import, so that ``import nfd`` stays fast.
+"""``make lint`` holds what entry points import, so that ``import nfd`` and its verbs start fast.
 
 What a call costs before it begins is the import of other people's packages; files of our own cost a
 millisecond each, and may be as many as a reader likes. A number may fall freely. Raise one here
