@@ -67,13 +67,17 @@ def judged(cases: Iterable[Case], *, wrong: bool) -> list[Case]:
 
 def report(outcomes: Sequence[Outcome]) -> str:
     """Alarms and times, and what was said of every case that went wrong."""
-    ratios = sorted(outcome.plans for outcome in outcomes if outcome.test is not None)
+    by_time = sorted(
+        (outcome for outcome in outcomes if outcome.test is not None),
+        key=lambda outcome: outcome.plans,
+    )
     lines = [f"{sum(outcome.has_alarmed for outcome in outcomes)} of {len(outcomes)} alarmed"]
-    if ratios:
-        lines.append(
-            f"time over that of a plan: median {ratios[len(ratios) // 2]:.1f}, largest "
-            f"{ratios[-1]:.1f}"
+    if by_time:
+        median = by_time[len(by_time) // 2].plans
+        slowest = ", ".join(
+            f"{outcome.plans:.1f} of {outcome.case.name}" for outcome in by_time[:-4:-1]
         )
+        lines.append(f"time over that of a plan: median {median:.1f}, largest {slowest}")
     for outcome in outcomes:
         if not outcome.is_right:
             readings = outcome.test.off if outcome.test else ()

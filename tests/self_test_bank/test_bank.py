@@ -41,7 +41,8 @@ def test_the_quick_cases_are_there_and_of_both_kinds() -> None:
 def test_nearly_all_wrong_plans_are_found() -> None:
     outcomes = [asked(case) for case in judged(CASES, wrong=True)]
     assert len(outcomes) >= 40
-    assert sum(outcome.has_alarmed for outcome in outcomes) >= 0.95 * len(outcomes), report(
+    # 114 of 114, as docs/howto/plan.md says
+    assert sum(outcome.has_alarmed for outcome in outcomes) >= 0.98 * len(outcomes), report(
         outcomes
     )
 
@@ -50,7 +51,7 @@ def test_nearly_all_wrong_plans_are_found() -> None:
 def test_few_sound_plans_are_alarmed() -> None:
     outcomes = [asked(case) for case in judged(CASES, wrong=False)]
     assert len(outcomes) >= 60
-    # 5 of 141, as docs/howto/plan.md says
-    assert sum(outcome.has_alarmed for outcome in outcomes) <= 0.04 * len(outcomes), report(
+    # 1 of 141, as docs/howto/plan.md says
+    assert sum(outcome.has_alarmed for outcome in outcomes) <= 0.02 * len(outcomes), report(
         outcomes
     )

@@ -40,6 +40,9 @@ from nfd.scaling.rules import rule_named
 Axis = Literal["width", "depth"]
 
 _EXPONENTS = (0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0)  # the simplest first
+# Along one axis: attention may divide queries and keys by d^(1/4) each, and SGD feels a factor
+# twice.
+_QUARTERS = (0.25, -0.25, 0.75, -0.75)
 _EXACT = 1e-3  # of the logarithm of a factor: twice the width of what a plan takes for the same
 
 
@@ -55,12 +58,16 @@ def exponents(factor: float, wider: float, deeper: float) -> list[tuple[float, f
     depth = math.log(deeper)
     if abs(goal) < _EXACT:
         return [(0.0, 0.0)]
-    fitting = [
-        (a, b)
-        for a, b in product(_EXPONENTS, _EXPONENTS)
-        if abs(a * width + b * depth - goal) < _EXACT
+    candidates = [
+        *product(_EXPONENTS, _EXPONENTS),
+        *((a, 0.0) for a in _QUARTERS),
+        *((0.0, b) for b in _QUARTERS),
     ]
+    fitting = [(a, b) for a, b in candidates if abs(a * width + b * depth - goal) < _EXACT]
     of_grown_axes = [(a, b) for a, b in fitting if (a == 0 or width) and (b == 0 or depth)]
+    # A half of one axis is simpler than a quarter of the other.
+    halves = [pair for pair in of_grown_axes if not set(pair) & set(_QUARTERS)]
+    of_grown_axes = halves or of_grown_axes
     least = min((abs(a) + abs(b) for a, b in of_grown_axes), default=0.0)
     return [(a, b) for a, b in of_grown_axes if abs(a) + abs(b) == least]
 

@@ -159,7 +159,7 @@ class Meetings(TorchFunctionMode):
             operation = getattr(func, "__name__", "")
             draws = max(self.redrawn.get(name, 0) for name in names) if operation in PRODUCTS else 0
             square = (
-                self._expected_square(draws, func, args, kwargs or {})
+                float(self._expected_square(draws, func, args, kwargs or {}))
                 if draws
                 else mean_square(first)
             )
@@ -174,18 +174,25 @@ class Meetings(TorchFunctionMode):
         if result.requires_grad:
             result.register_hook(meeting.add)  # type: ignore[no-untyped-call]
 
-    def _expected_square(self, draws: int, func: Any, args: Any, kwargs: Any) -> float:
-        """The mean square of a product over draws of the parameters in it that are redrawn."""
-
-        def redraw(value: Any) -> Any:
-            if not isinstance(value, Tensor) or self._name_of(value) not in self.redrawn:
-                return value
-            numbers = torch.randn(value.shape, generator=self.random, dtype=torch.float64)
-            return (numbers * math.sqrt(mean_square(value))).to(value)
-
+    def _expected_square(self, draws: int, func: Any, args: Any, kwargs: Any) -> Tensor:
+        """The mean square of a product over draws of the parameters among its arguments that are
+        redrawn.
+        """
+        total = torch.zeros(())
         with torch.no_grad():
-            results = [func(*mapped(args, redraw), **mapped(kwargs, redraw)) for _ in range(draws)]
-        return sum(mean_square(result) for result in results) / draws
+            for _ in range(draws):
+                drawn = [self._drawn(argument) for argument in args]
+                total = total + func(*drawn, **kwargs).square().mean()
+        return total / draws
+
+    def _drawn(self, argument: Any) -> Any:
+        """Another draw of a parameter that is redrawn; anything else as it is."""
+        if not isinstance(argument, Tensor) or self._name_of(argument) not in self.redrawn:
+            return argument
+        numbers = torch.randn(argument.shape, generator=self.random, dtype=torch.float64).to(
+            argument
+        )
+        return numbers * argument.square().mean().sqrt()
 
     def _name_of(self, value: Tensor) -> str | None:
         try:

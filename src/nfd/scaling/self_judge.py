@@ -48,6 +48,8 @@ _FIT_OF_SGD = 0.45
 _LIMIT_OF_SGD = 0.6
 # Standard errors, of two to four seeds.
 _ERRORS = 3.0
+# Standard errors within which more seeds may well change the answer.
+_OPEN = 2.0
 # The power of a sum of random terms, which aligns once trained.
 _RANDOM = -0.5
 _NORMS = ("layer_norm", "rms_norm", "group_norm", "batch_norm")
@@ -90,7 +92,7 @@ class Power:
     def is_open(self, promised: float) -> bool:
         """Whether more seeds could change the answer."""
         distance = abs(self.value - promised)
-        return distance > self.limit / 2 and _ERRORS * self.error > abs(distance - self.limit)
+        return distance > self.limit / 2 and _OPEN * self.error > abs(distance - self.limit)
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,11 @@ class Judged:
     def deviation(self) -> float:
         """By which power it is too large."""
         return self.power.value - self.promised
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is off, or would be were it not for chance."""
+        return abs(self.deviation) > self.power.limit
 
 
 @dataclass(frozen=True)
@@ -253,6 +260,9 @@ class Judge:
         """Whether a tensor without initial weights to compare with, such as a bias, moves its
         result by its rate.
         """
+        if kind not in self._small.results:
+            # It was not seen to meet data, as a temperature that is the exponential of a number.
+            return True
         moved = Power.of(self.pairs, "move", kind, self._limit_of_fit(kind))
         if moved is None:
             return False
@@ -276,9 +286,14 @@ class Judge:
         """
         if self._makes_output(kind):
             return True
-        if self._entry(kind).role != "outer":
+        entry = self._entry(kind)
+        if entry.role != "outer":
             return False
-        return self.axis == "width" or not self._falls_outside(power)
+        if self.axis == "depth":
+            return not self._falls_outside(power)
+        # What has a fixed number of inputs reads sums over the width, as the second matrix of an
+        # adapter does.
+        return entry.ratios.fan_in != 1
 
     def _falls_outside(self, power: Power) -> bool:
         """Whether the effect of the update of a tensor outside of blocks falls by the same

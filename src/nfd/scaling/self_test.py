@@ -31,7 +31,7 @@ from nfd.scaling.rules import rule_named
 from nfd.scaling.self_judge import LIMIT, Judge, Judged, Quantity
 
 _SEEDS = 2
-_MORE_SEEDS = 2  # where two do not settle it
+_MORE_SEEDS = 2  # at most, where two do not settle it
 _SEVERAL_KINDS = 3
 
 
@@ -352,21 +352,15 @@ class _Test:
     passes: dict[tuple[Place, int], Pass] = field(default_factory=dict)
 
     def along(self, axis: Axis) -> list[Judged]:
-        """What is read along one axis, with more seeds where the first do not settle it."""
+        """What is read along one axis, adding one seed after another until they settle it."""
         judged = self._judged(axis, self.seeds)
-        off = [one for one in judged if one.off]
-        # Two seeds may agree by luck on one kind, such as a head with one output, but hardly on
-        # several.
-        are_several = len({one.kind for one in off}) >= _SEVERAL_KINDS
-        errors = [one.power.error for one in judged if one.quantity == "update"]
-        usual = median(errors) if errors else 0.0
-        is_sure = are_several or (
-            bool(off) and all(one.power.is_far_from(one.promised, usual) for one in off)
-        )
-        is_open = any(one.is_open for one in judged)
-        if is_sure or not (off or is_open):
-            return judged
-        return self._judged(axis, self.seeds + _MORE_SEEDS)
+        for more in range(1, _MORE_SEEDS + 1):
+            # What is within the limit gets one look more, and what is beyond it two.
+            is_beyond = any(one.off or (one.is_open and one.is_beyond) for one in judged)
+            if _is_settled(judged) or (more > 1 and not is_beyond):
+                break
+            judged = self._judged(axis, self.seeds + more)
+        return judged
 
     def _judged(self, axis: Axis, seeds: int) -> list[Judged]:
         larger: Place = (axis, FACTOR)
@@ -379,3 +373,16 @@ class _Test:
         if (place, seed) not in self.passes:
             self.passes[place, seed] = self.bench.measure(place, seed)
         return self.passes[place, seed]
+
+
+def _is_settled(judged: Sequence[Judged]) -> bool:
+    """Whether more seeds would hardly change what is off."""
+    off = [one for one in judged if one.off]
+    if not off:
+        return not any(one.is_open for one in judged)
+    # Two seeds may agree by luck on one kind, such as a head with one output, but hardly on
+    # several.
+    if len({one.kind for one in off}) >= _SEVERAL_KINDS:
+        return True
+    usual = median([one.power.error for one in judged if one.quantity == "update"] or [0.0])
+    return all(one.power.is_far_from(one.promised, usual) for one in off)
