@@ -126,6 +126,58 @@ def test_a_factor_that_the_model_has_lost_is_found() -> None:
     assert not plan.self_test(Summed, X).ok
 
 
+class TwoHeads(ResidualMLP):
+    """Two outputs, as of a detector, which returns classes and boxes."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.boxes = nn.Linear(width, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        h = self.embed(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.head(h), self.boxes(h)
+
+
+def test_every_output_of_a_model_is_tested() -> None:
+    plan = nfd.plan(TwoHeads(64, 6), BASE, make_model=TwoHeads, sample=X)
+    assert plan.self_test(TwoHeads, X).ok
+    test = with_rate(plan, "boxes.weight", 4).self_test(TwoHeads, X)
+    assert [row.kind for row in test.off] == ["boxes.weight"]
+
+
+class Recurrent(nn.Module):
+    """One block that acts ``depth`` times."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+        self.embed = nn.Linear(64, width)
+        self.block = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for _ in range(self.depth):
+            h = h + self.block(h)
+        output: Tensor = self.head(h)
+        return output
+
+
+def test_a_block_that_acts_again_and_again_is_as_deep_as_it_acts() -> None:
+    plan = nfd.plan(Recurrent(64, 6), BASE, make_model=Recurrent, sample=X, blocks="block")
+    assert plan.self_test(Recurrent, X).ok
+    shallow = {
+        name: replace(entry, ratios=replace(entry.ratios, depth=1.0))
+        for name, entry in plan.entries.items()
+    }
+    test = replace(plan, entries=shallow).self_test(Recurrent, X)
+    assert {row.axis for row in test.off} == {"depth"}
+
+
 @pytest.mark.parametrize("is_layer", [True, False])
 def test_a_readout_with_the_role_of_a_vector_is_found_in_any_spelling(is_layer: bool) -> None:
     def make_model(width: int, depth: int) -> nn.Module:

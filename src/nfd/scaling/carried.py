@@ -111,9 +111,12 @@ class Carrier:
 
     @cached_property
     def where(self) -> Where:
-        """Where blocks are, in models of every size: in the containers in which the plan has
-        them.
-        """
+        """Where blocks are in models of every size: where the plan has them."""
+        single = [block for block in self.plan.blocks if not _is_numbered(block)]
+        if single:
+            # A module of a name of its own, which the forward pass applies again and again.
+            lists = {container_of(block) for block in self.plan.blocks if _is_numbered(block)}
+            return [*single, *(f"{container}.*" for container in sorted(lists))]
         planned = {container_of(block) for block in self.plan.blocks}
         if not planned:
             return {}
@@ -222,6 +225,9 @@ class Carrier:
         deeper = self._deeper(planned)
         if deeper != 1:
             depth = math.pow(depth, math.log(entry.ratios.depth) / math.log(deeper))
+        elif axis == "depth" and self.plan.depth != 1:
+            # Blocks that the forward pass applies again and again have no number that grows.
+            depth = math.pow(ratio, math.log(entry.ratios.depth) / math.log(self.plan.depth))
         fan_in = self._grown(entry.ratios.fan_in, axis, ratio)
         fan_out = self._grown(entry.ratios.fan_out, axis, ratio)
         ratios = Ratios(fan_in, fan_out, depth)
@@ -286,6 +292,11 @@ class Carrier:
             if abs(more - 1) < _EXACT:
                 return 1.0
         return more if more > 0 else 1.0
+
+
+def _is_numbered(block: str) -> bool:
+    """Whether a block is one of a list, and has a number there."""
+    return block.rpartition(".")[2].isdecimal()
 
 
 def _size(start: Start) -> float:

@@ -1,8 +1,9 @@
 """What one forward and backward pass shows of a planned model: updates, initial activations,
 streams and outputs.
 
-The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed ``signs`` ``c``: its gradient in the
-outputs is the same at every size, and neither labels nor training are needed. With ``y`` the result
+The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed ``signs`` ``c``, and the sum of these
+where a model returns several: its gradient in the outputs is the same at every size, and neither
+labels nor training are needed. With ``y`` the result
 of the first operation in which a tensor meets data, ``g`` its gradient, and a *kind* the tensors of
 one name in all blocks:
 
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -53,6 +54,7 @@ from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import INPUT_LIKE, rule_named
 from nfd.scaling.samples import (
+    all_outputs_of,
     as_written,
     blaming_the_sample,
     call_with,
@@ -224,7 +226,7 @@ class Pass:
     operations: dict[str, str] = field(default_factory=dict)
     results: dict[str, tuple[int, ...]] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    output: tuple[int, ...] = ()
+    outputs: list[tuple[int, ...]] = field(default_factory=list)
 
 
 # ---- what an optimizer makes of a gradient
@@ -445,10 +447,10 @@ class _Network:
             stack.enter_context(as_written())
             stack.enter_context(blaming_the_sample(self.bench.sample))
             log = stack.enter_context(Meetings(names, self._redrawn(), self.seed))
-            f = outputs_of(call_with(self.model, self.sample))
+            outputs = all_outputs_of(call_with(self.model, self.sample))
             log.names = {}
-            self._backward(f)
-        return self._read(f.detach(), log, ends)
+            self._backward(outputs)
+        return self._read([f.detach() for f in outputs], log, ends)
 
     def _redrawn(self) -> dict[str, int]:
         """How many draws to take of each matrix that is drawn at random and has few outputs."""
@@ -461,17 +463,20 @@ class _Network:
                 draws[name] = _OUTPUTS * fan_in // t.parameter.numel()
         return draws
 
-    def _backward(self, f: Tensor) -> None:
-        if not f.requires_grad:
+    def _backward(self, outputs: Sequence[Tensor]) -> None:
+        if not outputs:
             raise InputError(
                 "the outputs of the model depend on no parameter that trains: there is nothing to "
                 "test."
             )
         self.model.zero_grad()
-        (f * signs(f.shape).to(f)).mean().backward()  # type: ignore[no-untyped-call]
+        losses = [(f * signs(f.shape).to(f)).mean() for f in outputs]
+        torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
 
-    def _read(self, f: Tensor, log: Meetings, ends: Mapping[str, tuple[Tensor, Tensor]]) -> Pass:
-        seen = Pass(output=tuple(f.shape))
+    def _read(
+        self, outputs: Sequence[Tensor], log: Meetings, ends: Mapping[str, tuple[Tensor, Tensor]]
+    ) -> Pass:
+        seen = Pass(outputs=[tuple(f.shape) for f in outputs])
         updates = self._updates()
         met = defaultdict[str, list[Meeting]](list)
         for name, kind in self.kinds.items():
@@ -493,7 +498,7 @@ class _Network:
                 float((after - h).square().mean()) for h, after in ends.values()
             )
             seen.values["stream", ""] = rms([float(ends[last][1].square().mean())])
-        seen.values["output", ""] = rms([float(f.square().mean())])
+        seen.values["output", ""] = rms(float(f.square().mean()) for f in outputs)
         return seen
 
     def _read_moves(self, seen: Pass, kind: str, gradient: float) -> None:

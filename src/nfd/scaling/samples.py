@@ -178,6 +178,29 @@ def outputs_of(result: Any) -> Tensor:
     return result
 
 
+def all_outputs_of(result: Any) -> list[Tensor]:
+    """Collect the tensors that a model returned and that training may change, such as its heads.
+
+    Of a result with ``logits`` these only: caches and hidden states may stand beside them.
+    """
+    if isinstance(result, Tensor):
+        return [result] if result.requires_grad else []
+    if hasattr(result, "logits"):
+        return all_outputs_of(result.logits)
+    if isinstance(result, Mapping):
+        if "logits" in result:
+            return all_outputs_of(result["logits"])
+        parts = [part for name, part in result.items() if name != "loss"]
+    elif isinstance(result, tuple | list):
+        parts = list(result)
+    else:
+        return []
+    outputs = []
+    for part in parts:
+        outputs += all_outputs_of(part)
+    return outputs
+
+
 def batch_size(sample: Any, argument: str = "sample") -> int:
     """How many inputs a sample holds: the first dimension of its first tensor. Messages call it
     ``argument``.

@@ -376,10 +376,11 @@ class Judge:
         return self._small.results[kind] != self._large.results[kind]
 
     def _makes_output(self, kind: str) -> bool:
-        """Whether the first result of a kind has the shape of the output."""
-        return (
-            kind in self._small.results and self._small.results[kind][1:] == self._small.output[1:]
-        )
+        """Whether the first result of a kind has the shape of an output."""
+        if kind not in self._small.results:
+            return False
+        shape = self._small.results[kind][1:]
+        return any(shape == output[1:] for output in self._small.outputs)
 
     def _is_fixed(self, kind: str) -> bool:
         """Whether a tensor has one shape at all widths."""
