@@ -46,7 +46,7 @@ class Factors(NamedTuple):
     applied: frozenset[float] = frozenset()
 
 
-class Own(NamedTuple):
+class FactorRatios(NamedTuple):
     """The factors of a tensor over those of the same tensor in the base."""
 
     looked_up: float = 1.0
