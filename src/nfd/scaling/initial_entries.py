@@ -110,9 +110,9 @@ def entries_of(
     entries = {}
     for name, tensor in structure.tensors.items():
         role, why = structure.roles[name]
-        fan_in, fan_out = 1.0, 1.0
+        fans = (1.0, 1.0)
         if base is not None:
-            fan_in, fan_out = grown_fans(tensor, base.counterpart(tensor, blocks), role)
+            fans = grown_fans(tensor, base.counterpart(tensor, blocks), role)
         depth = depths.get(block_of(name, blocks) or "", depths[""])
         start = initial.start(tensor, blocks)
         if role == "skip" and start.constant is None:
@@ -125,7 +125,7 @@ def entries_of(
             role=role,
             why=why,
             fan_in=tensor.fan_in(),
-            ratios=Ratios(fan_in, fan_out, depth),
+            ratios=Ratios(*fans, depth),
             start=start,
             matrix=None if is_one_sided else layout_of(tensor),
         )

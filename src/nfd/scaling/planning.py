@@ -62,10 +62,10 @@ def plan(
     tokens: Sequence[float] | None = None,
     law: RateLaw | None = None,
 ) -> Plan:
-    """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every
-    tensor.
+    """Plan a large model from a small, tuned one.
 
-    The small model is the base. Tune its rate, and pass it to the plan of the large one, which
+    A plan holds the initial scale, learning rate, decay and epsilon of every tensor. The small
+    model is the base. Tune its learning rate, and pass it to the plan of the large one, which
     scales it for every tensor by the rule. Factors are folded into initial weights and rates, with
     few exceptions (``Plan.multipliers``).
 
