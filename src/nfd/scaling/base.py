@@ -168,7 +168,7 @@ class Constructor:
             ValueError: where the arguments of the function seem to be (depth, width).
         """
         base = self.at()
-        # So many blocks as were asked for show the order of the arguments, unless both are equal.
+        # As many blocks as were asked for show that depth is depth, unless width is equal to it.
         if len(blocks_of(base, where)) != self.depth or self.depth == self.width:
             check_constructor(self.make, [self.width, 2 * self.width], [self.depth])
         return base

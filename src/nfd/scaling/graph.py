@@ -91,7 +91,7 @@ class Operation:
 
     @property
     def is_made(self) -> bool:
-        """Whether it is a parameter, or made of parameters alone; of a table, its rows."""
+        """Whether it is a parameter, or made of parameters only; of a table, its rows."""
         return self.of_parameters or (self.is_lookup and not self.data)
 
     def scale(self, operand: Operation) -> float | None:

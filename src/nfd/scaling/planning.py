@@ -80,10 +80,10 @@ def plan(
     Args:
         model: any module; the plan does not change it. On the meta device it needs a base.
         base: the tuned model itself, or its ``(width, depth)``, the arguments of ``make_model``;
-            None in the pair: as that of the model.
+            None in the pair: as in the model.
         make_model: ``make_model(width, depth)``; it shows which dimensions grow.
-        rule: ``"complete-p"``, the default, ``"standard"``, ``"mup"``, ``"depth-mup"`` (that of
-            ``nfd.ResNet``) or ``"depth-mup-inner"`` (Eq. 8).
+        rule: ``"complete-p"``, the default, ``"standard"``, ``"mup"``, ``"depth-mup"`` (the
+            rule of ``nfd.ResNet``) or ``"depth-mup-inner"`` (Eq. 8).
         optimizer: ``"adamw"``, the default, ``"sgd"``, ``"adam"``, ``"lion"``, ``"muon"`` (for
             matrices in blocks, AdamW for the rest), ``"muon-match-rms-adamw"``,
             ``"muon-spectral"``, ``"muon-unit"``, a law (``nfd.register_optimizer``), or an

@@ -24,7 +24,7 @@ every block, and is 1 at first: if each moves by d, the stream is multiplied by 
 ``depth-mup-inner`` (Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the
 rate of updates with entries of order one, its epsilon the size of the gradient's entries; every
 other rate follows from these two by the optimizer's law (``nfd.scaling.optimizers``): SGD's is
-Adam's over epsilon. A weight ``W`` behind a forward multiplier ``s``, effective weight ``s W``, has
+Adam's over epsilon. A weight ``W`` after a forward multiplier ``s``, effective weight ``s W``, has
 ``std / s``, ``rate / s^(1 + degree)`` (SGD ``rate / s^2``, Adam ``rate / s``) and ``epsilon s``.
 
 ==================  ===  ==========================================================
