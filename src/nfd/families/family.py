@@ -24,7 +24,8 @@ from nfd.scaling.base import MakeModel, check_constructor, instance
 from nfd.scaling.model import blocks_of, tensors
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
 from nfd.scaling.plan import Plan
-from nfd.scaling.planning import checked_roles, defaults_of, plan, told_by
+from nfd.scaling.planning import checked_roles, plan
+from nfd.scaling.plans_itself import defaults_of, told_by
 from nfd.scaling.rules import RULES, rule_named
 from nfd.scaling.samples import on_device
 

@@ -21,7 +21,7 @@ from nfd.families.streams import StreamEnds
 from nfd.scaling.groups import BaseGroup
 from nfd.scaling.model import block_of, modules
 from nfd.scaling.plan import Plan
-from nfd.scaling.planning import told_by
+from nfd.scaling.plans_itself import told_by
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, batch_size, call_with, evaluating, outputs_of
 

@@ -1,6 +1,4 @@
-"""What one forward pass multiplies tensors by: constant factors, and how attention scales its
-logits.
-"""
+"""The constants of one forward pass: factors of tensors, and how attention scales its logits."""
 
 from __future__ import annotations
 
@@ -32,12 +30,15 @@ from nfd.scaling.graph import (
     users_of,
 )
 
-# ---- Constant factors: what one forward pass multiplies tensors by.
+# ---- Constant factors of tensors.
 
 
 class Factors(NamedTuple):
-    """The constant factors of a tensor in one forward pass: where its rows are looked up, and where
-    it is applied.
+    """The constant factors of a tensor in one forward pass.
+
+    Attributes:
+        looked_up: where its rows are looked up, or it reads the input.
+        applied: where it is applied.
 
     A set holds several where uses differ.
     """
@@ -46,7 +47,7 @@ class Factors(NamedTuple):
     applied: frozenset[float] = frozenset()
 
 
-class Own(NamedTuple):
+class FactorRatios(NamedTuple):
     """The factors of a tensor over those of the same tensor in the base."""
 
     looked_up: float = 1.0
@@ -60,11 +61,13 @@ class _Pass:
     Attributes:
         users: as ``users_of`` finds them.
         ends: the last operations of the pass, and of branches with what the sum multiplies them by:
-            no constant behind them counts.
+            no constant after them counts.
         scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not
             the model's.
         sums: of products of entries, and of differences: the sums over weights that follow.
         first: of products of parameters, the place of the factor that acts first.
+        reading: the products that apply a matrix as the input does, by the name of a matrix that is
+            applied both ways.
     """
 
     users: Users
@@ -72,20 +75,26 @@ class _Pass:
     scaled: Collection[Operation]
     sums: Mapping[Operation, EntrySum]
     first: Mapping[Operation, int]
+    reading: Mapping[str, Sequence[Operation]]
 
     def constant(self, operation: Operation, operand: Operation) -> float | None:
-        """What an operation multiplies an operand by; None where it does something else with it."""
-        return 1.0 if operation in self.scaled else operation.scale(operand)
+        """Return what an operation multiplies an operand by.
+
+        None where it does something else with the operand.
+        """
+        if operation in self.scaled:
+            return 1.0
+        return operation.scale(operand)
 
 
 def factors_of(
     ran: Sequence[Operation], ends: Mapping[Operation, float], scaled: Collection[Operation]
 ) -> dict[str, Factors]:
-    """The factors of every parameter.
+    """Find the factors of every parameter.
 
-    A constant is a parameter's if it stands behind the operation that applies it, before anything
-    else acts. One that stands right before a product with weights is that of those weights. So is
-    the size that a norm before it gives the data, where that is not 1. Of what attention
+    A constant is a parameter's if it stands after the operation that applies it, before anything
+    else acts. One that stands right before a product with weights belongs to those weights. So does
+    the size that a norm before it gives the data, where that is not 1. For what attention
     multiplies, see ``Logits``.
 
     Args:
@@ -93,96 +102,137 @@ def factors_of(
         ends, scaled: as in ``_Pass``.
     """
     users = users_of(ran)
-    sums = {o: sum_of_weights(o, users) for o in ran}
-    of_pass = _Pass(
-        users,
-        ends,
-        scaled,
-        {o: sum_ for o, sum_ in sums.items() if sum_ is not None},
-        applied_first(ran),
+    sums = {}
+    for operation in ran:
+        entry_sum = sum_of_weights(operation, users)
+        if entry_sum is not None:
+            sums[operation] = entry_sum
+    forward_pass = _Pass(
+        users=users,
+        ends=ends,
+        scaled=scaled,
+        sums=sums,
+        first=applied_first(ran),
+        reading=first_of_both_ways(ran),
     )
-    factors = {}
-    turned = first_of_both_ways(ran)
-    for parameter in (o for o in ran if o.tensor is not None):
-        kinds: dict[bool, set[float]] = {True: set(), False: set()}
-        stack = [(1.0, parameter)]
-        while stack:
-            factor, operation = stack.pop()
-            for user in users[operation]:
-                constant = of_pass.constant(user, operation)
-                if not user.of_parameters:  # it applies what was made of the parameter to data
-                    is_input = user.is_lookup or user in turned.get(cast(str, parameter.tensor), ())
-                    kinds[is_input].update(_around(factor, user, operation, of_pass))
-                elif user.norm_size is not None and constant is None:
-                    stack.append((user.norm_size, user))
-                elif constant is not None:
-                    stack.append((factor * constant, user))
-        factors[cast(str, parameter.tensor)] = Factors(
-            frozenset(kinds[True]), frozenset(kinds[False])
-        )
-    return factors
+    parameters = [operation for operation in ran if operation.tensor is not None]
+    return {
+        cast(str, parameter.tensor): _factors_of_parameter(parameter, forward_pass)
+        for parameter in parameters
+    }
 
 
-def _around(factor: float, operation: Operation, weight: Operation, of_pass: _Pass) -> list[float]:
-    """The factors of a weight where it is applied, one for each way that its result goes.
+def _factors_of_parameter(parameter: Operation, forward_pass: _Pass) -> Factors:
+    """Find the factors of one parameter, by all ways from it to what applies it to data."""
+    reading = forward_pass.reading.get(cast(str, parameter.tensor), ())
+    looked_up = set[float]()
+    applied = set[float]()
+    stack = [(1.0, parameter)]
+    while stack:
+        factor, operation = stack.pop()
+        for user in forward_pass.users[operation]:
+            constant = forward_pass.constant(user, operation)
+            if not user.of_parameters:
+                # It applies what was made of the parameter to data.
+                is_input = user.is_lookup or user in reading
+                factors = looked_up if is_input else applied
+                factors.update(_around(factor, user, operation, forward_pass))
+            elif user.norm_size is not None and constant is None:
+                stack.append((user.norm_size, user))
+            elif constant is not None:
+                stack.append((factor * constant, user))
+    return Factors(frozenset(looked_up), frozenset(applied))
+
+
+def _around(
+    factor: float, operation: Operation, weight: Operation, forward_pass: _Pass
+) -> list[float]:
+    """Find the factors of a weight where it is applied, one for each way that its result goes.
 
     Args:
         factor: what the parameter was multiplied by before.
-        operation, weight: what applies it, and the operand that it is.
-        of_pass: the forward pass.
+        operation: what applies the weight.
+        weight: an operand of the operation.
+        forward_pass: the forward pass.
     """
+    sums = forward_pass.sums
     if operation.is_product and weight not in operation.weights:
-        return [factor]  # it is acted on: the constants are those of the matrix
-    if operation in of_pass.first and operation.inputs[of_pass.first[operation]] is weight:
-        return [factor]  # the constants are those of the factor that acts last
+        # It is acted on: the constants belong to the matrix.
+        return [factor]
+    if operation in forward_pass.first:
+        first = operation.inputs[forward_pass.first[operation]]
+        if first is weight:
+            # The constants belong to the factor that acts last.
+            return [factor]
     if makes_logits(operation, weight):
-        fused = _fused(operation)
-        is_whole = fused is not None and all(
-            fused[0] == math.prod(p.node.variable.shape[-1:]) for p in parameters_of(weight)
-        )
-        return [factor * fused[1]] if fused is not None and is_whole else [factor]
-    behind, is_taken = _behind(operation, of_pass)
-    if operation.name in DISTANCES or (operation in of_pass.sums and operation.name != "Mul"):
-        behind = [_behind_distance(operation, of_pass)]
-    if operation.is_product or operation in of_pass.sums:
-        before = _before(operation, of_pass).last if weight in operation.gains else 1.0
-        return [factor * before * after for after in behind]
+        return [factor * _constant_of_fused(operation, weight)]
+    after, is_taken = _after(operation, forward_pass)
+    if operation.name in DISTANCES or (operation in sums and operation.name != "Mul"):
+        after = [_after_distance(operation, forward_pass)]
+    if operation.is_product or operation in sums:
+        is_gain = weight in operation.gains
+        before = _before(operation, forward_pass).last if is_gain else 1.0
+        return [factor * before * constant for constant in after]
     if operation.name not in ENTRYWISE or not operation.data:
-        return [factor * after for after in behind]
-    since_norm = _before(operation, of_pass).since_norm
+        return [factor * constant for constant in after]
+    since_norm = _before(operation, forward_pass).since_norm
     if since_norm is None:
-        return [factor * after for after in behind]
-    # Constants beside the gain of a norm belong to the matrix that follows, if one does.
-    return behind if is_taken else [factor * since_norm * after for after in behind]
+        return [factor * constant for constant in after]
+    if is_taken:
+        # Constants beside the gain of a norm belong to the matrix that follows.
+        return after
+    return [factor * since_norm * constant for constant in after]
+
+
+def _constant_of_fused(attention: Operation, weight: Operation) -> float:
+    """Return by what a fused attention multiplies a learned query or key, if that is one head."""
+    fused = _fused(attention)
+    if fused is None:
+        return 1.0
+    size, scale = fused
+    sizes = {math.prod(p.node.variable.shape[-1:]) for p in parameters_of(weight)}
+    return scale if sizes <= {size} else 1.0
 
 
 class _Before(NamedTuple):
-    """What the data of a weight were multiplied by: ``last``, right before it or since a norm;
-    ``since_norm``, the size of the norm included, None where there is none."""
+    """What the data of a weight were multiplied by.
+
+    Attributes:
+        last: right before the weight, or since a norm.
+        since_norm: since a norm, with the norm's size; None where there is none.
+    """
 
     last: float
     since_norm: float | None
 
 
-def _before(operation: Operation, of_pass: _Pass) -> _Before:
-    """What the data of an operation were multiplied by, back to a norm, past its gain and bias,
-    where one is there.
+def _before(operation: Operation, forward_pass: _Pass) -> _Before:
+    """Find what the data of an operation were multiplied by, back to a norm.
+
+    Gain and bias of the norm are passed.
     """
     last = 1.0
     every = 1.0
-    is_last = operation.is_product or operation in of_pass.sums
+    is_last = operation.is_product or operation in forward_pass.sums
     data = operation.data[0] if operation.data else None
     while data is not None and data.norm_size is None:
         if len(data.data) != 1:
-            return _Before(every * _products(data, of_pass) if is_last else last, None)
+            if is_last:
+                last = every * _products(data, forward_pass)
+            return _Before(last, None)
         before = data.data[0]
-        constant = of_pass.constant(data, before)
+        constant = forward_pass.constant(data, before)
         is_gain = data.name in ENTRYWISE and bool(data.gains)
         if constant is None and not is_gain and data.name not in CLIPS:
             return _Before(last, None)
         is_last = is_last and constant is not None and len(data.operands) == 1
-        every *= _constant_of(data.gains[0]) if constant is None and is_gain else constant or 1.0
-        last = every if is_last else last
+        if constant is not None:
+            # A constant of 0 says nothing of a size.
+            every *= constant or 1.0
+        elif is_gain:
+            every *= _constant_of(data.gains[0])
+        if is_last:
+            last = every
         data = before
     if data is None:
         return _Before(last, None)
@@ -190,10 +240,12 @@ def _before(operation: Operation, of_pass: _Pass) -> _Before:
     return _Before(every, every)
 
 
-def _products(operation: Operation, of_pass: _Pass) -> float:
-    """The size of the products of data with data that an operation sums, once these fit each other:
-    their number, times the sizes that norms give them. 1 for other operations, and for means such
-    as those of attention."""
+def _products(operation: Operation, forward_pass: _Pass) -> float:
+    """Find the size of the products of data with data that an operation sums.
+
+    Once these fit each other, it is their number, times the sizes that norms give them. 1 for other
+    operations, and for means such as those of attention.
+    """
     kept = KEPT_FACTORS.get(operation.name, ())
     places = [place for place in kept if place is not None]
     if len(operation.data) != 2 or operation.weights or len(places) != 2:
@@ -204,7 +256,7 @@ def _products(operation: Operation, of_pass: _Pass) -> float:
         return 1.0
     size = float(values.shape[summed])
     for data in operation.data:
-        size *= _since_norm(data, of_pass)
+        size *= _since_norm(data, forward_pass)
     return size
 
 
@@ -215,14 +267,14 @@ def _is_mean(operation: Operation) -> bool:
     return "Softmax" in operation.name
 
 
-def _since_norm(data: Operation, of_pass: _Pass) -> float:
-    """What data are multiplied by since a norm, with its size; 1 where there is none."""
+def _since_norm(data: Operation, forward_pass: _Pass) -> float:
+    """Find what data are multiplied by since a norm, with its size; 1 where there is none."""
     every = 1.0
     while data.norm_size is None:
         if len(data.data) != 1:
             return 1.0
         (before,) = data.data
-        constant = of_pass.constant(data, before)
+        constant = forward_pass.constant(data, before)
         if constant is None and not (data.name in ENTRYWISE and data.gains):
             return 1.0
         every *= 1.0 if constant is None else constant
@@ -231,7 +283,7 @@ def _since_norm(data: Operation, of_pass: _Pass) -> float:
 
 
 def _constant_of(weight: Operation) -> float:
-    """What a parameter is multiplied by before it is applied."""
+    """Find what a parameter is multiplied by before it is applied."""
     constant = 1.0
     while weight.tensor is None and len(weight.operands) == 1:
         (before,) = weight.operands
@@ -240,30 +292,39 @@ def _constant_of(weight: Operation) -> float:
     return constant
 
 
-def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
-    """What the result of an operation is multiplied by, before anything else acts, one number for
-    each way that it goes; and whether weights follow, whose constants are those that stand right
-    before them."""
-    settled = of_pass.sums[operation].share if operation in of_pass.sums else 1.0
-    pending = 1.0  # what stands there alone, which a product that follows would have
-    is_composed = operation in of_pass.first
-    while operation not in of_pass.ends:
-        chosen = _chosen_from(operation, of_pass)
+def _after(operation: Operation, forward_pass: _Pass) -> tuple[list[float], bool]:
+    """Find what the result of an operation is multiplied by, before anything else acts.
+
+    One number for each way that it goes. Second, whether weights follow, whose constants are those
+    that stand right before them.
+    """
+    settled = 1.0
+    if operation in forward_pass.sums:
+        settled = forward_pass.sums[operation].share
+    # What stands there by itself, and a product that follows would have.
+    pending = 1.0
+    is_composed = operation in forward_pass.first
+    while operation not in forward_pass.ends:
+        chosen = _chosen_from(operation, forward_pass)
         if chosen is not None:
             choice, shares = chosen
-            rest, is_taken = _behind(choice, of_pass)
-            return [
-                settled * pending * share * after for share in shares for after in rest
-            ], is_taken
-        if len(of_pass.users[operation]) != 1:
+            rest, is_taken = _after(choice, forward_pass)
+            factors = []
+            for share in shares:
+                factors += [settled * pending * share * constant for constant in rest]
+            return factors, is_taken
+        if len(forward_pass.users[operation]) != 1:
             break
-        (user,) = of_pass.users[operation]
-        constant = of_pass.constant(user, operation)
-        if is_composed and user.is_product:  # which applies the product of parameters
-            rest, is_taken = _behind(user, of_pass)
-            return [settled * pending * after for after in rest], is_taken
+        (user,) = forward_pass.users[operation]
+        constant = forward_pass.constant(user, operation)
+        if is_composed and user.is_product:
+            # It applies the product of parameters.
+            rest, is_taken = _after(user, forward_pass)
+            return [settled * pending * constant for constant in rest], is_taken
         if user.is_product or "Attention" in user.name:
-            return ([settled], True) if user.weights else ([settled * pending], False)
+            if user.weights:
+                return [settled], True
+            return [settled * pending], False
         if constant is None:
             break
         operation = user
@@ -271,87 +332,93 @@ def _behind(operation: Operation, of_pass: _Pass) -> tuple[list[float], bool]:
         if len(operation.operands) > 1:
             settled = settled * pending
             pending = 1.0
-    return [settled * pending * of_pass.ends.get(operation, 1.0)], False
+    return [settled * pending * forward_pass.ends.get(operation, 1.0)], False
 
 
-def _behind_distance(operation: Operation, of_pass: _Pass) -> float:
-    """What the product ``h p`` is multiplied by in a function of the distance of h and p:
-    constants, and n^-1/2 where the distance is not squared, as the root of a sum of n squares moves
-    by so much less than the sum."""
-    if operation in of_pass.sums:
-        sum_ = of_pass.sums[operation]
-        count = math.prod(sum_.shape[k] for k in sum_.dims)
-        factor = sum_.share
-        current = sum_.reduction
+def _after_distance(operation: Operation, forward_pass: _Pass) -> float:
+    """Find what the product ``h p`` is multiplied by in a function of the distance of h and p.
+
+    It is the constants, times n^-1/2 where the distance is not squared, as the root of a sum of n
+    squares moves by so much less than the sum.
+    """
+    if operation in forward_pass.sums:
+        entry_sum = forward_pass.sums[operation]
+        count = math.prod(entry_sum.shape[k] for k in entry_sum.dims)
+        factor = entry_sum.share
+        current = entry_sum.reduction
     else:
         points = saved_value(operation.node, "x2")
         count = points.shape[-1] if isinstance(points, Tensor) else 1
         factor = 1.0
         current = operation
     is_root = current.name in (*DISTANCES, *ROOTS)
-    while current not in of_pass.ends and len(of_pass.users[current]) == 1:
-        (user,) = of_pass.users[current]
-        constant = of_pass.constant(user, current)
+    while current not in forward_pass.ends and len(forward_pass.users[current]) == 1:
+        (user,) = forward_pass.users[current]
+        constant = forward_pass.constant(user, current)
         if user.name == "Pow" and is_root and saved_size(user.node, "exponent") == 2:
             is_root = False
         elif user.name == "Sqrt" and not is_root:
             is_root = True
         elif constant is not None:
             # The square of a multiple has the multiple squared.
-            factor *= constant**2 if is_root and _is_squared(user, of_pass) else constant
+            factor *= constant**2 if is_root and _is_squared(user, forward_pass) else constant
         else:
             break
         current = user
     return factor * count**-0.5 if is_root else factor
 
 
-def _is_squared(operation: Operation, of_pass: _Pass) -> bool:
+def _is_squared(operation: Operation, forward_pass: _Pass) -> bool:
     """Whether a square follows, past constants."""
-    while len(of_pass.users[operation]) == 1:
-        (user,) = of_pass.users[operation]
+    while len(forward_pass.users[operation]) == 1:
+        (user,) = forward_pass.users[operation]
         if user.name == "Pow":
             return saved_size(user.node, "exponent") == 2
-        if of_pass.constant(user, operation) is None:
+        if forward_pass.constant(user, operation) is None:
             return False
         operation = user
     return False
 
 
-def _chosen_from(operation: Operation, of_pass: _Pass) -> tuple[Operation, list[float]] | None:
-    """The ``torch.where`` that chooses between multiples of a result, and the multiples; None where
-    none does.
+def _chosen_from(operation: Operation, forward_pass: _Pass) -> tuple[Operation, list[float]] | None:
+    """Find the ``torch.where`` that chooses between multiples of a result, and the multiples.
+
+    None where nothing chooses.
     """
-    users = of_pass.users[operation]
+    users = forward_pass.users[operation]
     if len(users) < 2:
         return None
     shares = []
-    choices = set()
+    choices = set[Operation]()
     for user in users:
         share = 1.0
         before = operation
         current = user
         while current.name != "Where":
-            constant = of_pass.constant(current, before)
-            if constant is None or len(current.operands) != 1 or len(of_pass.users[current]) != 1:
+            constant = forward_pass.constant(current, before)
+            is_one_way = len(current.operands) == 1 and len(forward_pass.users[current]) == 1
+            if constant is None or not is_one_way:
                 return None
             share *= constant
             before = current
-            current = of_pass.users[current][0]
+            current = forward_pass.users[current][0]
         choices.add(current)
         shares.append(share)
     return (choices.pop(), shares) if len(choices) == 1 else None
 
 
-# ---- Attention: what its logits are multiplied by, over the sizes of heads.
+# ---- Attention logits, and the sizes of heads.
 
 
 class Logits(NamedTuple):
     """Attention logits ``c q k`` as the matrix of their queries, or of their keys, shows them.
 
     Attributes:
-        size: d, of a head. is_query: whether the matrix makes queries.
+        size: the size d of a head.
+        is_query: whether the matrix makes queries.
         inside: the constant between the matrix and the product. Where heads keep their size it is a
-            factor of the matrix, else a part of c. both: that of queries times that of keys.
+            factor of the matrix, else a part of c.
+        both: the constant of queries times that of keys.
         outside: the constant of the product.
     """
 
@@ -363,31 +430,35 @@ class Logits(NamedTuple):
 
 
 def logits_of(ran: Sequence[Operation]) -> dict[str, Logits]:
-    """Of every matrix that makes queries or keys.
+    """Find the logits of every matrix that makes queries or keys.
 
     Queries and keys whose d entries are of order one fit each other after some training, so that
     ``q k`` is of order d.
     """
     users = users_of(ran)
-    found = dict[str, Logits]()
+    logits_by_name: dict[str, Logits] = {}
     for operation in ran:
-        seen = (
-            _fused(operation)
-            if "Attention" in operation.name
-            else _before_softmax(operation, users)
-        )
+        if "Attention" in operation.name:
+            size_and_scale = _fused(operation)
+        else:
+            size_and_scale = _before_softmax(operation, users)
         compared = [i for i in operation.inputs if i is not None][:2]
-        if seen is None or any(i not in operation.data for i in compared):
+        if size_and_scale is None or any(i not in operation.data for i in compared):
             continue
+        size, scale = size_and_scale
         queries, keys = (_made_by(data, users) for data in compared)
         for maker, is_query in ((keys, False), (queries, True)):
-            logits = Logits(seen[0], is_query, maker.inside, queries.factor * keys.factor, seen[1])
-            found |= dict.fromkeys(maker.matrices, logits)
-            found |= {
-                name: logits._replace(is_query=False, inside=inside)
-                for name, inside in maker.gains.items()
-            }
-    return found
+            logits = Logits(
+                size=size,
+                is_query=is_query,
+                inside=maker.inside,
+                both=queries.factor * keys.factor,
+                outside=scale,
+            )
+            logits_by_name |= dict.fromkeys(maker.matrices, logits)
+            for name, inside in maker.gains.items():
+                logits_by_name[name] = logits._replace(is_query=False, inside=inside)
+    return logits_by_name
 
 
 class _Maker(NamedTuple):
@@ -396,10 +467,10 @@ class _Maker(NamedTuple):
     Attributes:
         matrices: the names of their matrix and bias.
         factor: the constants after it, with the size that a norm gives.
-        inside: the constants that are a factor of the matrix, which those behind a norm are not.
-            One of fused queries, keys and values has those alone that all three have.
-        gains: the gains behind a norm, and all that the model multiplies since the norm, which is
-            their factor.
+        inside: the constants that are a factor of the matrix, which those after a norm are not. A
+            matrix of fused queries, keys and values has only those that all three have.
+        gains: the gains after a norm, and all by which the model multiplies since the norm, which
+            is their factor.
     """
 
     matrices: list[str]
@@ -409,7 +480,7 @@ class _Maker(NamedTuple):
 
 
 def _made_by(operation: Operation, users: Users) -> _Maker:
-    """What makes queries or keys, before heads, rotations and norms of them."""
+    """Find what makes queries or keys, before heads, rotations and norms of them."""
     factor = 1.0
     inside = 1.0
     since_norm: list[str] = []
@@ -422,9 +493,7 @@ def _made_by(operation: Operation, users: Users) -> _Maker:
             gains |= dict.fromkeys(since_norm, factor)
             since_norm = []
         elif operation.name in ENTRYWISE:
-            since_norm += [
-                cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)
-            ]
+            since_norm += _names_of_gains(operation)
         if len(operation.operands) == 1:
             scale = operation.scale(before) or 1.0
             factor *= scale
@@ -432,12 +501,19 @@ def _made_by(operation: Operation, users: Users) -> _Maker:
         if len(users[before]) > 1:
             inside = 1.0
         operation = before
-    matrices = [cast(str, p.tensor) for weight in operation.gains for p in parameters_of(weight)]
-    return _Maker(matrices, factor, inside, gains)
+    return _Maker(_names_of_gains(operation), factor, inside, gains)
+
+
+def _names_of_gains(operation: Operation) -> list[str]:
+    """Name the parameters of which the weights of an operation are made, but the bias."""
+    names = []
+    for weight in operation.gains:
+        names += [cast(str, parameter.tensor) for parameter in parameters_of(weight)]
+    return names
 
 
 def _fused(attention: Operation) -> tuple[int, float] | None:
-    """The size of heads and the constant of a fused attention."""
+    """Read the size of heads and the constant of a fused attention."""
     query = getattr(attention.node, "_saved_query", None)
     scale = getattr(attention.node, "_saved_scale", None)
     if query is None:
@@ -446,10 +522,17 @@ def _fused(attention: Operation) -> tuple[int, float] | None:
     return size, size**-0.5 if scale is None else float(scale)
 
 
+# What autograd keeps of the queries.
+_QUERIES = {"Bmm": "_saved_self", "Baddbmm": "_saved_batch1"}
+
+
 def _before_softmax(
     product: Operation, users: Mapping[Operation, Sequence[Operation]]
 ) -> tuple[int, float] | None:
-    """The same of a product of data that a softmax follows; None where something else does."""
+    """Read the size of heads and the constant of a product of data that a softmax follows.
+
+    None where something else follows.
+    """
     if product.name not in ("Bmm", "Baddbmm") or len(product.data) < 2 or product.weights:
         return None
     size = int(getattr(product.node, _QUERIES[product.name]).shape[-1])
@@ -466,6 +549,3 @@ def _before_softmax(
         scale *= constant
         operation = user
     return None
-
-
-_QUERIES = {"Bmm": "_saved_self", "Baddbmm": "_saved_batch1"}

@@ -1,6 +1,4 @@
-"""Over which dimensions of a parameter products and sums go: where parameters meet data, and which
-way round.
-"""
+"""Fans: the dimensions of a parameter over which products sum, and those that count results."""
 
 from __future__ import annotations
 
@@ -23,54 +21,68 @@ from nfd.scaling.graph import (
     users_of,
 )
 
-# ---- Over which dimensions of a parameter a product sums.
+# ---- Parameters in products of matrices, and entry by entry.
 
-_LOGITS = (("query", -1, None), ("key", -1, None))  # of a fused attention
+# What autograd keeps of a fused attention, as in ``KEPT_FACTORS``.
+_LOGITS = (("query", -1, None), ("key", -1, None))
 
-# dimensions that count the inputs and the outputs of a parameter
+# The dimensions that count the inputs and the outputs of a parameter.
 Fans = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
-    """Of every parameter that products of matrices sum over, or that acts entry by entry alone: as
-    it is used, in order, several where uses differ."""
+    """Find the fans of every parameter that meets data in a product, or entry by entry.
+
+    They stand in the order of uses, several where uses differ. A parameter that any product sums
+    over has the fans of its products only.
+    """
     users = users_of(operations)
     first = applied_first(operations)
     summed: dict[str, dict[Fans, None]] = {}
     entrywise: dict[str, dict[Fans, None]] = {}
-    unknown = set[str]()
+    undecided = set[str]()
     for operation in operations:
         if operation.of_parameters:
             continue
-        sum_ = sum_of_weights(operation, users)
+        entry_sum = sum_of_weights(operation, users)
         for place, weight in enumerate(operation.inputs):
-            is_acted_on = place in operation.acted_on
-            if weight is None or not (weight.is_made or is_acted_on):
-                continue
-            is_applied = operation.is_product and not is_acted_on
-            if weight.is_lookup and not is_applied:
+            if weight is None or not _meets_data(operation, place, weight):
                 continue
             for leaf in parameters_of(weight):
                 name = cast(str, leaf.tensor)
-                p = leaf.node.variable
-                fans: Fans | None = ((), _dimensions_in(p, weight))
-                if is_applied or makes_logits(operation, weight):
-                    fans = _summed_over(
-                        p, operation, place, is_turned=first.get(operation) == place
-                    )
-                elif sum_ is not None:
-                    fans = _summed_entries(p, weight, sum_) or fans
+                parameter = leaf.node.variable
+                fans: Fans | None = ((), _dimensions_in(parameter, weight))
+                if _is_applied(operation, place) or makes_logits(operation, weight):
+                    is_turned = first.get(operation) == place
+                    fans = _summed_over(parameter, operation, place, is_turned=is_turned)
+                elif entry_sum is not None:
+                    fans = _summed_entries(parameter, weight, entry_sum) or fans
                 if fans is None:
-                    unknown.add(name)
+                    undecided.add(name)
+                elif fans[0]:
+                    summed.setdefault(name, {})[fans] = None
                 else:
-                    (summed if fans[0] else entrywise).setdefault(name, {})[fans] = None
-    known = {name: fans for name, fans in entrywise.items() if name not in unknown} | summed
-    return {name: tuple(fans) for name, fans in known.items()}
+                    entrywise.setdefault(name, {})[fans] = None
+    decided = {name: fans for name, fans in entrywise.items() if name not in undecided} | summed
+    return {name: tuple(fans) for name, fans in decided.items()}
+
+
+def _is_applied(operation: Operation, place: int) -> bool:
+    """Whether the input at a place is a factor that acts on another."""
+    return operation.is_product and place not in operation.acted_on
+
+
+def _meets_data(operation: Operation, place: int, weight: Operation) -> bool:
+    """Whether an input is made of parameters; rows of a table only where they are applied."""
+    if not weight.is_made and place not in operation.acted_on:
+        return False
+    return not weight.is_lookup or _is_applied(operation, place)
 
 
 def _dimensions_in(p: Tensor, weight: Operation) -> tuple[int, ...]:
-    """The dimensions of a parameter that what is made of it has: of a row that is taken from a
-    table, the last.
+    """Find the dimensions of a parameter that are left in what is made of it.
+
+    Of a row that is taken from a table, that is the last one.
     """
     every = tuple(range(p.dim()))
     if weight.tensor is not None:
@@ -78,9 +90,10 @@ def _dimensions_in(p: Tensor, weight: Operation) -> tuple[int, ...]:
     count = math.prod(_shape_of(weight))
     if count >= p.numel():
         return every
-    parts = (every[first:] for first in range(p.dim() + 1))
-    trailing = (dims for dims in parts if math.prod(p.shape[k] for k in dims) == count)
-    return next(trailing, every)
+    for first in range(p.dim() + 1):
+        if math.prod(p.shape[first:]) == count:
+            return every[first:]
+    return every
 
 
 def makes_logits(operation: Operation, operand: Operation) -> bool:
@@ -91,8 +104,15 @@ def makes_logits(operation: Operation, operand: Operation) -> bool:
 def _summed_over(
     p: Tensor, product: Operation, place: int, *, is_turned: bool = False
 ) -> Fans | None:
-    """Find the fans of a factor of a product by the strides of the parameter's dimensions in it;
-    ``is_turned``: whether what it counts is summed over later, and it acts on what else sums."""
+    """Find the fans of a factor of a product by the strides of the parameter's dimensions in it.
+
+    Args:
+        p: the parameter that the factor is made of.
+        product: the product.
+        place: of the factor, among the inputs of the product.
+        is_turned: whether what the factor counts is summed over later, and the factor acts on what
+            else sums.
+    """
     kept = _LOGITS if "Attention" in product.name else KEPT_FACTORS.get(product.name, ())
     of_place = kept[place] if place < len(kept) else None
     factor = None if of_place is None else saved_value(product.node, of_place[0])
@@ -102,73 +122,94 @@ def _summed_over(
 
     def through(side: int) -> tuple[int, ...]:
         step = factor.stride(side)
-        end = factor.stride(side) * factor.shape[side]
+        end = step * factor.shape[side]
         return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= strides[k] < end)
 
     _, summed, counted = of_place
     if is_turned:
-        summed, counted = -1 if counted is None else counted, summed
+        later_summed = -1 if counted is None else counted
+        counted = summed
+        summed = later_summed
     ins = through(summed)
     outs = () if counted is None else through(counted)
-    if set(ins) & set(outs):
+    if not ins or set(ins) & set(outs):
         return None
-    # every row is applied by itself, as the readout of a state space is to each channel
-    if ins and not outs:
-        outs = tuple(k for k in range(p.dim()) if k not in ins)
-        if math.prod(p.shape[k] for k in ins) > factor.shape[summed]:
-            # of heads: each sums over its part, which keeps its size
-            return (), tuple(range(p.dim()))
+    if outs:
         return ins, outs
-    return (ins, outs) if ins and outs else None
+    # Every row is applied by itself, as the readout of a state space is to each channel.
+    if math.prod(p.shape[k] for k in ins) > factor.shape[summed]:
+        # Each of several heads sums over its part, which keeps its size.
+        return (), tuple(range(p.dim()))
+    return ins, tuple(k for k in range(p.dim()) if k not in ins)
 
 
 def applied_first(operations: Iterable[Operation]) -> dict[Operation, int]:
-    """The place of the factor that acts first in every product of parameters alone, such as 0 in
-    ``h @ (A @ B)``: it sums over the dimension of the product that data are summed over, and the
-    other one over what they share."""
+    """Find the place of the factor that acts first in every product of parameters only.
+
+    In ``h @ (A @ B)`` it is the place 0: A sums over the dimension of the product that data are
+    summed over, and B over what they share. Products that are used both ways are left out.
+    """
     first: dict[Operation, set[int]] = {}
     products = [o for o in operations if o.name in KEPT_FACTORS]
-    if not any(_composed(o) for o in products):
-        return {}
     for operation in products:
         kept = KEPT_FACTORS[operation.name]
         for place, operand in enumerate(operation.inputs[: len(kept)]):
-            product = None if operand is None or not operation.data else _composed(operand)
             of_place = kept[place]
-            values = None if of_place is None else saved_value(operation.node, of_place[0])
-            if product is None or of_place is None or not isinstance(values, Tensor):
+            if operand is None or of_place is None or not operation.data:
                 continue
-            shape = (
-                (*_shape_of(product), 1)[-2:] if "v" in product.name else _shape_of(product)[-2:]
-            )
-            summed = values.shape[of_place[1]], values.stride(of_place[1])
-            # Results lie in memory row by row.
-            sums_columns = summed[0] == shape[1] and (summed[0] != shape[0] or summed[1] == 1)
-            places = [
-                k for k, of_factor in enumerate(KEPT_FACTORS[product.name]) if of_factor is not None
-            ]
-            first.setdefault(product, set()).add(places[1 if sums_columns else 0])
+            composed = _composed(operand)
+            if composed is None:
+                continue
+            saved_name, summed, _ = of_place
+            values = saved_value(operation.node, saved_name)
+            if not isinstance(values, Tensor):
+                continue
+            sums_columns = _sums_columns(composed, values, summed)
+            factors = KEPT_FACTORS[composed.name]
+            places = [k for k, of_factor in enumerate(factors) if of_factor is not None]
+            first.setdefault(composed, set()).add(places[1 if sums_columns else 0])
     return {product: places.pop() for product, places in first.items() if len(places) == 1}
 
 
+def _sums_columns(composed: Operation, values: Tensor, summed: int) -> bool:
+    """Whether a dimension of values is the columns of the product of parameters that they are."""
+    shape = _shape_of(composed)
+    if "v" in composed.name:
+        # A product with a vector has one column.
+        shape = (*shape, 1)
+    rows, columns = shape[-2:]
+    size = values.shape[summed]
+    if size != columns:
+        return False
+    # Results lie in memory row by row.
+    return size != rows or values.stride(summed) == 1
+
+
 def _composed(operand: Operation) -> Operation | None:
-    """The product of parameters alone that an operand is, but for rearrangements and constants;
-    else None.
+    """Find the product of parameters only that an operand is, but for rearrangements and constants.
+
+    None where it is anything else.
     """
     while not operand.is_product:
         if len(operand.operands) != 1 or operand.scale(operand.operands[0]) is None:
             return None
         (operand,) = operand.operands
-    return (
-        operand
-        if not operand.data and len(operand.weights) == 2 and operand.name in KEPT_FACTORS
-        else None
-    )
+    is_of_two = not operand.data and len(operand.weights) == 2
+    return operand if is_of_two and operand.name in KEPT_FACTORS else None
+
+
+# ---- Sums of products of entries.
 
 
 class EntrySum(NamedTuple):
-    """A sum of products of entries: the dimensions that it sums, of so many, what each counts for,
-    and the operation that sums."""
+    """A sum of products of entries, or of differences.
+
+    Attributes:
+        dims: the dimensions that it sums.
+        shape: the shape of what it sums.
+        share: what each entry counts for.
+        reduction: the operation that sums.
+    """
 
     dims: frozenset[int]
     shape: tuple[int, ...]
@@ -178,16 +219,12 @@ class EntrySum(NamedTuple):
 
 DISTANCES = ("Cdist", "EuclideanDist")
 ROOTS = ("LinalgVectorNorm", "Norm")
-# of entries, which a sum may follow: a product of vectors, or a distance
+# Operations on entries that a sum may follow: then it is a product of vectors, or a distance.
 _COMPARED = ("Mul", "Sub", "Add")
 
 
-def _sum_behind(operation: Operation, users: Users) -> EntrySum | None:
-    """The sum or mean over entries that a product of entries, or the square of a difference, ends
-    in.
-    """
-    if operation.name not in _COMPARED:
-        return None
+def _sum_after(operation: Operation, users: Users) -> EntrySum | None:
+    """Find the sum or mean in which a product of entries, or the square of a difference, ends."""
     current = operation
     is_compared = operation.name == "Mul"
     while len({*users[current]}) == 1:
@@ -196,13 +233,12 @@ def _sum_behind(operation: Operation, users: Users) -> EntrySum | None:
             return _dims_of(user, current) if is_compared else None
         if user.name in ROOTS:
             return None if is_compared else _dims_of(user, current)
-        is_square = user.name in ("Pow", "Abs") or (
-            user.name == "Mul" and {*user.operands} == {current}
-        )
+        is_own_square = user.name == "Mul" and {*user.operands} == {current}
+        is_square = is_own_square or user.name in ("Pow", "Abs")
         if is_square and is_compared:
             return None
-        is_alone = user.scale(current) is not None and len(user.data) == 1
-        if _shape_of(user) != _shape_of(current) or not (is_square or is_alone):
+        is_scaled = user.scale(current) is not None and len(user.data) == 1
+        if _shape_of(user) != _shape_of(current) or not (is_square or is_scaled):
             return None
         is_compared |= is_square
         current = user
@@ -210,21 +246,21 @@ def _sum_behind(operation: Operation, users: Users) -> EntrySum | None:
 
 
 def sum_of_weights(operation: Operation, users: Users) -> EntrySum | None:
-    """The same where it goes over dimensions of a weight."""
+    """Find the sum in which an operation on entries ends, where it goes over those of a weight."""
     if operation.name not in _COMPARED or not operation.data:
         return None
-    sum_ = _sum_behind(operation, users)
-    if sum_ is None:
+    entry_sum = _sum_after(operation, users)
+    if entry_sum is None:
         return None
     for weight in operation.weights:
         for leaf in parameters_of(weight):
-            if _summed_entries(leaf.node.variable, weight, sum_) is not None:
-                return sum_
+            if _summed_entries(leaf.node.variable, weight, entry_sum) is not None:
+                return entry_sum
     return None
 
 
 def _dims_of(reduction: Operation, summed: Operation) -> EntrySum | None:
-    """The dimensions that a sum, a mean or a norm takes together."""
+    """Find the dimensions that a sum, a mean or a norm takes together."""
     shape = _shape_of(summed)
     dims = saved_value(reduction.node, "dim") or range(len(shape))
     places = frozenset(dimension_from_front(d, len(shape)) for d in dims)
@@ -233,62 +269,79 @@ def _dims_of(reduction: Operation, summed: Operation) -> EntrySum | None:
 
 
 def _shape_of(operation: Operation) -> tuple[int, ...]:
-    """The shape of an operation's result."""
+    """Return the shape of an operation's result."""
     if operation.name == "AccumulateGrad":
         return tuple(operation.node.variable.shape)
     return tuple(operation.node._input_metadata[0].shape)
 
 
-def _summed_entries(p: Tensor, weight: Operation, sum_: EntrySum) -> Fans | None:
-    """Over which dimensions of a parameter a sum of entries goes; None where it goes over none."""
+def _summed_entries(p: Tensor, weight: Operation, entry_sum: EntrySum) -> Fans | None:
+    """Find over which dimensions of a parameter a sum of entries goes; None for over none."""
     shape = _shape_of(weight)
-    first = len(sum_.shape) - len(shape)  # to the right, as PyTorch broadcasts
-    sizes = [(k + first, size) for k, size in enumerate(shape) if size > 1]
-    own = [k for k, size in enumerate(p.shape) if size > 1]
-    if [size for _, size in sizes] != [p.shape[k] for k in own]:
+    # PyTorch broadcasts to the right.
+    shift = len(entry_sum.shape) - len(shape)
+    places = [k for k, size in enumerate(shape) if size > 1]
+    dims = [k for k, size in enumerate(p.shape) if size > 1]
+    if [shape[k] for k in places] != [p.shape[k] for k in dims]:
         return None
-    ins = tuple(k for k, (place, _) in zip(own, sizes, strict=True) if place in sum_.dims)
-    return (ins, tuple(k for k in range(p.dim()) if k not in ins)) if ins else None
+    pairs = zip(dims, places, strict=True)
+    ins = tuple(dim for dim, place in pairs if place + shift in entry_sum.dims)
+    if not ins:
+        return None
+    return ins, tuple(k for k in range(p.dim()) if k not in ins)
+
+
+# ---- Views and copies of a parameter, and matrices that are applied both ways.
 
 
 def _strides_in(factor: Tensor, p: Tensor) -> Sequence[int]:
-    """The strides of a parameter's dimensions in a view of it, or in a copy, such as einsum makes
-    of a stack: there its numbers tell the order of dimensions in memory."""
-    extent = 1 + sum(
-        (size - 1) * step for size, step in zip(factor.shape, factor.stride(), strict=True)
-    )
+    """Find the strides of a parameter's dimensions in a view of it, or in a copy.
+
+    Einsum makes copies of stacks: there the numbers show the order of dimensions in memory.
+    """
+    extents = zip(factor.shape, factor.stride(), strict=True)
+    extent = 1 + sum((size - 1) * step for size, step in extents)
     is_whole = factor.numel() == p.numel() == extent and not factor.is_complex()
     if not is_whole or factor.untyped_storage().data_ptr() == p.untyped_storage().data_ptr():
         return p.stride()
     numbers = factor.as_strided((factor.numel(),), (1,)).to(p.dtype)
     for order in permutations(range(p.dim())):
         moved = p.permute(order).contiguous()
-        if torch.allclose(moved.flatten(), numbers, rtol=1e-2):  # under autocast they are rounded
+        # Under autocast numbers are rounded.
+        if torch.allclose(moved.flatten(), numbers, rtol=1e-2):
             return [moved.stride(order.index(k)) for k in range(p.dim())]
     return p.stride()
 
 
 def first_of_both_ways(ran: Sequence[Operation]) -> dict[str, list[Operation]]:
-    """The products that apply a matrix as the first one does, where a later one applies it turned:
-    of an autoencoder with tied weights these read the input, as lookups of an embedding that is the
-    head as well do."""
+    """Find the products that apply a matrix as the first one does, where a later one turns it.
+
+    Those of an autoencoder with tied weights read the input, as lookups of an embedding that is the
+    head as well do. The others apply the matrix turned.
+    """
     products: dict[Operation, list[tuple[Operation, int]]] = {}
     for operation in ran:
         if not operation.is_product or operation.of_parameters or not operation.data:
             continue
         for place, weight in enumerate(operation.inputs):
-            leaf = (
-                None if weight is None or place in operation.acted_on else scaled_parameter(weight)
-            )
+            if weight is None or place in operation.acted_on:
+                continue
+            leaf = scaled_parameter(weight)
             if leaf is not None:
                 products.setdefault(leaf, []).append((operation, place))
-    turned = {}
+    reading = {}
     for leaf, uses in products.items():
         if len(uses) < 2:
             continue
         fans = [_summed_over(leaf.node.variable, operation, place) for operation, place in uses]
-        if fans[0] is not None and fans[0][::-1] in fans and fans[0][::-1] != fans[0]:
-            turned[cast(str, leaf.tensor)] = [
-                uses[k][0] for k, of_use in enumerate(fans) if of_use == fans[0]
+        first = fans[0]
+        if first is None:
+            continue
+        turned = first[::-1]
+        if turned in fans and turned != first:
+            reading[cast(str, leaf.tensor)] = [
+                operation
+                for (operation, _), of_use in zip(uses, fans, strict=True)
+                if of_use == first
             ]
-    return turned
+    return reading

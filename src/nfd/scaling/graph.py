@@ -1,6 +1,4 @@
-"""One forward pass as autograd keeps it: operations, what they are linear in, and which of them
-normalise.
-"""
+"""One forward pass as autograd keeps it: operations, what they are linear in, what normalises."""
 
 from __future__ import annotations
 
@@ -17,14 +15,15 @@ from torch.autograd.graph import Node
 _PRODUCT = re.compile(
     r"(Add|Badd)?(mm|bmm|mv)|Dot|Cdist|EuclideanDist|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE
 )
-# of data: the size of a vector normalises nothing
+# Norms of data. The size of a vector normalises nothing.
 _NORM = re.compile(r"(?!.*(Vector|Matrix|Weight)Norm).+Norm.*")
 _LOOKUPS = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather")
-_LINEAR = ("IndexAdd", "ScatterAdd")  # though autograd keeps what they add
+# They are linear, though autograd keeps what they add.
+_LINEAR = ("IndexAdd", "ScatterAdd")
 ENTRYWISE = ("Mul", "Div")
-# under which names autograd keeps those of a product of entries
+# The names under which autograd keeps the two factors of a product of entries.
 FACTORS = (("self", "tensor1"), ("other", "tensor2"))
-# they pass their own output on unchanged, so that an empty branch changes nothing
+# They pass their own output on unchanged, so that an empty branch changes nothing.
 CLIPS = ("Relu", "Threshold")
 
 
@@ -33,19 +32,21 @@ class Operation:
     """One operation, or a tensor that nothing computed.
 
     Attributes:
-        name: as autograd calls it: ``"Add"``, ``"Addmm"``, ``"NativeLayerNorm"``.
+        name: autograd's name of it: ``"Add"``, ``"Addmm"``, ``"NativeLayerNorm"``.
         inputs: what computed its operands, None where an operand is a constant.
         tensor: the name of the parameter that this is.
-        is_product, is_norm, is_lookup: whether it multiplies matrices or convolves, normalises,
-            takes rows of a table.
+        is_product: whether it multiplies matrices or convolves.
+        is_norm: whether it normalises.
+        is_lookup: whether it takes rows of a table.
         is_linear: whether it is linear in all operands together, so that autograd keeps no values
             to differentiate it.
-        of_parameters: whether parameters alone, and no data, decide its result.
+        of_parameters: whether only parameters, and no data, decide its result.
         order: when it ran, beside others; tensors that nothing computed stand before all
             operations.
-        scales: for each input the size of the number that it is multiplied by, and nothing else but
-            rearranged and added to; 0 where it has no part in the result; None where the operation
-            does something else.
+        node: autograd's node.
+        scales: for each input the size of the number by which the operation multiplies it, where it
+            does nothing else but rearrange and add; 0 where the input has no part in the result;
+            None where the operation does something else.
         acted_on: the places of parameters that weights act on, as on data: of a learned query.
         norm_size: of a norm, also one that is written out, the RMS of its result before gains; else
             None.
@@ -67,7 +68,7 @@ class Operation:
 
     @property
     def operands(self) -> tuple[Operation, ...]:
-        """The inputs that are no constants."""
+        """The inputs that are not constants."""
         return tuple(i for i in self.inputs if i is not None)
 
     @property
@@ -81,9 +82,7 @@ class Operation:
 
     @property
     def weights(self) -> tuple[Operation, ...]:
-        """The operands that are parameters, or computed from parameters alone; of a table, its
-        rows.
-        """
+        """The operands that are parameters, or made of them; of a table, its rows."""
         return tuple(
             i
             for k, i in enumerate(self.inputs)
@@ -92,72 +91,83 @@ class Operation:
 
     @property
     def is_made(self) -> bool:
-        """Whether it is a parameter, or made of parameters alone; of a table, its rows."""
+        """Whether it is a parameter, or made of parameters only; of a table, its rows."""
         return self.of_parameters or (self.is_lookup and not self.data)
 
     def scale(self, operand: Operation) -> float | None:
-        """What an operand is multiplied by, as in ``scales``; the sum where it stands in several
-        places.
-        """
+        """Return what an operand is multiplied by, as in ``scales``; summed over its places."""
         scales = [scale for i, scale in zip(self.inputs, self.scales, strict=True) if i is operand]
-        return None if None in scales else sum(cast(list[float], scales))
+        if None in scales:
+            return None
+        return sum(cast(list[float], scales))
 
     @property
     def gains(self) -> tuple[Operation, ...]:
-        """Its weights but the bias, which is the first operand of a product with a sum, the third
-        of others.
+        """Its weights but the bias.
+
+        The bias is the first operand of a product with a sum, and the third of others.
         """
         bias = 0 if self.name.startswith(("Add", "Badd")) else 2
-        return tuple(
-            weight
-            for weight in self.weights
-            if weight in self.inputs[:bias] + self.inputs[bias + 1 :]
-        )
+        inputs = self.inputs[:bias] + self.inputs[bias + 1 :]
+        return tuple(weight for weight in self.weights if weight in inputs)
 
     @property
     def applies_weights(self) -> bool:
-        """Whether it multiplies data by weights, alone or where it normalises; a bias alone, behind
-        a matrix that is computed as data are, scales nothing."""
+        """Whether it multiplies data by weights, by itself or where it normalises.
+
+        A bias by itself, after a matrix that is computed as data are, scales nothing.
+        """
         return (self.is_product or self.is_norm) and bool(self.data) and bool(self.gains)
 
 
 def operations(
     outputs: Iterable[Tensor], names: Mapping[int, str], matrices: Collection[str] = ()
 ) -> list[Operation]:
-    """All that computed these outputs, as it ran.
+    """List all operations that computed these outputs, as they ran.
 
     Args:
         outputs: tensors that autograd followed.
-        names: of the parameters, by id; other leaves are data.
+        names: the names of the parameters, by id; other leaves are data.
         matrices: the names of those that their modules apply as matrices.
     """
     outputs = [*outputs]
-    nodes = dict[Node, None]()
+    of_node: dict[Node, Operation] = {}
+    ran: list[Operation] = []
+    # Autograd numbers operations as they run, so that inputs come first; parameters have the
+    # largest number of all.
+    for node in sorted(
+        _nodes_before(outputs), key=lambda n: n._sequence_nr() if n.next_functions else -1
+    ):
+        name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
+        inputs = tuple(
+            None if source is None else of_node[source] for source, _ in node.next_functions
+        )
+        for part, part_inputs, scales in _parts(name, node, inputs):
+            operands = tuple(
+                ran[-1] if i is _PART else cast("Operation | None", i) for i in part_inputs
+            )
+            ran.append(_operation(part, node, operands, scales, len(ran), names, matrices))
+        of_node[node] = ran[-1]
+    ends = [of_node[output.grad_fn] for output in outputs if output.grad_fn is not None]
+    return _reached(ran, ends)
+
+
+def _nodes_before(outputs: Iterable[Tensor]) -> dict[Node, None]:
+    """Find autograd's nodes that computed these outputs."""
+    nodes: dict[Node, None] = {}
     stack = [output.grad_fn for output in outputs]
     while stack:
         node = stack.pop()
         if node is not None and node not in nodes:
             nodes[node] = None
             stack.extend(source for source, _ in node.next_functions)
-    made: dict[Node, Operation] = {}
-    ran: list[Operation] = []
-    # Autograd numbers operations as they run, so that inputs come first; parameters have the
-    # largest number of all.
-    for node in sorted(nodes, key=lambda n: n._sequence_nr() if n.next_functions else -1):
-        name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
-        inputs = tuple(
-            None if source is None else made[source] for source, _ in node.next_functions
-        )
-        for part, of_part, scales in _parts(name, node, inputs):
-            given = tuple(ran[-1] if i is _PART else cast("Operation | None", i) for i in of_part)
-            ran.append(_operation(part, node, given, scales, len(ran), names, matrices))
-        made[node] = ran[-1]
-    return _reached(ran, [made[output.grad_fn] for output in outputs if output.grad_fn is not None])
+    return nodes
 
 
 def _reached(ran: Sequence[Operation], ends: Iterable[Operation]) -> list[Operation]:
-    """The operations that have a part in these, in order; without those that others are read in
-    place of.
+    """Keep the operations that have a part in these ends, in order.
+
+    Left out are those in place of which others are read.
     """
     seen = set(ends)
     ahead = [*seen]
@@ -177,21 +187,34 @@ def _operation(
     names: Mapping[int, str],
     matrices: Collection[str],
 ) -> Operation:
-    """One operation from its inputs, with ``scales`` where they are known already."""
-    kinds = bool(_PRODUCT.fullmatch(name)), bool(_NORM.fullmatch(name)), name in _LOOKUPS
+    """Describe one operation from its inputs, with ``scales`` where they are known already."""
+    is_product = bool(_PRODUCT.fullmatch(name))
+    is_norm = bool(_NORM.fullmatch(name))
+    is_lookup = name in _LOOKUPS
     leaf = getattr(node, "variable", None) if name == "AccumulateGrad" else None
     tensor = names.get(id(leaf))
     operands = [i for i in inputs if i is not None]
     of_parameters = tensor is not None
     if operands:
-        of_parameters = all(i.of_parameters for i in operands) and not any(kinds)
+        acts_on_data = is_product or is_norm or is_lookup
+        of_parameters = all(i.of_parameters for i in operands) and not acts_on_data
     is_linear = leaf is None and (scales is not None or name in _LINEAR or not _keeps_values(node))
     if scales is None:
         scales = _scales(name, node, inputs, is_linear)
-    acted_on = _acted_on(name, inputs, matrices) if kinds[0] else frozenset()
-    size = 1.0 if kinds[1] else _size_of_norm(name, node, inputs)
     return Operation(
-        name, inputs, tensor, *kinds, is_linear, of_parameters, order, node, scales, acted_on, size
+        name=name,
+        inputs=inputs,
+        tensor=tensor,
+        is_product=is_product,
+        is_norm=is_norm,
+        is_lookup=is_lookup,
+        is_linear=is_linear,
+        of_parameters=of_parameters,
+        order=order,
+        node=node,
+        scales=scales,
+        acted_on=_acted_on(name, inputs, matrices) if is_product else frozenset(),
+        norm_size=1.0 if is_norm else _size_of_norm(name, node, inputs),
     )
 
 
@@ -211,9 +234,10 @@ KEPT_FACTORS: dict[str, tuple[tuple[str, int, int | None] | None, ...]] = {
     "EuclideanDist": (("x1", -1, -2), ("x2", -1, -2)),
 }
 
-_PART = object()  # in place of an input: the part of the same operation that stands before
-# Operations that add a product to their first operand, ``beta a + alpha b c``, and the product by
-# its own name.
+# It stands in place of an input for the part of the same operation that comes before.
+_PART = object()
+# Operations that add a product to their first operand, ``beta a + alpha b c``, and the name of the
+# product.
 _ADDED_PRODUCTS = {
     "Addmm": "Mm",
     "Baddbmm": "Bmm",
@@ -222,28 +246,18 @@ _ADDED_PRODUCTS = {
     "Addcmul": "Mul",
     "Addcdiv": "Div",
 }
+# Name, inputs and scales.
 _Part = tuple[str, tuple[Any, ...], tuple[float | None, ...] | None]
 
 
 def _parts(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> list[_Part]:
-    """The names, inputs and, where they are known, scales of what one operation of autograd does,
-    in order.
+    """Take one operation of autograd apart: names, inputs and, where they are known, scales.
 
     One that adds a product to its first operand is a product and a sum: the sum may be a residual
-    one, and what is written ``alpha=`` or ``value=`` scales it alone.
+    one, and what is written ``alpha=`` or ``value=`` scales the product only.
     """
     if name in _ADDED_PRODUCTS:
-        added = inputs[0]
-        is_entrywise = name in ("Addcmul", "Addcdiv")
-        before, behind = (None, "value") if is_entrywise else ("beta", "alpha")
-        scales = (
-            1.0 if before is None or added is None else saved_size(node, before),
-            saved_size(node, behind),
-        )
-        if is_entrywise or scales != (1.0, 1.0) or (added is not None and not added.of_parameters):
-            product = _ADDED_PRODUCTS[name] if is_entrywise else name
-            factors = inputs[1:] if is_entrywise else (None, *inputs[1:])
-            return [(product, factors, None), ("Add", (added, _PART), scales)]
+        return _parts_of_added_product(name, node, inputs)
     if name in ("Add", "Sub") and len(inputs) == 2:
         return [(name, inputs, (1.0, saved_size(node, "alpha")))]
     if name == "Rsub" and len(inputs) == 2:
@@ -260,9 +274,28 @@ def _parts(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> list[
     return [(name, inputs, None)]
 
 
+def _parts_of_added_product(
+    name: str, node: Node, inputs: tuple[Operation | None, ...]
+) -> list[_Part]:
+    """Take a sum with a product apart; one part where the sum only adds a bias."""
+    added = inputs[0]
+    sum_scales: tuple[float | None, float | None]
+    if name in ("Addcmul", "Addcdiv"):
+        sum_scales = (1.0, saved_size(node, "value"))
+        product = (_ADDED_PRODUCTS[name], inputs[1:], None)
+        return [product, ("Add", (added, _PART), sum_scales)]
+    added_scale = 1.0 if added is None else saved_size(node, "beta")
+    sum_scales = (added_scale, saved_size(node, "alpha"))
+    adds_data = added is not None and not added.of_parameters
+    if sum_scales == (1.0, 1.0) and not adds_data:
+        return [(name, inputs, None)]
+    return [(name, (None, *inputs[1:]), None), ("Add", (added, _PART), sum_scales)]
+
+
 def _summed_stack(name: str, node: Node, stack: Operation) -> list[_Part]:
-    """The sum or mean over what was stacked, as the sums of two that it is; none where it goes over
-    other entries.
+    """Write the sum or mean over what was stacked as the sums of two that it is.
+
+    Empty where it goes over other entries.
     """
     shape = saved_value(node, "self_sym_sizes")
     dims = {dimension_from_front(d, len(shape)) for d in saved_value(node, "dim") or ()}
@@ -270,19 +303,22 @@ def _summed_stack(name: str, node: Node, stack: Operation) -> list[_Part]:
         return []
     first, *others = stack.inputs
     parts: list[_Part] = []
-    summed: Any = first
+    so_far: Any = first
     for other in others:
-        parts.append(("Add", (summed, other), (1.0, 1.0)))
-        summed = _PART
-    if name == "Mean" or not parts:
-        parts.append(
-            ("Mul", (summed, None), (1 / len(stack.inputs) if name == "Mean" else 1.0, None))
-        )
+        parts.append(("Add", (so_far, other), (1.0, 1.0)))
+        so_far = _PART
+    if name == "Mean":
+        parts.append(("Mul", (so_far, None), (1 / len(stack.inputs), None)))
+    elif not parts:
+        parts.append(("Mul", (so_far, None), (1.0, None)))
     return parts
 
 
 def dimension_from_front(dim: int, count: int) -> int:
-    """A dimension from the front. PyTorch keeps negative ones as unsigned numbers of 64 bits."""
+    """Count a dimension from the front.
+
+    PyTorch keeps negative ones as unsigned numbers of 64 bits.
+    """
     signed = dim - 2**64 if dim >= 2**63 else dim
     return signed % count if count else 0
 
@@ -290,21 +326,23 @@ def dimension_from_front(dim: int, count: int) -> int:
 def _acted_on(
     name: str, inputs: tuple[Operation | None, ...], matrices: Collection[str]
 ) -> frozenset[int]:
-    """The place of a learned query or the like in a product of parameters alone, or of rows of a
-    table.
+    """Find the place of a learned query or the like in a product of parameters only.
 
-    It is what is not known to be a matrix beside one that is, or a single row before a matrix.
+    Rows of a table count as parameters. It is what is not known to be a matrix beside one that is,
+    or a single row before a matrix.
     """
     places = [k for k, kept in enumerate(KEPT_FACTORS.get(name, ("input", "weight"))) if kept]
     factors = [inputs[k] for k in places]
     if any(factor is None or not factor.is_made for factor in factors):
         return frozenset()
     leaves = [parameters_of(cast(Operation, factor)) for factor in factors]
-    known = [any(leaf.tensor in matrices for leaf in of_place) for of_place in leaves]
-    if sum(known) == 1:
-        return frozenset({places[known.index(False)]})
-    is_row = [all(_is_row(leaf.node.variable) for leaf in of_place) for of_place in leaves]
-    return frozenset(places[:1]) if is_row == [True, False] and not any(known) else frozenset()
+    are_matrices = [any(leaf.tensor in matrices for leaf in of_place) for of_place in leaves]
+    if sum(are_matrices) == 1:
+        return frozenset({places[are_matrices.index(False)]})
+    are_rows = [all(_is_row(leaf.node.variable) for leaf in of_place) for of_place in leaves]
+    if are_rows == [True, False] and not any(are_matrices):
+        return frozenset(places[:1])
+    return frozenset()
 
 
 def _is_row(p: Tensor) -> bool:
@@ -318,12 +356,15 @@ def _is_row(p: Tensor) -> bool:
 def _scales(
     name: str, node: Node, inputs: tuple[Operation | None, ...], is_linear: bool
 ) -> tuple[float | None, ...]:
-    """The scales of an operation, see ``Operation``."""
+    """Find the scales of an operation, see ``Operation``."""
     if name in ENTRYWISE and len(inputs) == 2:
         return _entrywise_scales(name, node, inputs, is_linear)
-    if name in ENTRYWISE and len(inputs) == 1:  # by a number, as PyTorch's own functions do
+    if name in ENTRYWISE and len(inputs) == 1:
+        # PyTorch's own functions multiply by numbers like this.
         number = saved_size(node, "other")
-        return (number if number is None or name == "Mul" else 1 / number,)
+        if number is None or name == "Mul":
+            return (number,)
+        return (1 / number,)
     if not is_linear:
         return (None,) * len(inputs)
     if name == "Where" and len(inputs) == 2:
@@ -336,19 +377,18 @@ def _scales(
 def _entrywise_scales(
     name: str, node: Node, inputs: tuple[Operation | None, ...], is_linear: bool
 ) -> tuple[float | None, ...]:
-    """The scales of a product or quotient of entries: where one operand is a constant, that of the
-    other.
-    """
+    """Find the scales of a product or quotient of entries: where one is a constant, the other's."""
     scales: list[float | None] = [None, None]
     for k, other in ((0, 1), (1, 0)):
         if inputs[k] is None or not _is_constant(inputs[other]) or (name == "Div" and k == 1):
             continue
         number = saved_size(node, *FACTORS[other])
-        if number is None:
-            kept = saved_value(node, "self" if other == 0 else "other")
-            scales[k] = 1.0 if is_linear and not isinstance(kept, Tensor) else None
-        else:
+        if number is not None:
             scales[k] = 1 / number if name == "Div" else number
+            continue
+        kept = saved_value(node, "self" if other == 0 else "other")
+        if is_linear and not isinstance(kept, Tensor):
+            scales[k] = 1.0
     return tuple(scales)
 
 
@@ -356,20 +396,19 @@ def _is_constant(operand: Operation | None) -> bool:
     """Whether an operand is a constant, or a parameter that does not train and has one value."""
     if operand is None:
         return True
-    while (
-        operand.tensor is None
-        and operand.is_linear
-        and len(operand.inputs) == 1
-        and operand.operands
-    ):
+    while operand.tensor is None:
+        is_rearranged = operand.is_linear and len(operand.inputs) == 1 and operand.operands
+        if not is_rearranged:
+            return False
         (operand,) = operand.operands
-    leaf = operand.node.variable if operand.tensor is not None else None
-    return leaf is not None and not leaf.requires_grad and _single_size(leaf) is not None
+    parameter = operand.node.variable
+    return not parameter.requires_grad and _single_size(parameter) is not None
 
 
 def saved_value(node: Node, name: str) -> Any:
-    """What autograd kept under a name, None where it kept nothing, or what was changed in place
-    since.
+    """Read what autograd kept under a name.
+
+    None where it kept nothing, or what was changed in place since.
     """
     try:
         return getattr(node, f"_saved_{name}", None)
@@ -378,8 +417,10 @@ def saved_value(node: Node, name: str) -> Any:
 
 
 def saved_size(node: Node, *names: str) -> float | None:
-    """The size of the number that autograd kept under the first of these names, of a tensor that of
-    its entries but zeros, which mask; None where they differ."""
+    """Read the size of the number that autograd kept under the first of these names.
+
+    Of a tensor, the size of its entries but zeros, which mask; None where they differ.
+    """
     for name in names:
         value = saved_value(node, name)
         if isinstance(value, Tensor):
@@ -390,8 +431,9 @@ def saved_size(node: Node, *names: str) -> float | None:
 
 
 def _single_size(value: Tensor) -> float | None:
-    """The size of the entries of a tensor, without zeros, which mask; None where they differ or all
-    are zero.
+    """Return the size of the entries of a tensor, but zeros, which mask.
+
+    None where they differ or all are zero.
     """
     if value.is_meta or value.is_complex():
         return None
@@ -405,14 +447,18 @@ def _single_size(value: Tensor) -> float | None:
 # ---- Norms that are written out: data over a measure of their own size.
 
 _MEASURES = re.compile(r"(LinalgVector|Linalg)?Norm|(Std|Var)(Mean)?|A?max", re.IGNORECASE)
-_FAR = 32  # operations between data and their size; RMSNorm has five
-_EVEN = 1.05  # the ratio of the largest to the smallest RMS of rows that are called normalised
-_NEAR = 0.2  # of a logarithm, between an RMS with its epsilon and 1 or n^-1/2
+# Operations between data and their size; RMSNorm has five.
+_FAR = 32
+# The ratio of the largest to the smallest RMS of rows that are called normalised.
+_EVEN = 1.05
+# The difference of logarithms between an RMS with its epsilon and 1 or n^-1/2.
+_NEAR = 0.2
 
 
 def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -> float | None:
-    """The RMS of what a product or quotient normalises, such as ``x / x.norm()``: n^-1/2; None for
-    all others.
+    """Measure the RMS of what a product or quotient normalises, such as n^-1/2 of ``x / x.norm()``.
+
+    None where it normalises nothing.
     """
     if name not in ENTRYWISE or len(inputs) != 2:
         return None
@@ -428,6 +474,7 @@ def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -
     if values.numel() < sizes.numel():
         values, sizes = sizes, values
     sizes = sizes.detach().expand_as(values)
+    # Dimensions that the size was expanded over.
     row = [k for k, step in enumerate(sizes.stride()) if step == 0]
     count = math.prod(values.shape[k] for k in row)
     if count < 2:
@@ -440,21 +487,15 @@ def _size_of_norm(name: str, node: Node, inputs: tuple[Operation | None, ...]) -
     if not len(of_rows) or bool(of_rows.max() > _EVEN * of_rows.min()):
         return None
     size = float(of_rows.mean())
-    near = (exact for exact in (1.0, count**-0.5) if abs(math.log(size / exact)) < _NEAR)
-    return next(near, size)
+    for exact in (1.0, count**-0.5):
+        if abs(math.log(size / exact)) < _NEAR:
+            return exact
+    return size
 
 
 def _measures(size: Operation, data: Operation) -> bool:
-    """Whether an operation is computed from the even powers, the variance or a norm of data, and of
-    nothing else.
-    """
-    sources = {data}
-    ahead = [data]
-    while ahead and len(sources) < _FAR:
-        operation = ahead.pop()
-        if operation.is_linear:
-            ahead.extend(operation.operands)
-            sources.update(operation.operands)
+    """Whether an operation is computed from even powers, the variance or a norm of data only."""
+    sources = _rearranged(data)
     if size in sources:
         return False
     is_measure = False
@@ -466,30 +507,45 @@ def _measures(size: Operation, data: Operation) -> bool:
             continue
         if operation.tensor is not None or not operation.operands or len(seen) > _FAR:
             return False
-        first = operation.operands[0]
-        is_square = (
-            operation.name == "Mul"
-            and len({*operation.operands}) == 1
-            and len(operation.inputs) == 2
-        )
-        is_measure |= bool(_MEASURES.fullmatch(operation.name)) or operation.is_product
-        is_measure |= (
-            is_square or (operation.name == "Pow" and first in sources) or operation.name == "Abs"
-        )
+        is_measure |= _is_even(operation, sources)
         new = [i for i in operation.operands if i not in seen]
         seen.update(new)
         ahead.extend(new)
     return is_measure
 
 
+def _rearranged(data: Operation) -> set[Operation]:
+    """Find what data were rearranged from, with the data."""
+    sources = {data}
+    ahead = [data]
+    while ahead and len(sources) < _FAR:
+        operation = ahead.pop()
+        if operation.is_linear:
+            ahead.extend(operation.operands)
+            sources.update(operation.operands)
+    return sources
+
+
+def _is_even(operation: Operation, sources: Collection[Operation]) -> bool:
+    """Whether an operation does not depend on the sign of its operand: a square, a norm, a size."""
+    if operation.is_product or operation.name == "Abs" or _MEASURES.fullmatch(operation.name):
+        return True
+    if operation.name == "Pow":
+        return operation.operands[0] in sources
+    is_of_one = len(operation.inputs) == 2 and len({*operation.operands}) == 1
+    return operation.name == "Mul" and is_of_one
+
+
 def _keeps_values(node: Node) -> bool:
     """Whether autograd kept numbers of the forward pass to differentiate an operation."""
     names = _saved_names(type(node))
     if not names:
-        return bool(getattr(node, "saved_tensors", ()))  # a torch.autograd.Function
+        # It is a torch.autograd.Function.
+        return bool(getattr(node, "saved_tensors", ()))
     try:
         kept = [getattr(node, name) for name in names]
-    except RuntimeError:  # values that were changed in place since
+    except RuntimeError:
+        # Values were changed in place since.
         return True
     return any(isinstance(value, Tensor) and value.is_floating_point() for value in kept)
 
@@ -500,19 +556,21 @@ def _saved_names(kind: type[Node]) -> tuple[str, ...]:
 
 
 def parameters_of(operation: Operation) -> set[Operation]:
-    """The parameters that an operation is computed from, as operations."""
+    """Find the parameters that an operation is computed from, as operations."""
     seen = set[Operation]()
     stack = [operation]
     while stack:
-        if (current := stack.pop()) not in seen:
+        current = stack.pop()
+        if current not in seen:
             seen.add(current)
             stack.extend(current.operands)
     return {o for o in seen if o.tensor is not None}
 
 
 def scaled_parameter(operation: Operation) -> Operation | None:
-    """The one parameter that an operand is, but for rearrangements and constant factors; else
-    None.
+    """Find the one parameter that an operand is, but for rearrangements and constant factors.
+
+    None where it is anything else.
     """
     while operation.tensor is None:
         is_factor = operation.name in ENTRYWISE and len(operation.operands) == 1
@@ -526,8 +584,10 @@ Users = Mapping[Operation, Sequence[Operation]]
 
 
 def users_of(ran: Sequence[Operation]) -> dict[Operation, list[Operation]]:
-    """The operations that each one has a part in, in order; without those that have no part in the
-    outputs, as what ``torch.where`` does not choose."""
+    """List the operations that each one has a part in, in order.
+
+    Left out are those that have no part in the outputs, as what ``torch.where`` does not choose.
+    """
     users: dict[Operation, list[Operation]] = {o: [] for o in ran}
     is_dropped: dict[Operation, bool] = {}
     for operation in reversed(ran):

@@ -1,6 +1,4 @@
-"""The role of every tensor of a model: from the user, from a traced forward pass, or from its
-shape.
-"""
+"""The role of every tensor: from the user, from a traced forward pass, or from its shape."""
 
 from __future__ import annotations
 
@@ -35,12 +33,14 @@ from nfd.scaling.model import (
     places_of,
     tensors,
 )
-from nfd.scaling.rules import ROLES, Role, rule_named
+from nfd.scaling.rules import ROLES, Role, Rule, rule_named
 from nfd.scaling.samples import followed_outputs, on_device
 from nfd.scaling.streams import Branch, learned_number, norm_before, streams_of, writers_of
 
-Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
-Decision = tuple[Role | None, str]  # a role and why; where nothing decides, what is missing
+# Which dimensions of a tensor grow with width.
+Scaling = Mapping[str, tuple[bool, ...]]
+# A role and why; where nothing decides, None and what is missing.
+Decision = tuple[Role | None, str]
 
 # ---- What one forward pass shows.
 
@@ -48,8 +48,12 @@ _ATTENTION = re.compile("Attention|(?<!Log)Softmax")
 
 
 class Stream(NamedTuple):
-    """A stream: when it starts, the level on which a branch is added, and what interrupts it, in
-    words.
+    """A stream on which a branch stands.
+
+    Attributes:
+        order: when it starts.
+        level: the level on which the branch is added.
+        interrupted_by: what interrupts it, in words.
     """
 
     order: int
@@ -59,18 +63,19 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True)
 class Shown:
-    """What a tensor that had a part in the outputs did.
+    """What a tensor did that had a part in the outputs.
 
     Attributes:
         act: its role in a branch, and why; None outside of branches.
         stream: on which stream its branch stands.
         fans: dimensions that count inputs and outputs, where a product or an operation on entries
             shows them; in the order of uses that differ.
-        norm: of an embedding that is the head as well, gain and bias of the norm that feeds the
-            head alone.
+        norm: of an embedding that is the head as well, gain and bias of the norm that only feeds
+            the head.
         factors: what the model multiplies it by.
-        within: what writes the stream behind the sum on whose side way its branch stands.
-        uses: in how many branches it acts: of blocks that are applied again and again.
+        within: what writes the stream after the sum on whose side way its branch stands.
+        uses: in how many branches it acts, which are several in blocks that are applied again and
+            again.
     """
 
     act: Decision | None
@@ -84,10 +89,14 @@ class Shown:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was seen: by the names of tensors, none where nothing could be run; ``unscaled``,
-    modules whose outputs are branches that no tensor scales; whether something looks like
-    attention, a softmax alone or fused; and ``logits``, how attention multiplies what matrices of
-    queries and keys make."""
+    """What one forward pass showed.
+
+    Attributes:
+        tensors: by name; empty where nothing could be run.
+        unscaled: modules whose outputs are branches that no tensor scales.
+        attends: whether something looks like attention, a softmax by itself or fused.
+        logits: how attention multiplies what matrices of queries and keys make.
+    """
 
     tensors: Mapping[str, Shown] = field(default_factory=dict)
     unscaled: frozenset[str] = frozenset()
@@ -100,29 +109,34 @@ class Trace:
         return {name: shown.factors for name, shown in self.tensors.items()}
 
     def of(self, names: Mapping[str, str]) -> Trace:
-        """The same for every tensor of a model, from the names that its tensors have in the model
-        that ran. One that did not run shows what one of the same name but for numbers shows, such
-        as another expert."""
-        namesakes = {
-            pattern: other for other in self.tensors for pattern in _but_for_numbers(other)
-        }
-        back = {there: name for name, there in names.items()}
-        shown = dict[str, Shown]()
+        """Say what the tensors of a model show, from their names in the model that ran.
+
+        A tensor that did not run shows what one with its name but for numbers shows, such as
+        another expert.
+        """
+        namesakes: dict[str, str] = {}
+        for name in self.tensors:
+            namesakes |= dict.fromkeys(_but_for_numbers(name), name)
+        names_here = {there: name for name, there in names.items()}
+        shown: dict[str, Shown] = {}
         for name, there in names.items():
-            other = next(
-                (namesakes[pattern] for pattern in _but_for_numbers(there) if pattern in namesakes),
-                None,
-            )
-            if other is not None:
-                norm = frozenset(back[n] for n in self.tensors[other].norm if n in back)
-                within = frozenset(back[n] for n in self.tensors[other].within if n in back)
-                shown[name] = replace(self.tensors[other], norm=norm, within=within)
+            matching = [
+                namesakes[pattern] for pattern in _but_for_numbers(there) if pattern in namesakes
+            ]
+            if not matching:
+                continue
+            other = self.tensors[matching[0]]
+            norm = frozenset(names_here[n] for n in other.norm if n in names_here)
+            within = frozenset(names_here[n] for n in other.within if n in names_here)
+            shown[name] = replace(other, norm=norm, within=within)
         return replace(self, tensors=shown)
 
 
 def _but_for_numbers(name: str) -> Iterator[str]:
-    """A name; with ``*`` for one of its numbers, the outermost first, as the last one often counts
-    layers of different roles; and with ``*`` for all of them."""
+    """Yield a name, then with ``*`` for one of its numbers, then for all.
+
+    The outermost number is the first, as the last one often counts layers of different roles.
+    """
     yield name
     parts = name.split(".")
     for k, part in enumerate(parts):
@@ -132,29 +146,69 @@ def _but_for_numbers(name: str) -> Iterator[str]:
 
 
 def trace(model: nn.Module, sample: Any) -> Trace:
-    """Run a model once, in eval mode, on a sample, or on the ids that a model of Hugging Face
-    brings with it.
+    """Run a model once, in eval mode, on a sample, or on the ids that Hugging Face brings with it.
 
     Raises:
-        TypeError: when the sample is no input of the model.
+        TypeError: when the sample is not an input of the model.
     """
     if sample is None and getattr(model, "main_input_name", None) == "input_ids":
-        place = next((p.device for p in model.parameters()), None)
-        sample = on_device(getattr(model, "dummy_inputs", None), place)
+        device = next((p.device for p in model.parameters()), None)
+        sample = on_device(getattr(model, "dummy_inputs", None), device)
     if sample is None:
         return Trace()
     if any(p.is_inference() for p in model.parameters()):
-        model = deepcopy(model)  # which may be differentiated
-    places = {id(module): name for name, module in reversed(modules(model).items())}
-    ends: dict[Any, str] = {}  # the innermost module whose output an operation is
-    scaled: set[Any] = set()  # operations that apply the factor of an nfd.Scaled
+        # A copy may be differentiated.
+        model = deepcopy(model)
+    outputs, outputs_of_modules, scaled_nodes = _followed(model, sample)
+    infos = tensors(model)
+    matrices = [name for name, info in infos.items() if info.ins]
+    ran = operations(outputs, {id(info.parameter): name for name, info in infos.items()}, matrices)
+    of_node = {operation.node: operation for operation in ran}
+    ends_of_pass = {of_node[out.grad_fn] for out in outputs if out.grad_fn in of_node}
+    streams = streams_of(ran)
+    parts = _branch_parts(streams.branches, outputs_of_modules, infos)
+    acts = parts.acts | {name: _skip(name, streams.branches.values()) for name in streams.skips}
+    shares = {branch.end: branch.share for branch in streams.branches.values()}
+    factors = factors_of(
+        ran,
+        shares | dict.fromkeys(ends_of_pass, 1.0),
+        {of_node[node] for node in scaled_nodes if node in of_node},
+    )
+    fans = fans_of(ran)
+    uses = _uses(streams.branches.values())
+    shown = {}
+    for name, of_tensor in factors.items():
+        is_both = bool(of_tensor.looked_up and of_tensor.applied)
+        shown[name] = Shown(
+            act=acts.get(name),
+            stream=parts.streams.get(name),
+            fans=fans.get(name, ()),
+            norm=norm_before(name, ran, ends_of_pass) if is_both else frozenset(),
+            factors=of_tensor,
+            within=parts.within.get(name, frozenset()),
+            uses=uses[name],
+        )
+    attends = any(_ATTENTION.search(operation.name) for operation in ran)
+    trace_of_pass = Trace(shown, frozenset(parts.unscaled), attends, logits_of(ran))
+    return trace_of_pass.of({name: name for name in infos})
+
+
+def _followed(model: nn.Module, sample: Any) -> tuple[list[Tensor], dict[Any, str], set[Any]]:
+    """Run a model, and note which of autograd's nodes are the outputs of modules.
+
+    Returned are the outputs; the innermost module, by node; and the nodes that apply the factor of
+    an ``nfd.Scaled``.
+    """
+    names = {id(module): name for name, module in reversed(modules(model).items())}
+    outputs_of_modules: dict[Any, str] = {}
+    scaled_nodes: set[Any] = set()
 
     def see(module: nn.Module, _inputs: Any, out: Any) -> None:
         node = out.grad_fn if isinstance(out, Tensor) else None
         if isinstance(module, Scaled):
-            scaled.add(node)
-        elif id(module) in places:
-            ends.setdefault(node, places[id(module)])
+            scaled_nodes.add(node)
+        elif id(module) in names:
+            outputs_of_modules.setdefault(node, names[id(module)])
 
     hooks = [module.register_forward_hook(see) for module in model.modules()]
     try:
@@ -162,79 +216,92 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     finally:
         for hook in hooks:
             hook.remove()
-    own = tensors(model)
-    matrices = [name for name, t in own.items() if t.ins]
-    ran = operations(outputs, {id(t.parameter): name for name, t in own.items()}, matrices)
-    by_node = {o.node: o for o in ran}
-    returned = {output.grad_fn for output in outputs}
-    streams_of_pass = streams_of(ran)
-    by_sum = streams_of_pass.branches
-    branches = [
-        (branch, writers_of(branch), _module_of(branch, ends)) for branch in by_sum.values()
-    ]
+    return outputs, outputs_of_modules, scaled_nodes
+
+
+@dataclass(frozen=True)
+class _BranchParts:
+    """What tensors do in branches.
+
+    Attributes:
+        acts: by tensor, as in ``Shown``.
+        streams: by tensor, as in ``Shown``.
+        within: by tensor, as in ``Shown``.
+        unscaled: as in ``Trace``.
+    """
+
+    acts: dict[str, Decision] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    within: dict[str, frozenset[str]] = field(default_factory=dict)
+    unscaled: set[str] = field(default_factory=set)
+
+
+def _branch_parts(
+    branches: Mapping[Operation, Branch],
+    outputs_of_modules: Mapping[Any, str],
+    infos: Mapping[str, TensorInfo],
+) -> _BranchParts:
+    """Find what every tensor does in the branches of a forward pass.
+
+    Args:
+        branches: by the sums that add them.
+        outputs_of_modules: names of modules, by autograd's nodes of their outputs.
+        infos: the tensors of the model.
+    """
+    parts = _BranchParts()
+    writers_by_sum = {residual_sum: writers_of(branch) for residual_sum, branch in branches.items()}
     # What reads the stream comes first: keys and values, inside of a branch too, may be read from
     # another stream.
-    reading = [
-        {p for o in b.reading for weight in o.weights for p in parameters_of(weight)}
-        for b, _, _ in branches
+    rounds = [
+        (residual_sum, _parameters_reading(branch)) for residual_sum, branch in branches.items()
     ]
-    inside = [{o for o in b.inside if o.tensor is not None} for b, _, _ in branches]
-    acts = dict[str, Decision]()
-    streams = dict[str, Stream]()
-    unscaled = set[str]()
-    within = dict[str, frozenset[str]]()
-    uses = _uses([branch for branch, _, _ in branches])
-    for (branch, writers, module), parameters in zip(branches * 2, reading + inside, strict=True):
-        if not writers and module is not None:  # its output can be multiplied
-            unscaled.add(module)
-        is_number = (
-            branch.reading == {branch.end} and learned_number(branch.end, is_zero=True) is not None
-        )
-        for operation in parameters:
-            name = cast(str, operation.tensor)
-            if name in acts and acts[name][0] is not None:
+    for residual_sum, branch in branches.items():
+        inside = {operation for operation in branch.inside if operation.tensor is not None}
+        rounds.append((residual_sum, inside))
+    for residual_sum, parameters in rounds:
+        branch = branches[residual_sum]
+        writers = writers_by_sum[residual_sum]
+        module = _module_of(branch, outputs_of_modules)
+        if not writers and module is not None:
+            # The output of the module can be multiplied.
+            parts.unscaled.add(module)
+        stream = Stream(branch.start.order, float(f"{branch.level:.4g}"), _what_interrupts(branch))
+        for parameter in parameters:
+            name = cast(str, parameter.tensor)
+            if name in parts.acts and parts.acts[name][0] is not None:
                 continue
-            streams[name] = Stream(
-                branch.start.order, float(f"{branch.level:.4g}"), _what_interrupts(branch)
-            )
-            if branch.within in by_sum:
-                enclosing = writers_of(by_sum[branch.within])
-                within[name] = frozenset(cast(str, p.tensor) for p in enclosing)
+            parts.streams[name] = stream
+            if branch.within is not None and branch.within in branches:
+                enclosing = writers_by_sum[branch.within]
+                parts.within[name] = frozenset(cast(str, p.tensor) for p in enclosing)
             if not writers and module is None:
-                acts[name] = None, f"no tensor scales its branch, which ends in {branch.end.name}"
-            elif operation in writers:
-                acts[name] = _ADDS if is_number else ("outer", "writes the residual stream")
+                why = f"no tensor scales its branch, which ends in {branch.end.name}"
+                parts.acts[name] = None, why
+            elif parameter in writers:
+                parts.acts[name] = _ADDS if _is_learned_sum(branch) else _WRITES
+            elif infos[name].is_vector:
+                parts.acts[name] = "inner", "vector in a block"
             else:
-                acts[name] = (
-                    "inner",
-                    "vector in a block" if own[name].is_vector else "acts inside of a branch",
-                )
-    acts |= {name: _skip(name, by_sum.values()) for name in streams_of_pass.skips}
-    ends_of_pass = {by_node[node] for node in returned if node in by_node}
-    factors = factors_of(
-        ran,
-        {branch.end: branch.share for branch, _, _ in branches} | dict.fromkeys(ends_of_pass, 1.0),
-        {by_node[node] for node in scaled if node in by_node},
-    )
-    fans = fans_of(ran)
-    shown = dict[str, Shown]()
-    for name, of_tensor in factors.items():
-        norm = norm_before(name, ran, ends_of_pass) if all(of_tensor) else frozenset[str]()
-        shown[name] = Shown(
-            act=acts.get(name),
-            stream=streams.get(name),
-            fans=fans.get(name, ()),
-            norm=norm,
-            factors=of_tensor,
-            within=within.get(name, frozenset()),
-            uses=uses[name],
-        )
-    attends = any(_ATTENTION.search(o.name) for o in ran)
-    return Trace(shown, frozenset(unscaled), attends, logits_of(ran)).of(
-        {name: name for name in own}
-    )
+                parts.acts[name] = "inner", "acts inside of a branch"
+    return parts
 
 
+def _parameters_reading(branch: Branch) -> set[Operation]:
+    """Find the parameters that act on what a branch reads from its stream."""
+    parameters = set[Operation]()
+    for operation in branch.reading:
+        for weight in operation.weights:
+            parameters |= parameters_of(weight)
+    return parameters
+
+
+def _is_learned_sum(branch: Branch) -> bool:
+    """Whether a branch is the stream itself, times a learned number."""
+    is_one_operation = branch.reading == {branch.end}
+    return is_one_operation and learned_number(branch.end, is_zero=True) is not None
+
+
+_WRITES: Decision = "outer", "writes the residual stream"
 _ADDS: Decision = "outer", "adds an earlier part of the stream"
 _BOTH: Decision = (
     None,
@@ -244,20 +311,22 @@ _BOTH: Decision = (
 
 
 def _skip(name: str, branches: Iterable[Branch]) -> Decision:
-    """What is decided of a parameter that multiplies the stream, and may have a part in branches
-    too.
+    """Decide the role of a parameter that multiplies the stream.
+
+    It may have a part in branches too.
     """
     for branch in branches:
-        numbers = (o for o in branch.inside if learned_number(o) is not None)
-        if any(
-            p.tensor == name for o in numbers for weight in o.weights for p in parameters_of(weight)
-        ):
-            return _BOTH
+        for operation in branch.inside:
+            if learned_number(operation) is None:
+                continue
+            for weight in operation.weights:
+                if any(parameter.tensor == name for parameter in parameters_of(weight)):
+                    return _BOTH
     return "skip", "multiplies the residual stream"
 
 
 def _uses(branches: Iterable[Branch]) -> Counter[str]:
-    """In how many branches each parameter acts.
+    """Count in how many branches each parameter acts.
 
     What a branch reads from another stream, as a decoder reads its encoder, has acted before, in
     branches of its own.
@@ -276,17 +345,18 @@ def _uses(branches: Iterable[Branch]) -> Counter[str]:
 
 
 def _what_interrupts(branch: Branch) -> str:
-    """What happens to a stream where another one, or another level, starts, and which way out there
-    is, to be said of two blocks."""
+    """Say what happens to a stream where another one, or another level, starts.
+
+    The words follow the names of two blocks, and say which way out there is.
+    """
     start = branch.start if branch.scaled is None else branch.scaled
-    factors = [o for o in (start, *start.operands) if o.name in ("Mul", "Div") and o.data]
-    parameters = [
-        p
-        for o in factors
-        for weight in o.weights
-        if weight.of_parameters
-        for p in parameters_of(weight)
-    ]
+    parameters: list[Operation] = []
+    for operation in (start, *start.operands):
+        if operation.name not in ("Mul", "Div") or not operation.data:
+            continue
+        for weight in operation.weights:
+            if weight.of_parameters:
+                parameters += parameters_of(weight)
     if parameters:
         names = quoted([*dict.fromkeys(numberless(cast(str, p.tensor)) for p in parameters)])
         return (
@@ -306,7 +376,7 @@ def _what_interrupts(branch: Branch) -> str:
 
 
 def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
-    """The module whose output a branch is, but for rearrangements."""
+    """Name the module whose output a branch is, but for rearrangements."""
     end = branch.end
     while end.node not in ends:
         if not (end.is_linear and len(end.data) == 1):
@@ -320,8 +390,14 @@ def _module_of(branch: Branch, ends: Mapping[Any, str]) -> str | None:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What the parts of a model are: its tensors, the role of each and why it has it, its blocks,
-    and what a forward pass showed, with the unscaled branches that are in blocks."""
+    """What the parts of a model are.
+
+    Attributes:
+        tensors: by name.
+        roles: by name, the role and why a tensor has it.
+        blocks: the residual blocks.
+        traced: what a forward pass showed, with the unscaled branches that are in blocks.
+    """
 
     tensors: dict[str, TensorInfo]
     roles: dict[str, tuple[Role, str]]
@@ -357,157 +433,224 @@ def anatomy(
             for a rule of depth without a residual stream; with a list of what is open and what
             would decide it.
     """
-    names = blocks_of(model, blocks)
-    own = tensors(model)
+    block_names = blocks_of(model, blocks)
+    infos = tensors(model)
     chosen = rule_named(rule)
+    traced = _trace_of(model, base, infos, blocks, sample)
+    infos |= _fans_by_trace(infos, traced)
+    interrupted = _interrupted(traced, block_names)
+    if chosen.scales_depth:
+        _check_stream(rule, block_names, interrupted, traced)
+    by_user = _by_user(infos, roles)
+    decisions = _on_streams(traced, block_names)
+    decisions |= _in_blocks(infos, traced, block_names, interrupted)
+    decisions |= by_user
+    if chosen.scales_depth and chosen.exponent != 1:
+        decisions = _without_sums(decisions, infos) | by_user
+    for name, info in infos.items():
+        if name not in decisions:
+            decisions[name] = _outside(info, scaling.get(name, ()))
+    for name, info in infos.items():
+        tied = _as_tied(info, decisions[name], traced, is_by_user=name in by_user)
+        if tied is not None:
+            decisions[name] = tied
+        if tied == _BOTH_WAYS:
+            infos[name] = _as_input(info, scaling.get(name, ()))
+    decisions |= _of_biases(infos, decisions, by_user)
+    settled = _settled(infos, decisions, block_names, chosen, is_traced=bool(traced.tensors))
+    # The user says what writes the stream in these blocks.
+    scaled_blocks = {
+        block_of(name, block_names) for name, (role, _) in by_user.items() if role == "outer"
+    }
+    scaled_blocks.add(None)
+    unscaled = frozenset(
+        module for module in traced.unscaled if block_of(module, block_names) not in scaled_blocks
+    )
+    return Anatomy(infos, settled, block_names, replace(traced, unscaled=unscaled))
+
+
+def _trace_of(
+    model: nn.Module,
+    base: nn.Module | None,
+    infos: Mapping[str, TensorInfo],
+    blocks: Where,
+    sample: Any,
+) -> Trace:
+    """Trace a model; for a model on the meta device, its base."""
     if not is_unbuilt(model):
-        traced = trace(model, sample)
-    elif base is None:
+        return trace(model, sample)
+    if base is None:
         raise InputError(
             "The model is on the meta device, so nothing can be traced in it. Pass make_model= and "
             "base=(width, depth), or the tuned model as base=: roles and starts are then found "
             "there."
         )
-    else:
-        there = tensors(base)
-        places = places_of(there, blocks_of(base, blocks))
-        traced = trace(base, sample).of(
-            {name: counterpart(t, names, there, places).name for name, t in own.items()}
-        )
-        same = set(map(numberless, traced.unscaled))
-        traced = replace(
-            traced, unscaled=frozenset(n for n in modules(model) if numberless(n) in same)
-        )
+    block_names = blocks_of(model, blocks)
+    base_infos = tensors(base)
+    places = places_of(base_infos, blocks_of(base, blocks))
+    base_names = {
+        name: counterpart(info, block_names, base_infos, places).name
+        for name, info in infos.items()
+    }
+    traced = trace(base, sample).of(base_names)
+    unscaled = {numberless(module) for module in traced.unscaled}
+    return replace(
+        traced,
+        unscaled=frozenset(module for module in modules(model) if numberless(module) in unscaled),
+    )
+
+
+def _fans_by_trace(infos: Mapping[str, TensorInfo], traced: Trace) -> dict[str, TensorInfo]:
+    """Complete the fans of tensors whose modules do not say them."""
+    completed = {}
     for name, shown in traced.tensors.items():
-        # A vector that its module tells nothing of may be a readout, ``h @ w``, or numbers,
+        if not shown.fans:
+            continue
+        info = infos[name]
+        ins, outs = shown.fans[-1]
+        # A vector of which its module says nothing may be a readout, ``h @ w``, or numbers,
         # ``lam[i] * h``.
-        is_other_vector = (
-            own[name].is_vector
-            and bool(shown.fans)
-            and (shown.fans[-1][0] or not shown.fans[-1][1])
-        )
-        if shown.fans and (own[name].ins is None or is_other_vector):
-            ins, outs = shown.fans[-1]
-            own[name] = replace(own[name], ins=ins, outs=outs)
-    interrupted = _interrupted(traced, names)
-    if chosen.scales_depth:
-        _check_stream(rule, names, interrupted, traced)
-    said = _by_user(own, roles)
-    decisions = _on_streams(own, traced, names) | _in_blocks(own, traced, names, interrupted) | said
-    if chosen.scales_depth and chosen.exponent != 1:
-        decisions = _without_sums(decisions, own) | said
-    decisions |= {n: _outside(t, scaling.get(n, ())) for n, t in own.items() if n not in decisions}
-    for name, t in own.items():
-        if len(t.names) > 1 and t.readers and not t.is_vector and name not in said:
-            is_tied = len(t.readers) < len(t.names)
-            why = (
-                f"an embedding shared with {', '.join(t.readers)}"
-                if is_tied
-                else f"shared by {', '.join(t.names)}"
-            )
-            decisions[name] = "tied" if is_tied else None, why
-        elif (
-            decisions[name][0] == "embedding"
-            and name in traced.tensors
-            and all(traced.tensors[name].factors)
-        ):
-            decisions[name] = "tied", "an embedding that the forward pass applies as the head, too"
-        elif (
-            name not in said
-            and decisions[name][0] in ("input", "readout")
-            and _is_both_ways(traced, name)
-        ):
-            decisions[name] = "tied", "a matrix that reads the input and, turned, writes the output"
-            own[name] = _as_input(t, scaling.get(name, ()))
-    # a bias has the role of the matrix beside it, its width factors those of a vector
-    for name, t in own.items():
-        beside = own.get(f"{container_of(name)}.weight".lstrip("."))
-        if t.is_vector and beside is not None and not beside.is_vector and name not in said:
-            role, _ = decisions[beside.name]
-            if role not in (None, "tied"):
-                decisions[name] = role, f"bias of a matrix that is {role}"
-    settled = dict[str, tuple[Role, str]]()
-    undecided = dict[str, None]()
-    for name, t in own.items():
+        is_other_vector = info.is_vector and (bool(ins) or not outs)
+        if info.ins is None or is_other_vector:
+            completed[name] = replace(info, ins=ins, outs=outs)
+    return completed
+
+
+_BOTH_WAYS: Decision = "tied", "a matrix that reads the input and, turned, writes the output"
+
+
+def _as_tied(
+    info: TensorInfo, decision: Decision, traced: Trace, *, is_by_user: bool
+) -> Decision | None:
+    """Decide a tensor that is shared by modules, or used in two ways; None where it is neither.
+
+    A forward pass also shows that an embedding is tied where the user calls it an embedding.
+    """
+    role = decision[0]
+    is_shared = len(info.names) > 1 and bool(info.readers) and not info.is_vector
+    if is_shared and not is_by_user:
+        if len(info.readers) < len(info.names):
+            return "tied", f"an embedding shared with {', '.join(info.readers)}"
+        return None, f"shared by {', '.join(info.names)}"
+    shown = traced.tensors.get(info.name)
+    if shown is None:
+        return None
+    if role == "embedding" and all(shown.factors):
+        return "tied", "an embedding that the forward pass applies as the head, too"
+    if role in ("input", "readout") and not is_by_user and _is_both_ways(shown):
+        return _BOTH_WAYS
+    return None
+
+
+def _of_biases(
+    infos: Mapping[str, TensorInfo],
+    decisions: Mapping[str, Decision],
+    by_user: Mapping[str, Decision],
+) -> dict[str, Decision]:
+    """Give a bias the role of the matrix beside it; its width factors are a vector's."""
+    of_biases: dict[str, Decision] = {}
+    for name, info in infos.items():
+        matrix = infos.get(f"{container_of(name)}.weight".lstrip("."))
+        if not info.is_vector or matrix is None or matrix.is_vector or name in by_user:
+            continue
+        role, _ = decisions[matrix.name]
+        if role not in (None, "tied"):
+            of_biases[name] = role, f"bias of a matrix that is {role}"
+    return of_biases
+
+
+def _settled(
+    infos: Mapping[str, TensorInfo],
+    decisions: Mapping[str, Decision],
+    block_names: Blocks,
+    rule: Rule,
+    *,
+    is_traced: bool,
+) -> dict[str, tuple[Role, str]]:
+    """Return a role for every tensor, where the rule allows one for those that are open.
+
+    Raises:
+        ValueError: with a list of what is open and what would decide it.
+    """
+    settled: dict[str, tuple[Role, str]] = {}
+    undecided: dict[str, None] = {}
+    for name, info in infos.items():
         role, why = decisions[name]
         if role is not None:
             settled[name] = role, why
-        elif not chosen.scales_width:  # every factor is 1, whatever the role
+        elif not rule.scales_width:
+            # Every factor is 1, whatever the role.
             settled[name] = "vector", why
-        elif not t.parameter.requires_grad:  # it keeps its start and has no rate
+        elif not info.parameter.requires_grad:
+            # It keeps its initial values and has no learning rate.
             settled[name] = "vector", f"does not train; {why}"
-        elif not chosen.scales_depth and block_of(name, names) is not None and len(t.names) == 1:
+        elif (
+            not rule.scales_depth
+            and block_of(name, block_names) is not None
+            and len(info.names) == 1
+        ):
             settled[name] = "hidden", "in a block; this rule treats inner and outer alike"
         else:
-            undecided[f"  {numberless(in_any_block(name, names))}: {why}"] = None
-    if undecided:
-        first = "blocks=, the names of the modules that add to their input, and of no others"
-        way = first if traced.tensors else "sample=, an input to trace"
-        ways = (
-            f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of "
-            f"{', '.join(ROLES)}."
-        )
-        ways += (
-            " Or take rule='mup', which treats what lies in a block alike."
-            if chosen.scales_depth
-            else ""
-        )
-        raise InputError(
-            "\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways])
-        )
-    # what writes there
-    told = {block_of(name, names) for name, (role, _) in said.items() if role == "outer"}
-    unscaled = frozenset(
-        name for name in traced.unscaled if block_of(name, names) not in {None, *told}
+            undecided[f"  {numberless(in_any_block(name, block_names))}: {why}"] = None
+    if not undecided:
+        return settled
+    way = "sample=, an input to trace"
+    if is_traced:
+        way = "blocks=, the names of the modules that add to their input, and of no others"
+    ways = (
+        f"Pass {way}, or the roles yourself: roles={{pattern: role}}, each one of "
+        f"{', '.join(ROLES)}."
     )
-    return Anatomy(own, settled, names, replace(traced, unscaled=unscaled))
+    if rule.scales_depth:
+        ways += " Or take rule='mup', which treats what lies in a block alike."
+    raise InputError("\n".join(["The plan cannot decide the roles of tensors:", *undecided, ways]))
 
 
-def _is_both_ways(traced: Trace, name: str) -> bool:
+def _is_both_ways(shown: Shown) -> bool:
     """Whether a matrix is applied turned as well, as in an autoencoder with tied weights."""
-    fans = traced.tensors[name].fans if name in traced.tensors else ()
-    return any((outs, ins) in fans for ins, outs in fans)
+    return any((outs, ins) in shown.fans for ins, outs in shown.fans)
 
 
 def _as_input(t: TensorInfo, grows: tuple[bool, ...]) -> TensorInfo:
-    """A tensor by the fans of the input: with the dimension that grows as its outputs."""
-    outs = tuple(k for k, does in enumerate(grows) if does)
+    """Give a tensor the fans of the input: the dimensions that grow are its outputs."""
+    outs = tuple(k for k, is_growing in enumerate(grows) if is_growing)
+    ins = tuple(k for k in range(len(t.shape)) if k not in outs)
     # No module is its head, and can take the head's factor.
-    return replace(
-        t, ins=tuple(k for k in range(len(t.shape)) if k not in outs), outs=outs, readers=()
-    )
+    return replace(t, ins=ins, outs=outs, readers=())
 
 
 def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
-    """Containers whose blocks do not all stand on the same streams, and what starts the last of
-    them.
-    """
+    """Find containers whose blocks do not all stand on one stream, and what starts the last one."""
+    # By container, block, and order and level of the stream: what interrupts it.
     streams: dict[str, dict[str, dict[tuple[int, float], str]]] = {}
     for name, shown in traced.tensors.items():
-        if shown.stream is not None and (block := block_of(name, blocks)) is not None:
-            of_block = streams.setdefault(container_of(block), {}).setdefault(block, {})
-            of_block[shown.stream.order, shown.stream.level] = shown.stream.interrupted_by
+        block = block_of(name, blocks)
+        if shown.stream is None or block is None:
+            continue
+        of_block = streams.setdefault(container_of(block), {}).setdefault(block, {})
+        of_block[shown.stream.order, shown.stream.level] = shown.stream.interrupted_by
     interrupted = {}
-    for holder, of_blocks in streams.items():
+    for container, of_blocks in streams.items():
         every: dict[tuple[int, float], str] = {}
         for of_block in of_blocks.values():
             every |= of_block
         if len(every) > max(map(len, of_blocks.values())):
             last = max(every, key=lambda place: (place[0], abs(math.log(place[1]))))
-            interrupted[holder] = every[last]
+            interrupted[container] = every[last]
     return interrupted
 
 
 def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], traced: Trace) -> None:
-    """ValueError for a model without a residual stream that passes from block to block."""
-    again = [
+    """Raise ValueError for a model without a residual stream that passes from block to block."""
+    repeated = [
         name for name, shown in traced.tensors.items() if shown.uses > 1 and container_of(name)
     ]
-    if not blocks and again:
-        block = again[0].partition(".")[0]
+    if not blocks and repeated:
+        first = repeated[0]
+        block = first.partition(".")[0]
         raise InputError(
             f"Rule {rule!r} needs residual blocks; none were found that are repeated, but "
-            f"{again[0]!r} acts in {traced.tensors[again[0]].uses} branches. If one block is "
+            f"{first!r} acts in {traced.tensors[first].uses} branches. If one block is "
             f"applied again and again, name it: blocks={block!r}. Or take rule='mup'."
         )
     if not blocks:
@@ -523,65 +666,74 @@ def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], tra
         )
 
 
-def _by_user(own: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[str, Decision]:
+def _by_user(infos: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[str, Decision]:
+    """Decide tensors by the user's roles; where several patterns fit, by the first."""
     decided: dict[str, Decision] = {}
     for pattern, role in roles.items():
-        fitting = [name for name, t in own.items() if any(matches(n, pattern) for n in t.names)]
+        fitting = [
+            name for name, info in infos.items() if any(matches(n, pattern) for n in info.names)
+        ]
         if not fitting:
             raise InputError(
                 f"roles must name tensors of the model; no match for {pattern!r}. Names look like "
-                f"{', '.join(map(repr, list(own)[:3]))}; '*' stands for one part, a last '**' for "
-                "the rest."
+                f"{', '.join(map(repr, list(infos)[:3]))}; '*' stands for one part, a last '**' "
+                "for the rest."
             )
         decided = dict.fromkeys(fitting, (cast(Role, role), f"roles[{pattern!r}]")) | decided
     return decided
 
 
 def _in_blocks(
-    own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks, interrupted: Mapping[str, str]
+    infos: Mapping[str, TensorInfo],
+    traced: Trace,
+    blocks: Blocks,
+    interrupted: Mapping[str, str],
 ) -> dict[str, Decision]:
-    """Of the tensors in blocks, without those of a block that is no residual one among others that
-    are.
+    """Decide tensors in blocks.
+
+    Left out are those of a block that is not residual, among others that are.
     """
     residual = {block_of(name, blocks) for name, shown in traced.tensors.items() if shown.stream}
     containers = {container_of(block) for block in residual if block is not None}
     decisions: dict[str, Decision] = {}
-    for name, t in own.items():
-        if (block := block_of(name, blocks)) is None:
+    for name, info in infos.items():
+        block = block_of(name, blocks)
+        if block is None:
             continue
+        shown = traced.tensors.get(name)
         if not traced.tensors:
             decisions[name] = None, "no sample= to trace"
         elif container_of(block) in interrupted:
             decisions[name] = "hidden", "in a block whose stream is not passed on unchanged"
-        elif name in traced.tensors and (act := traced.tensors[name].act) is not None:
-            decisions[name] = act
-            around = {block_of(writer, blocks) for writer in traced.tensors[name].within}
-            if act[0] == "outer" and around == {block}:
-                # The branch of the block ends in a matrix that has 1/L already, so that what it
-                # reads keeps its size.
-                decisions[name] = "inner", "writes a stream inside of the branch of its block"
-        elif block in residual and t.is_vector:
-            # a bias that only chooses, as among experts, takes no gradient
-            seen = name in traced.tensors
-            decisions[name] = (
-                "vector",
-                "vector on the stream" if seen else "vector without a gradient",
-            )
-        elif name not in traced.tensors:
+        elif shown is not None and shown.act is not None:
+            decisions[name] = _in_branch(shown, shown.act, block, blocks)
+        elif block in residual and info.is_vector:
+            # A bias that only chooses, as among experts, takes no gradient.
+            is_seen = shown is not None
+            why = "vector on the stream" if is_seen else "vector without a gradient"
+            decisions[name] = "vector", why
+        elif shown is None:
             decisions[name] = None, "the sample never reached it"
         elif block in residual or container_of(block) not in containers:
-            decisions[name] = (
-                None,
-                "its block does not pass its input on: no skip, or a matrix on it",
-            )
+            why = "its block does not pass its input on: no skip, or a matrix on it"
+            decisions[name] = None, why
     return decisions
 
 
-def _on_streams(
-    own: Mapping[str, TensorInfo], traced: Trace, blocks: Blocks
-) -> dict[str, Decision]:
-    """Find tensors outside of blocks that act between these, such as ``lam[i]``, which multiplies
-    the stream.
+def _in_branch(shown: Shown, act: Decision, block: str, blocks: Blocks) -> Decision:
+    """Decide a tensor that acts in a branch of its block."""
+    enclosing = {block_of(writer, blocks) for writer in shown.within}
+    if act[0] == "outer" and enclosing == {block}:
+        # The branch of the block ends in a matrix that has 1/L already, so that what it reads keeps
+        # its size.
+        return "inner", "writes a stream inside of the branch of its block"
+    return act
+
+
+def _on_streams(traced: Trace, blocks: Blocks) -> dict[str, Decision]:
+    """Decide tensors outside of blocks that act between these.
+
+    Such is ``lam[i]``, which multiplies the stream.
     """
     decisions: dict[str, Decision] = {}
     for name, shown in traced.tensors.items():
@@ -594,24 +746,26 @@ def _on_streams(
 
 
 def _without_sums(
-    decisions: Mapping[str, Decision], own: Mapping[str, TensorInfo]
+    decisions: Mapping[str, Decision], infos: Mapping[str, TensorInfo]
 ) -> dict[str, Decision]:
-    """Leave open numbers by which every block adds an earlier part of the stream, under rules whose
-    branches add up as the root of the depth: these add up as the depth, unless they are 0 at
-    first."""
+    """Leave open numbers by which every block adds an earlier part of the stream.
+
+    Branches add up as the root of the depth under these rules. The numbers add up as the depth,
+    unless they are 0 at first.
+    """
     why = (
         "adds an earlier part of the stream, of one direction at every block: take "
         "rule='complete-p', or begin at 0"
     )
-    is_sum = {
-        name: decision == _ADDS and bool(own[name].parameter.any())
-        for name, decision in decisions.items()
-    }
-    return {name: (None, why) if is_sum[name] else decision for name, decision in decisions.items()}
+    without_sums = dict(decisions)
+    for name, decision in decisions.items():
+        if decision == _ADDS and bool(infos[name].parameter.any()):
+            without_sums[name] = None, why
+    return without_sums
 
 
 def _outside(t: TensorInfo, grows: tuple[bool, ...]) -> Decision:
-    """A tensor outside every block, from which of its dimensions grow with width."""
+    """Decide a tensor outside every block, from which of its dimensions grow with width."""
     if t.is_vector:
         return "vector", "vector outside blocks"
     if t.ins == ():
@@ -626,8 +780,6 @@ def _outside(t: TensorInfo, grows: tuple[bool, ...]) -> Decision:
     out_of = any(grows[k] for k in t.outs)
     if into and out_of:
         return "hidden", "fan-in and fan-out grow with width"
-    return (
-        ("readout", "only its fan-in grows with width")
-        if into
-        else ("input", "only fan-out grows with width")
-    )
+    if into:
+        return "readout", "only its fan-in grows with width"
+    return "input", "only fan-out grows with width"

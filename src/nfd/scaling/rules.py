@@ -1,5 +1,4 @@
-"""How initialisation, rate and epsilon of a tensor scale with its size: one table for every module
-and every rule.
+"""How initial weights, learning rate and epsilon scale with size: one table for every module.
 
 The table is for effective weights, those of a plain module without forward multipliers. ``in`` and
 ``out`` are the ratios of a tensor's fan-in and fan-out to those of the base model (1 where a
@@ -25,14 +24,14 @@ every block, and is 1 at first: if each moves by d, the stream is multiplied by 
 ``depth-mup-inner`` (Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the
 rate of updates with entries of order one, its epsilon the size of the gradient's entries; every
 other rate follows from these two by the optimizer's law (``nfd.scaling.optimizers``): SGD's is
-Adam's over epsilon. A weight ``W`` behind a forward multiplier ``s``, effective weight ``s W``, has
+Adam's over epsilon. A weight ``W`` after a forward multiplier ``s``, effective weight ``s W``, has
 ``std / s``, ``rate / s^(1 + degree)`` (SGD ``rate / s^2``, Adam ``rate / s``) and ``epsilon s``.
 
 ==================  ===  ==========================================================
 rule                a
 ==================  ===  ==========================================================
 ``standard``        -    every factor is 1
-``ntk``             -    the same, for the kernel regime of ``nfd.ResNet``
+``ntk``             -    as ``standard``, for the kernel regime of ``nfd.ResNet``
 ``mup``             0    factors of width only
 ``depth-mup``       1/2  uniform rates in a block
 ``depth-mup-inner`` 1/2  the rate of Eq. 8 for inner layers
@@ -50,16 +49,20 @@ from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
 from nfd.core.names import Regime, RuleName
 
-MAX_RATE = 1e37  # of one tensor, that float32 holds
-ADAM_EPSILON = 1e-8  # of the base
-MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
+# The largest learning rate of one tensor that float32 holds.
+MAX_RATE = 1e37
+# Adam's epsilon in the base.
+ADAM_EPSILON = 1e-8
+# Learning rates must stay representable in float32 after the factors of width and depth.
+MAX_ETA_C = 1e20
 
 Role = Literal[
     "input", "embedding", "tied", "vector", "hidden", "outer", "inner", "skip", "readout"
 ]
 ROLES: tuple[Role, ...] = get_args(Role)
-INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector", "skip")  # of fan-in 1
-# whose matrices Muon takes; the rest goes to Adam
+# Roles of fan-in 1.
+INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector", "skip")
+# Roles whose matrices Muon takes; the rest goes to Adam.
 SPECTRAL: tuple[Role, ...] = ("hidden", "outer", "inner")
 
 
@@ -72,8 +75,9 @@ class Power:
     depth: float = 0.0
 
     def at(self, fan_in: float, fan_out: float, depth: float) -> float:
-        """Its value at these ratios."""
-        if fan_in == fan_out:  # exactly 1 where the powers cancel
+        """Return its value at these ratios."""
+        if fan_in == fan_out:
+            # The value is exactly 1 where the powers cancel.
             return math.pow(fan_in, self.fan_in + self.fan_out) * math.pow(depth, self.depth)
         return (
             math.pow(fan_in, self.fan_in)
@@ -82,7 +86,7 @@ class Power:
         )
 
     def of_vector(self) -> Power:
-        """The same for a tensor of fan-in 1 at every size."""
+        """Return the power of a tensor whose fan-in is 1 at every size."""
         return replace(self, fan_in=0.0)
 
     def __mul__(self, other: Power) -> Power:
@@ -108,9 +112,7 @@ class Powers(NamedTuple):
 
 
 class Updates(Protocol):
-    """How large the updates of an optimizer are: ``unit`` times the gradient to the power
-    ``degree``.
-    """
+    """The size of an optimizer's updates: ``unit`` times the gradient to the power ``degree``."""
 
     @property
     def degree(self) -> float: ...
@@ -120,8 +122,13 @@ class Updates(Protocol):
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of the rules above: its exponent ``a`` (None: any), what it scales, and the regime it
-    is of.
+    """A row of the rules above.
+
+    Attributes:
+        exponent: the exponent ``a``; None for any.
+        scales_width, scales_depth: which sizes change initial weights and learning rates.
+        boosts_inner: whether inner learning rates follow Eq. 8.
+        regime: the regime that the rule is for.
     """
 
     exponent: float | None
@@ -132,30 +139,37 @@ class Rule:
 
     @property
     def has_depth_limit(self) -> bool:
-        """Whether training has a limit of large depth: branches shrink with it, and inner rates do
-        not outgrow them.
+        """Whether training has a limit of large depth.
+
+        It has one where branches shrink with depth, and inner learning rates do not outgrow them.
         """
         return self.scales_depth and self._a > 0 and not self.boosts_inner
 
     def std(self, role: Role) -> Power:
-        """Of the initial entries."""
-        width = 0.0 if role in INPUT_LIKE else -1.0 if role == "readout" else -0.5
+        """Return how the standard deviation of initial entries scales."""
+        width = -0.5
+        if role in INPUT_LIKE:
+            width = 0.0
+        elif role == "readout":
+            width = -1.0
         return self._kept(Power(fan_in=width, depth=-self._a if role == "outer" else 0.0))
 
     def rate(self, role: Role, law: Updates) -> Power:
-        """Of the learning rate: that of updates with entries of order one, over those of this
-        optimizer's updates.
+        """Return how the learning rate scales.
+
+        It is the rate of updates with entries of order one, over the size of this optimizer's
+        updates.
         """
-        depth = {
-            "outer": -1.0,
-            "skip": -1.0,
-            "inner": 0.0 if self.boosts_inner else self._a - 1,
-        }.get(role, 0.0)  # 0: Eq. 8
+        depth = 0.0
+        if role in ("outer", "skip"):
+            depth = -1.0
+        elif role == "inner" and not self.boosts_inner:
+            depth = self._a - 1
         of_entries = Power(fan_in=0.0 if role in INPUT_LIKE else -1.0, depth=depth)
         return self._kept(of_entries * (self.epsilon(role) ** law.degree * law.unit) ** -1)
 
     def epsilon(self, role: Role) -> Power:
-        """Of Adam's epsilon: as the entries of the gradient."""
+        """Return how Adam's epsilon scales, which is as the entries of the gradient."""
         width = 0.0 if role == "readout" else -1.0
         return self._kept(Power(fan_out=width, depth=-self._a if role == "inner" else 0.0))
 
@@ -168,8 +182,15 @@ class Rule:
         vector: bool = False,
         narrow: bool = False,
     ) -> Powers:
-        """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every
-        size, ``narrow``: its fan-out while its fan-in grows."""
+        """Return the powers of a tensor after a forward multiplier.
+
+        Args:
+            role: the role of the tensor.
+            law: the size of the optimizer's updates.
+            multiplier: how the forward multiplier ``s`` scales.
+            vector: whether the fan-in of the tensor is 1 at every size.
+            narrow: whether its fan-out keeps its size while its fan-in grows.
+        """
         s = multiplier if self.scales_width else Power()
         std = self.std(role) * s**-1
         rate = self.rate(role, law) * s ** -(1 + law.degree)
@@ -201,13 +222,19 @@ RULES: dict[RuleName, Rule] = {
 
 
 def rule_named(name: str) -> Rule:
-    """The rule called ``name``; ValueError with the nearest name when there is none."""
+    """Return the rule called ``name``.
+
+    Raises:
+        ValueError: with the nearest name, when there is none.
+    """
     return RULES[cast(RuleName, check_choice("rule", name, RULES))]
 
 
 def check_limit(rule: str, depth: float) -> None:
-    """ValueError where training under a rule has no limit of large width, or an infinite depth is
-    asked of a rule that has no limit of large depth."""
+    """Raise ValueError where training under a rule has no limit of large width.
+
+    For an infinite depth, also where it has no limit of large depth.
+    """
     chosen = rule_named(rule)
     if not chosen.scales_width:
         wide = " or ".join(repr(name) for name, other in RULES.items() if other.scales_width)

@@ -1,9 +1,9 @@
-"""How a model is called with a sample: its inputs, its modes and its outputs."""
+"""Calls of a model with a sample: its inputs, its modes and its outputs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -16,9 +16,9 @@ from nfd.core.modes import default_type, plain
 
 
 def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
-    """What a model returns for ``sample``, in eval mode, with all that autograd keeps of parameters
-    and inputs.
+    """Run a model on ``sample`` in eval mode, and return outputs that autograd followed.
 
+    Autograd keeps all that it can of parameters and inputs.
     Parameters that do not train are followed too. Compiled modules run as they were written.
 
     Raises:
@@ -30,7 +30,7 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
     frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
     try:
         for p in frozen:
-            # autograd keeps nothing of a branch whose parameters are all frozen
+            # Autograd keeps nothing of a branch whose parameters are all frozen.
             p.requires_grad_(True)
         with (
             evaluating(model),
@@ -38,26 +38,26 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
             as_written(),
             blaming_the_sample(sample),
         ):
-            made = call_with(model, mapped(sample, _followed))
+            result = call_with(model, mapped(sample, _followed))
     finally:
         for p in frozen:
             p.requires_grad_(False)
-    if changed := [
+    changed = [
         name for name, p in model.named_parameters() if versions.get(name, p._version) != p._version
-    ]:
+    ]
+    if changed:
         raise InputError(
             "A forward pass in eval mode changes weights of the model in place: "
             f"{', '.join(changed[:3])}. Switch this off, as by rescale_every=0 of RWKV, and build "
             "the model again."
         )
-    # all of them: a loss may come first, and streams that end in other outputs are streams too
-    return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
+    # All of them: a loss may come first, and streams that end in other outputs are streams too.
+    outputs = tensors_in(result) or [outputs_of(result)]
+    return [output for output in outputs if output.requires_grad]
 
 
 def blaming_the_sample(sample: Any) -> AbstractContextManager[None]:
-    """InputTypeError with the model's own error, and the input, where a model raises an error on
-    it.
-    """
+    """Raise InputTypeError where a model raises an error on a sample, with the error and sample."""
     what = (
         f"the model must take the sample, {shape_of(sample)}; give it an input that it takes. It "
         "raised"
@@ -66,19 +66,19 @@ def blaming_the_sample(sample: Any) -> AbstractContextManager[None]:
 
 
 def as_written() -> AbstractContextManager[Any]:
-    """Compiled modules run as they were written; where nothing is compiled, its compiler is not
-    even loaded.
+    """Run compiled modules as they were written.
+
+    Where nothing is compiled, the compiler of PyTorch is not even loaded.
     """
-    return (
-        torch.compiler.set_stance("force_eager")
-        if "torch._dynamo" in sys.modules
-        else nullcontext()
-    )
+    stance: AbstractContextManager[Any] = nullcontext()
+    if "torch._dynamo" in sys.modules:
+        stance = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and every module's own mode again afterwards."""
+    """Put a model into eval mode, and every module back into its own mode afterwards."""
     before = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -89,15 +89,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def type_of(model: nn.Module) -> torch.dtype | None:
-    """The type of the real parameters of a model; None where it has none, or they differ."""
+    """Return the type of a model's real parameters; None where it has none, or they differ."""
     types = {p.dtype for p in model.parameters() if p.is_floating_point()}
     return types.pop() if len(types) == 1 else None
 
 
 def typed(sample: Any, dtype: torch.dtype | None) -> Any:
-    """A sample in the type of a model: numbers of double precision in its own, and single ones of a
-    model of double precision in that. Others stay: a model of 16 bits may want times or positions
-    in single precision."""
+    """Return a sample in the type of a model.
+
+    Numbers of double precision become the model's type, and in a model of double precision single
+    ones become double. Others stay: a model of 16 bits may want times or positions in single
+    precision.
+    """
     from_types = {torch.float64} if dtype != torch.float64 else {torch.float32}
     if dtype is None or not any(part.dtype in from_types for part in tensors_in(sample)):
         return sample
@@ -109,12 +112,12 @@ def typed(sample: Any, dtype: torch.dtype | None) -> Any:
 
 
 def call_with(model: nn.Module, sample: Any) -> Any:
-    """The model's output for a tensor, a tuple of arguments, or a mapping of keyword arguments, in
-    its own type.
-    """
-    dtype = type_of(model) if any(part.is_floating_point() for part in tensors_in(sample)) else None
+    """Call a model with a tensor, a tuple of arguments or keyword arguments, in its own type."""
+    is_real = any(part.is_floating_point() for part in tensors_in(sample))
+    dtype = type_of(model) if is_real else None
     if dtype == torch.float64 != torch.get_default_dtype():
-        with default_type(dtype):  # for what its forward pass makes
+        # What the forward pass makes has the default type.
+        with default_type(dtype):
             return _call(model, typed(sample, dtype))
     return _call(model, typed(sample, dtype))
 
@@ -133,35 +136,38 @@ def _call(model: nn.Module, sample: Any) -> Any:
 
 
 def check_sample(argument: str, value: Any) -> None:
-    """Raise ValueError, naming the place, where the first tensor holds no numbers, over which means
-    are not-a-number, and for numbers that are not finite; within a tuple, list or mapping minus
-    infinity may stand, as in masks."""
+    """Raise ValueError, naming the place, for an empty sample or numbers that are not finite.
+
+    The first tensor must hold numbers, as means over none are not-a-number. Within a tuple, list or
+    mapping minus infinity may stand, as in masks.
+    """
     for k, (place, leaf) in enumerate(_leaves(argument, value)):
         if k == 0 and not leaf.numel():
             raise InputError(
                 f"{place} must hold samples; got an empty tensor, {list(leaf.shape)}. Leave it out."
             )
-        if leaf.is_floating_point():
-            check_finite(
-                place, leaf if place == argument else leaf.masked_fill(leaf == -torch.inf, 0.0)
-            )
+        if not leaf.is_floating_point():
+            continue
+        if place != argument:
+            leaf = leaf.masked_fill(leaf == -torch.inf, 0.0)
+        check_finite(place, leaf)
 
 
 def _leaves(place: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in dicts, tuples and lists, however deep, and where they stand."""
+    """Yield the tensors in dicts, tuples and lists, however deep, and where they stand."""
+    parts: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Tensor):
         yield place, value
-    parts = (
-        value.items()
-        if isinstance(value, Mapping)
-        else enumerate(value if isinstance(value, tuple | list) else ())
-    )
+    elif isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, tuple | list):
+        parts = enumerate(value)
     for name, part in parts:
         yield from _leaves(f"{place}[{name!r}]", part)
 
 
 def outputs_of(result: Any) -> Tensor:
-    """The tensor a model returned: itself, its ``logits``, or the first of several."""
+    """Return the tensor in a model's result: itself, its ``logits``, or the first of several."""
     while not isinstance(result, Tensor):
         if hasattr(result, "logits"):
             result = result.logits
@@ -202,8 +208,9 @@ def all_outputs_of(result: Any) -> list[Tensor]:
 
 
 def batch_size(sample: Any, argument: str = "sample") -> int:
-    """How many inputs a sample holds: the first dimension of its first tensor. Messages call it
-    ``argument``.
+    """Count the inputs that a sample holds: the first dimension of its first tensor.
+
+    Messages call it ``argument``.
     """
     first = next(iter(tensors_in(sample)), None)
     if first is None or first.dim() == 0:
@@ -215,7 +222,7 @@ def batch_size(sample: Any, argument: str = "sample") -> int:
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """``leaf`` of everything in dicts, tuples and lists, however deep."""
+    """Apply ``leaf`` to everything in dicts, tuples and lists, however deep."""
     if isinstance(value, Mapping):
         return {name: mapped(part, leaf) for name, part in value.items()}
     if type(value) in (tuple, list):
@@ -224,30 +231,33 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in dicts, tuples and lists, however deep."""
+    """List the tensors in dicts, tuples and lists, however deep."""
     return [leaf for _, leaf in _leaves("", value)]
 
 
 def on_device(value: Any, place: torch.device | None) -> Any:
-    """The same with its tensors on a device, or where they are."""
-    return mapped(
-        value,
-        lambda part: plain(part.to(place or part.device)) if isinstance(part, Tensor) else part,
-    )
+    """Return a sample with its tensors on a device; where they are if the device is None."""
+
+    def moved(part: Any) -> Any:
+        if not isinstance(part, Tensor):
+            return part
+        return plain(part.to(part.device if place is None else place))
+
+    return mapped(value, moved)
 
 
 def _followed(part: Any) -> Any:
-    is_real = isinstance(part, Tensor) and part.is_floating_point()
-    return part.detach().clone().requires_grad_() if is_real else part
+    """Return a copy of a real tensor that autograd follows; anything else as it is."""
+    if isinstance(part, Tensor) and part.is_floating_point():
+        return part.detach().clone().requires_grad_()
+    return part
 
 
 def shape_of(value: Any) -> str:
-    """The shape and type of a tensor, the names and shapes in a mapping, or the kind of anything
-    else, in a message.
-    """
+    """Describe a sample for a message, by shapes, types and names, or the kind of anything else."""
     if isinstance(value, Mapping):
         parts = ", ".join(f"{name} {shape_of(part)}" for name, part in value.items())
         return f"{type(value).__name__} of {parts}" if parts else f"an empty {type(value).__name__}"
-    return (
-        f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-    )
+    if isinstance(value, Tensor):
+        return f"{list(value.shape)} {value.dtype}"
+    return type(value).__name__

@@ -26,7 +26,7 @@ from nfd.scaling.carried import Axis, Carrier
 from nfd.scaling.model import in_any_block
 from nfd.scaling.one_pass import FACTOR, SMALLEST, Bench, Pass, Place
 from nfd.scaling.plan import Plan
-from nfd.scaling.planning import told_by
+from nfd.scaling.plans_itself import told_by
 from nfd.scaling.rules import rule_named
 from nfd.scaling.self_judge import LIMIT, Judge, Judged, Quantity
 

@@ -1,6 +1,4 @@
-"""Residual streams of one forward pass, the branches that are added to them, and what writes
-these.
-"""
+"""Residual streams of one forward pass, the branches added to them, and what writes these."""
 
 from __future__ import annotations
 
@@ -29,9 +27,9 @@ from nfd.scaling.model import numberless
 #
 # A sum ``x + f(x)`` is residual where one summand, the branch, is computed from the other, or from
 # where the other's stream starts: wherever the skip stands, in a block, in its parent or in a loop.
-# A stream is what such sums, rearrangements and numbers pass on; a norm or a matrix on it ends it
-# and starts another. Numbers that multiply it change its level. Where all blocks stand on one level
-# they add to one stream, as in ``(2 h + 2 y) / 2``.
+# A stream is what such sums, rearrangements and numbers pass on; a norm or a matrix on it ends it,
+# and another starts after it. Numbers that multiply it change its level. Where all blocks stand on
+# one level they add to one stream, as in ``(2 h + 2 y) / 2``.
 
 _SUMS = ("Add", "Sub", "IndexAdd", "ScatterAdd", "IndexPutSum")
 
@@ -44,7 +42,7 @@ class Branch:
         start: the operation at which the stream starts.
         end: the summand, computed by ``inside`` from the stream.
         inside: all that computes the end, in order, with the parameters.
-        reading: those inside that are computed from the stream, and so are no keys or values of
+        reading: those inside that are computed from the stream, and so are not keys or values of
             another.
         share: what the sum itself multiplies the end by, as ``torch.add(x, y, alpha=share)`` does,
             over what the stream is multiplied by between where the branch reads it and the sum.
@@ -65,16 +63,27 @@ class Branch:
 
 
 class Streams(NamedTuple):
-    """The branches of all residual sums, by the sum, in order, without those that start inside of
-    other branches; and the parameters that multiply a stream between its sums, again and again."""
+    """The residual streams of a forward pass.
+
+    Attributes:
+        branches: by the residual sum that adds them, in order, without those that start inside of
+            other branches.
+        skips: the parameters that multiply a stream between its sums, again and again.
+    """
 
     branches: dict[Operation, Branch]
     skips: frozenset[str]
 
 
 class _Place(NamedTuple):
-    """Where on a stream an operation stands: the start of the stream, what the stream is multiplied
-    by since, the last operation that changed that, and the operations before on the stream."""
+    """Where on a stream an operation stands.
+
+    Attributes:
+        start: the operation at which the stream starts.
+        level: what the stream is multiplied by since its start.
+        scaled: the operation that last changed the level.
+        before: the operations before it on the stream.
+    """
 
     start: Operation
     level: float = 1.0
@@ -86,7 +95,7 @@ Places = dict[Operation, _Place]
 
 
 def streams_of(operations: Sequence[Operation]) -> Streams:
-    """All residual streams of one forward pass."""
+    """Find all residual streams of one forward pass."""
     places: Places = {}
     branches: dict[Operation, Branch] = {}
     for operation in operations:
@@ -96,16 +105,22 @@ def streams_of(operations: Sequence[Operation]) -> Streams:
             _sum_up(operation, places, branches)
         elif data and all(places[i].start is places[data[0]].start for i in data[1:]):
             places[operation] = _passed(operation, data, places)
-    nested = {o for branch in branches.values() for o in branch.reading if o in branches}
-    aside = _sums_aside(branches, places)
-    outermost = {sum_: branch for sum_, branch in branches.items() if sum_ not in nested}
-    of_model = {sum_: replace(branch, within=aside.get(sum_)) for sum_, branch in outermost.items()}
-    return Streams(of_model, _skips(branches, places))
+    nested = set[Operation]()
+    for branch in branches.values():
+        nested.update(operation for operation in branch.reading if operation in branches)
+    enclosing = _enclosing_sums(branches, places)
+    outermost = {
+        residual_sum: replace(branch, within=enclosing.get(residual_sum))
+        for residual_sum, branch in branches.items()
+        if residual_sum not in nested
+    }
+    return Streams(outermost, _skips(branches, places))
 
 
 def _passed(operation: Operation, data: tuple[Operation, ...], places: Places) -> _Place:
-    """The place of an operation whose data all stand on one stream: on it, or at the start of
-    another.
+    """Find the place of an operation whose data all stand on one stream.
+
+    It stands on this stream, or at the start of another.
     """
     start, level, scaled, _ = places[data[0]]
     scale = 1.0 if operation.name in CLIPS else operation.scale(data[0])
@@ -120,26 +135,20 @@ def _passed(operation: Operation, data: tuple[Operation, ...], places: Places) -
 
 
 def learned_number(operation: Operation, *, is_zero: bool = False) -> float | None:
-    """The size of the parameter that an operation multiplies data by, where all its entries have
-    this size; else None, as where all are 0, unless that is allowed."""
-    if (
-        operation.name != "Mul"
-        or operation.norm_size is not None
-        or not operation.weights
-        or not operation.data
-    ):
+    """Read the size of the parameter by which an operation multiplies data.
+
+    None where its entries differ in size, where all are 0 unless ``is_zero``, and where the
+    operation does anything else.
+    """
+    if operation.name != "Mul" or operation.norm_size is not None:
+        return None
+    if not operation.weights or not operation.data:
         return None
     names = FACTORS[0 if operation.inputs[0] in operation.weights else 1]
     if is_zero:
-        values = next(
-            (
-                v
-                for v in (saved_value(operation.node, name) for name in names)
-                if isinstance(v, Tensor)
-            ),
-            None,
-        )
-        if values is not None and not values.is_meta and not values.any():
+        saved = [saved_value(operation.node, name) for name in names]
+        tensors = [value for value in saved if isinstance(value, Tensor)]
+        if tensors and not tensors[0].is_meta and not tensors[0].any():
             return 0.0
     return saved_size(operation.node, *names)
 
@@ -160,11 +169,7 @@ def _sum_up(operation: Operation, places: Places, branches: dict[Operation, Bran
             continue
         start, level, scaled, _ = places[skip]
         branch = _branch(places, start, end)
-        # A stream inside of a branch starts there; else it goes past it, and the sum is no step of
-        # a stream.
-        if branch and all(
-            branches[o].start in branch.reading for o in branch.reading if o in branches
-        ):
+        if branch is not None and _is_closed(branch, branches):
             level *= scale
             scaled = scaled if scale == 1 else operation
             share = (share or 1.0) * branch.level / level
@@ -173,9 +178,19 @@ def _sum_up(operation: Operation, places: Places, branches: dict[Operation, Bran
             return
 
 
+def _is_closed(branch: Branch, branches: Mapping[Operation, Branch]) -> bool:
+    """Whether every stream inside of a branch starts there.
+
+    Else one of them goes past the sum, which so is not a step of a stream.
+    """
+    sums = [operation for operation in branch.reading if operation in branches]
+    return all(branches[inner_sum].start in branch.reading for inner_sum in sums)
+
+
 def _learned_skip(first: Operation, second: Operation, places: Places) -> Operation | None:
-    """The one of two summands that is an earlier part of their stream times a learned number, which
-    so is a branch.
+    """Find the summand that is an earlier part of its stream times a learned number.
+
+    It is a branch; None where neither summand is one.
     """
     for end, other in ((second, first), (first, second)):
         if learned_number(end) is None:
@@ -188,8 +203,10 @@ def _learned_skip(first: Operation, second: Operation, places: Places) -> Operat
 
 
 def _join(operation: Operation, places: Places, branches: dict[Operation, Branch]) -> None:
-    """Find the place of a sum of two parts of one stream, such as ``torch.lerp(h, h + y, t)``; what
-    only one of them has is added with its share."""
+    """Find the place of a sum of two parts of one stream, such as ``torch.lerp(h, h + y, t)``.
+
+    What only one of the parts has is added with the share of this part.
+    """
     levels = {i: places[i].level * (operation.scale(i) or 0.0) for i in operation.data}
     first, second = operation.data
     level = levels[first]
@@ -199,17 +216,18 @@ def _join(operation: Operation, places: Places, branches: dict[Operation, Branch
         return
     ways = {i: set(_way_back(i, places)) for i in operation.data}
     for part, other in ((first, second), (second, first)):
-        for sum_ in ways[part] - ways[other]:
-            if sum_ in branches:
-                branch = branches[sum_]
-                branches[sum_] = replace(branch, share=branch.share * levels[part] / level)
+        for operation_of_part in ways[part] - ways[other]:
+            if operation_of_part in branches:
+                branch = branches[operation_of_part]
+                share = branch.share * levels[part] / level
+                branches[operation_of_part] = replace(branch, share=share)
     is_same = math.isclose(level, places[first].level)
     scaled = places[first].scaled if is_same else operation
     places[operation] = _Place(places[first].start, level, scaled, operation.data)
 
 
 def _way_back(operation: Operation, places: Places) -> Iterator[Operation]:
-    """An operation and those before it on its stream."""
+    """Yield an operation and those before it on its stream."""
     seen = {operation}
     ahead = [operation]
     while ahead:
@@ -221,58 +239,68 @@ def _way_back(operation: Operation, places: Places) -> Iterator[Operation]:
 
 
 def _skips(branches: Mapping[Operation, Branch], places: Places) -> frozenset[str]:
-    """The parameters that multiply a stream again and again, of which one at least stands between
-    two residual sums.
+    """Find the parameters that multiply a stream again and again.
+
+    At least one of their operations stands between two residual sums.
     """
     counts = Counter[str]()
-    names = dict[str, set[str]]()
+    names: dict[str, set[str]] = {}
     between = set[str]()
     on_streams = set[Operation]()
-    for sum_ in branches:
-        if sum_ not in on_streams:
-            on_streams.update(_way_back(sum_, places))
+    for residual_sum in branches:
+        if residual_sum not in on_streams:
+            on_streams.update(_way_back(residual_sum, places))
     for operation in on_streams:
         # A stream is passed on by numbers that are known, or learned.
         is_known = operation.name != "Mul" or operation.scale(operation.data[0]) is not None
         if is_known or learned_number(operation) is None:
             continue
         follows_sum = any(o in branches for o in _way_back(operation, places))
-        for parameter in (p for weight in operation.weights for p in parameters_of(weight)):
+        for parameter in _parameters_of_weights(operation):
             name = cast(str, parameter.tensor)
             kind = numberless(name)
             counts[kind] += 1
             names.setdefault(kind, set()).add(name)
-            between |= {kind} if follows_sum else set()
-    return frozenset(name for kind in between if counts[kind] > 1 for name in names[kind])
+            if follows_sum:
+                between.add(kind)
+    skips = set[str]()
+    for kind in between:
+        if counts[kind] > 1:
+            skips |= names[kind]
+    return frozenset(skips)
 
 
-def _sums_aside(branches: Mapping[Operation, Branch], places: Places) -> dict[Operation, Operation]:
-    """The residual sums on side ways of a stream, and the sum whose branch reads the side way."""
-    aside: dict[Operation, Operation] = {}
-    for sum_, branch in branches.items():
-        passed = set(_way_back(sum_, places))
+def _enclosing_sums(
+    branches: Mapping[Operation, Branch], places: Places
+) -> dict[Operation, Operation]:
+    """Find the residual sums on side ways of a stream, and the sum whose branch reads each way."""
+    enclosing: dict[Operation, Operation] = {}
+    for residual_sum, branch in branches.items():
+        passed = set(_way_back(residual_sum, places))
         for operation in branch.reading:
             for read in operation.operands:
                 if not places[read].before or read in branch.reading or read in passed:
                     continue
                 for current in _way_back(read, places):
                     if current in branches and current not in passed:
-                        aside.setdefault(current, sum_)
-    return aside
+                        enclosing.setdefault(current, residual_sum)
+    return enclosing
 
 
 def _branch(places: Places, start: Operation, end: Operation) -> Branch | None:
-    """What lies between a stream and ``end``, with the level that it reads; None where that is not
-    computed from the stream by parameters."""
-    found = set[Operation]()
+    """Find what lies between a stream and ``end``, with the level that it reads.
+
+    None where the end is not computed from the stream by parameters.
+    """
+    between = set[Operation]()
     stack = [end]
     while stack:
         operation = stack.pop()
         is_earlier = operation.order < start.order and not operation.of_parameters
-        if operation not in found and not is_earlier and places[operation].start is not start:
-            found.add(operation)
+        if operation not in between and not is_earlier and places[operation].start is not start:
+            between.add(operation)
             stack.extend(operation.operands)
-    inside = sorted(found, key=lambda o: o.order)
+    inside = sorted(between, key=lambda operation: operation.order)
     reading = set[Operation]()
     level = 1.0
     for operation in inside:
@@ -282,20 +310,25 @@ def _branch(places: Places, start: Operation, end: Operation) -> Branch | None:
         if read or any(i in reading for i in operation.operands):
             reading.add(operation)
     # Without parameters it is a sum of rearranged data, such as a pair of shifted streams.
-    is_branch = end in reading and any(o.tensor is not None for o in inside)
-    return Branch(start, end, tuple(inside), frozenset(reading), level=level) if is_branch else None
+    has_parameters = any(operation.tensor is not None for operation in inside)
+    if end not in reading or not has_parameters:
+        return None
+    return Branch(start, end, tuple(inside), frozenset(reading), level=level)
 
 
-# ---- What writes a stream: the last parameters that the end of a branch is linear in, such that
-# the branch scales with them: a matrix that nothing follows but gains, sums and factors, or the
-# gain of a norm that stands behind the matrix.
+# ---- What writes a stream.
+#
+# The writers are the last parameters in which the end of a branch is linear, such that the branch
+# scales with them: a matrix that only gains, sums and factors follow, or the gain of a norm that
+# stands after the matrix.
 
 _NOTHING: frozenset[Operation] = frozenset()
 
 
 def writers_of(branch: Branch) -> frozenset[Operation]:
-    """The parameters that write the stream at the end of a branch; none where the branch does not
-    scale with any.
+    """Find the parameters that write the stream at the end of a branch.
+
+    Empty where the branch does not scale with any.
     """
     uses = Counter(i for operation in branch.inside for i in operation.operands)
     return _writers(branch.end, branch.inside, uses)
@@ -304,18 +337,20 @@ def writers_of(branch: Branch) -> frozenset[Operation]:
 def norm_before(
     name: str, ran: Sequence[Operation], outputs: Collection[Operation]
 ) -> frozenset[str]:
-    """Gain and bias of the norm that feeds the one product with a parameter and nothing else, such
-    as ``outputs``.
+    """Find gain and bias of the norm that feeds the one product with a parameter, and nothing else.
 
-    With logits ``W (g z + b)`` of a normalised stream z, the factor 1/m of a head that is tied to
-    the embedding, and so cannot begin smaller, is that of ``W (g/m z + b/m)``: nothing needs to be
-    wrapped. A gain that is stored as ``1 + g`` cannot take it.
+    Nothing else may read it, such as ``outputs``. With logits ``W (g z + b)`` of a normalised
+    stream z, a head that is tied to the embedding cannot have the factor 1/m in its initial
+    weights. The logits ``W (g/m z + b/m)`` have it: nothing needs to be wrapped. A gain that is
+    stored as ``1 + g`` cannot take it.
     """
-    products = [
-        o
-        for o in ran
-        if o.is_product and any(p.tensor == name for w in o.weights for p in parameters_of(w))
-    ]
+    products = []
+    for operation in ran:
+        if not operation.is_product:
+            continue
+        names = {parameter.tensor for parameter in _parameters_of_weights(operation)}
+        if name in names:
+            products.append(operation)
     if len(products) > 1:
         reading = first_of_both_ways(products).get(name, ())
         products = [product for product in products if product not in reading]
@@ -324,77 +359,81 @@ def norm_before(
     uses = Counter(operand for operation in ran for operand in operation.operands)
     uses.update(outputs)
     (end,) = products[0].data
-    uses[end] -= 1  # by the product; whatever else reads what the norm makes would see its factor
+    # The product is one use. Whatever else reads what the norm makes would see its factor.
+    uses[end] -= 1
     writers = _writers(end, ran, uses)
     is_shared = any(uses[writer] > 1 for writer in writers)
     return frozenset(cast(str, writer.tensor) for writer in writers if not is_shared)
 
 
+def _parameters_of_weights(operation: Operation) -> set[Operation]:
+    """Find the parameters of which the weights of an operation are made."""
+    parameters = set[Operation]()
+    for weight in operation.weights:
+        parameters |= parameters_of(weight)
+    return parameters
+
+
 def _writers(
     end: Operation, operations: Sequence[Operation], uses: Counter[Operation]
 ) -> frozenset[Operation]:
-    """The parameters that scale ``end``, in which it is linear by all ways from one to the
-    other.
-    """
+    """Find the parameters that scale ``end``, linear in them by all ways from one to the other."""
     linear_uses: Counter[Operation] = Counter()
     reached = []
     for operation in operations[::-1]:
-        if linear_uses[operation] == uses[operation] and (
-            linear_uses[operation] or operation is end
-        ):
+        is_linear_by_all_ways = linear_uses[operation] == uses[operation]
+        if is_linear_by_all_ways and (linear_uses[operation] or operation is end):
             reached.append(operation)
             linear_uses.update(_passed_on(operation))
     written: dict[Operation, frozenset[Operation]] = {}
     first = applied_first(operations)
     for operation in reached[::-1]:
         if operation in first:
-            (last,) = (
-                i
-                for k, i in enumerate(operation.inputs)
-                if k != first[operation] and i in operation.weights
-            )
+            # A product of parameters only: the factor that acts last writes.
+            last = _other_factor(operation, first[operation])
             leaf = scaled_parameter(last)
             written[operation] = _NOTHING if leaf is None else frozenset({leaf})
-            continue
-        written[operation] = _written_by(
-            operation, [written.get(i, _NOTHING) for i in _passed_on(operation)]
-        )
+        else:
+            parts = [written.get(data, _NOTHING) for data in _passed_on(operation)]
+            written[operation] = _written_by(operation, parts)
     return written.get(end, _NOTHING)
 
 
+def _other_factor(product: Operation, place: int) -> Operation:
+    """Return the factor of a product of parameters that stands at another place."""
+    inputs = enumerate(product.inputs)
+    (factor,) = [i for k, i in inputs if k != place and i in product.weights]
+    return factor
+
+
 def _passed_on(operation: Operation) -> tuple[Operation, ...]:
-    """The data that an operation is linear in, each for itself; none where it applies weights,
-    which end a branch.
+    """List the data that an operation is linear in, each by itself.
+
+    Empty where the operation applies weights, which end a branch.
     """
     is_bilinear = operation.is_product or operation.name in ENTRYWISE
     if operation.applies_weights or not (is_bilinear or operation.is_linear):
         return ()
-    return (
-        operation.data
-        if operation.name != "Div"
-        else tuple(i for i in operation.inputs[:1] if i in operation.data)
-    )
+    if operation.name == "Div":
+        return tuple(i for i in operation.inputs[:1] if i in operation.data)
+    return operation.data
 
 
 def _written_by(
     operation: Operation, parts: Sequence[frozenset[Operation]]
 ) -> frozenset[Operation]:
-    """The writers of an operation's result, from those of the data that it passes on."""
-    # a gain of 1 + g does not with g
+    """Find the writers of an operation's result, from those of the data that it passes on."""
+    # A gain of 1 + g does not scale with g.
     can_scale = all(scaled_parameter(weight) for weight in operation.weights)
-    own = (
-        frozenset(o for weight in operation.weights for o in parameters_of(weight))
-        if can_scale
-        else _NOTHING
-    )
-    scaled = [part for part in parts if part]
+    parameters = frozenset(_parameters_of_weights(operation)) if can_scale else _NOTHING
+    written = [part for part in parts if part]
     if operation.applies_weights:
-        return own
+        return parameters
     if operation.is_product or operation.name in ENTRYWISE:
-        if scaled and (len(scaled) == 1 or not frozenset.intersection(*scaled)):
-            # which a factor, LayerScale or a gate multiplies; one of several is enough
-            return scaled[-1]
-        is_gain = operation.name != "Div" and bool(operation.gains)  # behind a norm
-        return own if not scaled and is_gain else _NOTHING
-    is_sum = operation.is_linear and can_scale and len(scaled) == len(parts)
-    return own.union(*scaled) if is_sum else _NOTHING
+        if written and (len(written) == 1 or not frozenset.intersection(*written)):
+            # A factor, LayerScale or a gate multiplies it; one of several is enough.
+            return written[-1]
+        is_gain_of_norm = operation.name != "Div" and bool(operation.gains)
+        return parameters if not written and is_gain_of_norm else _NOTHING
+    is_sum = operation.is_linear and can_scale and len(written) == len(parts)
+    return parameters.union(*written) if is_sum else _NOTHING

@@ -1,0 +1,134 @@
+"""Steps 1 and 2 of ``nfd.plan``: the model beside its base, and which dimensions grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from nfd.core.names import RuleName
+from nfd.scaling.base import Base, Constructor
+from nfd.scaling.model import Where, repeated
+from nfd.scaling.optimizers import OptimizerLaw
+from nfd.scaling.roles import Anatomy, Scaling, anatomy
+from nfd.scaling.rules import Rule, rule_named
+
+# ---- step 1: the model beside its base
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user chose, and said of the model.
+
+    Attributes:
+        rule_name: a key of ``RULES``.
+        optimizer: the law of the optimizer that trains.
+        blocks: where the residual blocks are; None to find them.
+        roles: from pattern to role.
+        sample: an input to trace with, or None.
+    """
+
+    rule_name: RuleName
+    optimizer: OptimizerLaw
+    blocks: Where
+    roles: Mapping[str, str]
+    sample: Any
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and the small one that was tuned.
+
+    Attributes:
+        model: what is planned.
+        base: the tuned model; None where the rule does not scale and nobody gave one.
+        constructor: what builds the base, and others like it; None where the user passed the base
+            itself.
+        request: what the user chose.
+    """
+
+    model: nn.Module
+    base: nn.Module | None
+    constructor: Constructor | None
+    request: Request
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of the request."""
+        return rule_named(self.request.rule_name)
+
+    @property
+    def base_size(self) -> tuple[int, int] | None:
+        """Width and depth of the base, as arguments of the constructor."""
+        if self.constructor is None:
+            return None
+        return self.constructor.width, self.constructor.depth
+
+
+# ---- step 2: what the model is made of, and what grows
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a model is made of, beside its base.
+
+    Attributes:
+        structure: tensors, roles and blocks of the model.
+        base: tensors and blocks of the base; None where there is no base.
+        growing: which dimensions of each tensor grow with width.
+        blocks: where blocks are, as the user says or as two sizes show.
+    """
+
+    structure: Anatomy
+    base: Base | None
+    growing: Scaling
+    blocks: Where
+
+
+def compare(pair: Pair) -> Comparison:
+    """Find the parts of a model, and which of their dimensions grow with width."""
+    request = pair.request
+    blocks = _blocks_by_growth(pair) if request.blocks is None else request.blocks
+    base = None
+    growing: Scaling = {}
+    if pair.base is not None:
+        base = Base.of(pair.base, blocks)
+        growing = _growing_dimensions(pair, base, blocks)
+    structure = anatomy(
+        pair.model,
+        pair.base,
+        request.rule_name,
+        blocks=blocks,
+        roles=request.roles,
+        sample=request.sample,
+        scaling=growing,
+    )
+    return Comparison(structure, base, growing, blocks)
+
+
+def _blocks_by_growth(pair: Pair) -> Where:
+    """Find the blocks as what a deeper instance has more of; None where none shows it."""
+    if pair.base is None:
+        return None
+    blocks = repeated(pair.model, pair.base)
+    if blocks or pair.constructor is None:
+        return blocks or None
+    # Model and base are equally deep. A deeper model costs time: build it only where blocks matter.
+    if pair.rule.scales_depth or repeated(pair.base):
+        deeper = pair.constructor.at(deeper=2)
+        return repeated(pair.base, deeper) or None
+    return None
+
+
+def _growing_dimensions(pair: Pair, base: Base, blocks: Where) -> Scaling:
+    """Find which dimensions of each tensor grow with width."""
+    here = Base.of(pair.model, blocks)
+    growing = base.differing(here)
+    is_wider = any(any(dimensions) for dimensions in growing.values())
+    if is_wider or pair.constructor is None:
+        return growing
+    # The model is as wide as its base: a wider model shows which dimensions would grow.
+    wider = pair.constructor.at(wider=2)
+    return Base.of(wider, blocks).differing(here)
