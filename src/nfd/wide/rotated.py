@@ -219,7 +219,7 @@ def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _factors(bits: int) -> list[tuple[int, int]]:
-    """Split bits into factors, as equal as they can be: the bits of each, and how many there are."""
+    """Split bits into nearly equal factors: the bits of each, and how many there are."""
     count = max(1, math.ceil(bits / _MOST_BITS))
     split = [(bits + k) // count for k in range(count)]
     return [(size, split.count(size)) for size in dict.fromkeys(split)]
