@@ -221,11 +221,11 @@ class RandomPlusLowRank:
         the other space.
         """
         room = room_for(self.basis.rank, self.basis.n)
-        mixing = np.zeros((len(columns), SLOTS))
+        mixing = np.zeros((SLOTS, SLOTS))
         for j, column in enumerate(columns):
             if column is not None:
                 mixing[j] = column[:SLOTS].tolist()
-        is_diagonal = not (mixing - np.diag(mixing.diagonal())).any()
+        is_diagonal = not mixing[~np.eye(SLOTS, dtype=bool)].any()
         blocks: list[Tensor | None] = []
         for j, column in enumerate(columns):
             if column is None:
