@@ -7,9 +7,7 @@ from typing import Any
 
 from nfd.cli.shared import LoggedCommand, as_number, named
 from nfd.core.checks import check_count
-from nfd.core.errors import (
-    VERDICT,
-)
+from nfd.core.errors import VERDICT
 from nfd.core.options import option
 from nfd.core.tables import show
 
@@ -68,7 +66,8 @@ class ScalingLawCommand(LoggedCommand):
             "--at", "whole numbers such as width=512, or parameters=7B", self.at, as_number
         )
         for resource, budget in budgets.items():
-            amount(resource, budget)  # can be read, before anything is trained
+            # Complain of one that cannot be read before anything is trained.
+            amount(resource, budget)
         stored = list[str]()
         if self.log:
             directory = self.directory()
@@ -94,9 +93,8 @@ class ScalingLawCommand(LoggedCommand):
             answers = answers_of_ladder(law, asked, budgets)
             chart = ladder_chart(answers)
         else:
-            answers = answers_of(
-                law, {name: check_count("--at", number) for name, number in asked.items()}, budgets
-            )
+            sizes = {name: check_count("--at", number) for name, number in asked.items()}
+            answers = answers_of(law, sizes, budgets)
             chart = above_floor(answers)
         lead = answers.lead
         more = [*answers.sentences[1:], law.about, *law.notes]

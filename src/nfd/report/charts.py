@@ -444,7 +444,7 @@ def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
     names: dict[str, list[str]] = {role: [] for role in SeriesRole}
     equals = {}
     for name, row in firsts.items():
-        role = row.get("role")
+        role = str(row.get("role", ""))
         if role in names:
             names[role].append(name)
         else:
