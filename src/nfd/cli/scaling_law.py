@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nfd.cli.shared import LoggedCommand, as_number, named
 from nfd.core.checks import check_count
 from nfd.core.errors import VERDICT
 from nfd.core.options import option
 from nfd.core.tables import show
+
+if TYPE_CHECKING:
+    from nfd.laws.ladder import LadderLaw
+    from nfd.laws.scaling_law import ScalingLaw
 
 
 @dataclass
@@ -48,7 +53,6 @@ class ScalingLawCommand(LoggedCommand):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.experiments.scaling_law import scaling_law
         from nfd.experiments.scaling_law_findings import (
             above_floor,
             answers_of,
@@ -57,8 +61,6 @@ class ScalingLawCommand(LoggedCommand):
         )
         from nfd.laws.best_size import amount
         from nfd.laws.ladder import LadderLaw
-        from nfd.laws.scaling_law import ScalingLaw as Law
-        from nfd.laws.scaling_law import losses_of
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
@@ -68,26 +70,7 @@ class ScalingLawCommand(LoggedCommand):
         for resource, budget in budgets.items():
             # Complain of one that cannot be read before anything is trained.
             amount(resource, budget)
-        stored = list[str]()
-        if self.log:
-            directory = self.directory()
-            law: Law | LadderLaw = losses_of(self.log, self.named_columns(), self.rate)
-        else:
-            setup = self.read_setup()
-            directory = self.directory()
-            family = setup.family(self.base, self.rule, self.optimizer)
-            with self.sweep(directory) as sweep:
-                law = scaling_law(
-                    family,
-                    setup.task,
-                    self.widths,
-                    self.depths,
-                    self.lr,
-                    seeds=self.seeds,
-                    lengths=self.lengths,
-                    sweep=sweep,
-                )
-            stored = self.stored(sweep)
+        directory, law, remarks = self._fit() if self.log else self._train()
         answers: Any
         if isinstance(law, LadderLaw):
             answers = answers_of_ladder(law, asked, budgets)
@@ -108,5 +91,32 @@ class ScalingLawCommand(LoggedCommand):
             closing=[made_by(command)],
             content=answers.result,
         ).write(directory)
-        show(lead, lead, *more, *stored, f"Report: {page}")
+        show(lead, lead, *more, *remarks, f"Report: {page}")
         return 0 if lead.tone == "good" else VERDICT
+
+    def _fit(self) -> tuple[Path, ScalingLaw | LadderLaw, list[str]]:
+        """Fit a law to a table of runs; returns OUT, the law, and no remarks."""
+        from nfd.laws.scaling_law import losses_of
+
+        directory = self.directory()
+        return directory, losses_of(self.log, self.named_columns(), self.rate), []
+
+    def _train(self) -> tuple[Path, ScalingLaw | LadderLaw, list[str]]:
+        """Fit a law to networks of the file; returns OUT, the law, and what was stored before."""
+        from nfd.experiments.scaling_law import scaling_law
+
+        setup = self.read_setup()
+        directory = self.directory()
+        family = setup.family(self.base, self.rule, self.optimizer)
+        with self.sweep(directory) as sweep:
+            law = scaling_law(
+                family,
+                setup.task,
+                self.widths,
+                self.depths,
+                self.lr,
+                seeds=self.seeds,
+                lengths=self.lengths,
+                sweep=sweep,
+            )
+        return directory, law, self.stored(sweep)
