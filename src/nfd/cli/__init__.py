@@ -1,6 +1,6 @@
-"""The ``nfd`` command: sizes, seeds, rates and rules on the line; what the nouns hold in a Python
-file.
+"""The ``nfd`` command.
 
+Sizes, seeds, learning rates and rules are on the line, the model and its batches in a Python file.
 What a command needs is imported when it runs: ``nfd --help`` loads no PyTorch, and Ctrl-C is
 answered from the start.
 """

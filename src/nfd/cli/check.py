@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nfd.cli.shared import SizesCommand
 from nfd.core.checks import check_count
-from nfd.core.errors import (
-    VERDICT,
-    InputError,
-)
+from nfd.core.errors import VERDICT, InputError
 from nfd.core.options import option
 from nfd.core.tables import show
 
@@ -54,14 +51,17 @@ class CheckCommand(SizesCommand):
         setup = self.read_setup()
         directory = self.directory()
         task = setup.task
-        steps = max(check_count("at", step) for step in self.at) if self.at else min(10, task.steps)
-        asked = steps if self.steps is None else check_count("steps", self.steps)
-        if asked > task.steps:
+        steps = min(10, task.steps)
+        if self.at:
+            steps = max(check_count("at", step) for step in self.at)
+        if self.steps is not None:
+            steps = check_count("steps", self.steps)
+        if steps > task.steps:
             raise InputError(
-                f"steps must be at most {task.steps}, one per batch; got {asked}. Give more "
+                f"steps must be at most {task.steps}, one per batch; got {steps}. Give more "
                 "batches."
             )
-        task = task.first(asked)
+        task = task.first(steps)
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(None) as sweep:
             result = check(
@@ -80,6 +80,7 @@ class CheckCommand(SizesCommand):
         return 0 if result.ok else VERDICT
 
     def _report(self, model: str, answer: Any, command: str) -> Report:
+        """Lay the answer out as a report."""
         from nfd.meters.check import check_findings
         from nfd.meters.verdict import METERS
         from nfd.report.page import Report, Section, made_by
@@ -91,13 +92,19 @@ class CheckCommand(SizesCommand):
             for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")
         }
         suspects = [asdict(suspect) for suspect in answer.suspects]
+        opening = []
+        if answer.wrong:
+            opening.append(Section("What went wrong", [], points=answer.wrong))
+        tables = {"runs.csv": networks, "meters.csv": answer.rows}
+        if self.noise:
+            tables["noise.csv"] = answer.noise
         return Report(
             f"How {model} scales",
             command,
             self.settings,
             check_findings(answer, f"batches of {self.setup}"),
             answer.lead,
-            opening=[Section("What went wrong", [], points=answer.wrong)] if answer.wrong else [],
+            opening=opening,
             closing=[
                 Section("What the meters are", [], points=meanings, folded=True),
                 made_by(command),
@@ -110,6 +117,5 @@ class CheckCommand(SizesCommand):
                 "ladder": answer.ladder,
             }
             | numbers,
-            tables={"runs.csv": networks, "meters.csv": answer.rows}
-            | ({"noise.csv": answer.noise} if self.noise else {}),
+            tables=tables,
         )

@@ -45,9 +45,10 @@ GROUPS: dict[str, dict[str, Any]] = {
     },
     "The shell": {"completion": CompletionCommand},
 }
-COMMANDS: dict[str, Any] = {
-    name: command for group in GROUPS.values() for name, command in group.items()
-}
+COMMANDS: dict[str, Any] = {}
+for _commands in GROUPS.values():
+    COMMANDS |= _commands
+# Old names of commands, and what they are called now.
 RENAMED = {
     "capacity": "scaling-law",
     **{name: f"paper {name}" for name in ("study", "figure", "claims")},
@@ -55,8 +56,9 @@ RENAMED = {
 
 
 def read_command(words: Sequence[str]) -> Any:
-    """Return the command that a line asks for, with its options, or the text of ``--help`` or
-    ``--version``.
+    """Return the command that a line asks for, with its options.
+
+    Or the text of ``--help`` or ``--version``.
     """
     _check_name(words)
     return read_line(make_parser(), words)
@@ -90,13 +92,13 @@ def _group(title: str) -> Group:
 
 
 def _check_name(words: Sequence[str]) -> None:
-    """Refuse the name of a command that there is not, with the one that was meant."""
+    """Raise InputError where there is no such command, with the name that was meant."""
     name = words[0] if words else "--help"
     top = {name.partition(" ")[0] for name in COMMANDS}
     if name not in top and not name.startswith("-"):
-        hint = (
-            f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, sorted(top))
-        )
+        hint = nearest(name, sorted(top))
+        if name in RENAMED:
+            hint = f" Did you mean {RENAMED[name]!r}?"
         raise InputError(f"there is no command {name!r}.{hint} See nfd --help.")
     if name == "paper" and len(words) > 1:
         parts = [name.removeprefix("paper ") for name in COMMANDS if name.startswith("paper ")]

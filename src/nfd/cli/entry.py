@@ -30,18 +30,23 @@ from nfd.core.tables import said, visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 (a verdict), 2 (input), 70 (a bug of ours),
-    130 (interrupted).
+    """Run one command and return its exit code.
+
+    It is 0, 1 (a verdict), 2 (input), 70 (a bug of ours) or 130 (interrupted).
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM is Ctrl-C
-        code = _run(given)
-    except SystemExit as asked:  # of the parser, after --help
-        code = asked.code if isinstance(asked.code, int) else 0
-    except BrokenPipeError:  # a reader may leave: nfd | head
+        # SIGTERM does what Ctrl-C does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        code = _run(words)
+    except SystemExit as end:
+        # The parser raises it after --help.
+        code = end.code if isinstance(end.code, int) else 0
+    except BrokenPipeError:
+        # A reader may leave: nfd | head.
         code = 0
-    except BaseException as error:  # every error ends here, by its type
+    except BaseException as error:
+        # Every error ends here, by its type.
         code = _ended(error)
     return _flushed(sys.stdout) or code
 
@@ -83,7 +88,9 @@ def _ended(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         _say("nfd: interrupted. The same command continues from what is stored.")
         return INTERRUPTED
-    cause = (isinstance(error, UsageError) and error.__cause__) or error
+    cause = error
+    if isinstance(error, UsageError) and error.__cause__ is not None:
+        cause = error.__cause__
     frames = users_frames(cause)
     if isinstance(error, UsageError):
         _say(f"nfd: {error}")
@@ -91,35 +98,30 @@ def _ended(error: BaseException) -> int:
         _say(f"nfd: out of memory: {described(error)}")
     elif not is_ours(error):
         _say(f"nfd: your code raised {described(error)}")
-    # what the system says of disks and files, or what is not installed
     elif isinstance(error, OSError | ImportError):
+        # The system says it of disks and files, or something is not installed.
         _say(f"nfd: {error}")
     else:
         _say("".join(traceback.format_exception(error)))
         _say(f"nfd: this is a bug in nfd, not an error in your input: {described(error)}")
         _say("nfd: please report it to the authors, with the traceback above.")
         return OURS
-    _say(
-        "".join(
-            [
-                *traceback.format_list(frames),
-                *(traceback.format_exception_only(cause) if frames else []),
-            ]
-        )
-    )
+    if frames:
+        lines = [*traceback.format_list(frames), *traceback.format_exception_only(cause)]
+        _say("".join(lines))
     return INPUT
 
 
 def _say(text: str) -> None:
-    """Print on stderr, in characters that a terminal shows and does not obey; our name is red on a
-    terminal.
+    """Print on stderr, in characters that a terminal shows and does not obey.
+
+    Our name is red on a terminal.
     """
-    with suppress(OSError, AttributeError):  # stderr may be full, or closed before we began
-        name = (
-            "\033[1;31mnfd:\033[0m"
-            if sys.stderr.isatty() and "NO_COLOR" not in os.environ
-            else "nfd:"
-        )
+    # stderr may be full, or closed before we began.
+    with suppress(OSError, AttributeError):
+        name = "nfd:"
+        if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+            name = "\033[1;31mnfd:\033[0m"
         for line in said(text).splitlines():
             shown = visible(line)
             print(f"{name}{shown[4:]}" if shown.startswith("nfd:") else shown, file=sys.stderr)
@@ -127,12 +129,14 @@ def _say(text: str) -> None:
 
 
 def _flushed(stream: TextIO | None) -> int:
-    """0, or 2 if what was printed could not be written."""
+    """Write out what was printed; returns 0, or 2 if it could not be written."""
+    if stream is None:
+        # It was closed before we began.
+        return 0
     try:
-        if stream is not None:  # it may have been closed before we began
-            stream.flush()
+        stream.flush()
     except OSError as error:
-        # for what Python writes out when it ends
+        # Python would write it out again when it ends, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             _say(f"nfd: the output could not be written ({error.strerror}).")

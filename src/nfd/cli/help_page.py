@@ -1,6 +1,4 @@
-"""How ``--help`` is laid out: titles of groups, and below them names with what they mean in two
-columns.
-"""
+"""The layout of ``--help``: titles of groups, and below them names with what they mean."""
 
 from __future__ import annotations
 
@@ -42,21 +40,19 @@ class HelpPage:
 
 
 def _line(entry: HelpEntry, indent: int, console: Console) -> str:
-    """Return a name with what it means, which starts in a line of its own where the name is
-    long.
-    """
-    # The label of a place is upper case; its metavar is as it was written, such as SETUP.py.
-    names = (
-        [entry.metavar or entry.positional_label]
-        if entry.positional_label
-        else entry.display_labels_with_metavar
-    )
-    head = f"  {', '.join(map(str, names))}"
+    """Return a name with what it means, which starts on the next line where the name is long."""
+    if entry.positional_label:
+        # The label of a place is upper case; its metavar is as it was written, such as SETUP.py.
+        names = entry.metavar or entry.positional_label
+    else:
+        names = ", ".join(map(str, entry.display_labels_with_metavar))
+    head = f"  {names}"
     meaning = _filled(_plain(entry.description), console, " " * indent)
     return f"{head}{meaning[len(head) :]}" if len(head) < indent - 1 else f"{head}\n{meaning}"
 
 
 def _filled(text: str, console: Console, indent: str = "") -> str:
+    """Break a paragraph into lines that fit on the console."""
     width = min(_WIDEST, console.width - 2)
     return fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
@@ -66,9 +62,10 @@ def _plain(text: Any) -> str:
     if isinstance(text, str) or text is None:
         return text or ""
     printed = io.StringIO()
-    Console(
+    wide = Console(
         file=printed, width=10**4, color_system=None, highlight=False, emoji=False, markup=False
-    ).print(text)
+    )
+    wide.print(text)
     return "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
 
 

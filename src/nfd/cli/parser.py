@@ -1,5 +1,6 @@
-"""How a line of the shell becomes a command: cyclopts reads it by what the fields of the command's
-class say.
+"""Read lines of the shell as commands, by what the fields of a command's class say.
+
+The parser is cyclopts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from nfd.core.errors import InputError
 from nfd.core.words import closest, nearest
 
 _KINDS = {int: ("a whole number", "N"), float: ("a number", "X"), str: ("a text", "TEXT")}
-_NUMBERS = re.compile(r"[-+.\d][^=]*,[^=]*")  # 32,64,128 in place of 32 64 128
+# Numbers such as 32,64,128 in place of 32 64 128.
+_NUMBERS = re.compile(r"[-+.\d][^=]*,[^=]*")
 _GROUPS = (
     "Question",
     "Model",
@@ -45,8 +47,9 @@ _GROUPS = (
 
 
 def make_app(name: str, **more: Any) -> App:
-    """Return a parser without commands; what it says is laid out by us, and its complaints are
-    raised.
+    """Return a parser without commands.
+
+    What it prints is laid out by ``HelpPage``, and its complaints are raised.
     """
     return App(
         name=name,
@@ -61,18 +64,19 @@ def make_app(name: str, **more: Any) -> App:
 
 
 def add_command(app: App, line: str, command_class: Any, **more: Any) -> None:
-    """Let a parser read a command, such as ``nfd check``: a dataclass whose fields are made by
-    ``option``.
+    """Let a parser read a command, such as ``nfd check``.
+
+    Its class is a dataclass whose fields are made by ``option``.
     """
     hints = get_type_hints(command_class)
     parameters = [_parameter(setting, hints[setting.name]) for setting in fields(command_class)]
     paths = {parameter.name for parameter in parameters if _is_path(parameter)}
 
     def make(*places: Any, **values: Any) -> Any:
-        given = inspect.signature(make).bind(*places, **values).arguments
-        return command_class(
-            **{key: str(value) if key in paths else value for key, value in given.items()}
-        )
+        settings = inspect.signature(make).bind(*places, **values).arguments
+        for name in paths & settings.keys():
+            settings[name] = str(settings[name])
+        return command_class(**settings)
 
     placed_first = sorted(parameters, key=lambda parameter: parameter.kind)
     make.__signature__ = inspect.Signature(placed_first)  # type: ignore[attr-defined]
@@ -178,8 +182,9 @@ def _metavar(kind: Any) -> str:
 
 
 def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]:
-    """Return what reads the words of an option. Its complaints say what was expected, and what was
-    given.
+    """Return the function that reads the words of an option.
+
+    Its complaints say what was expected, and what arrived.
     """
     is_tuple = get_origin(kind) is tuple
     item = get_args(kind)[0] if is_tuple else kind
@@ -201,8 +206,7 @@ def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]
         raise ValueError(f"expected {expected}; got {word!r}.{nearest(word, choices)}")
 
     def convert(_type: Any, tokens: Sequence[Token]) -> Any:
-        # An option that is given twice counts as given last. The words after each are numbered from
-        # 0.
+        # An option that is given twice counts as given last. Words after each are numbered from 0.
         last = max(place for place, token in enumerate(tokens) if token.index == 0)
         values = [read(token.value) for token in tokens[last:]]
         return tuple(values) if is_tuple else values[0]
@@ -214,8 +218,9 @@ def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]
 
 
 def _split(words: Sequence[str]) -> list[str]:
-    """Split ``--widths=32,64`` into three words, and put a Python file first, wherever it stands on
-    the line.
+    """Split ``--widths=32,64`` into three words, and put a Python file first.
+
+    The file may stand anywhere on the line.
     """
     files = list[str]()
     others = list[str]()
@@ -226,8 +231,7 @@ def _split(words: Sequence[str]) -> list[str]:
             # After --widths 32 64, or --rules mup, the file would be taken for one more value.
             files.append(word)
         else:
-            parts = word.split("=", 1) if word.startswith("--") else [word]
-            for part in parts:
+            for part in word.split("=", 1) if word.startswith("--") else [word]:
                 others += part.split(",") if _NUMBERS.fullmatch(part) else [part]
         previous = word
     command = others[:1]
@@ -235,15 +239,13 @@ def _split(words: Sequence[str]) -> list[str]:
 
 
 def _complaint(error: CycloptsError) -> str:
-    """Say what is wrong with a line in our words where these say more, else in those of
-    cyclopts.
-    """
+    """Say what is wrong with a line: in our words where these say more, else in the parser's."""
     if isinstance(error, UnknownOptionError):
-        options = [name for argument in error.argument_collection for name in argument.names]
-        return (
-            "there is no option "
-            f"{error.token.keyword!r}.{_nearest_option(error.token.keyword or '', options)}"
-        )
+        options = list[str]()
+        for argument in error.argument_collection:
+            options += argument.names
+        wrong = error.token.keyword
+        return f"there is no option {wrong!r}.{_nearest_option(wrong or '', options)}"
     if isinstance(error, CoercionError) and error.msg is not None and error.argument is not None:
         return f"{error.argument.name}: {error.msg}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
@@ -257,7 +259,7 @@ def _complaint(error: CycloptsError) -> str:
 
 
 def _nearest_option(wrong: str, names: Sequence[str]) -> str:
-    """Return a hint at the option that was meant; the dashes, which all have, are no likeness."""
+    """Return a hint at the option that was meant; the dashes, which all have, do not count."""
     by_word: Mapping[str, str] = {
         name.removeprefix("--"): name for name in names if name.startswith("--")
     }

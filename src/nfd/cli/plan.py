@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nfd.cli.setup_file import Setup
 from nfd.cli.shared import NetworkCommand
-from nfd.core.errors import (
-    VERDICT,
-    InputError,
-)
+from nfd.core.errors import VERDICT, InputError
 from nfd.core.names import BASE
 from nfd.core.options import option
 from nfd.core.tables import Lead, show
@@ -109,9 +106,7 @@ class PlanCommand(NetworkCommand):
         return 0 if test.ok else VERDICT
 
     def _family(self, setup: Setup, tuned: Tuned | None) -> Family:
-        """The family of the file, with the base, the rule and the optimizer that were asked for or
-        tuned.
-        """
+        """Return the family of the file, with base, rule and optimizer as asked for or tuned."""
         base = self.base
         rule = self.rule
         optimizer = self.optimizer
@@ -146,6 +141,7 @@ class PlanCommand(NetworkCommand):
         ]
 
     def _compare(self, module: Any) -> int:
+        """Say whether the stored plan fits the network; returns the exit code."""
         from nfd.scaling.held import held_as_planned
         from nfd.scaling.plan import Plan as Stored
 

@@ -54,7 +54,8 @@ class PredictCommand(TrainingCommand):
         setup = self.read_setup()
         directory = self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
-        depth = int(self.depth) if self.depth.is_integer() else self.depth  # predict refuses others
+        # predict refuses a depth that is neither whole nor infinite.
+        depth = int(self.depth) if self.depth.is_integer() else self.depth
         with self.sweep(directory) as sweep:
             answer = predict(
                 family,

@@ -6,9 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nfd.core.errors import (
-    InputError,
-)
+from nfd.core.errors import InputError
 from nfd.core.files import prepare_results
 from nfd.core.options import option
 

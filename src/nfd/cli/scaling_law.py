@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nfd.cli.shared import LoggedCommand, as_number, named
 from nfd.core.checks import check_count
-from nfd.core.errors import (
-    VERDICT,
-)
+from nfd.core.errors import VERDICT
 from nfd.core.options import option
 from nfd.core.tables import show
+
+if TYPE_CHECKING:
+    from nfd.laws.ladder import LadderLaw
+    from nfd.laws.scaling_law import ScalingLaw
 
 
 @dataclass
@@ -50,7 +53,6 @@ class ScalingLawCommand(LoggedCommand):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.experiments.scaling_law import scaling_law
         from nfd.experiments.scaling_law_findings import (
             above_floor,
             answers_of,
@@ -59,8 +61,6 @@ class ScalingLawCommand(LoggedCommand):
         )
         from nfd.laws.best_size import amount
         from nfd.laws.ladder import LadderLaw
-        from nfd.laws.scaling_law import ScalingLaw as Law
-        from nfd.laws.scaling_law import losses_of
         from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
@@ -68,35 +68,16 @@ class ScalingLawCommand(LoggedCommand):
             "--at", "whole numbers such as width=512, or parameters=7B", self.at, as_number
         )
         for resource, budget in budgets.items():
-            amount(resource, budget)  # can be read, before anything is trained
-        stored = list[str]()
-        if self.log:
-            directory = self.directory()
-            law: Law | LadderLaw = losses_of(self.log, self.named_columns(), self.rate)
-        else:
-            setup = self.read_setup()
-            directory = self.directory()
-            family = setup.family(self.base, self.rule, self.optimizer)
-            with self.sweep(directory) as sweep:
-                law = scaling_law(
-                    family,
-                    setup.task,
-                    self.widths,
-                    self.depths,
-                    self.lr,
-                    seeds=self.seeds,
-                    lengths=self.lengths,
-                    sweep=sweep,
-                )
-            stored = self.stored(sweep)
+            # Complain of one that cannot be read before anything is trained.
+            amount(resource, budget)
+        directory, law, remarks = self._fit() if self.log else self._train()
         answers: Any
         if isinstance(law, LadderLaw):
             answers = answers_of_ladder(law, asked, budgets)
             chart = ladder_chart(answers)
         else:
-            answers = answers_of(
-                law, {name: check_count("--at", number) for name, number in asked.items()}, budgets
-            )
+            sizes = {name: check_count("--at", number) for name, number in asked.items()}
+            answers = answers_of(law, sizes, budgets)
             chart = above_floor(answers)
         lead = answers.lead
         more = [*answers.sentences[1:], law.about, *law.notes]
@@ -110,5 +91,32 @@ class ScalingLawCommand(LoggedCommand):
             closing=[made_by(command)],
             content=answers.result,
         ).write(directory)
-        show(lead, lead, *more, *stored, f"Report: {page}")
+        show(lead, lead, *more, *remarks, f"Report: {page}")
         return 0 if lead.tone == "good" else VERDICT
+
+    def _fit(self) -> tuple[Path, ScalingLaw | LadderLaw, list[str]]:
+        """Fit a law to a table of runs; returns OUT, the law, and no remarks."""
+        from nfd.laws.scaling_law import losses_of
+
+        directory = self.directory()
+        return directory, losses_of(self.log, self.named_columns(), self.rate), []
+
+    def _train(self) -> tuple[Path, ScalingLaw | LadderLaw, list[str]]:
+        """Fit a law to networks of the file; returns OUT, the law, and what was stored before."""
+        from nfd.experiments.scaling_law import scaling_law
+
+        setup = self.read_setup()
+        directory = self.directory()
+        family = setup.family(self.base, self.rule, self.optimizer)
+        with self.sweep(directory) as sweep:
+            law = scaling_law(
+                family,
+                setup.task,
+                self.widths,
+                self.depths,
+                self.lr,
+                seeds=self.seeds,
+                lengths=self.lengths,
+                sweep=sweep,
+            )
+        return directory, law, self.stored(sweep)

@@ -10,9 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nfd.core.errors import (
-    InputError,
-)
+from nfd.core.errors import InputError
 from nfd.core.words import nearest
 
 if TYPE_CHECKING:
@@ -35,8 +33,7 @@ _TASK = (
 
 
 class Setup:
-    """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what
-    belongs to them.
+    """What a Python file defines: ``make_model`` or ``family``, and ``batches`` or ``task``.
 
     The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``,
     ``weight_decay``, ``adamw_lr``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its
@@ -50,10 +47,12 @@ class Setup:
         from nfd.core.random import global_streams
 
         self.path = path
-        with global_streams(seed):  # a loader that shuffles gives the same batches every time
+        # With a seed, a loader that shuffles gives the same batches every time.
+        with global_streams(seed):
             self.names: dict[str, Any] = vars(_imported(path))
         for name in self.names:
-            if near := _misspelt(name):
+            near = _misspelt(name)
+            if near:
                 print(
                     f"nfd: {path} defines {name}, which is not read. Did you mean {near}?",
                     file=sys.stderr,
@@ -111,8 +110,9 @@ _WANTED = (
 
 
 def _misspelt(name: str) -> str:
-    """Return the name that was meant, where one is off by a letter or two; a longer or shorter one
-    is another.
+    """Return the name that was meant, where one is off by a letter or two; otherwise "".
+
+    A longer or shorter one is another name.
     """
     names = (*_NOUNS, *_FAMILY, *_TASK)
     if name in names:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from nfd.cli.setup_file import Setup
 from nfd.core.checks import check_count
-from nfd.core.errors import (
-    InputError,
-)
+from nfd.core.errors import InputError
 from nfd.core.files import prepare_results
 from nfd.core.options import option
 
@@ -59,7 +57,7 @@ class NetworkCommand:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def read_setup(self) -> Setup:
-        """The file that was named."""
+        """Read the file that was named."""
         if not self.setup:
             raise InputError(
                 f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd "
@@ -68,7 +66,7 @@ class NetworkCommand:
         return Setup(self.setup, self.seed)
 
     def directory(self) -> Path:
-        """OUT, ready to be written to."""
+        """Return OUT, ready to be written to."""
         return prepare_results(self.out or f"out/{self.name}")
 
 
@@ -89,7 +87,7 @@ class TrainingCommand(NetworkCommand):
     )
 
     def sweep(self, directory: Path | None) -> Sweep:
-        """Where networks are trained and kept."""
+        """Return where networks are trained and kept."""
         from nfd.runs.sweep import Sweep
 
         return Sweep(directory, self.workers, self.executor, self.device)
@@ -99,9 +97,9 @@ class TrainingCommand(NetworkCommand):
         if sweep.reused:
             return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again."]
         if sweep.held and not sweep.holds_other_code:
-            other = (
-                f"other {' and '.join(sweep.differing)}" if sweep.differing else "other settings"
-            )
+            other = "other settings"
+            if sweep.differing:
+                other = f"other {' and '.join(sweep.differing)}"
             return [
                 f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model and "
                 f"task: {other}."
@@ -145,7 +143,7 @@ class LoggedCommand(SizesCommand):
     )
 
     def named_columns(self) -> dict[str, str | None]:
-        """The columns by field."""
+        """Return the columns by field."""
         return named(
             "--columns",
             "such as lr=config/learning_rate",
@@ -155,21 +153,22 @@ class LoggedCommand(SizesCommand):
 
 
 def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], V]) -> dict[str, V]:
-    """``name=value`` texts as a dict of what ``read`` makes of the values; InputError where it
-    raises ValueError.
+    """Read ``name=value`` texts as a dict, each value by ``read``.
+
+    Raises InputError where ``read`` raises ValueError.
     """
-    found = dict[str, V]()
+    values = dict[str, V]()
     for text in texts:
         name, sign, value = text.partition("=")
         try:
             if not sign:
                 raise ValueError
-            found[name] = read(value)
+            values[name] = read(value)
         except ValueError:
             raise InputError(
                 f"{argument} takes name=value, {what}; got {name}={value!r}."
             ) from None
-    return found
+    return values
 
 
 def as_numbers(values: str) -> tuple[float, ...]:
@@ -178,7 +177,7 @@ def as_numbers(values: str) -> tuple[float, ...]:
 
 
 def as_number(value: str) -> float:
-    """Read a number, such as ``7B`` or ``1e9``; digits alone are a whole number."""
+    """Read a number, such as ``7B`` or ``1e9``; only digits are a whole number."""
     from nfd.laws.rows import as_number as read
 
     return int(value) if value.strip().isdecimal() else read(value)

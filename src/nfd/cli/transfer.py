@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """An answer, what is printed after it, what its ``result.json`` has besides, and a verdict in
-    place of its own.
+    """An answer, and what the page and the terminal say besides.
+
+    Attributes:
+        remarks: what is printed after the answer.
+        content: what ``result.json`` has besides.
+        verdict: stands in place of the answer's verdict; empty for that one.
     """
 
     answer: Transfer | RateLaw

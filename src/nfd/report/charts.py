@@ -1,5 +1,6 @@
-"""Charts of the reports: Altair draws a finding once, for the page (SVG), for papers (PDF) and for
-slides (PNG).
+"""Charts of the reports: Altair draws a finding for the page, for papers and for slides.
+
+The page has SVG, papers get PDF, and slides PNG.
 """
 
 from __future__ import annotations
@@ -25,27 +26,33 @@ Chart = alt.LayerChart
 Point = dict[str, Any]
 Span = tuple[float, float]
 
-# pixels across: of a page, and of a phone or of one of several panels
+# Pixels across: of a page, and of a phone or of one of several panels.
 WIDE = 640
 NARROW = 270
 _HEIGHT = 300
 _STRIP = 16
 _TEXT = 11
-_LONGEST = 100  # characters of a name of files
-_TICKS = 12  # most values that an axis names one by one
-# 7B, 4T
+# Characters of a file name, at most.
+_LONGEST = 100
+# Values that an axis names one by one, at most.
+_TICKS = 12
+# Labels of large numbers: 7B, 4T.
 _LETTERED = (
     "datum.label && datum.value >= 1e6 ? replace(format(datum.value, '~s'), 'G', 'B') : datum.label"
 )
-_TITLE_WIDTH = 48  # characters of a line of an axis title
-_CHARACTER = 6.5  # pixels of a title, on average
+# Characters of a line of an axis title.
+_TITLE_WIDTH = 48
+# Pixels of a character of a title, on average.
+_CHARACTER = 6.5
 _CURVES = ("curves", "logcurves")
 _LOG_X = ("logarithmic", "semilogarithmic")
 _LOG_Y = ("logarithmic", "logcurves")
-_MARGIN = 1.15  # of logarithmic axes, as a factor
-_PAD = 0.03  # of linear axes, as a share
-_DEEPEST = 20  # a bar ends at the axis if it reaches below this share of the lowest point
-# a chart of a hundred thousand points takes minutes to make and to open
+# The margin of logarithmic axes, as a factor, and of linear ones, as a share.
+_MARGIN = 1.15
+_PAD = 0.03
+# A bar that reaches below one of so many parts of the lowest point ends at the axis.
+_DEEPEST = 20
+# A chart of a hundred thousand points takes minutes to make and to open.
 MOST_ROWS = 5000
 MOST_SERIES = 100
 
@@ -54,139 +61,194 @@ MOST_SERIES = 100
 
 
 def drawn(rows: Sequence[Row], axes: Axes) -> Chart:
-    """The chart of these rows alone."""
+    """Draw rows without a finding around them."""
     return chart_of(Finding("", "", "", list(rows), axes, ""))
 
 
 def chart_of(finding: Finding, beside: Sequence[Row] = ()) -> Chart:
-    """The chart of a finding, on axes that have room for the rows ``beside``, too: lines in bands
-    from ``low`` to ``high``, or points with bars joined by lines, as ``axes.kind`` says; its
-    references are grey lines behind them."""
-    if finding.axes.kind == "counts":
-        return _counts(finding)
-    rows = thinned(finding.rows)
-    compared = thinned(finding.references)
+    """Draw a finding on axes that have room for the rows ``beside``, too.
+
+    It has lines in bands from ``low`` to ``high``, or points with bars joined by lines, as
+    ``axes.kind`` says. Its references are grey lines behind them.
+    """
     axes = finding.axes
+    if axes.kind == "counts":
+        return _counts(finding)
     best = [
         row for row in finding.best if all(map(drawable, (row[axes.x], row["low"], row["high"])))
     ]
-    points = tidy(rows, axes)
-    behind = tidy(compared, axes)
     marks = [row for row in finding.marks if tidy([row], axes)]
     marked = tidy(marks, axes)
-    room = tidy(beside, axes)
-    names = {point["series"] for point in points}
-    others = dict.fromkeys(point["series"] for point in behind if point["series"] not in names)
-    grey = [Series(name, REFERENCE, _GREY_DASHES[k % 3]) for k, name in enumerate(others)]
-    series = [*(one for one in styled(rows, axes) if one.name in names), *grey]
-    log = axes.kind in _LOG_Y
-    top = math.inf if axes.top is None else axes.top
-    every = [*points, *behind, *marked, *room]
-    span = _up(every, axes, top)
-    strip = _STRIP * len(best)
-    floor = span[0]
-    if strip:
-        share = strip / (_HEIGHT - strip)
-        span = (
-            span[0] / (span[1] / span[0]) ** share
-            if log
-            else span[0] - share * (span[1] - span[0]),
-            span[1],
-        )
-    for point in points:
-        if log and "low" in point:
-            point["low"] = max(point["low"], span[0])
-    beyond = any(max(p["y"], p.get("high", p["y"])) > top for p in every)  # what to cut off
+    drawing = _drawing(finding, len(best), [*marked, *tidy(beside, axes)])
+    layers = [*drawing.references(), *drawing.findings()]
+    for place, row in enumerate(best):
+        layers += drawing.best(row, place)
+    if best:
+        layers += drawing.frame_of_strip()
+    for row, point in zip(marks, marked, strict=True):
+        layers += drawing.mark(point, str(row["text"]))
+    return cast(
+        Chart,
+        alt.layer(*layers).properties(
+            width=WIDE, height=_HEIGHT, description=_description(finding)
+        ),
+    )
 
-    def layer(rows: Sequence[Point]) -> alt.Chart:
-        """Series on their colours and dashes across the x axis."""
-        domain = [one.name for one in series]
-        colours = alt.Scale(domain=domain, range=[one.colour for one in series])
-        dashes = alt.Scale(domain=domain, range=[list(one.dash) for one in series])
-        legend = (
-            None
-            if len(series) < 2
-            else alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
+
+def _description(finding: Finding) -> str:
+    """What a screen reader says of a chart."""
+    return visible(f"{finding.title} {finding.headline}".strip())
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """What the layers of a chart share.
+
+    Attributes:
+        points: the finding's rows. behind: its references.
+        every: all points that the axes have room for.
+        series: the colours and dashes.
+        span: range of the y axis. floor: where it ends above the strip.
+        strip: height of the strip below, in pixels; 0 without one.
+        is_cut: whether a point is above the top of the y axis.
+    """
+
+    axes: Axes
+    points: list[Point]
+    behind: list[Point]
+    every: list[Point]
+    series: list[Series]
+    span: Span
+    floor: float
+    strip: int
+    is_cut: bool
+
+    def references(self) -> list[alt.Chart]:
+        """Grey lines behind everything."""
+        if not self.behind:
+            return []
+        lines = self._layer(self.behind).mark_line(strokeWidth=1.2, clip=self.is_cut)
+        return [lines.encode(y=self._up())]
+
+    def findings(self) -> list[alt.Chart]:
+        """Lines in bands, or points with bars joined by lines."""
+        base = self._layer(self.points)
+        banded = base.transform_filter("isValid(datum.low)").encode(y=self._up("low"), y2="high:Q")
+        # A line through one point is not seen.
+        is_alone = len({point["x"] for point in self.points}) == 1
+        line = base.mark_line(strokeWidth=2, clip=self.is_cut, point=is_alone).encode(y=self._up())
+        if self.axes.kind in _CURVES:
+            band = banded.mark_area(fillOpacity=0.16, clip=self.is_cut)
+            # Areas have no dashes.
+            band.encoding.strokeDash = alt.Undefined
+            return [band, line]
+        bars = banded.mark_rule(strokeWidth=1.5, clip=self.is_cut).encode(
+            strokeDash=alt.value([1, 0])
         )
-        return alt.Chart(alt.InlineData(values=list(rows))).encode(
-            x=_across(points or behind, every, axes),
+        points = base.mark_point(filled=True, size=55, opacity=1, clip=self.is_cut)
+        return [line, bars, points.encode(y=self._up())]
+
+    def best(self, row: Row, place: int) -> list[alt.Chart]:
+        """One series in the strip: a bar where it is best, and a diamond at its best place."""
+        y = alt.value(_HEIGHT - self.strip + _STRIP * (place + 0.5))
+        at = {"y": y, "strokeDash": alt.value([1, 0])}
+        bar = {"series": series_of(row), "x": row["low"], "to": row["high"]}
+        point = {"series": series_of(row), "x": row[self.axes.x], "to": row["high"]}
+        ends = self._layer([bar]).mark_rule(strokeWidth=4, opacity=0.45, clip=True)
+        diamond = self._layer([point]).mark_point(filled=True, size=70, opacity=1, shape="diamond")
+        return [ends.encode(x2="to:Q", **at), diamond.encode(**at)]
+
+    def frame_of_strip(self) -> list[alt.Chart]:
+        """The line above the strip, and its title."""
+        edge = alt.Chart(alt.InlineData(values=[{}])).encode(
+            x=alt.value(0), y=alt.value(_HEIGHT - self.strip)
+        )
+        title = f"best {self.axes.x_title}"
+        return [
+            edge.mark_rule(color=REFERENCE).encode(x2=alt.value("width")),
+            edge.mark_text(text=title, align="left", dx=4, dy=9, fontSize=_TEXT, color=INK),
+        ]
+
+    def mark(self, point: Point, text: str) -> list[alt.Chart]:
+        """A diamond with a text, and a line to ``low`` if the point has one."""
+        base = self._layer([{**point, "text": visible(text)}]).encode(
+            color=alt.value(INK), strokeDash=alt.value([1, 0]), y=self._up()
+        )
+        to_the_left = sum(other["x"] < point["x"] for other in self.every)
+        # The text stands on the side that has more room.
+        is_right = to_the_left * 2 > len(self.every)
+        place: Point = {
+            "dy": -4 - _TEXT * text.count("\n"),
+            "dx": -9 if is_right else 9,
+            "lineBreak": "\n",
+        }
+        words = base.mark_text(align="right" if is_right else "left", fontSize=_TEXT, **place)
+        diamond = base.mark_point(filled=True, size=90, shape="diamond")
+        layers = [diamond, words.encode(text="text:N")]
+        if "low" in point:
+            line = base.mark_rule(strokeWidth=2.5).encode(y=self._up("low"), y2="y:Q")
+            layers.insert(0, line)
+        return layers
+
+    def _layer(self, points: Sequence[Point]) -> alt.Chart:
+        """Points on their colours and dashes across the x axis."""
+        domain = [one.name for one in self.series]
+        colours = alt.Scale(domain=domain, range=[one.colour for one in self.series])
+        dashes = alt.Scale(domain=domain, range=[list(one.dash) for one in self.series])
+        legend = None
+        if len(self.series) > 1:
+            legend = alt.Legend(title=None, orient="top", labelLimit=300, symbolType="stroke")
+        return alt.Chart(alt.InlineData(values=list(points))).encode(
+            x=_across(self.points or self.behind, self.every, self.axes),
             color=alt.Color("series:N", scale=colours, legend=legend),
             strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=legend),
         )
 
-    def up(column: str = "y") -> alt.Y:
+    def _up(self, column: str = "y") -> alt.Y:
         """The y axis; its title ends with what bands and bars reach over, if there are any."""
-        banded = axes.interval and any("low" in point for point in points)
-        title = _wrapped(f"{axes.y_title} ({axes.interval})" if banded else axes.y_title)
-        scale = alt.Scale(type="log" if log else "linear", domain=list(span), nice=False)
-        axis = (
-            alt.Axis(labelExpr=f"datum.value >= {floor} ? datum.label : ''")
-            if strip
-            else alt.Undefined
-        )
-        return alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
+        title = self.axes.y_title
+        if self.axes.interval and any("low" in point for point in self.points):
+            title = f"{title} ({self.axes.interval})"
+        kind: Any = "log" if self.axes.kind in _LOG_Y else "linear"
+        scale = alt.Scale(type=kind, domain=list(self.span), nice=False)
+        axis: Any = alt.Undefined
+        if self.strip:
+            # No numbers beside the strip.
+            axis = alt.Axis(labelExpr=f"datum.value >= {self.floor} ? datum.label : ''")
+        return alt.Y(f"{column}:Q", title=_wrapped(title), scale=scale, axis=axis)
 
-    base = layer(points)
-    known = base.transform_filter("isValid(datum.low)").encode(y=up("low"), y2="high:Q")
-    alone = len({point["x"] for point in points}) == 1  # a line through one point is not seen
-    line = base.mark_line(strokeWidth=2, clip=beyond, point=alone).encode(y=up())
-    if axes.kind in _CURVES:
-        band = known.mark_area(fillOpacity=0.16, clip=beyond)
-        band.encoding.strokeDash = alt.Undefined  # areas have none
-        layers = [band, line]
-    else:
-        bars = known.mark_rule(strokeWidth=1.5, clip=beyond).encode(strokeDash=alt.value([1, 0]))
-        layers = [
-            line,
-            bars,
-            base.mark_point(filled=True, size=55, opacity=1, clip=beyond).encode(y=up()),
-        ]
-    if behind:
-        layers = [layer(behind).mark_line(strokeWidth=1.2, clip=beyond).encode(y=up()), *layers]
-    for k, row in enumerate(best):
-        at = {"y": alt.value(_HEIGHT - strip + _STRIP * (k + 0.5)), "strokeDash": alt.value([1, 0])}
-        ends, place = (
-            {"series": series_of(row), "x": x, "to": row["high"]} for x in (row["low"], row[axes.x])
-        )
-        layers.append(
-            layer([ends]).mark_rule(strokeWidth=4, opacity=0.45, clip=True).encode(x2="to:Q", **at)
-        )
-        layers.append(
-            layer([place]).mark_point(filled=True, size=70, opacity=1, shape="diamond").encode(**at)
-        )
+
+def _drawing(finding: Finding, rows_of_strip: int, more: Sequence[Point]) -> _Drawing:
+    """Prepare the chart of a finding, with room for ``more`` points and for a strip below."""
+    axes = finding.axes
+    rows = thinned(finding.rows)
+    points = tidy(rows, axes)
+    behind = tidy(thinned(finding.references), axes)
+    every = [*points, *behind, *more]
+    top = math.inf if axes.top is None else axes.top
+    span = _up(every, axes, top)
+    floor = span[0]
+    strip = _STRIP * rows_of_strip
     if strip:
-        edge = alt.Chart(alt.InlineData(values=[{}])).encode(
-            x=alt.value(0), y=alt.value(_HEIGHT - strip)
-        )
-        layers.append(edge.mark_rule(color=REFERENCE).encode(x2=alt.value("width")))
-        layers.append(
-            edge.mark_text(
-                text=f"best {axes.x_title}", align="left", dx=4, dy=9, fontSize=_TEXT, color=INK
-            )
-        )
-    for row, point in zip(marks, marked, strict=True):
-        one = layer([{**point, "text": visible(str(row["text"]))}])
-        one = one.encode(color=alt.value(INK), strokeDash=alt.value([1, 0]), y=up())
-        right = sum(p["x"] < point["x"] for p in every) * 2 > len(every)  # where there is more room
-        above: Point = {
-            "dy": -4 - _TEXT * str(row["text"]).count("\n"),
-            "dx": -9 if right else 9,
-            "lineBreak": "\n",
-        }
-        text = one.mark_text(align="right" if right else "left", fontSize=_TEXT, **above)
-        layers += (
-            [one.mark_rule(strokeWidth=2.5).encode(y=up("low"), y2="y:Q")] if "low" in point else []
-        )
-        layers += [
-            one.mark_point(filled=True, size=90, shape="diamond"),
-            text.encode(text="text:N"),
-        ]
-    said = visible(f"{finding.title} {finding.headline}".strip())
-    return cast(Chart, alt.layer(*layers).properties(width=WIDE, height=_HEIGHT, description=said))
+        share = strip / (_HEIGHT - strip)
+        if axes.kind in _LOG_Y:
+            span = (span[0] / (span[1] / span[0]) ** share, span[1])
+        else:
+            span = (span[0] - share * (span[1] - span[0]), span[1])
+    if axes.kind in _LOG_Y:
+        for point in points:
+            if "low" in point:
+                point["low"] = max(point["low"], span[0])
+    names = {point["series"] for point in points}
+    series = [one for one in styled(rows, axes) if one.name in names]
+    grey = dict.fromkeys(point["series"] for point in behind if point["series"] not in names)
+    series += [Series(name, REFERENCE, _GREY_DASHES[k % 3]) for k, name in enumerate(grey)]
+    is_cut = any(max(point["y"], point.get("high", point["y"])) > top for point in every)
+    return _Drawing(axes, points, behind, every, series, span, floor, strip, is_cut)
 
 
 def _counts(finding: Finding) -> Chart:
-    """Bars one after another."""
+    """Draw a finding as bars one after another."""
     axes = finding.axes
     most = max(1, len(finding.axes.order) - 1)
     colours = [ORDERED[k * (len(ORDERED) - 1) // most] for k in range(len(axes.order))]
@@ -206,10 +268,11 @@ def _counts(finding: Finding) -> Chart:
         ),
         order=alt.Order("color_series_sort_index:Q"),
     )
-    said = visible(f"{finding.title} {finding.headline}".strip())
     return cast(
         Chart,
-        alt.layer(bars.mark_bar()).properties(width=WIDE, height=alt.Step(26), description=said),
+        alt.layer(bars.mark_bar()).properties(
+            width=WIDE, height=alt.Step(26), description=_description(finding)
+        ),
     )
 
 
@@ -222,8 +285,9 @@ def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
 
 
 def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.X:
-    """The x axis with room for every point: named places, or numbers with a tick at each, or at a
-    few round ones.
+    """The x axis with room for every point.
+
+    It has named places, or numbers with a tick at each, or at a few round ones.
     """
     title = _wrapped(axes.x_title)
     tight = axes.kind in _CURVES
@@ -241,16 +305,18 @@ def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.
         nice=False,
         domain=list(across_span(every, log=log, tight=tight)),
     )
-    few = log and len(values) <= _TICKS
-    ticks = {"values": values} if few else {"tickCount": _TICKS}
-    digits: Point = {"format": ".3~r"} if max(values, default=1) < 1 else {}  # of rates
+    are_few = log and len(values) <= _TICKS
+    ticks = {"values": values} if are_few else {"tickCount": _TICKS}
+    # Small numbers are learning rates, which need their digits.
+    digits: Point = {"format": ".3~r"} if max(values, default=1) < 1 else {}
     axis = alt.Axis(grid=False, labelExpr=_LETTERED, **ticks, **digits)
     return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
 
 def _wrapped(title: str) -> list[str]:
-    """The lines of a title; Vega trips over names that JavaScript's objects have, unless a space
-    follows.
+    """The lines of a title, each with a space behind.
+
+    Without it Vega trips over names that JavaScript's objects have.
     """
     return [f"{line} " for line in textwrap.wrap(visible(title), _TITLE_WIDTH)] or [""]
 
@@ -261,32 +327,33 @@ Pictures = tuple[bytes, bytes, bytes]  # PDF, PNG and SVG
 
 
 def svg_of(chart: Chart, width: int) -> str:
-    """The chart as SVG, so many pixels wide."""
+    """Draw a chart as SVG, so many pixels wide."""
     return vl_convert.vegalite_to_svg(_text(_spec(chart, "", width)))
 
 
 def still(chart: Chart, title: str = "") -> Pictures:
-    """The chart as PDF, PNG and SVG, under its title."""
+    """Draw a chart as PDF, PNG and SVG, under its title."""
     return _pictures(_spec(chart, title, WIDE))
 
 
 def beside(charts: Mapping[str, Chart]) -> Pictures:
-    """Charts side by side, each under its title and with colours and axes of its own."""
+    """Draw charts side by side, each under its title and with its own colours and axes."""
     panels = [_spec(chart, title, NARROW) for title, chart in charts.items()]
     shared = {name: panels[0][name] for name in ("$schema", "config")}
-    kept = [
-        {name: value for name, value in panel.items() if name not in (*shared, "datasets")}
-        for panel in panels
-    ]
-    data = {name: values for panel in panels for name, values in panel.get("datasets", {}).items()}
-    own = dict.fromkeys(("color", "strokeDash"), "independent")
+    data: dict[str, Any] = {}
+    for panel in panels:
+        # What all panels share stands around them.
+        for name in shared:
+            panel.pop(name, None)
+        data |= panel.pop("datasets", {})
+    independent = dict.fromkeys(("color", "strokeDash"), "independent")
     return _pictures(
         shared
         | {
             "datasets": data,
-            "hconcat": kept,
+            "hconcat": panels,
             "spacing": 30,
-            "resolve": {"scale": own, "legend": own},
+            "resolve": {"scale": independent, "legend": independent},
         }
     )
 
@@ -295,15 +362,15 @@ def write_charts(findings: Sequence[Finding], folder: Path) -> None:
     """Write every finding's chart as PDF, PNG and SVG and its rows as CSV to ``folder``."""
     taken = set[str]()
     for finding in findings:
-        # titles say what was found
-        said = finding.headline if "?" in finding.title else finding.title
-        # names of rules are those of a user's log
+        # The title of a picture is the answer, not the question.
+        title = finding.headline if "?" in finding.title else finding.title
+        # Names of findings may have names of rules from a user's log in them.
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]
         while stem.lower() in taken:
             stem += "-"
         taken.add(stem.lower())
         write_csv(folder / f"{stem}.csv", finding.rows)
-        write_pictures(folder / stem, still(chart_of(finding), said))
+        write_pictures(folder / stem, still(chart_of(finding), title))
 
 
 def write_pictures(path: Path, pictures: Pictures) -> None:
@@ -314,10 +381,11 @@ def write_pictures(path: Path, pictures: Pictures) -> None:
 
 def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
     """What Vega-Lite draws, with as many columns in the legend as there is room for."""
-    # the tests check every kind
+    # Not validated here, which is slow: the tests check every kind.
     spec: dict[str, Any] = chart.properties(width=width).to_dict(validate=False)
     for layer in spec["layer"]:
-        if "tickCount" in (axis := layer["encoding"]["x"].get("axis") or {}):
+        axis = layer["encoding"]["x"].get("axis") or {}
+        if "tickCount" in axis:
             axis["tickCount"] = width // 55
     legend = {"columns": 1 if width < WIDE else 2, **_THEME["config"]["legend"]}
     spec["config"] = {**spec.get("config", {}), **_THEME["config"], "legend": legend}
@@ -328,14 +396,14 @@ def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
 
 
 def _text(spec: Mapping[str, Any]) -> str:
-    # what has no UTF-8 is drawn as ?
+    # What has no UTF-8 is drawn as a question mark.
     return json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 def _pictures(spec: Mapping[str, Any]) -> Pictures:
-    # read on dark screens, too
-    drawn = vl_convert.vegalite_to_svg(_text({**spec, "background": "white"}))
-    return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2), drawn.encode()
+    # White, since pictures are read on dark screens, too.
+    svg = vl_convert.vegalite_to_svg(_text({**spec, "background": "white"}))
+    return vl_convert.svg_to_pdf(svg), vl_convert.svg_to_png(svg, scale=2), svg.encode()
 
 
 # ---- how series differ
@@ -344,7 +412,8 @@ _SOLID = (1, 0)
 _BROKEN = ((6, 4), (2, 3), (12, 3))
 _DASHES = (_SOLID, *_BROKEN[:2])
 _MANY = (_SOLID, *_BROKEN, (8, 3, 2, 3))
-_GREY_DASHES = ((4, 3), (2, 2), (8, 3))  # of lines to compare with
+# Dashes of lines to compare with.
+_GREY_DASHES = ((4, 3), (2, 2), (8, 3))
 
 _THEME = json.loads(Path(__file__).with_name("theme.json").read_text())
 # Okabe & Ito's colours, told apart by colour-blind readers too, purple and brown; of ordered
@@ -365,19 +434,21 @@ class Series:
 
 
 def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
-    """How the series of these rows are drawn: by their role; those without one by the columns that
-    ``axes`` names.
+    """Choose how the series of these rows are drawn.
+
+    By their role; those without one by the columns that ``axes`` names.
     """
     firsts: dict[str, Row] = {}
     for row in rows:
         firsts.setdefault(series_of(row), row)
-    names: dict[Any, list[str]] = {
-        role: [name for name, row in firsts.items() if row.get("role") == role]
-        for role in SeriesRole
-    }
-    equals = {
-        name: row for name, row in firsts.items() if not any(name in own for own in names.values())
-    }
+    names: dict[str, list[str]] = {role: [] for role in SeriesRole}
+    equals = {}
+    for name, row in firsts.items():
+        role = str(row.get("role", ""))
+        if role in names:
+            names[role].append(name)
+        else:
+            equals[name] = row
     older = names[SeriesRole.PREDICTION][:-1]
     latest = names[SeriesRole.PREDICTION][-1:]
     return [
@@ -389,30 +460,27 @@ def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
 
 
 def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
-    """Series by name and first row, in the colour and the dash of what their columns hold."""
+    """Choose colours and dashes by the columns of the first row of each series."""
     if len(rows) == 1 and not axes.order:
         return [Series(name, INK) for name in rows]
     values = {name: row.get(axes.colour, name) for name, row in rows.items()}
     hues = {name: float(value) if drawable(value) else str(value) for name, value in values.items()}
-    drawn = _coloured(
-        [*(axes.order if set(axes.order) >= set(hues.values()) else dict.fromkeys(hues.values()))]
-    )
-    series = [Series(name, *drawn[hues[name]]) for name in rows]
+    has_order = set(axes.order) >= set(hues.values())
+    styles = _coloured(list(axes.order) if has_order else list(dict.fromkeys(hues.values())))
+    series = [Series(name, *styles[hues[name]]) for name in rows]
     if axes.dash is None:
         return series
     groups = [str(row.get(axes.dash)) for row in rows.values()]
     places = {group: k for k, group in enumerate(dict.fromkeys(groups))}
-    return [
-        replace(s, dash=_DASHES[places[g] % len(_DASHES)])
-        for s, g in zip(series, groups, strict=True)
-    ]
+    dashes = [_DASHES[places[group] % len(_DASHES)] for group in groups]
+    return [replace(one, dash=dash) for one, dash in zip(series, dashes, strict=True)]
 
 
 def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, ...]]]:
-    """A colour and a dash for every hue: growing colours for numbers, black for the few that are
-    none.
+    """Choose a colour and a dash for every hue.
 
-    Names differ in their dashes too, as their colours are alike in grey.
+    Numbers get growing colours, and the few hues beside them that are not numbers black. Names
+    differ in their dashes too, as their colours are alike in grey.
     """
     numbers = sorted(hue for hue in hues if isinstance(hue, float))
     others = [hue for hue in hues if isinstance(hue, str)]
@@ -428,11 +496,11 @@ def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple
 
 
 def tidy(rows: Sequence[Row], axes: Axes) -> list[Point]:
-    """The rows that the axes can show, as series, x, y, and low and high if both are known.
+    """List the rows that the axes can show, as series, x, y, and low and high if it has both.
 
-    A run that diverged ends; what is not above zero has no place on a logarithmic axis.
+    A training run that diverged ends; what is not above zero has no place on a logarithmic axis.
     """
-    kept = []
+    points = []
     for row in rows:
         x, y, low, high = (row.get(name) for name in (axes.x, axes.y, "low", "high"))
         if axes.kind == "named":
@@ -441,8 +509,8 @@ def tidy(rows: Sequence[Row], axes: Axes) -> list[Point]:
             continue
         if drawable(y, above_zero=axes.kind in _LOG_Y):
             bar = {"low": low, "high": high} if drawable(low) and drawable(high) else {}
-            kept.append({"series": series_of(row), "x": x, "y": y, **bar})
-    return kept
+            points.append({"series": series_of(row), "x": x, "y": y, **bar})
+    return points
 
 
 def series_of(row: Row) -> str:
@@ -459,20 +527,16 @@ def drawable(value: Any, *, above_zero: bool = False) -> TypeGuard[float]:
 
 def named(value: Any) -> str:
     """A value as the name of its place on a named axis."""
-    return (
-        "infinite"
-        if value == math.inf
-        else f"{value:g}"
-        if isinstance(value, float)
-        else visible(str(value))
-    )
+    if value == math.inf:
+        return "infinite"
+    return f"{value:g}" if isinstance(value, float) else visible(str(value))
 
 
 def linear_span(points: Sequence[Point], *, zero: bool) -> Span:
-    """From the lowest to the highest of points and bars, and zero if asked for."""
-    values = [v for p in points for v in (p["y"], p.get("low"), p.get("high")) if v is not None] + [
-        0.0
-    ] * zero
+    """The range from the lowest to the highest of points and bars, and zero if asked for."""
+    values = [0.0] if zero else []
+    for point in points:
+        values += [point[name] for name in ("y", "low", "high") if point.get(name) is not None]
     low = min(values, default=0.0)
     high = max(values, default=1.0)
     if low == high:
@@ -483,48 +547,55 @@ def linear_span(points: Sequence[Point], *, zero: bool) -> Span:
 
 
 def log_span(points: Sequence[Point]) -> Span:
-    """The same above zero; a bar may end far below its point, or below zero, and ends at the axis
-    then.
+    """The range from the lowest to the highest of points and bars, above zero.
+
+    A bar that ends far below its point, or below zero, ends at the axis.
     """
-    lowest = min((p["y"] for p in points), default=1.0)
-    bottom = min((p["low"] for p in points if p.get("low", 0) > lowest / _DEEPEST), default=lowest)
-    top = max((max(p["y"], p.get("high", 0)) for p in points), default=2.0)
-    return min(lowest, bottom) / _MARGIN, top * _MARGIN
+    lowest = min((point["y"] for point in points), default=1.0)
+    lows = [point["low"] for point in points if point.get("low", 0) > lowest / _DEEPEST]
+    top = max((max(point["y"], point.get("high", 0)) for point in points), default=2.0)
+    return min([lowest, *lows]) / _MARGIN, top * _MARGIN
 
 
 def across_span(points: Sequence[Point], *, log: bool, tight: bool) -> Span:
-    """From the first to the last x; ``tight`` if lines may touch the sides of an axis that is not
-    logarithmic.
+    """The range from the first to the last x.
+
+    ``tight`` if lines may touch the sides of an axis that is not logarithmic.
     """
-    low, high = (f((p["x"] for p in points), default=1.0) for f in (min, max))
+    low = min((point["x"] for point in points), default=1.0)
+    high = max((point["x"] for point in points), default=1.0)
     if log:
         return low / _MARGIN, high * _MARGIN
-    pad = (0 if tight else _PAD * (high - low)) if low < high else 0.5
+    if low == high:
+        return low - 0.5, high + 0.5
+    pad = 0 if tight else _PAD * (high - low)
     return low - pad, high + pad
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """The rows themselves if they are few; else of each of the first hundred series every so many,
-    and its last.
+    """Return the rows themselves if they are few, else a part of them.
+
+    The part is every so many rows of each of the first hundred series, and its last row.
     """
     series: dict[str, list[Row]] = {}
     for row in rows:
         series.setdefault(series_of(row), []).append(row)
     if len(rows) <= MOST_ROWS and len(series) <= MOST_SERIES:
         return list(rows)
-    kept = list(series.values())[:MOST_SERIES]
-    stride = math.ceil(sum(map(len, kept)) / MOST_ROWS)
-    return [
-        row for own in kept for k, row in enumerate(own) if k % stride == 0 or k == len(own) - 1
-    ]
+    drawn = list(series.values())[:MOST_SERIES]
+    stride = math.ceil(sum(map(len, drawn)) / MOST_ROWS)
+    part = []
+    for members in drawn:
+        part += members[::stride]
+        if (len(members) - 1) % stride:
+            part.append(members[-1])
+    return part
 
 
 def left_out(finding: Finding) -> str:
     """What a chart of the finding does not draw, in words; empty if it draws everything."""
     some = len(thinned(finding.rows))
     total = len(finding.rows)
-    return (
-        ""
-        if some == total
-        else f"Drawn are {some:,} of {total:,} rows; result.json and the CSV hold all."
-    )
+    if some == total:
+        return ""
+    return f"Drawn are {some:,} of {total:,} rows; result.json and the CSV hold all."

@@ -1,6 +1,4 @@
-"""The page of ``nfd report``: every ``result.json`` in a directory and below, of any command, a
-part for each.
-"""
+"""The page of ``nfd report``: a part for every ``result.json`` in a directory and below."""
 
 from __future__ import annotations
 
@@ -17,19 +15,24 @@ from nfd.core.tables import Lead, Tone, short
 from nfd.report.page import Section, figure_section, finding_section, page
 
 FILE = "result.json"
-REPORT = "report_of"  # the key by which the result of a report is known: a report shows no other
-_MOST = 500  # rows of a table
-_DRAWN = 4  # charts of the opening
-# what a part says elsewhere, or not
+# The key that only results of reports have: a report shows no other report.
+REPORT = "report_of"
+# Rows of a table, at most.
+_MOST = 500
+# Charts of the opening, at most.
+_DRAWN = 4
+# What a part says elsewhere, or not.
 _ABOUT = ("title", "command", "repeat", "config", "findings", "lead", "answers")
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one command: its folder, relative to the directory of the search, and its
-    ``result.json``.
+    """The result of one command.
 
-    ``findings`` can be drawn; ``problems`` are messages about those that cannot.
+    Attributes:
+        folder: where it is, relative to the directory of the search.
+        content: its ``result.json``.
+        findings: those that can be drawn. problems: messages about those that cannot.
     """
 
     folder: str
@@ -46,29 +49,26 @@ class Result:
     def title(self) -> str:
         """Its title, or its command's name if it has none, as those without findings."""
         title = self.content.get("title")
-        return (
-            title
-            if isinstance(title, str) and title.strip()
-            else " ".join(self.command.split()[:2]) or self.folder
-        )
+        if isinstance(title, str) and title.strip():
+            return title
+        return " ".join(self.command.split()[:2]) or self.folder
 
     @property
     def lead(self) -> Lead:
-        """Its verdict; of a command without one its first answer."""
+        """Its verdict, or its first answer if it has none."""
         lead = self.content.get("lead")
         answers = self.content.get("answers")
         if isinstance(lead, dict) and lead.get("tone") in get_args(Tone):
             numbers = lead.get("numbers")
-            shown = (
-                {str(k): str(x) for k, x in numbers.items()} if isinstance(numbers, dict) else {}
-            )
+            items = numbers.items() if isinstance(numbers, dict) else ()
+            shown = {str(name): str(number) for name, number in items}
             return Lead(str(lead.get("verdict")), lead["tone"], shown)
-        return Lead(
-            str(answers[0]) if isinstance(answers, list) and answers else "It has no verdict."
-        )
+        if isinstance(answers, list) and answers:
+            return Lead(str(answers[0]))
+        return Lead("It has no verdict.")
 
 
-# the sections of results that another package writes; none for others
+# Draws the sections of results that another package writes; none of other results.
 Drawer = Callable[[Result], list[Section]]
 
 
@@ -76,10 +76,10 @@ Drawer = Callable[[Result], list[Section]]
 
 
 def read_results(directory: Path) -> tuple[list[Result], list[str]]:
-    """The results in and below ``directory``, and a sentence on each file that is none.
+    """Read the results in and below ``directory``; a sentence on each file that is not one.
 
-    Those of a directory come before those of its folders. Hidden folders, such as unfinished ones,
-    are left out.
+    Results of a directory come before those of its folders. Hidden folders, such as unfinished
+    ones, are left out.
     """
     if not directory.is_dir():
         raise InputError(
@@ -103,8 +103,9 @@ def read_results(directory: Path) -> tuple[list[Result], list[str]]:
 
 
 def replaceable(out: Path) -> bool:
-    """Whether a report may be written to ``out``: no ``result.json`` is there, or that of an
-    earlier report.
+    """Whether a report may be written to ``out``.
+
+    It may where there is no ``result.json``, or only an earlier report's.
     """
     path = out / FILE
     try:
@@ -128,14 +129,16 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _result(folder: str, content: dict[str, Any]) -> Result:
-    found = Result(folder, content)
+    result = Result(folder, content)
     stored = content.get("findings")
-    for name, plain in stored.items() if isinstance(stored, dict) else ():
+    if not isinstance(stored, dict):
+        return result
+    for name, plain in stored.items():
         try:
-            found.findings.append(Finding.of(plain))
+            result.findings.append(Finding.of(plain))
         except InputError as error:
-            found.problems.append(f"{name} {error}")
-    return found
+            result.problems.append(f"{name} {error}")
+    return result
 
 
 # ---- drawing
@@ -152,10 +155,15 @@ def write_report(
     """Write ``report.html`` and ``result.json`` to ``out``; returns the page's path."""
     title = f"Results in {directory}" if len(results) != 1 else results[0].title
     first = [result.findings[0] for result in results if result.findings][:_DRAWN]
-    leads = {r.title if r.folder == "." else r.folder: r.lead for r in results}
+    leads = {}
+    for result in results:
+        leads[result.title if result.folder == "." else result.folder] = result.lead
     opening = replace(figure_section("", first), leads=leads)
-    unread = [Section("What could not be read", [], points=problems)] if problems else []
-    sections = [*unread, *(section for result in results for section in part(result, drawers))]
+    sections = []
+    if problems:
+        sections.append(Section("What could not be read", [], points=problems))
+    for result in results:
+        sections += part(result, drawers)
     listed = [
         {"folder": result.folder, "title": result.title, "command": result.command}
         for result in results
@@ -168,52 +176,57 @@ def write_report(
 
 
 def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
-    """A result: where it came from and its answers, then its findings, the charts of ``drawers``,
-    or its values.
+    """Show a result: where it came from and its answers, then its findings.
+
+    The sections of ``drawers`` come before the findings. A result without both shows its values.
     """
-    drawn = [section for drawer in drawers for section in drawer(result)]
-    drawn += [finding_section(finding, level=3) for finding in result.findings]
-    values = (
-        {}
-        if drawn
-        else {name: value for name, value in result.content.items() if name not in _ABOUT}
-    )
-    answers = result.content.get("answers")
-    if not isinstance(answers, list) or not answers:
-        answers = (
-            [f"{f.title} {f.headline}" for f in result.findings] if len(result.findings) > 1 else []
-        )
-    partial = (
-        ["It was interrupted: a part is missing."]
-        if result.content.get("complete") is False
-        else []
-    )
+    sections = list[Section]()
+    for drawer in drawers:
+        sections += drawer(result)
+    sections += [finding_section(finding, level=3) for finding in result.findings]
+    values: dict[str, Any] = {}
+    if not sections:
+        values = {name: value for name, value in result.content.items() if name not in _ABOUT}
+    paragraphs = [f"In {result.folder}, made by: {result.command}"]
+    if result.content.get("complete") is False:
+        paragraphs.append("It was interrupted: a part is missing.")
+    problems = [f"Not drawn: {problem}" for problem in result.problems]
+    plain_values = []
+    for name, value in values.items():
+        if isinstance(value, int | float | str) and value != "":
+            plain_values.append({"": name, "value": value})
     opening = Section(
-        result.title,
-        [f"In {result.folder}, made by: {result.command}", *partial],
-        points=[*map(str, answers), *(f"Not drawn: {problem}" for problem in result.problems)],
-        table=[
-            {"": name, "value": v}
-            for name, v in values.items()
-            if isinstance(v, int | float | str) and v != ""
-        ],
+        result.title, paragraphs, points=[*_answers(result), *problems], table=plain_values
     )
-    return [
-        opening,
-        *drawn,
-        *(_table(name, rows) for name, rows in values.items() if _is_table(rows)),
-    ]
+    tables = [_table(name, rows) for name, rows in values.items() if _is_table(rows)]
+    return [opening, *sections, *tables]
+
+
+def _answers(result: Result) -> list[str]:
+    """The answers of a result, or a line for each finding if it has several findings."""
+    answers = result.content.get("answers")
+    if isinstance(answers, list) and answers:
+        return list(map(str, answers))
+    if len(result.findings) > 1:
+        return [f"{finding.title} {finding.headline}" for finding in result.findings]
+    return []
 
 
 def _is_table(rows: Any) -> bool:
-    return (
-        isinstance(rows, list) and bool(rows) and all(isinstance(row, dict) and row for row in rows)
-    )
+    """Whether a value of a result is a list of rows."""
+    if not isinstance(rows, list) or not rows:
+        return False
+    return all(isinstance(row, dict) and row for row in rows)
 
 
 def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Section:
-    """A list of rows in a result, folded."""
-    columns = list(dict.fromkeys(column for row in rows[:_MOST] for column in row))
-    cells = [{column: short(row.get(column)) for column in columns} for row in rows[:_MOST]]
+    """Show a list of rows in a result, folded."""
+    shown = rows[:_MOST]
+    columns: dict[str, None] = {}
+    for row in shown:
+        columns |= dict.fromkeys(row)
+    cells = []
+    for row in shown:
+        cells.append({column: short(row.get(column)) for column in columns})
     cut = f", the first {_MOST} below" if len(rows) > _MOST else ""
     return Section(f"{name} ({len(rows):,} rows{cut})", [], table=cells, folded=True, level=3)

@@ -1,5 +1,6 @@
-"""One HTML file that opens by double click: sections with sentences, charts and tables, no script,
-nothing loaded.
+"""One HTML file that opens by double click: sections with sentences, charts and tables.
+
+It has no script and loads nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from markupsafe import Markup
 
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.core.findings import Finding, plain
-from nfd.core.tables import Lead, Tone, visible
+from nfd.core.tables import Lead, Row, Tone, visible
 from nfd.report.charts import (
     DARK,
     NARROW,
@@ -49,14 +50,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a
-    caption and a table.
+    """A section of a page: a heading, paragraphs, and optionally charts, points and a table.
 
     Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list
-    of paragraphs. ``folded`` hides the section behind its heading.
-    A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide
-    table into cards on a narrow page. ``leads`` are verdicts by what they are of; they stand above
-    everything else.
+    of paragraphs. ``folded`` hides the section behind its heading. A section of ``level`` 3 belongs
+    to the last of level 2. ``cards`` turns the rows of a wide table into cards on a narrow page.
+    ``leads`` are verdicts, by the names of what they are about; they stand above everything else.
     """
 
     title: str
@@ -74,7 +73,7 @@ class Section:
 
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
-    """A finding under its question: its sentences, its chart, caption and table."""
+    """Show a finding under its question: its sentences, its chart, caption and table."""
     text = [finding.headline, *finding.details]
     caption = f"{finding.caption} {left_out(finding)}".strip()
     wide = any(len(row) > 3 for row in finding.table)
@@ -84,27 +83,26 @@ def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
 
 
 def figure_section(title: str, findings: Sequence[Finding], *, shared: bool = False) -> Section:
-    """Findings as the panels of one figure, each with what it shows below; ``shared``: on the same
-    axes.
+    """Show findings as the panels of one figure, each with what it shows below.
+
+    With ``shared``, they have the same axes.
     """
-    captions = [
-        f"{finding.reading} {finding.caption} {left_out(finding)}".strip() for finding in findings
-    ]
-    every = (
-        [row for finding in findings for row in [*finding.rows, *finding.marks]] if shared else []
-    )
-    charts = [chart_of(finding, every) for finding in findings]
-    return Section(
-        title, [], panels=list(map(Panel, charts, captions, [f.title for f in findings]))
-    )
+    every = list[Row]()
+    if shared:
+        for finding in findings:
+            every += [*finding.rows, *finding.marks]
+    panels = []
+    for finding in findings:
+        caption = f"{finding.reading} {finding.caption} {left_out(finding)}".strip()
+        panels.append(Panel(chart_of(finding, every), caption, finding.title))
+    return Section(title, [], panels=panels)
 
 
 def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | None = None) -> str:
-    """The page as HTML, with more elements in its ``head``; every other string from outside is
-    escaped.
+    """Return the page as HTML, with more elements in its ``head``.
 
-    It begins with ``lead`` and what the first section shows, if that has no title; the contents
-    follow.
+    Every other string from outside is escaped. It begins with ``lead`` and what the first section
+    shows, if that has no title; the contents follow.
     """
     parts = [(section, f"part{k}") for k, section in enumerate(sections)]
     contents = [part for part in parts if part[0].title and not part[0].folded]
@@ -124,7 +122,7 @@ def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | N
 
 
 def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]]:
-    """A chart for windows and for phones: text of a drawing that is scaled down cannot be read."""
+    """Draw a chart for windows and for phones, since text that is scaled down cannot be read."""
     sizes = {"any": NARROW + 60} if panel else {"broad": WIDE, "narrow": NARROW}
     return [
         (name, _placed(svg_of(chart, width), f"{anchor}{name}")) for name, width in sizes.items()
@@ -132,9 +130,10 @@ def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]
 
 
 def _placed(svg: str, anchor: str) -> Markup:
-    """A drawing inside of a page: what it names inside itself is no other's."""
-    own = svg.replace('id="', f'id="{anchor}-').replace("url(#", f"url(#{anchor}-")
-    return Markup(visible(own))  # written by Vega, which escapes
+    """Put a drawing into a page, with ids that no other drawing has."""
+    renamed = svg.replace('id="', f'id="{anchor}-').replace("url(#", f"url(#{anchor}-")
+    # Vega has escaped what is from outside.
+    return Markup(visible(renamed))
 
 
 @cache
@@ -157,8 +156,9 @@ def templates() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """A value before it is escaped: four digits, nothing unseen, and a question mark for what has
-    no UTF-8.
+    """Write a value before it is escaped: with four digits, and without unseen characters.
+
+    What has no UTF-8 becomes a question mark.
     """
     if isinstance(value, Markup):
         return value
@@ -176,9 +176,10 @@ class Report:
     Attributes:
         title: heading of the page. command: what the user typed.
         settings: what decided the numbers, as plain data.
-        findings: each becomes a section with a chart. lead: the verdict, which opens the page.
-            hero: the findings whose charts stand below it, on the same axes; by default the first
-            one, whose section then has none.
+        findings: each becomes a section with a chart.
+        lead: the verdict, which opens the page.
+        hero: the findings whose charts stand below it, on the same axes; by default the first one,
+            whose section then has none.
         answers: sentences that follow the contents, with the rows of ``lines`` below them.
         opening, closing: sections before the answers, and after all others.
         content: what ``result.json`` holds beside title, settings, command and findings.
@@ -199,15 +200,15 @@ class Report:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
     def write(self, directory: Path) -> Path:
-        """Write page, ``result.json``, tables and charts, all or nothing; returns the page's
-        path.
+        """Write page, ``result.json``, tables and charts, all or nothing.
+
+        Returns the page's path.
         """
         with staged(directory) as folder:
             write_charts(self.findings, folder)
             if self.hero:
-                write_pictures(
-                    folder / "verdict", beside({p.title: p.chart for p in self._opening().panels})
-                )
+                charts = {panel.title: panel.chart for panel in self._opening().panels}
+                write_pictures(folder / "verdict", beside(charts))
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)
             write_text(folder / "report.html", page(self.title, self._sections(), lead=self.lead))
@@ -221,34 +222,38 @@ class Report:
         return directory / "report.html"
 
     def _sections(self) -> list[Section]:
+        """All sections of the page, in their order."""
+        sections = [self._opening(), *self.opening]
         points = [answer for answer in self.answers if answer != self.lead.verdict]
-        answers = (
-            [Section("In short", [], points=points, table=self.lines)]
-            if points or self.lines
-            else []
-        )
-        found = [*map(finding_section, self.findings)]
-        if found and not self.hero:
-            found[0] = replace(found[0], chart=None, caption="")
-            said = (self.lead.verdict, self.findings[0].title, "")
-            found = found if found[0].table or {*found[0].paragraphs} - {*said} else found[1:]
-        return [self._opening(), *self.opening, *answers, *found, *self.closing]
+        if points or self.lines:
+            sections.append(Section("In short", [], points=points, table=self.lines))
+        findings = [*map(finding_section, self.findings)]
+        if findings and not self.hero:
+            # Its chart opens the page. What is left may repeat what stands there.
+            first = replace(findings[0], chart=None, caption="")
+            repeated = {self.lead.verdict, self.findings[0].title, ""}
+            has_news = bool(first.table) or not repeated.issuperset(first.paragraphs)
+            findings = [first, *findings[1:]] if has_news else findings[1:]
+        return [*sections, *findings, *self.closing]
 
     def _opening(self) -> Section:
+        """The section that opens the page, with the charts of ``hero``."""
         if self.hero:
             return figure_section("", self.hero, shared=True)
-        return next(iter(opening_of(self.findings)), Section("", []))
+        sections = opening_of(self.findings)
+        return sections[0] if sections else Section("", [])
 
 
 def opening_of(findings: Sequence[Finding]) -> list[Section]:
-    """The chart that opens a page: that of the first finding, under its title."""
-    return [
-        replace(finding_section(f), title="", paragraphs=[f.title], table=()) for f in findings[:1]
-    ]
+    """Return the section that opens a page, with the first finding's chart, if there is one."""
+    if not findings:
+        return []
+    first = findings[0]
+    return [replace(finding_section(first), title="", paragraphs=[first.title], table=())]
 
 
 def made_by(command: str, *more: str) -> Section:
-    """The section that ends a page: how it was made."""
+    """Return the section that ends a page and says how it was made."""
     return Section("What was run", [f"Made by: {command}", *more])
 
 

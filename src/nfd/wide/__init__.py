@@ -1,6 +1,4 @@
-"""Layers of any width that store no weights, their optimizers, and the way of a model there and
-back.
-"""
+"""Layers of any width that store no weights, their optimizers, and models made of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A growing stack of vectors in R^n, laid out for fast products, and its orthonormal kind, which
-finds what it lacks.
+"""Growing stacks of vectors in R^n: any vectors, and orthonormal ones.
 
 Every cost of a layer without stored weights is a product of a few vectors with all the vectors held
 so far. Stored as one ``[rank, n]`` matrix such a product is too thin for a BLAS to use the machine
@@ -37,27 +36,31 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 _TILE = 512
-_LARGE = 1 << 22  # numbers of vectors: below it copies that grow them cost more than memory
-_MAPPED = 1 << 25  # bytes
+# Numbers in a stack of vectors: below it, copying to grow costs more than the memory.
+_LARGE = 1 << 22
+# Bytes of an array from which on the C library maps it anew each time.
+_MAPPED = 1 << 25
 BLOCKS = ("update", "momentum", "gradient")
-SLOTS = len(BLOCKS)  # of a column, before what it mixes
+# The first entries of a column: its coefficients of the blocks. Those of the samples follow.
+SLOTS = len(BLOCKS)
 LEAST_ROOM = 32
 
 
 class _Buffers(threading.local):
-    """Memory that products of this thread write into, by what it holds; the next query writes over
-    it.
+    """Memory that products of this thread write into, by its purpose and dtype.
+
+    The next query writes over it.
     """
 
     def __init__(self) -> None:
-        self.held: dict[tuple[str, torch.dtype], Tensor] = {}
+        self.by_purpose: dict[tuple[str, torch.dtype], Tensor] = {}
 
 
 _BUFFERS = _Buffers()
 
 
-def scratch(what: str, like: Tensor, *shape: int) -> Tensor:
-    """Memory for an intermediate result that nobody keeps, not initialised.
+def scratch(purpose: str, like: Tensor, *shape: int) -> Tensor:
+    """Return memory for an intermediate result that nobody keeps, not initialised.
 
     The C library maps an array of this size anew each time, and clearing its pages took as long as
     the products. Smaller arrays, and those of a GPU, come from a pool already.
@@ -65,10 +68,11 @@ def scratch(what: str, like: Tensor, *shape: int) -> Tensor:
     count = math.prod(shape)
     if count * like.element_size() < _MAPPED or like.device.type != "cpu":
         return like.new_empty(shape)
-    held = _BUFFERS.held.get((what, like.dtype))
-    if held is None or held.numel() < count:
-        held = _BUFFERS.held[what, like.dtype] = like.new_empty(count)
-    return held[:count].view(shape)
+    buffer = _BUFFERS.by_purpose.get((purpose, like.dtype))
+    if buffer is None or buffer.numel() < count:
+        buffer = like.new_empty(count)
+        _BUFFERS.by_purpose[purpose, like.dtype] = buffer
+    return buffer[:count].view(shape)
 
 
 def tile_shape(n: int) -> tuple[int, int]:
@@ -78,8 +82,9 @@ def tile_shape(n: int) -> tuple[int, int]:
 
 
 def tiled(x: Tensor) -> Tensor:
-    """``[b, n]`` as tiles ``[p, b, width]``, padded with zeros; a view when no padding is
-    needed.
+    """Lay ``[b, n]`` out as tiles ``[p, b, width]``, padded with zeros.
+
+    It is a view when no padding is needed.
     """
     b, n = x.shape
     p, width = tile_shape(n)
@@ -126,26 +131,27 @@ def padded(tensor: Tensor, *sizes: int) -> Tensor:
     """``tensor`` with zeros appended to every axis, up to these sizes."""
     if tensor.shape == sizes:
         return tensor
-    grown = tensor.new_zeros(sizes)
-    grown[tuple(map(slice, tensor.shape))] = tensor
-    return grown
+    larger = tensor.new_zeros(sizes)
+    larger[tuple(map(slice, tensor.shape))] = tensor
+    return larger
 
 
 def with_room(matrix: Tensor, *needed: int) -> Tensor:
-    """``matrix`` padded with zeros to at least these sizes; a side that grows is at least
-    doubled.
+    """``matrix`` padded with zeros to at least these sizes.
+
+    A side that grows is at least doubled.
     """
-    sides = zip(matrix.shape, needed, strict=True)
-    return padded(
-        matrix, *(max(need, 2 * have, LEAST_ROOM) if need > have else have for have, need in sides)
-    )
+    sizes = []
+    for size, need in zip(matrix.shape, needed, strict=True):
+        sizes.append(max(need, 2 * size, LEAST_ROOM) if need > size else size)
+    return padded(matrix, *sizes)
 
 
 def room_for(rank: int, n: int) -> int:
-    """How many vectors to have room for: twice as many as there are, or, where they are large, a
-    few more.
+    """How many vectors to have room for, where ``rank`` are needed.
 
-    At most n beyond those that are there, as no more directions can be orthonormal.
+    Twice as many as there are, or, where they are large, a few more; at most n, unless more are
+    needed, as no more directions can be orthonormal.
     """
     room = 0
     while room < rank:
@@ -174,11 +180,11 @@ class Frame:
 
     def reserve(self, capacity: int) -> None:
         """Make room for ``capacity`` vectors in all."""
-        p, held, width = self._store.shape
-        if capacity > held:
-            grown = self._store.new_empty(p, capacity, width)
-            grown[:, : self.rank] = self.tiles
-            self._store = grown
+        p, capacity_now, width = self._store.shape
+        if capacity > capacity_now:
+            larger = self._store.new_empty(p, capacity, width)
+            larger[:, : self.rank] = self.tiles
+            self._store = larger
 
     def append(self, tiles: Tensor) -> None:
         """Add the vectors of a tiled block ``[p, k, width]``."""
@@ -189,8 +195,9 @@ class Frame:
         self.rank = rank
 
     def replace(self, rows: Tensor) -> None:
-        """Hold exactly these ``[rank, n]`` vectors, in memory of its own: rounding may depend on
-        where numbers lie.
+        """Hold exactly these ``[rank, n]`` vectors, copied.
+
+        A copy, since rounding may depend on where in memory numbers lie.
         """
         self._store = tiled(rows).clone(memory_format=torch.contiguous_format)
         self.rank = len(rows)
@@ -204,18 +211,24 @@ class Frame:
 
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-_WELL_CONDITIONED = {torch.float32: 1e-2, torch.float64: 1e-4}  # smallest pivot a round accepts
-_SAFE_PIVOT = 0.3  # a Gram matrix with smaller pivots is factored a second time
-_SAFE_GAIN = 20.0  # directions that magnify rounding more than this are projected a second time
-_NEARLY = 0.99  # of a square length: rounding is far less
-_SHRUNK = 0.5  # a direction that loses half its length in the second projection was rounding noise
+# The smallest pivot that a round accepts.
+_WELL_CONDITIONED = {torch.float32: 1e-2, torch.float64: 1e-4}
+# A Gram matrix with smaller pivots is factored a second time.
+_SAFE_PIVOT = 0.3
+# Directions that magnify rounding more than this are projected a second time.
+_SAFE_GAIN = 20.0
+# Share of a square length; rounding is far less than the rest.
+_NEARLY = 0.99
+# A direction that loses half its length in the second projection was rounding noise.
+_SHRUNK = 0.5
 
 Matrix = NDArray[np.float64]
 
 
 class Basis(Frame):
-    """A frame of orthonormal vectors Q that knows its Gram matrix, but for the vectors appended
-    last.
+    """A frame of orthonormal vectors Q that measures its Gram matrix.
+
+    The Gram matrix lacks the vectors appended last until the next ``products``.
     """
 
     def __init__(self, n: int, *, dtype: torch.dtype, device: torch.device) -> None:
@@ -250,64 +263,67 @@ class Basis(Frame):
         return products
 
     def coordinates(self, products: Tensor) -> Tensor:
-        """``c = (2 I - Q'Q) Q'x`` of the products that were made last."""
+        """``c = (2 I - Q'Q) Q'x``, from the last result of ``products``."""
         return torch.addmm(
             products, products, self._gram[: self.rank, : self.rank], beta=2, alpha=-1
         )
 
     def extend(self, tiles: Tensor) -> None:
-        """Append the orthonormal directions that ``expand`` returned last, all earlier ones being
-        measured.
+        """Append the orthonormal directions that ``expand`` returned last.
+
+        All earlier ones count as measured from now on.
         """
         self.measured = self.rank
         self.append(tiles)
 
     def restore(self, rows: Tensor, gram: Tensor) -> None:
-        """Hold exactly these vectors, the first of them with this Gram matrix unless it is of
-        another precision.
+        """Hold exactly these vectors, the first of them with this Gram matrix.
+
+        A Gram matrix of another precision is measured afresh.
         """
         self.replace(rows.to(self._gram))
         self.measured = len(gram) if gram.dtype == self._gram.dtype else 0
         self._gram = gram.to(self._gram, copy=True)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Apply a change of dtype or device; in another precision the Gram matrix is measured
-        afresh.
+        """Apply a change of dtype or device.
+
+        In another precision the Gram matrix is measured afresh.
         """
-        before = self._gram.dtype
+        dtype_before = self._gram.dtype
         super().map(fn)
         self._gram = fn(self._gram)
-        if self._gram.dtype != before:
+        if self._gram.dtype != dtype_before:
             self.measured = 0
 
 
 def expand(basis: Basis, unit: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows x of length one or zero in ``basis`` and the directions q that it lacks: ``x = Q c + q
-    d``.
+    """Expand rows x of length one or zero as ``x = Q c + q d``, with q what ``basis`` lacks.
 
     Returns ``Q'x`` [b, rank], c [b, rank], d [b, k], and q tiled [p, k, width].
     """
     products = basis.products(unit)
-    known = basis.coordinates(products)
-    return products, known, *_directions(basis, _residual(basis, unit, known), tolerance)
+    inside = basis.coordinates(products)
+    fresh, directions = _directions(basis, _residual(basis, unit, inside), tolerance)
+    return products, inside, fresh, directions
 
 
 def lacking(
     basis: Basis, unit: Tensor, products: Tensor, shortest: Matrix
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients of unit rows, whose products with ``basis`` are these, in directions that it
-    lacks; and these.
+    """Find the directions that ``basis`` lacks for unit rows with these ``products`` Q'x.
 
-    They are those of the rows that are longer than ``shortest`` [b] outside of the basis. Where
-    that is far above rounding, one round is enough, and rows that are shorter cost nothing.
+    Returns the coefficients of the rows in the directions [b, k], and the directions, tiled. A row
+    adds a direction where it is longer than ``shortest`` [b] outside of the basis. Where that is
+    far above rounding, one round is enough, and rows that are shorter cost nothing.
     """
-    known = basis.coordinates(products)
+    coordinates = basis.coordinates(products)
     if shortest.min() < _WELL_CONDITIONED[unit.dtype]:
-        return _directions(basis, _residual(basis, unit, known), shortest)
-    inside = torch.linalg.vector_norm(products, dim=1).double().cpu().numpy()
-    beyond = np.flatnonzero(1 - inside**2 > _NEARLY * shortest**2)
+        return _directions(basis, _residual(basis, unit, coordinates), shortest)
+    length_inside = torch.linalg.vector_norm(products, dim=1).double().cpu().numpy()
+    beyond = np.flatnonzero(1 - length_inside**2 > _NEARLY * shortest**2)
     rows = slice(None) if len(beyond) == len(unit) else torch.from_numpy(beyond).to(unit.device)
-    residual = _residual(basis, unit[rows], known[rows])
+    residual = _residual(basis, unit[rows], coordinates[rows])
     scale = shortest.min() / shortest[beyond]
     transform, _ = _factored(
         _gram(residual) * scale * scale[:, None], shortest.min(), basis.n - basis.rank
@@ -316,43 +332,44 @@ def lacking(
     return inner(tiled(unit), directions), directions
 
 
-def _residual(basis: Basis, unit: Tensor, known: Tensor) -> Tensor:
+def _residual(basis: Basis, unit: Tensor, coordinates: Tensor) -> Tensor:
     """``u - Q c``, tiled."""
     Q = basis.tiles
     rows = tiled(unit)
-    return torch.baddbmm(
-        rows, known.expand(len(Q), -1, -1), Q, alpha=-1, out=scratch("residual", Q, *rows.shape)
-    )
+    c = coordinates.expand(len(Q), -1, -1)
+    return torch.baddbmm(rows, c, Q, alpha=-1, out=scratch("residual", Q, *rows.shape))
 
 
 def _directions(basis: Basis, residual: Tensor, shortest: Matrix | float) -> tuple[Tensor, Tensor]:
-    """Coefficients of residual rows in the directions that ``basis`` lacks for them, and these
-    directions.
+    """Find the directions that ``basis`` lacks for residual rows, round by round.
+
+    Returns the coefficients of the rows in the directions [b, k], and the directions, tiled.
     """
     directions: list[Tensor] = []
     fresh: list[Matrix] = []
     while True:
-        left = basis.n - basis.rank - sum(d.shape[1] for d in directions)
+        room = basis.n - basis.rank - sum(d.shape[1] for d in directions)
         accepted, coefficients, finished = _well_conditioned(
-            residual, [basis.tiles, *directions], left, shortest
+            residual, [basis.tiles, *directions], room, shortest
         )
         directions.append(accepted)
         fresh.append(coefficients)
         if finished or not accepted.shape[1]:
             break
-        directions[-1] = accepted.clone()  # the next round needs the scratch that holds it
+        # The next round needs the scratch memory in which it lies.
+        directions[-1] = accepted.clone()
         _project_out(residual, accepted)
-    found = directions[0] if len(directions) == 1 else torch.cat(directions, 1)
-    return torch.from_numpy(np.concatenate(fresh, 1)).to(residual), found
+    all_directions = directions[0] if len(directions) == 1 else torch.cat(directions, 1)
+    return torch.from_numpy(np.concatenate(fresh, 1)).to(residual), all_directions
 
 
 def _well_conditioned(
     residual: Tensor, earlier: list[Tensor], room: int, shortest: Matrix | float
 ) -> tuple[Tensor, Matrix, bool]:
-    """Orthonormal directions of the best-conditioned part of ``residual``, and its coefficients in
-    them.
+    """Find orthonormal directions of the best-conditioned part of ``residual``.
 
-    The flag is True when every row has less than ``shortest`` left.
+    Returns the directions, tiled, the coefficients of the rows in them [b, k], and whether every
+    row has less than ``shortest`` left.
     """
     gram = _gram(residual)
     length = np.sqrt(gram.diagonal())
@@ -376,7 +393,7 @@ def _well_conditioned(
 
 
 def _project_out(x: Tensor, directions: Tensor) -> None:
-    """``x - Q Q'x`` in place on a tiled block."""
+    """Subtract ``Q Q'x`` in place from a tiled block x."""
     add_combination(x, inner(x, directions), directions, alpha=-1)
 
 
@@ -384,36 +401,38 @@ def _gram(tiles: Tensor) -> Matrix:
     return inner(tiles, tiles).double().cpu().numpy()
 
 
-def _apply(transform: Matrix, tiles: Tensor, what: str) -> Tensor:
+def _apply(transform: Matrix, tiles: Tensor, purpose: str) -> Tensor:
+    """``transform @ vectors`` for a tiled block, in scratch memory."""
     p, _, width = tiles.shape
-    return combination(
-        torch.from_numpy(transform).to(tiles), tiles, scratch(what, tiles, p, len(transform), width)
-    )
+    out = scratch(purpose, tiles, p, len(transform), width)
+    return combination(torch.from_numpy(transform).to(tiles), tiles, out)
 
 
 def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
-    """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and a number that none
-    of them is below.
+    """Find ``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``.
 
-    Coefficients are triangular in the order of the vectors, not of the pivots: the directions, and
-    what is drawn for them, then change continuously with the vectors. So a plain Cholesky
-    factorisation does where no pivot can be small; elsewhere T is turned.
+    Also returns a lower bound of these pivots. Coefficients are triangular in the order of the
+    vectors, not of the pivots: the directions, and what is drawn for them, then change continuously
+    with the vectors. So a plain Cholesky factorisation is enough where no pivot can be small;
+    elsewhere T is turned.
     """
     factor, singular = dpotrf(gram, lower=1)
     if not singular:
         transform, _ = dtrtri(factor, lower=1)
-        # no pivot is smaller
+        # No pivot is smaller than this.
         least = 1 / math.sqrt(np.linalg.norm(transform, 1) * np.linalg.norm(transform, np.inf))
         if least > max(threshold, _SAFE_PIVOT):
             return transform, least
     transform, pivot = _factored(gram, threshold, most)
     turn, triangle = np.linalg.qr(transform @ gram)
-    return (turn * np.where(triangle.diagonal() < 0, -1.0, 1.0)).T @ transform, pivot
+    signs = np.where(triangle.diagonal() < 0, -1.0, 1.0)
+    return (turn * signs).T @ transform, pivot
 
 
 def _factored(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
-    """The same, triangular in the order of the pivots."""
-    if gram.diagonal().max(initial=0.0) <= threshold**2:  # LAPACK tests every pivot but the first
+    """Find such a ``T`` by pivoted Cholesky: triangular in the order of the pivots."""
+    # LAPACK tests every pivot but the first.
+    if gram.diagonal().max(initial=0.0) <= threshold**2:
         return np.zeros((0, len(gram))), 1.0
     factor, order, k, _ = dpstrf(gram, tol=threshold**2)
     k = min(k, most)
@@ -424,15 +443,14 @@ def _factored(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]
 
 
 def unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Rows of length one, or zero, the lengths ``[b, 1]``, and whether any is bad.
+    """Rows of length one, or zero, the lengths ``[b, 1]``, and whether any is not finite.
 
     Rows that are not finite become zero and have length NaN, so that their answer is NaN.
     """
-    # squares underflow
+    # In float32 the squares of small numbers would underflow.
     length = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)
-    unit = torch.div(
-        x, length.clamp_min(torch.finfo(x.dtype).tiny), out=scratch("unit", x, *x.shape)
-    )
+    divisor = length.clamp_min(torch.finfo(x.dtype).tiny)
+    unit = torch.div(x, divisor, out=scratch("unit", x, *x.shape))
     finite = length.isfinite()
     if bool(finite.all()):
         return unit, length, False

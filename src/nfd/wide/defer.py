@@ -1,6 +1,4 @@
-"""Any model with layers without stored weights for its wide matrices: which they are, the way there
-and back.
-"""
+"""Replace the wide matrices of any model by layers without stored weights, and back."""
 
 from __future__ import annotations
 
@@ -31,7 +29,8 @@ from nfd.wide.layers import DeferredLinear, FactoredLinear, StructuredLinear
 from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed
 
 UnstoredWeights = Literal["structured", "deferred"]
-_WIDTH = 150  # of the printed table, at most
+# Characters across the printed table, at most.
+_WIDTH = 150
 
 
 @gradients()
@@ -93,41 +92,15 @@ def defer(
         )
     check_choice("weights", weights, get_args(UnstoredWeights))
     seed = check_seed(seed)
-    told, maps = _examined(model, plan, where)
-    lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
-    if lost:
-        raise InputError(
-            "model has buffers on the meta device, whose numbers no plan restores: "
-            f"{', '.join(lost[:3])}. Make the model under nfd.meta_matrices() instead, which "
-            "leaves buffers their numbers."
-        )
-    if obstacles := [
-        own for own in told.replacements if own.reason is not None and own.reason.is_obstacle
-    ]:
-        first = {numberless(own.name): own for own in obstacles[::-1]}  # of those that stand alike
-        several = "; ".join(f"{own.name!r}: {own.reason}" for own in [*first.values()][::-1])
-        raise InputError(
-            f"No layer can stand in for these matrices; name others by where=. {several}."
-        )
-    if not told.replaced:
-        hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
-        raise InputError(
-            f"where={where!r} names no matrix that is wide on both sides and trains.{hint}"
-        )
-    if plan is None and any(maps[own.name].weight.is_meta for own in told.replaced):
-        raise InputError(
-            "model is on the meta device, so it has no initial weights whose scale could be "
-            "copied. Pass plan=."
-        )
-    # with the names of wrappers
+    result, maps = _examined(model, plan, where)
+    _check_replaceable(model, plan, where, result, maps)
+    # named_modules has the names of wrappers, by which a module can be set; maps has none of them.
     places = {id(module): name for name, module in model.named_modules()}
-    for own in told.replaced:
-        name = own.name
-        linear = maps[own.name]
+    for replacement in result.replaced:
+        name = replacement.name
+        linear = maps[name]
         options: dict[str, Any] = {
-            "std": float(linear.weight.detach().double().square().mean().sqrt())
-            if plan is None
-            else plan.std(name),
+            "std": _std(linear) if plan is None else plan.std(name),
             "seed": derive(
                 seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name
             ),
@@ -137,8 +110,8 @@ def defer(
         layer: FactoredLinear
         if weights == "deferred":
             layer = DeferredLinear(*linear.features, **options)
-        # what reads the residual stream sees fewer directions than what is inside of a branch
         else:
+            # What reads the residual stream sees fewer directions than what is inside of a branch.
             inner = plan is not None and plan.entries[name].role == "inner"
             basis: BasisName = "inputs" if inner else "auto"
             layer = StructuredLinear(
@@ -148,8 +121,50 @@ def defer(
         model = placed(model, places[id(linear.module)], linear.stand_in(layer))
     if plan is not None:
         plan.apply_(model, seed)
-    model.__dict__["deferral"] = told
+    model.__dict__["deferral"] = result
     return model
+
+
+def _std(linear: LinearMap) -> float:
+    """The root mean square of the weights that a linear map has."""
+    return float(linear.weight.detach().double().square().mean().sqrt())
+
+
+def _check_replaceable(
+    model: nn.Module,
+    plan: Plan | None,
+    where: str | Sequence[str],
+    result: Deferral,
+    maps: Mapping[str, LinearMap],
+) -> None:
+    """Raise InputError where a model cannot be deferred, or where nothing would be replaced."""
+    lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
+    if lost:
+        raise InputError(
+            "model has buffers on the meta device, whose numbers no plan restores: "
+            f"{', '.join(lost[:3])}. Make the model under nfd.meta_matrices() instead, which "
+            "leaves buffers their numbers."
+        )
+    # Only the first of each group of matrices whose names differ by numbers.
+    obstacles: dict[str, str] = {}
+    for row in result.replacements:
+        if row.reason is not None and row.reason.is_obstacle:
+            obstacles.setdefault(numberless(row.name), f"{row.name!r}: {row.reason}")
+    if obstacles:
+        raise InputError(
+            "No layer can stand in for these matrices; name others by where=. "
+            f"{'; '.join(obstacles.values())}."
+        )
+    if not result.replaced:
+        hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
+        raise InputError(
+            f"where={where!r} names no matrix that is wide on both sides and trains.{hint}"
+        )
+    if plan is None and any(maps[row.name].weight.is_meta for row in result.replaced):
+        raise InputError(
+            "model is on the meta device, so it has no initial weights whose scale could be "
+            "copied. Pass plan=."
+        )
 
 
 def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -184,8 +199,8 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
             )
     for name, module in model.named_modules():
         if isinstance(module, DeferredAttention):
-            for key, own in module.layers.items():
-                module.store(key, _weights(own, f"{name}.{key}", seed))
+            for key, layer in module.layers.items():
+                module.store(key, _weights(layer, f"{name}.{key}", seed))
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, FactoredLinear)
     }
@@ -196,18 +211,20 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
             )
         (linear,) = linear_maps(original)
         stored = linear.store(_weights(layer, name, seed), layer.bias).train(layer.training)
-        around = name.rpartition(".")[0]  # of a convolution the layer is a part
+        # In a convolution the layer is a part, and the whole is replaced.
+        around = name.rpartition(".")[0]
         is_part = isinstance(model.get_submodule(around), DeferredConv)
         model = placed(model, around if is_part else name, stored)
     for module in model.modules():
         if isinstance(module, DeferredAttention):
-            module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]  # it reads its weights again
+            # From now on it reads its weights again.
+            module.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
     model.__dict__.pop("deferral", None)
     return model
 
 
 def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
-    """The weights that a layer has now; ValueError where it has two matrices."""
+    """Return the weights that a layer has now; raise InputError where it has two matrices."""
     W = layer.dense_weights(seed)
     if isinstance(W, Tensor):
         return W
@@ -217,7 +234,7 @@ def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
     )
 
 
-# ---- what is replaced, and what is left and why
+# ---- what is replaced, and what stays and why
 
 
 @dataclass(frozen=True)
@@ -237,8 +254,9 @@ class Replacement:
 
 @dataclass(frozen=True, repr=False)
 class Deferral:
-    """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model. Print it
-    to see the table.
+    """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model.
+
+    Print it to see the table.
 
     Attributes:
         replacements: one for every tensor of two or more dimensions.
@@ -254,34 +272,32 @@ class Deferral:
     @property
     def replaced(self) -> tuple[Replacement, ...]:
         """The matrices that layers without stored weights replace."""
-        return tuple(own for own in self.replacements if own.reason is None)
+        return tuple(row for row in self.replacements if row.reason is None)
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per matrix; ``reason`` is the name of the ``Reason`` why it stays, or None if it
-        is replaced.
+        """One dict per matrix.
+
+        ``reason`` is the name of the ``Reason`` why it stays, or None if it is replaced.
         """
-        return [
-            {
-                **vars(own),
-                "shape": list(own.shape),
-                "reason": None if own.reason is None else own.reason.name,
-            }
-            for own in self.replacements
-        ]
+        rows = []
+        for row in self.replacements:
+            reason = None if row.reason is None else row.reason.name
+            rows.append(vars(row) | {"shape": list(row.shape), "reason": reason})
+        return rows
 
     def __str__(self) -> str:
         table = table_of(
             Column("matrix", no_wrap=True, overflow="fold"), "module", "shape", "replaced"
         )
         alike = Counter(
-            dataclasses.replace(own, name=numberless(own.name)) for own in self.replacements
+            dataclasses.replace(row, name=numberless(row.name)) for row in self.replacements
         )
-        for own, count in alike.items():
+        for row, count in alike.items():
             times = f"{count} x " if count > 1 else ""
-            size = " x ".join(map(str, own.shape))
-            done = "yes" if own.reason is None else own.reason.value
-            table.add_row(f"{times}{own.name}", own.kind, size, done)
+            size = " x ".join(map(str, row.shape))
+            replaced = "yes" if row.reason is None else row.reason.value
+            table.add_row(f"{times}{row.name}", row.kind, size, replaced)
         return (
             f"{as_text(table, _WIDTH)}\n{len(self.replaced)} of {len(self.replacements)} matrices "
             "replaced."
@@ -310,7 +326,8 @@ def deferral(
 
         print(nfd.deferral(make_model(64, 2)))
     """
-    return _examined(model, plan, where)[0]
+    result, _ = _examined(model, plan, where)
+    return result
 
 
 # ---- the matrices of a model that layers can replace, and why the others stay
@@ -347,68 +364,59 @@ class Reason(StrEnum):
 def _examined(
     model: nn.Module, plan: Plan | None, where: str | Sequence[str]
 ) -> tuple[Deferral, dict[str, LinearMap]]:
-    """What becomes of every tensor of two or more dimensions, and the linear maps among them, by
-    canonical names.
+    """Decide what becomes of every tensor of two or more dimensions.
 
-    Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks
-    where there is none. Those that ``where`` names and that train are replaced, unless there is an
-    obstacle.
+    Also returns the linear maps by their canonical names. Wide are tensors that are hidden, inner
+    or outer by the plan, and linear maps in residual blocks where there is none. Those that
+    ``where`` names and that train are replaced, unless there is an obstacle.
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     if plan is not None and not isinstance(plan, Plan):
         raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
-    named = check_patterns("where", where)
-    patterns = [named] if isinstance(named, str) else named or []
+    checked = check_patterns("where", where)
+    patterns = [checked] if isinstance(checked, str) else checked or []
     parts = modules(model)
-    held = held_by(model)
-    maps = {
-        f"{name}.{own.key}".lstrip("."): own
-        for name, part in parts.items()
-        for own in linear_maps(part)
-    }
+    maps: dict[str, LinearMap] = {}
+    for name, part in parts.items():
+        for linear in linear_maps(part):
+            maps[f"{name}.{linear.key}".lstrip(".")] = linear
     wide = _wide_in_blocks(model, maps) if plan is None else _wide_by_plan(plan, maps)
-    made = []
-    for name, own in held.items():
-        if len(own.shape) < 2:
+    rows = []
+    for name, tensor in held_by(model).items():
+        if len(tensor.shape) < 2:
             continue
         place = name.rpartition(".")[0]
         owner = parts.get(place)
-        linear = maps.get(name)
-        if own.std is not None:
-            reason: Reason | None = Reason.UNSTORED
+        reason: Reason | None
+        if tensor.std is not None:
+            reason = Reason.UNSTORED
         elif name not in wide:
             reason = Reason.NARROW
         elif not any(matches(place, pattern) for pattern in patterns):
             reason = Reason.UNNAMED
-        elif not own.is_trained:
+        elif not tensor.is_trained:
             reason = Reason.FROZEN
         else:
-            reason = _obstacle(parts, owner, linear)
-            if reason is None and plan is not None and not plan.law_for(name).equivariant:
-                is_outside = (
-                    law_of(plan.optimizer).rest is not None and block_of(name, plan.blocks) is None
-                )
-                reason = Reason.NARROW if is_outside else Reason.ELEMENTWISE
-            elif reason is None and plan is not None and plan.entries[name].start.kept:
-                reason = Reason.KEPT
-        made.append(
-            Replacement(name, "" if owner is None else type(owner).__name__, own.shape, reason)
-        )
-    return Deferral(tuple(made)), maps
+            reason = _obstacle(parts, owner, maps.get(name))
+            if reason is None and plan is not None:
+                reason = _obstacle_by_plan(plan, name)
+        kind = "" if owner is None else type(owner).__name__
+        rows.append(Replacement(name, kind, tensor.shape, reason))
+    return Deferral(tuple(rows)), maps
 
 
 def _wide_in_blocks(model: nn.Module, maps: Mapping[str, LinearMap]) -> set[str]:
-    """Weights of linear maps in residual blocks, or of a model that is itself a linear map or an
-    attention.
+    """Weights of linear maps in residual blocks.
+
+    In a model without blocks, those of the model if it is itself a linear map or an attention.
     """
-    if blocks := blocks_of(model, None):
+    blocks = blocks_of(model, None)
+    if blocks:
         return {name for name in maps if block_of(name, blocks) is not None}
-    return (
-        set(maps)
-        if isinstance(model, nn.MultiheadAttention)
-        else {name for name in maps if "." not in name}
-    )
+    if isinstance(model, nn.MultiheadAttention):
+        return set(maps)
+    return {name for name in maps if "." not in name}
 
 
 def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
@@ -425,23 +433,37 @@ def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
 def _obstacle(
     parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: LinearMap | None
 ) -> Reason | None:
-    """Why a matrix must keep its weights; None where it need not."""
-    attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
-    if linear is None or any(
-        owner is part.out_proj and not linear_maps(part) for part in attentions
-    ):
+    """Say why a matrix must keep its weights by what the model is; None where it need not."""
+    if linear is None:
         return Reason.OTHER
+    attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
+    for attention in attentions:
+        # An attention that reads its weights itself reads those of its output projection, too.
+        if owner is attention.out_proj and not linear_maps(attention):
+            return Reason.OTHER
     weight = linear.weight
     module = linear.module
-    if sum(any(p is weight for p in part._parameters.values()) for part in parts.values()) > 1:
+    holders = 0
+    for part in parts.values():
+        holders += any(parameter is weight for parameter in part._parameters.values())
+    if holders > 1:
         return Reason.TIED
-    stays = module in attentions  # with its own hooks, but with another forward
-    is_hooked = "forward" in vars(module) if stays else _is_hooked(module)
+    # An attention stays, with its hooks, but gets another forward.
+    is_hooked = "forward" in vars(module) if module in attentions else _is_hooked(module)
     return Reason.HOOKED if is_hooked or _is_hooked(weight) else None
 
 
+def _obstacle_by_plan(plan: Plan, name: str) -> Reason | None:
+    """Say why a matrix must keep its weights by its plan; None where it need not."""
+    if not plan.law_for(name).equivariant:
+        has_rest = law_of(plan.optimizer).rest is not None
+        is_outside = has_rest and block_of(name, plan.blocks) is None
+        return Reason.NARROW if is_outside else Reason.ELEMENTWISE
+    return Reason.KEPT if plan.entries[name].start.kept else None
+
+
 def _is_hooked(holder: nn.Module | Tensor) -> bool:
-    """Whether code hooks into a module or a weight, or put a ``forward`` in place of its own."""
+    """Whether code hooks into a module or a weight, or replaced its ``forward``."""
     kinds = (
         "forward_pre",
         "forward",
@@ -462,8 +484,7 @@ def _is_hooked(holder: nn.Module | Tensor) -> bool:
 
 
 class meta_matrices(TorchFunctionMode):  # noqa: N801 - a context manager, named as torch.no_grad is
-    """A context in which models are built without memory for their matrices, so that they can have
-    any width.
+    """A context in which models of any width are built without memory for their matrices.
 
     Matrices are made on the meta device: they have shapes and no numbers. This applies to tensors
     of two or more dimensions that are made by ``torch.empty``, as in all layers of PyTorch and
@@ -482,7 +503,7 @@ class meta_matrices(TorchFunctionMode):  # noqa: N801 - a context manager, named
     ) -> Any:
         options = kwargs or {}
         if function is torch.empty and options.get("device") is None:
-            made = function(*args, **{**options, "device": "meta"})
-            if made.dim() > 1:
-                return made
+            tensor = function(*args, **{**options, "device": "meta"})
+            if tensor.dim() > 1:
+                return tensor
         return function(*args, **options)

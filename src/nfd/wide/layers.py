@@ -1,6 +1,4 @@
-"""Linear layers of any width whose matrices are not stored: what they share, Gaussian and
-structured ones.
-"""
+"""Linear layers of any width whose matrices are not stored: Gaussian and structured ones."""
 
 from __future__ import annotations
 
@@ -33,27 +31,36 @@ from nfd.wide.learned import RandomPlusLowRank
 from nfd.wide.parameters import Coefficients, Guarded
 
 FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
-_MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
+# Beyond it, products of layers leave the range of float32.
+_MOST_STD = 1e12
 
 
 class FactoredLinear(nn.Module):
-    """``y = x W' + b`` with ``W = s W_0`` and an update in factors: the parameters, and two queries
-    by a subclass.
+    """A layer ``y = x W' + b``, with ``W = s W_0`` and an update in factors.
 
-    ``scale`` is s, which begins at ``std``; ``update`` is the small factor, which begins empty and
-    grows; both are ``Guarded``. The other factors belong to ``matrix``.
+    A subclass answers the two queries, forward and backward.
+
+    Attributes:
+        is_deferred: marks such layers for plans.
+        original: the module that it replaced, without its numbers.
+        suffix: the end of the name of the tensor that it stands for.
+        place: that whole name, in a model of ``nfd.defer``.
+        matrix: W_0 and all factors but the next two.
+        update: the small factor, empty at first, which grows.
+        scale: s, at first ``std``.
     """
 
-    is_deferred: ClassVar[bool] = True  # by which plans know it
-    original: nn.Module | None = None  # the module that it replaced, without its numbers
-    suffix = ".weight"  # of the name of the tensor that it stands for
-    place = ""  # that name, in a model of nfd.defer
+    is_deferred: ClassVar[bool] = True
+    original: nn.Module | None = None
+    suffix = ".weight"
+    place = ""
     bias: nn.Parameter | None
     matrix: LazyGaussian | RandomPlusLowRank
     update: Guarded
     scale: Guarded
 
-    @gradients()  # tensors of inference mode could not be trained
+    # Tensors of inference mode could not be trained.
+    @gradients()
     def __init__(
         self,
         in_features: int,
@@ -74,29 +81,33 @@ class FactoredLinear(nn.Module):
         self.feedback = check_choice("feedback", feedback, FEEDBACKS)
         self.std = check_real("std", std, least=0.0, below=_MOST_STD)
         zero = torch.zeros((), dtype=check_dtype(dtype), device=check_device(device))
-        self.update, self.matrix = self._begun(seed, zero)
+        self.update, self.matrix = self._initial(seed, zero)
         self.scale = Guarded(zero + self.std)
         self.register_parameter("bias", None)
-        # uniform as nn.Linear draws it, on the CPU so that it is the same on every device
         if check_flag("bias", bias):
+            # Uniform as nn.Linear draws it, on the CPU so that it is the same on every device.
             bound = 1 / math.sqrt(self.in_features)
             stream = generator(seed.seed, "bias", seed.index, seed.count)
-            drawn = torch.empty(self.out_features, dtype=torch.float64, device="cpu")
-            self.bias = nn.Parameter(drawn.uniform_(-bound, bound, generator=stream).to(zero))
+            numbers = torch.empty(self.out_features, dtype=torch.float64, device="cpu")
+            numbers.uniform_(-bound, bound, generator=stream)
+            self.bias = nn.Parameter(numbers.to(zero))
         for parameter in (self.update, self.scale):
             parameter.owner = self.kind
             parameter.stands_for = (self.out_features, self.in_features)
             parameter.accept()
 
     @abstractmethod
-    def _begun(
+    def _initial(
         self, source: Increment, like: Tensor
     ) -> tuple[Guarded, LazyGaussian | RandomPlusLowRank]:
-        """The update of a layer that has learned nothing, and its matrix, both as this tensor."""
+        """Make the update of a layer that has learned nothing, and its matrix.
+
+        Both have the dtype and the device of ``like``.
+        """
 
     @abstractmethod
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
-        """``x W'`` and what the backward pass of the same rows is to be given."""
+        """``x W'`` and what to keep for the backward pass of the same rows."""
 
     @abstractmethod
     def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,13 +117,14 @@ class FactoredLinear(nn.Module):
         """Make room for this many samples at once, where that saves copies."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for
-        inputs of Theta(1).
+        """Map ``[..., in_features]`` to ``[..., out_features]``.
+
+        Outputs are Theta(std sqrt(in_features)) for inputs of Theta(1).
         """
         return _outside_of_graphs(self, x) if torch.compiler.is_compiling() else self.answer(x)
 
     def answer(self, x: Tensor) -> Tensor:
-        """``forward``, run as it stands."""
+        """Run ``forward``, outside of any compiled graph."""
         if x.shape[-1:] != (self.in_features,):
             raise InputError(
                 f"x must have {self.in_features} features in its last axis; got shape "
@@ -129,8 +141,8 @@ class FactoredLinear(nn.Module):
             )
         rows = x.reshape(-1, self.in_features)
         self._check()
-        # what is measured on the way is kept, and trained with later
         if torch.is_inference_mode_enabled():
+            # The layer keeps tensors of this pass that are trained with later.
             with torch.inference_mode(False), torch.no_grad():
                 y, _ = self.ask_forward(rows, False)
         else:
@@ -142,34 +154,34 @@ class FactoredLinear(nn.Module):
 
     @torch.no_grad()
     def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
-        """The dense weights ``std W_0`` [out_features, in_features] of the start, which give every
-        answer so far.
+        """Return dense initial weights ``std W_0`` that give every answer so far.
 
-        Training a dense layer from it repeats this layer's outputs, to rounding where nothing was
-        dropped. What a deferred layer did not record is drawn from ``seed`` and the layer's own
-        stream, so that independent layers have independent completions. With independent or static
-        feedback a pair: the forward matrix and the backward one. Memory is O(out_features
-        in_features).
+        They are [out_features, in_features]. Training a dense layer from them repeats this layer's
+        outputs, to rounding where nothing was dropped. What a deferred layer did not record is
+        drawn from ``seed`` and the layer's own stream, so that independent layers have independent
+        completions. With independent or static feedback a pair: the forward matrix and the backward
+        one. Memory is O(out_features in_features).
         """
         forward, backward = self.matrix.complete(seed)
-        return (
-            forward * self.std
-            if self.feedback == "shared"
-            else (forward * self.std, backward * self.std)
-        )
+        if self.feedback == "shared":
+            return forward * self.std
+        return forward * self.std, backward * self.std
 
     @torch.no_grad()
     def dense_weights(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
-        """The dense weights W [out_features, in_features] that the layer has now; otherwise as
-        ``complete``.
+        """Return the dense weights W [out_features, in_features] that the layer has now.
+
+        Otherwise as ``complete``.
         """
         forward, backward = self.matrix.complete(seed)
         update = self.matrix.dense_update(self.update.data)
         scale = self.scale.data
-        now = forward * scale + update
+        W = forward * scale + update
         if self.feedback == "shared":
-            return now
-        return now, backward * self.std if self.feedback == "static" else backward * scale + update
+            return W
+        if self.feedback == "static":
+            return W, backward * self.std
+        return W, backward * scale + update
 
     @property
     def kind(self) -> str:
@@ -178,17 +190,18 @@ class FactoredLinear(nn.Module):
 
     @property
     def weight(self) -> Unstored:
-        """The weights that it stands for, without numbers, laid as in the module that it
-        replaced.
+        """The weights that it stands for, without numbers.
+
+        Their shape is that in the module that it replaced.
         """
-        laid = getattr(self.original, "weight", None)
+        replaced = getattr(self.original, "weight", None)
         like = self.update
-        shape = (self.out_features, self.in_features) if laid is None else tuple(laid.shape)
-        made = Tensor._make_wrapper_subclass(
+        shape = (self.out_features, self.in_features) if replaced is None else tuple(replaced.shape)
+        weight = Tensor._make_wrapper_subclass(
             Unstored, shape, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
         )
-        made.place = self.place
-        return made
+        weight.place = self.place
+        return weight
 
     def extra_repr(self) -> str:
         resolution = f", resolution={self.update.resolution:g}" if self.update.resolution else ""
@@ -202,8 +215,9 @@ class FactoredLinear(nn.Module):
 
     @contextmanager
     def _without_factors(self) -> Iterator[None]:
-        """Within it PyTorch sees the bias alone: it would write through .data, or put others in
-        place of s and D.
+        """Hide all parameters but the bias from PyTorch.
+
+        PyTorch would write through .data, or put others in place of s and D.
         """
         factors = {name: self._parameters.pop(name) for name in ("update", "scale")}
         try:
@@ -233,12 +247,13 @@ class FactoredLinear(nn.Module):
         self.scale.check()
 
     def _identity(self) -> list[int]:
-        """What a saved state must agree with, sizes and feedback, and the source of what is still
-        to be drawn.
+        """What a saved state must agree with, and the source of what is still to be drawn.
+
+        It must agree with the first three: sizes and feedback.
         """
         source = self.matrix.source
-        drawn = [source.seed, source.index, source.count, source.whole]
-        return [self.out_features, self.in_features, FEEDBACKS.index(self.feedback), *drawn]
+        increment = [source.seed, source.index, source.count, source.whole]
+        return [self.out_features, self.in_features, FEEDBACKS.index(self.feedback), *increment]
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
@@ -273,7 +288,7 @@ class FactoredLinear(nn.Module):
         if lacking:
             return
         state = {key.removeprefix(prefix): state_dict[key] for key in expected}
-        rows, columns, feedback, *drawn = state["identity"].tolist()
+        rows, columns, feedback, *increment = state["identity"].tolist()
         if [rows, columns, feedback] != self._identity()[:3]:
             error_msgs.append(
                 f"{prefix}identity: the saved layer is {rows} x {columns} with "
@@ -282,7 +297,7 @@ class FactoredLinear(nn.Module):
             )
             return
         self.std = float(state["std"])
-        self.matrix.restore(state, Increment(*drawn))
+        self.matrix.restore(state, Increment(*increment))
         self.scale.replace(state["scale"])
         self.update.replace(state["update"])
         with self._without_factors():
@@ -293,19 +308,19 @@ class FactoredLinear(nn.Module):
 
 @_disable_dynamo
 def _outside_of_graphs(layer: FactoredLinear, x: Tensor) -> Tensor:
-    """The answer of a layer inside a function that is compiled: it grows with its inputs, so no
-    graph can hold it.
+    """Answer for a layer inside a compiled function.
+
+    A layer grows with its inputs, so that no graph can hold it.
     """
     return layer.answer(x)
 
 
 class Query(torch.autograd.Function):
-    """``W x`` for the rows of ``x``, and its transpose backward; the gradient of D is accumulated
-    by hand.
+    """``W x`` for the rows of ``x``, and its transpose backward.
 
-    D grows between the two passes, so autograd could not check the shape of a returned gradient;
-    adding to ``D.grad`` directly survives any number of passes before a step. D is an argument only
-    so that the output requires grad.
+    The gradient of D is accumulated by hand. D grows between the two passes, so autograd could not
+    check the shape of a returned gradient; adding to ``D.grad`` directly survives any number of
+    passes before a step. D is an argument only so that the output requires grad.
     """
 
     @staticmethod
@@ -332,13 +347,15 @@ class Query(torch.autograd.Function):
                 "run the forward pass again."
             )
         value, left, right = layer.ask_backward(grads[0].contiguous(), kept, ctx.record)
-        # of D: torch.autograd.grad of inputs alone adds nothing to it
+        # The node that would accumulate the gradient of D. It does not run, and nothing is added,
+        # where torch.autograd.grad asks for gradients of the inputs only.
         accumulator = ctx.next_functions[1][0]
         if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
-            # of zero: the loss moves the update alone; weight decay moves both
+            # A gradient of zero: the loss moves only the update, weight decay moves both.
             layer.scale.begin_gradient()
-            # parameters that held each other would outlive the network
-            update.pair = layer.scale.pair = id(update)
+            # A number, since parameters that held each other would outlive the network.
+            update.pair = id(update)
+            layer.scale.pair = id(update)
             update.add_gradient(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
 
@@ -347,21 +364,22 @@ class Query(torch.autograd.Function):
 
 
 class Unstored(Tensor):
-    """The shape, type and device of a weight without numbers; code that computes with it is refused
-    in words.
+    """The shape, type and device of a weight without numbers.
 
-    PyTorch's own fast paths, such as that of ``nn.TransformerEncoder``, see from its class that
-    they must not be taken.
+    Code that computes with it gets a StateError. PyTorch's fast paths, such as the one of
+    ``nn.TransformerEncoder``, see from its class that they must not be taken. ``place`` is the name
+    of its layer in a model.
     """
+
+    place = ""
 
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # as Tensor has it; PyTorch chooses its slow paths where a class has its own
+        # It does what Tensor does, but must stand here: PyTorch takes its slow paths only where a
+        # class defines it.
         return super().__torch_function__(function, types, args, kwargs)  # type: ignore[no-untyped-call]
-
-    place = ""  # the name of its layer in a model
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -379,20 +397,19 @@ class Unstored(Tensor):
 
 
 class DeferredLinear(FactoredLinear):
-    """A linear layer with i.i.d. Gaussian initial weights that are never stored, so that it can be
-    millions wide.
+    """A linear layer with i.i.d. Gaussian initial weights that are never stored.
 
-    It computes ``y = x W' + b`` with ``W`` [out_features, in_features], N(0, std^2) at the start.
-    The trained matrix is
+    So it can be millions wide. It computes ``y = x W' + b`` with ``W`` [out_features, in_features],
+    initially N(0, std^2). The trained matrix is
 
         W = s W_0 + P D Q'
 
-    (see ``nfd.wide.lazy_gaussian``) with W_0 i.i.d. N(0, 1). The parameter ``scale`` is s, which
-    begins at ``std`` and moves only by weight decay. The parameter ``update`` is D, a small matrix
-    in units of W, padded with zeros. So it replaces an ``nn.Linear`` that starts with this ``std``,
-    at the same rate, weight decay and momentum. All results have exactly the distribution of the
-    dense layer of the same width. After r samples the state takes O(n r), and a step of b samples
-    costs O(n r b), so that ``StructuredLinear`` is cheaper for long trainings.
+    (see ``nfd.wide.lazy_gaussian``) with W_0 i.i.d. N(0, 1). The parameter ``scale`` is s, at first
+    ``std``, which only weight decay moves. The parameter ``update`` is D, a small matrix in units
+    of W, padded with zeros. So it replaces an ``nn.Linear`` that is initialised with this ``std``,
+    at the same learning rate, weight decay and momentum. All results have exactly the distribution
+    of the dense layer of the same width. After r samples the state takes O(n r), and a step of b
+    samples costs O(n r b), so that ``StructuredLinear`` is cheaper for long trainings.
 
     **Evaluation.** Products are recorded in training mode with gradients enabled. Otherwise
     (``eval()``, ``no_grad``) the state does not change: every call is an exact conditional draw,
@@ -407,9 +424,9 @@ class DeferredLinear(FactoredLinear):
     Args:
         in_features, out_features: size of ``W``; each at least 1.
         bias: whether there is a ``b`` [out_features], an ordinary parameter. As in ``nn.Linear`` it
-            starts uniform between -1/sqrt(in_features) and 1/sqrt(in_features).
-        std: standard deviation of the entries of ``W`` at the start, at least 0. That of
-            ``nn.Linear`` is ``1 / sqrt(3 in_features)``.
+            is initialised uniform between -1/sqrt(in_features) and 1/sqrt(in_features).
+        std: standard deviation of the initial entries of ``W``, at least 0. ``nn.Linear`` has ``1 /
+            sqrt(3 in_features)``.
         feedback: which matrix carries gradients backward. ``"shared"``: ``W`` (the standard
             network). ``"independent"``: an independent initial matrix that receives the same
             updates (Corollary 1). ``"static"``: an independent matrix that is never updated
@@ -438,7 +455,7 @@ class DeferredLinear(FactoredLinear):
 
     matrix: LazyGaussian
 
-    def _begun(self, source: Increment, like: Tensor) -> tuple[Guarded, LazyGaussian]:
+    def _initial(self, source: Increment, like: Tensor) -> tuple[Guarded, LazyGaussian]:
         sizes = (self.in_features, self.out_features)
         shared = self.feedback == "shared"
         matrix = LazyGaussian(
@@ -457,7 +474,8 @@ class DeferredLinear(FactoredLinear):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
-        # a first pass without gradients drew other answers
+        # A forward pass during a backward pass is a recomputation. The first one, without
+        # gradients, drew other answers.
         if record and torch._C._current_graph_task_id() != -1:
             raise StateError(
                 f"{self.kind} does not support activation checkpointing: recomputing a forward "
@@ -472,8 +490,11 @@ class DeferredLinear(FactoredLinear):
 
     def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W``, the products ``P'g`` and those of the forward pass."""
-        static = self.feedback == "static"
-        scale, update = (self.std, None) if static else (self.scale.data, self.update.data.T)
+        scale: Tensor | float = self.scale.data
+        update: Tensor | None = self.update.data.T
+        if self.feedback == "static":
+            scale = self.std
+            update = None
         value, products = self.matrix.ask(
             self.matrix.backward, g, scale=scale, update=update, record=record
         )
@@ -482,34 +503,34 @@ class DeferredLinear(FactoredLinear):
 
 
 class StructuredLinear(FactoredLinear):
-    """A linear layer with fast products, whose training has the same limit of width as that of
-    Gaussian weights.
+    """A linear layer with fast products, with the infinite-width limit of Gaussian weights.
 
     It computes ``y = x W' + b`` with ``W`` [out_features, in_features]. The trained matrix is
 
         W = s W_0 + G' C X + U'B    or    W = s W_0 + G' C X + B'U
 
     where W_0 is made of random signs and fast transforms (``nfd.wide.rotated``): its entries have
-    mean 0 and variance 1, and a product takes O(n log n). ``scale`` is s, which begins at ``std``
-    and moves only by weight decay. X and G are the inputs of the layer and the gradients of its
-    outputs, sample by sample. When samples are many, they are compressed: B is an orthonormal basis
-    of the inputs seen in training, or of the gradients. ``update`` holds a coefficient of every
-    sample, and its gradient has the norm of that of W. So the layer replaces an ``nn.Linear`` that
-    starts with this ``std``, at the same rate, weight decay, momentum and norm clipping.
+    mean 0 and variance 1, and a product takes O(n log n). ``scale`` is s, at first ``std``, which
+    only weight decay moves. X and G are the inputs of the layer and the gradients of its outputs,
+    sample by sample. When samples are many, they are compressed: B is an orthonormal basis of the
+    inputs seen in training, or of the gradients. ``update`` holds a coefficient of every sample,
+    and its gradient has the norm of the gradient of W. So the layer replaces an ``nn.Linear`` that
+    is initialised with this ``std``, at the same learning rate, weight decay, momentum and norm
+    clipping.
 
     Given W_0, the layer is a dense one, unless a ``resolution`` leaves out short directions. With r
     samples, or directions of B, a step of b samples costs O(n r b + n log n b), and the state takes
     O(n r).
 
     As the width grows, training has the limit of Gaussian weights, by universality of first-order
-    methods. At finite width its distribution is another; ``DeferredLinear`` has exactly that of a
-    Gaussian matrix.
+    methods. At finite width its distribution is another; ``DeferredLinear`` has exactly the
+    distribution of a Gaussian matrix.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
-        bias: whether there is a ``b`` [out_features], an ordinary parameter that starts as in
-            ``nn.Linear``.
-        std: standard deviation of the entries of ``W`` at the start, at least 0.
+        bias: whether there is a ``b`` [out_features], an ordinary parameter that is initialised as
+            in ``nn.Linear``.
+        std: standard deviation of the initial entries of ``W``, at least 0.
         feedback: ``"shared"``, ``"independent"`` or ``"static"``, as in ``DeferredLinear``; the
             latter two draw a second matrix.
         basis: of ``"inputs"``, of ``"gradients"``, or ``"auto"`` for the one of smaller rank in the
@@ -557,7 +578,7 @@ class StructuredLinear(FactoredLinear):
         )
         super().__init__(in_features, out_features, **settings)
 
-    def _begun(self, source: Increment, like: Tensor) -> tuple[Coefficients, RandomPlusLowRank]:
+    def _initial(self, source: Increment, like: Tensor) -> tuple[Coefficients, RandomPlusLowRank]:
         update = Coefficients(like.new_zeros(0))
         update.resolution = self._resolution
         update.matrix = RandomPlusLowRank(
@@ -574,13 +595,14 @@ class StructuredLinear(FactoredLinear):
 
     @property
     def basis(self) -> Space | None:
-        """Of which vectors the update has a basis; None before it has one."""
+        """The space of which the update has a basis; None before it has one."""
         return self.matrix.space if self.matrix.settled else None
 
     @property
     def rank(self) -> int:
-        """How many vectors of each side the update has: directions of its basis, and samples
-        beside.
+        """How many vectors of each side the update has.
+
+        They are directions of its basis, and samples that are not in it yet.
         """
         return self.matrix.basis.rank + self.matrix.count
 
@@ -593,17 +615,18 @@ class StructuredLinear(FactoredLinear):
 
     def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of W."""
-        static = self.feedback == "static"
+        is_static = self.feedback == "static"
+        scale = self.std if is_static else self.scale.data
         with threads_for(self._multiplications(g)):
-            value = self.matrix.backward.transposed_product(
-                g, self.std if static else self.scale.data
-            )
-            if not static:
+            value = self.matrix.backward.transposed_product(g, scale)
+            if not is_static:
                 self.matrix.add_update(value, g, "gradients", self.update.data)
         return value, g, kept
 
     def _multiplications(self, x: Tensor) -> float:
-        """Of a query, about; a deferred layer draws numbers too, where a second thread earns its
+        """About how many multiplications a query takes, to choose the number of threads.
+
+        A deferred layer does not choose: it draws numbers too, where a second thread is worth its
         wait.
         """
         size = max(self.in_features, self.out_features)

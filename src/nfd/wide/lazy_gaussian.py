@@ -1,4 +1,4 @@
-"""Deferred decisions: an i.i.d. N(0, 1) matrix W_0 revealed only where it is asked.
+"""Deferred decisions: an i.i.d. N(0, 1) matrix W_0 that is drawn only where it is asked.
 
 A product ``W_0 x`` is drawn given every answer already made. Forward queries span orthonormal
 directions ``Q``, backward ones ``P``. For each new direction one fresh Gaussian vector is drawn,
@@ -49,14 +49,18 @@ from nfd.wide.basis import (
 
 @dataclass
 class Side:
-    """One kind of query: its directions, the Gaussian vectors drawn in answer, and the response
-    matrix.
+    """One kind of query: forward or backward.
+
+    Attributes:
+        directions: Q, in the space of the queries.
+        drawn: Z, the Gaussian vectors drawn in answer, in the space of the answers.
+        response: K, [other rank, rank] with room to grow.
     """
 
     name: str
-    directions: Basis  # Q, in the space of the queries
-    drawn: Frame  # Z, in the space of the answers
-    response: Tensor  # K, [other rank, rank] with room to grow
+    directions: Basis
+    drawn: Frame
+    response: Tensor
 
 
 class LazyGaussian:
@@ -93,20 +97,20 @@ class LazyGaussian:
     def ask(
         self, side: Side, x: Tensor, *, scale: Tensor | float, update: Tensor | None, record: bool
     ) -> tuple[Tensor, Tensor]:
-        """``(scale W_0 + P D Q') x`` of rows [b, n], and their products Q'x with the recorded
-        directions, [b, rank].
+        """Answer ``(scale W_0 + P D Q') x`` for rows x [b, n].
 
-        For the backward side it is the transpose. ``update`` is D (D' backward) with room to grow,
-        or None for a matrix that carries no update. Rows that are not finite are answered by NaN
-        and reveal nothing. With ``record=False`` the state stays as it was and the draw comes from
-        a stream of its own: an exact conditional sample, consistent with every recorded answer, but
-        not with other unrecorded ones.
+        For the backward side it is the transpose. Also returns the products Q'x with the recorded
+        directions, [b, rank]. ``update`` is D (D' backward) with room to grow, or None for a matrix
+        that carries no update. Rows that are not finite are answered by NaN and reveal nothing.
+        With ``record=False`` the state stays as it was and the draw comes from a stream of its own:
+        an exact conditional sample, consistent with every recorded answer, but not with other
+        unrecorded ones.
         """
-        unit, length, bad = unit_rows(x)
-        products, known, fresh, directions = expand(side.directions, unit, TOLERANCE[x.dtype])
+        unit, length, has_bad_rows = unit_rows(x)
+        products, inside, fresh, directions = expand(side.directions, unit, TOLERANCE[x.dtype])
         other = self.backward if side is self.forward else self.forward
         rank = side.directions.rank
-        coefficients = torch.cat([known, fresh], 1).mul_(length)
+        coefficients = torch.cat([inside, fresh], 1).mul_(length)
         products = products.mul_(length)
         scaled = coefficients * scale
         drawn = self._normal(side, directions.shape[1], "reveal" if record else "evaluate")
@@ -122,24 +126,25 @@ class LazyGaussian:
             add_combination(value, scaled[:, rank:], drawn)
         along = scaled.new_zeros(len(x), s) if update is None else products @ update[:s, :rank].T
         if self.shared:
-            # few rows first: half the time
+            # In this order, the block with few rows first, a product takes half the time.
             response = inner(directions, other.drawn.tiles) - inner(drawn, P)
-            along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(
-                scaled[:, rank:], response
-            )
+            along.addmm_(scaled[:, :rank], side.response[:s, :rank].T)
+            along.addmm_(scaled[:, rank:], response)
             if record:
-                all_known = rank + len(response)
-                side.response = with_room(side.response, s, all_known)
-                side.response[:s, rank:all_known] = response.T
-                other.response = with_room(other.response, all_known, s)
+                new_rank = rank + len(response)
+                side.response = with_room(side.response, s, new_rank)
+                side.response[:s, rank:new_rank] = response.T
+                other.response = with_room(other.response, new_rank, s)
         add_combination(value, along, P)
         answer = untiled(value, side.drawn.n)
-        if bad:
+        if has_bad_rows:
             answer.masked_fill_(length.isnan(), torch.nan)
-        return answer, torch.cat([products, coefficients[:, rank:]], 1) if record else products
+        if not record:
+            return answer, products
+        return answer, torch.cat([products, coefficients[:, rank:]], 1)
 
     def _normal(self, side: Side, count: int, stream: str) -> Tensor:
-        """Standard normal vectors, tiled, from the stream of this rank."""
+        """Draw standard normal vectors, tiled, from the stream of this rank."""
         like = side.drawn.tiles
         z = scratch("drawn", like, count, side.drawn.n)
         if count:
@@ -147,7 +152,7 @@ class LazyGaussian:
         return tiled(z)
 
     def complete(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Dense forward and backward matrices, both ``[n_out, n_in]``, drawn given every answer.
+        """Draw dense forward and backward matrices given every answer, both ``[n_out, n_in]``.
 
         ``Z Q' + P Y' + P (K - Y' Q) Q' + (I - P P') G (I - Q Q')`` for shared feedback (the same
         matrix twice); ``Z Q' + G (I - Q Q')`` and ``P Y' + (I - P P') G~`` for independent
@@ -155,17 +160,20 @@ class LazyGaussian:
         """
         Q, Z, P, Y = (frame.rows for frame in self._frames())
 
-        # of this matrix alone: another one, completed by the same seed, has its own
         def fresh(name: str) -> Tensor:
+            # From the stream of this matrix: another one, completed by the same seed, has another.
             return self.source.normal_(Q.new_empty(Z.shape[1], Q.shape[1]), "complete", seed, name)
 
-        def off(G: Tensor, rows: Tensor) -> Tensor:
+        def outside(G: Tensor, rows: Tensor) -> Tensor:
             return G - (G @ rows.T) @ rows
 
         if not self.shared:
-            return Z.T @ Q + off(fresh("forward"), Q), P.T @ Y + off(fresh("backward").T, P).T
+            forward = Z.T @ Q + outside(fresh("forward"), Q)
+            backward = P.T @ Y + outside(fresh("backward").T, P).T
+            return forward, backward
         K = self.forward.response[: len(P), : len(Q)]
-        W = Z.T @ Q + P.T @ (Y + (K - Y @ Q.T) @ Q) + off(off(fresh("forward"), Q).T, P).T
+        unseen = outside(outside(fresh("forward"), Q).T, P).T
+        W = Z.T @ Q + P.T @ (Y + (K - Y @ Q.T) @ Q) + unseen
         return W, W
 
     def dense_update(self, update: Tensor) -> Tensor:
@@ -187,7 +195,7 @@ class LazyGaussian:
             side.response = fn(side.response)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of everything that was revealed; vectors as ``[rank, n]``."""
+        """Copy everything that was revealed; vectors are ``[rank, n]``."""
         state = {}
         for side in (self.forward, self.backward):
             state[f"{side.name}.directions"] = side.directions.rows
@@ -198,7 +206,7 @@ class LazyGaussian:
         return state
 
     def restore(self, state: dict[str, Tensor], source: Increment) -> None:
-        """Hold exactly what ``state`` returned, of this source."""
+        """Hold exactly what ``state`` returned; new draws come from this source."""
         self.source = source
         for side in (self.forward, self.backward):
             like = side.drawn.tiles
@@ -208,7 +216,7 @@ class LazyGaussian:
                 side.response = state[f"{side.name}.response"].to(like, copy=True)
 
     def _frames(self) -> tuple[Frame, Frame, Frame, Frame]:
-        """Q, Z, P, Y."""
+        """The four factors Q, Z, P and Y."""
         return (
             self.forward.directions,
             self.forward.drawn,

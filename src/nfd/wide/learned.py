@@ -1,12 +1,11 @@
-"""The matrices of a structured layer, and what they learn: samples as they come, compressed into a
-basis in blocks.
+"""The matrices of a structured layer, and the samples that they learn from.
 
     W = s W_0 + G' diag(c) X + U'B        or        W = s W_0 + G' diag(c) X + B'U
 
 X and G ``[N, n]`` are the inputs of the layer and the gradients of its outputs, sample by sample.
 SGD subtracts ``lr g'x`` for every sample, so that a sample enters with ``c = -lr``; momentum,
 schedules and weight decay are linear and act on c as they act on W. When samples are some hundreds
-more than the directions known before, one factorization moves them all: ``X = R B`` with B
+more than the directions of the basis, one factorization moves them all: ``X = R B`` with B
 orthonormal, so that ``G' diag(c) X = (R' diag(c) G)' B = U'B``. Directions below the resolution are
 dropped there. The second form has a basis of G; the basis of smaller rank is cheaper.
 
@@ -44,16 +43,17 @@ from nfd.wide.basis import (
 from nfd.wide.rotated import RotatedMatrix
 
 SPACES: tuple[Space, ...] = get_args(Space)
+# Stands for no space in a saved state.
 _UNSETTLED = -1
-# beyond the directions that are known: a factorization of fewer costs more than it saves
+# Samples beyond the rank of the basis: a factorization of fewer costs more than it saves.
 _MOST_SAMPLES = 256
 
 
 class RandomPlusLowRank:
-    """W_0 for both passes, one matrix or two independent ones, the samples of the update, and its
-    compressed part.
+    """W_0 for both passes, the samples of the update, and its compressed part.
 
-    Where ``space`` is None, the first compression settles it, by the smaller of its two ranks.
+    W_0 is one matrix (``shared``) or two independent ones. Where ``space`` is None, the first
+    compression settles it, by the smaller of its two ranks.
     """
 
     space: Space
@@ -78,27 +78,28 @@ class RandomPlusLowRank:
         self.samples = {
             name: Frame(n, dtype=dtype, device=device) for name, n in self.sizes.items()
         }
-        self.stepped = 0  # samples that a step has seen; the coefficients of later ones are zero
+        # Samples that a step has seen. The coefficients of later ones are zero.
+        self.stepped = 0
         self._use(space or "inputs", torch.empty(0, dtype=dtype, device=device))
         self.draw(source)
 
     def draw(self, source: Increment) -> None:
-        """Hold the matrices of this seed."""
+        """Draw the matrices of this seed."""
         self.source = source
         n_in, n_out = self.sizes.values()
         like = self.basis.tiles
 
-        def drawn(name: str) -> RotatedMatrix:
+        def matrix(name: str) -> RotatedMatrix:
             return RotatedMatrix(
                 n_in, n_out, source=source, name=name, dtype=like.dtype, device=like.device
             )
 
-        self.forward = drawn("forward")
-        self.backward = self.forward if self.shared else drawn("backward")
+        self.forward = matrix("forward")
+        self.backward = self.forward if self.shared else matrix("backward")
 
     @property
     def count(self) -> int:
-        """Samples that are held as they came."""
+        """How many samples are held that were not compressed yet."""
         return self.samples["inputs"].rank
 
     # ---- products
@@ -106,30 +107,45 @@ class RandomPlusLowRank:
     def add_update(self, value: Tensor, v: Tensor, space: Space, column: Tensor) -> None:
         """Add the update's answer to rows v of this space, with the coefficients of W."""
         if self.basis.rank:
-            products = inner(tiled(v), self.basis.tiles) if space == self.space else None
-            along: Tensor | None = None
-            for weight, block in zip(column[:SLOTS].tolist(), self.blocks, strict=True):
-                if not weight or block is None:
-                    continue
-                U = block[: self.basis.rank]
-                if products is not None:
-                    value.addmm_(products, U, alpha=weight)
-                else:
-                    along = (
-                        weight * (v @ U.T) if along is None else along.addmm_(v, U.T, alpha=weight)
-                    )
-            if along is not None:
-                add_rows(value, along, self.basis.tiles)
+            if space == self.space:
+                self._add_blocks_of_basis(value, v, column)
+            else:
+                self._add_blocks(value, v, column)
         if self.stepped:
-            own, other = (
-                self.samples[name].tiles[:, : self.stepped] for name in (space, _opposite(space))
-            )
-            products = inner(tiled(v), own).mul_(column[SLOTS : SLOTS + self.stepped])
-            add_rows(value, products, other)
+            asked = self.samples[space].tiles[:, : self.stepped]
+            answers = self.samples[_opposite(space)].tiles[:, : self.stepped]
+            products = inner(tiled(v), asked).mul_(column[SLOTS : SLOTS + self.stepped])
+            add_rows(value, products, answers)
+
+    def _add_blocks_of_basis(self, value: Tensor, v: Tensor, column: Tensor) -> None:
+        """Add ``U'B v`` for every block, with rows v in the space of the basis B."""
+        products = inner(tiled(v), self.basis.tiles)
+        for weight, U in self._weighted_blocks(column):
+            value.addmm_(products, U, alpha=weight)
+
+    def _add_blocks(self, value: Tensor, v: Tensor, column: Tensor) -> None:
+        """Add ``B'U v`` for every block, with rows v in the space of the blocks."""
+        along: Tensor | None = None
+        for weight, U in self._weighted_blocks(column):
+            if along is None:
+                along = weight * (v @ U.T)
+            else:
+                along.addmm_(v, U.T, alpha=weight)
+        if along is not None:
+            add_rows(value, along, self.basis.tiles)
+
+    def _weighted_blocks(self, column: Tensor) -> list[tuple[float, Tensor]]:
+        """The blocks ``[rank, n]`` that a column has a part of, with its coefficients."""
+        weighted = []
+        for weight, block in zip(column[:SLOTS].tolist(), self.blocks, strict=True):
+            if weight and block is not None:
+                weighted.append((weight, block[: self.basis.rank]))
+        return weighted
 
     def gradient_size(self, column: Tensor) -> Tensor:
-        """The Frobenius norm of the matrix with this column, in double precision, from Gram
-        matrices of its samples.
+        """The Frobenius norm of the matrix with this column, in double precision.
+
+        It comes from Gram matrices of the samples.
         """
         weights = column[SLOTS : SLOTS + self.count].double()
         rows = weights.nonzero().flatten()
@@ -140,14 +156,12 @@ class RandomPlusLowRank:
         share = float(column[SLOTS - 1])
         if E is not None and share:
             E = E[: self.basis.rank].double()
-            own = X if self.space == "inputs" else G
-            others = (self.samples[_opposite(self.space)].rows[rows].double() @ E.T) * weights[
-                :, None
-            ]
-            square += (
-                share**2 * E.square().sum()
-                + 2 * share * (others * inner(own, self.basis.tiles.double())).sum()
-            )
+            samples = X if self.space == "inputs" else G
+            partners = self.samples[_opposite(self.space)].rows[rows].double()
+            along_block = (partners @ E.T) * weights[:, None]
+            along_basis = inner(samples, self.basis.tiles.double())
+            mixed = 2 * share * (along_block * along_basis).sum()
+            square += share**2 * E.square().sum() + mixed
         return square.clamp_min(0).sqrt()
 
     # ---- samples and their compression
@@ -168,70 +182,80 @@ class RandomPlusLowRank:
         return self.count > self.basis.rank + min(_MOST_SAMPLES, *self.sizes.values())
 
     def compress(self, columns: Sequence[Tensor | None]) -> None:
-        """Move all samples into the basis; of the columns of W, momentum and gradient each becomes
-        its own block.
+        """Move all samples into the basis.
+
+        Each of ``columns``, of W, the momentum and the gradient, then is its block alone.
         """
-        own, other = (self.samples[name].rows for name in SPACES)
-        if not self.settled and len(own):
-            ranks = [self._rank_of(v) for v in (own, other)]
-            self._use(SPACES[ranks.index(min(ranks))], own)
+        rows = {name: self.samples[name].rows for name in SPACES}
+        if not self.settled and self.count:
+            ranks = [self._rank_of(v) for v in rows.values()]
+            self._use(SPACES[ranks.index(min(ranks))], rows["inputs"])
             self.settled = bool(min(ranks))
-        if self.space == "gradients":
-            own, other = other, own
-        coordinates = self._coordinates(own) if len(own) else own.new_zeros(0, self.basis.rank)
-        self.blocks = self._blocks(columns, coordinates, other)
+        samples = rows[self.space]
+        if len(samples):
+            coordinates = self._coordinates(samples)
+        else:
+            coordinates = samples.new_zeros(0, self.basis.rank)
+        self.blocks = self._blocks(columns, coordinates, rows[_opposite(self.space)])
         self.stepped = 0
         self.forget()
 
     def _coordinates(self, rows: Tensor) -> Tensor:
-        """Coordinates of rows in the basis, which gets what it lacks of them beyond the
-        resolution.
+        """Return coordinates of rows in the basis, extended by what it lacks of them.
+
+        It is not extended by what is below the resolution.
         """
         products = self.basis.products(rows)
         unit, length, shortest = _measured(rows, self._tolerance)
-        fresh, directions = lacking(
-            self.basis, unit, (products / length).nan_to_num(0.0, 0.0, 0.0), shortest
-        )
+        unit_products = (products / length).nan_to_num(0.0, 0.0, 0.0)
+        fresh, directions = lacking(self.basis, unit, unit_products, shortest)
         self.basis.extend(directions)
         return torch.cat([products, fresh * length], 1)
 
     def _blocks(
-        self, columns: Sequence[Tensor | None], coordinates: Tensor, other: Tensor
+        self, columns: Sequence[Tensor | None], coordinates: Tensor, partners: Tensor
     ) -> list[Tensor | None]:
-        """What each column makes of the blocks so far and of the samples, with room to grow."""
+        """Compute the block of each column from the blocks so far and from the samples.
+
+        ``coordinates`` are those of the samples in the basis; ``partners`` are the same samples in
+        the other space.
+        """
         room = room_for(self.basis.rank, self.basis.n)
-        mixing = [
-            [0.0] * SLOTS if column is None else column[:SLOTS].tolist() for column in columns
-        ]
-        apart = all(
-            not weight for j, row in enumerate(mixing) for i, weight in enumerate(row) if i != j
-        )
-        made: list[Tensor | None] = []
+        mixing = np.zeros((SLOTS, SLOTS))
+        for j, column in enumerate(columns):
+            if column is not None:
+                mixing[j] = column[:SLOTS].tolist()
+        is_diagonal = not mixing[~np.eye(SLOTS, dtype=bool)].any()
+        blocks: list[Tensor | None] = []
         for j, column in enumerate(columns):
             if column is None:
-                made.append(None)
+                blocks.append(None)
                 continue
+            weight = float(mixing[j, j])
             before = self.blocks[j]
-            # nobody else needs it: the same memory
-            if apart and before is not None and mixing[j][j]:
-                block = padded(before, max(room, len(before)), other.shape[1])
-                if mixing[j][j] != 1.0:
-                    block.mul_(mixing[j][j])
+            if is_diagonal and before is not None and weight:
+                # No other column needs this block, so that its memory can be used again.
+                block = padded(before, max(room, len(before)), partners.shape[1])
+                if weight != 1.0:
+                    block.mul_(weight)
             else:
-                block = other.new_zeros(room, other.shape[1])
-                for weight, part in zip(mixing[j], self.blocks, strict=True):
-                    if weight and part is not None:
-                        block[: len(part)].add_(part, alpha=weight)
-            weights = column[SLOTS : SLOTS + len(other)]
-            # of a gradient those of one batch, of W what was stepped
+                block = self._mixed(mixing[j].tolist(), partners.new_zeros(room, partners.shape[1]))
+            weights = column[SLOTS : SLOTS + len(partners)]
+            # A gradient has weights in one batch only, and W in what was stepped.
             rows = weights.nonzero().flatten().tolist()
             if rows:
                 some = slice(rows[0], rows[-1] + 1)
-                block[: self.basis.rank].addmm_(
-                    (coordinates[some] * weights[some, None]).T, other[some]
-                )
-            made.append(block)
-        return made
+                weighted = coordinates[some] * weights[some, None]
+                block[: self.basis.rank].addmm_(weighted.T, partners[some])
+            blocks.append(block)
+        return blocks
+
+    def _mixed(self, weights: Sequence[float], block: Tensor) -> Tensor:
+        """Add all blocks, with these weights, to ``block``, and return it."""
+        for weight, part in zip(weights, self.blocks, strict=True):
+            if weight and part is not None:
+                block[: len(part)].add_(part, alpha=weight)
+        return block
 
     @property
     def _tolerance(self) -> float:
@@ -246,25 +270,25 @@ class RandomPlusLowRank:
         """How many directions these rows have beyond the resolution."""
         empty = Basis(v.shape[1], dtype=v.dtype, device=v.device)
         unit, _, shortest = _measured(v, self._tolerance)
-        return lacking(empty, unit, empty.products(unit), shortest)[0].shape[1]
+        coefficients, _ = lacking(empty, unit, empty.products(unit), shortest)
+        return coefficients.shape[1]
 
     # ---- what a layer asks of its matrix
 
     def complete(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Dense W_0 of the forward and of the backward pass; it follows from the layer's own seed
-        alone.
+        """Dense W_0 of the forward and of the backward pass.
+
+        They follow from the layer's seed; ``seed`` has no effect.
         """
-        identity = torch.eye(
-            self.sizes["inputs"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device
-        )
+        like = self.basis.tiles
+        identity = torch.eye(self.sizes["inputs"], dtype=like.dtype, device=like.device)
         forward = self.forward.product(identity).T
         return forward, forward if self.shared else self.backward.product(identity).T
 
     def dense_update(self, update: Tensor) -> Tensor:
         """What the column of W adds to ``s W_0``."""
-        identity = torch.eye(
-            self.sizes["gradients"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device
-        )
+        like = self.basis.tiles
+        identity = torch.eye(self.sizes["gradients"], dtype=like.dtype, device=like.device)
         value = identity.new_zeros(self.sizes["gradients"], self.sizes["inputs"])
         self.add_update(value, identity, "gradients", update)
         return value
@@ -278,16 +302,16 @@ class RandomPlusLowRank:
             matrix.map(fn)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of what was learned; the matrices follow from the seed, and a gradient is not
-        saved.
+        """Copy what was learned.
+
+        The matrices follow from the seed, and a gradient is not saved.
         """
         rank = self.basis.rank
         nothing = self.basis.tiles.new_zeros(0, self.sizes[_opposite(self.space)])
         blocks = [nothing if block is None else block[:rank].clone() for block in self.blocks[:-1]]
+        space = SPACES.index(self.space) if self.settled else _UNSETTLED
         return {
-            "space": torch.tensor(
-                SPACES.index(self.space) if self.settled else _UNSETTLED, device="cpu"
-            ),
+            "space": torch.tensor(space, device="cpu"),
             "directions": self.basis.rows,
             "gram": self.basis.gram.clone(),
             **{f"blocks.{name}": block for name, block in zip(BLOCKS, blocks, strict=False)},
@@ -295,17 +319,16 @@ class RandomPlusLowRank:
         }
 
     def restore(self, state: dict[str, Tensor], source: Increment) -> None:
-        """Hold exactly what ``state`` returned, of this source."""
+        """Hold exactly what ``state`` returned, and draw the matrices of this source."""
         like = self.basis.tiles
         space = int(state["space"])
         self.settled = space != _UNSETTLED
-        self._use(SPACES[max(space, 0)], like)
+        self._use(SPACES[space] if self.settled else "inputs", like)
         self.basis.restore(state["directions"], state["gram"])
         saved = [state[f"blocks.{name}"] for name in BLOCKS[:-1]]
-        self.blocks = [
-            *(block.to(like, copy=True) if len(block) else None for block in saved),
-            None,
-        ]
+        blocks = [block.to(like, copy=True) if len(block) else None for block in saved]
+        # A gradient is not saved.
+        self.blocks = [*blocks, None]
         for name, frame in self.samples.items():
             frame.replace(state[f"samples.{name}"].to(like))
         self.stepped = self.count
@@ -317,12 +340,11 @@ def _opposite(space: Space) -> Space:
 
 
 def _measured(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Matrix]:
-    """Rows of length one, their lengths ``[b, 1]``, and beyond which remainder each of them adds a
-    direction, ``[b]``.
+    """Rows of length one, their lengths ``[b, 1]``, and the shortest remainders ``[b]``.
 
-    That is ``tolerance`` of the row or, where that is more, of the root mean square of the batch:
-    the remainder of a row that hardly counts is short. Rows that are not finite become zero and
-    have length NaN.
+    A row adds a direction to a basis where its remainder is longer than that: ``tolerance`` of the
+    row or, where that is more, of the root mean square of the batch. For a row that hardly counts
+    has a short remainder. Rows that are not finite become zero and have length NaN.
     """
     unit, length, _ = unit_rows(x)
     lengths = np.nan_to_num(length.flatten().double().cpu().numpy())

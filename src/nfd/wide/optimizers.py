@@ -18,10 +18,11 @@ from nfd.wide.basis import TOLERANCE, padded
 from nfd.wide.parameters import Coefficients, Guarded
 
 Shape = Literal["original", "match_rms_adamw"]
-_BUFFER = "momentum_buffer"  # as PyTorch calls it in its states
+# PyTorch's name of the momentum in the states of its optimizers.
+_BUFFER = "momentum_buffer"
 _MOST_STEPS = 100
 
-# PyTorch's defaults of Muon
+# PyTorch's defaults of Muon.
 MOMENTUM = 0.95
 EPSILON = 1e-7
 STEPS = 5
@@ -29,13 +30,12 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class FactoredOptimizer(torch.optim.Optimizer):
-    """An optimizer that steps ordinary parameters and those of layers without stored weights
-    alike.
-    """
+    """An optimizer of ordinary parameters and of layers without stored weights alike."""
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
-        """Whether a layer's ``scale``, whose gradient is zero, changes under these settings, as by
-        weight decay.
+        """Whether a layer's ``scale`` changes under these settings, as by weight decay.
+
+        Its gradient is zero.
         """
         return bool(group["weight_decay"])
 
@@ -49,13 +49,16 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients: None by default, zeros with ``set_to_none=False``."""
-        for p in self._guarded() if set_to_none else ():
-            p.grad = None  # without making one of its factors
+        if set_to_none:
+            for p in self._guarded():
+                # PyTorch would read the gradient first, which computes it from its factors.
+                p.grad = None
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update the parameters once, and return the loss of ``closure``, which computes it and its
-        gradients again.
+        """Update the parameters once, and return the loss of ``closure``.
+
+        ``closure`` computes the loss and its gradients again.
 
         Raises:
             RuntimeError: before anything changes, if the gradient of a layer was edited in another
@@ -87,8 +90,9 @@ class FactoredOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load the result of ``state_dict()``. Load the state of the model first: both must be of
-        the same step.
+        """Load the result of ``state_dict()``.
+
+        Load the state of the model first: both must be of the same step.
         """
         super().load_state_dict(state_dict)
         for p, state in self.state.items():
@@ -97,14 +101,15 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def _guarded(self) -> dict[Guarded, dict[str, Any]]:
         """The parameters of layers without stored weights, and the group of each."""
-        return {
-            p: group
-            for group in self.param_groups
-            for p in group["params"]
-            if isinstance(p, Guarded)
-        }
+        groups: dict[Guarded, dict[str, Any]] = {}
+        for group in self.param_groups:
+            for p in group["params"]:
+                if isinstance(p, Guarded):
+                    groups[p] = group
+        return groups
 
     def _pad_momentum(self, p: Guarded) -> None:
+        """Give the momentum the size of its parameter, which may have grown."""
         state = self.state.get(p, {})
         momentum = state.get(_BUFFER)
         if momentum is None:
@@ -119,14 +124,17 @@ class FactoredOptimizer(torch.optim.Optimizer):
         state[_BUFFER] = padded(momentum, *p.shape)
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
-        """Raise unless the update and the scale of every layer, two parts of one matrix, are
-        stepped alike.
+        """Raise StateError unless the update and the scale of every layer are stepped alike.
+
+        They are two parts of one matrix.
         """
         moving = {(p.pair, p.dim() > 0): group for p, group in guarded.items() if p.has_gradient}
         for p, group in guarded.items():
+            if not p.has_gradient or not self.moves_scale(group):
+                continue
             other = moving.get((p.pair, p.dim() == 0)) if p.pair else None
-            is_moved = p.has_gradient and self.moves_scale(group)
-            if is_moved and other is not group and (other is not None or group["weight_decay"]):
+            is_apart = other is not group
+            if is_apart and (other is not None or group["weight_decay"]):
                 raise StateError(
                     "update and scale of a layer without stored weights are two parts of one "
                     "matrix, and this step could give them different rates, momentum or weight "
@@ -136,25 +144,25 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
 
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that PyTorch keeps out of its compiler; without that where there is no compiler yet.
+    """Return a method of PyTorch, without its guard against the compiler where none is loaded.
 
-    PyTorch would import it for this, which takes longer than many runs do.
+    PyTorch would import its compiler for the guard, which takes longer than many trainings do.
     """
     return method if "torch._dynamo" in sys.modules else inspect.unwrap(method)
 
 
 class SGD(FactoredOptimizer, torch.optim.SGD):
-    """``torch.optim.SGD`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose
-    parameters grow.
+    """``torch.optim.SGD`` for models with ``DeferredLinear`` or ``StructuredLinear``.
 
-    SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately
-    and exactly as it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize
-    included. ``foreach`` and ``fused`` change the speed, not the result.
+    It lets their parameters grow. SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it
+    acts on ``s`` and ``D`` separately and exactly as it would on ``W``: weight decay, momentum,
+    dampening, Nesterov and maximize included. ``foreach`` and ``fused`` change the speed, not the
+    result.
 
     Args:
-        params: usually ``net.param_groups(lr=..., rule=...)``, each group with its own rate. Groups
-            may have options of ``torch.optim.SGD``, entries of PyTorch's schedulers, and ``name``,
-            ``role`` or ``roles``.
+        params: usually ``net.param_groups(lr=..., rule=...)``, each group with its own learning
+            rate. Groups may have options of ``torch.optim.SGD``, entries of PyTorch's schedulers,
+            and ``name``, ``role`` or ``roles``.
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
 
     Raises:
@@ -176,15 +184,15 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
 
     def apply_rule(self) -> None:
         """Update all parameters by PyTorch's rule."""
-        inspect.unwrap(torch.optim.SGD.step)(self)  # PyTorch runs hooks around step already
+        # Unwrapped, as PyTorch runs hooks around our step already.
+        inspect.unwrap(torch.optim.SGD.step)(self)
 
 
 class Muon(FactoredOptimizer):
-    """``torch.optim.Muon`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose
-    parameters grow.
+    """``torch.optim.Muon`` for models with ``DeferredLinear`` or ``StructuredLinear``.
 
-    With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G + mu B`` (Nesterov) or ``M =
-    B``,
+    It lets their parameters grow. With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G
+    + mu B`` (Nesterov) or ``M = B``,
 
         W <- (1 - lr wd) W - lr c NS(M)
 
@@ -267,10 +275,11 @@ class Muon(FactoredOptimizer):
         """Update all parameters that have a gradient; ``step`` calls it."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
-                    p.mul_(1 - float(group["lr"]) * group["weight_decay"])
-                    if p.dim() and p.numel():
-                        self._move(p, p.grad, group)
+                if p.grad is None:
+                    continue
+                p.mul_(1 - float(group["lr"]) * group["weight_decay"])
+                if p.dim() and p.numel():
+                    self._move(p, p.grad, group)
 
     def _move(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
         """Add the part of a step that comes from the gradient."""
@@ -281,34 +290,34 @@ class Muon(FactoredOptimizer):
         W = p
         average = state[_BUFFER]
         G = grad
-        if isinstance(p, Coefficients):  # in their basis, whose rows are orthonormal
+        if isinstance(p, Coefficients):
+            # Muon acts in their basis, whose rows are orthonormal.
             W, average, G = p.compress(average)
         average.lerp_(G, 1 - momentum)
         M = G.lerp(average, momentum) if group["nesterov"] else average
         update = orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
         shape = p.stands_for if isinstance(p, Guarded) else p.shape
-        W.add_(
-            update,
-            alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], shape[0], shape[1]),
-        )
+        factor = shape_factor(group["adjust_lr_fn"], shape[0], shape[1])
+        W.add_(update, alpha=-float(group["lr"]) * factor)
 
 
 def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
-    """``X_k`` of ``X_0 = M / |M|`` and ``X <- a X + b A X + c A^2 X`` with ``A = X X'``, for a wide
-    M.
+    """Bring the singular values of a matrix M near 1 by Newton-Schulz steps.
+
+    They are ``X <- a X + b A X + c A^2 X`` with ``A = X X'`` from ``X_0 = M / |M|``, for a wide M.
     """
     size = torch.linalg.vector_norm(M).clamp_min(eps)
-    for done in range(0, steps, STEPS):
-        M = _turned(M, size, coefficients, min(STEPS, steps - done))
+    for first in range(0, steps, STEPS):
+        M = _turned(M, size, coefficients, min(STEPS, steps - first))
         size = torch.ones_like(size)
     return M
 
 
 def _turned(M: Tensor, size: Tensor, coefficients: Sequence[float], steps: int) -> Tensor:
-    """These steps from ``X_0 = M / size``.
+    """Take a few Newton-Schulz steps from ``X_0 = M / size``.
 
-    Every X is ``P M`` with P a polynomial of ``A_0``, and all these commute: the steps act on P and
-    A alone. Rounding in the null space of A grows from step to step, so that few steps can be taken
+    Every X is ``P M`` with P a polynomial of ``A_0``, and all these commute: the steps act only on
+    P and A. Rounding in the null space of A grows from step to step, so that few steps can be taken
     at once.
     """
     a, b, c = coefficients
@@ -325,20 +334,22 @@ def _turned(M: Tensor, size: Tensor, coefficients: Sequence[float], steps: int) 
 
 
 def shape_factor(adjust: Shape | None, rows: int, columns: int) -> float:
-    """What PyTorch multiplies the rate of a matrix by."""
+    """The factor by which PyTorch multiplies the learning rate of a matrix."""
     if adjust == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1.0, rows / columns))
 
 
 def make_muon(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
-    """PyTorch's Muon, and ours where layers have no stored weights."""
-    is_factored = any(isinstance(p, Guarded) for group in groups for p in group["params"])
-    return Muon(groups, **options) if is_factored else torch.optim.Muon(groups, **options)
+    """Make PyTorch's Muon, or ours where layers have no stored weights."""
+    for group in groups:
+        if any(isinstance(p, Guarded) for p in group["params"]):
+            return Muon(groups, **options)
+    return torch.optim.Muon(groups, **options)
 
 
 def make_muon_of_adamws_size(
     groups: Sequence[dict[str, Any]], **options: Any
 ) -> torch.optim.Optimizer:
-    """The same, with updates as large as those of AdamW."""
+    """Make a Muon with updates as large as those of AdamW."""
     return make_muon(groups, adjust_lr_fn="match_rms_adamw", **options)

@@ -1,10 +1,10 @@
-"""A parameter that stands for a matrix that is not stored: its gradient may be scaled, and only our
-optimizers step it.
+"""Parameters that stand for a matrix that is not stored, and notice what would not be exact.
 
-PyTorch counts writes to a tensor (``_version``), and so sees what Adam, signs and averages of
-weights do in place. A gradient that was written to is compared with what the layer had added up: a
-multiple of that is exact for the dense matrix too. Writes through ``.data`` go around the count;
-they are the user's own.
+Only our optimizers may step them, and their gradients may only be scaled. PyTorch counts writes to
+a tensor (``_version``), and so shows what Adam, signs and averages of weights do in place. A
+gradient that was written to is compared with what the layer had added up: a multiple of that is
+exact for the dense matrix too. Writes through ``.data`` go around the count; they are the user's
+responsibility.
 """
 
 from __future__ import annotations
@@ -24,37 +24,45 @@ if TYPE_CHECKING:
     from nfd.wide.learned import RandomPlusLowRank
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
-_GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
-# that an entry of a gradient may be off by after it was scaled, some times and in parts
+# Where PyTorch keeps a gradient.
+_GRADIENT: Any = torch.Tensor.grad
+# Units of rounding that a gradient may be off by after it was scaled, several times and in parts.
 _ROUNDINGS = 64.0
 
 
 class Guarded(nn.Parameter):
-    """A parameter of a ``FactoredLinear``: D of a deferred layer, or the scale s (no dimensions),
-    of gradient zero.
+    """A parameter of a ``FactoredLinear``: D of a deferred layer, or the scale s.
 
-    ``factors`` of products ``left' right`` are what backward passes added to the gradient; None
-    without one. The tensor that others read and scale is made of them when it is asked for.
-    ``accepted`` is the version of the last allowed state, ``pair`` a number that both parameters of
-    a layer have alone, 0 before there is a gradient.
+    s has no dimensions, and its gradient is zero.
+
+    Attributes:
+        factors: of the products ``left' right`` that backward passes added to the gradient; None
+            without a gradient. The tensor that others read and scale is computed from them when it
+            is asked for.
+        owner: the kind of layer, for messages.
+        stands_for: the sizes of W.
+        resolution: below it the layer leaves out directions; rules that normalise warn of it.
+        accepted: the version of the last allowed state.
+        generation: moves when the state is replaced, and with it the meaning of every coordinate.
+        made: the gradient as it was computed from its factors, and its version then.
+        pair: a number that only the two parameters of one layer share; 0 before there is a
+            gradient.
     """
 
     factors: list[tuple[Tensor, Tensor]] | None = None
-    owner: str = "DeferredLinear"  # the kind of layer, for messages
-    stands_for: tuple[int, int] = (0, 0)  # sizes of W
-    # below which the layer leaves out directions; rules that normalise warn of it
+    owner: str = "DeferredLinear"
+    stands_for: tuple[int, int] = (0, 0)
     resolution: float = 0.0
     accepted: int = 0
-    # moves when the state is replaced, and with it the meaning of every coordinate
     generation: int = 0
-    # the gradient as it was made of its factors, and its version then
     made: tuple[Tensor, int] | None = None
     pair: int = 0
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient, of the size of the parameter; it is made of its factors when it is first
-        read.
+        """The gradient, of the size of the parameter.
+
+        It is computed from its factors when it is first read.
         """
         stored = self._stored
         if stored is None and self.has_factors:
@@ -81,14 +89,14 @@ class Guarded(nn.Parameter):
 
     @property
     def has_gradient(self) -> bool:
-        """Whether there is a gradient; asking makes none of its factors."""
+        """Whether there is a gradient; it is not computed from its factors for that."""
         return self.has_factors or self._stored is not None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(
-            type(self), self.data.clone(), copy.deepcopy(self._facts(), memo)
-        )
+        facts = copy.deepcopy(self._facts(), memo)
+        copied = _rebuilt(type(self), self.data.clone(), facts)
+        memo[id(self)] = copied
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -96,8 +104,9 @@ class Guarded(nn.Parameter):
         return _rebuilt, (type(self), self.data, self._facts())
 
     def replace(self, values: Tensor) -> None:
-        """Hold a saved state; gradient and momentum, in coordinates of the state before, do not
-        outlive it.
+        """Hold a saved state.
+
+        Gradient and momentum, in coordinates of the state before, do not outlive it.
         """
         self.grad = None
         self.data = values.to(self.data, copy=True)
@@ -118,7 +127,7 @@ class Guarded(nn.Parameter):
         self.accepted = self._version
 
     def check(self) -> None:
-        """Raise if something else changed the value."""
+        """Raise StateError if something else changed the value."""
         if self._version != self.accepted:
             raise StateError(
                 f"The weights of a {self.owner} were changed by something other than nfd.SGD and "
@@ -128,20 +137,22 @@ class Guarded(nn.Parameter):
             )
 
     def check_gradient(self) -> float:
-        """The number c with ``grad = c`` times what the layer added up; raise where there is
-        none.
+        """Return c with ``grad = c`` times what the layer added up.
+
+        Raises StateError where there is no such number.
         """
         stored = self._stored
-        made = self.made
-        is_made = made is not None and stored is made[0] and stored._version == made[1]
-        factor = 1.0 if stored is None or is_made else self._factor(stored)
+        if stored is None or self._is_unchanged(stored):
+            return 1.0
+        factor = self._factor(stored)
         if factor is not None:
             return factor
-        name, expected = (
-            ("scale", "zero")
-            if self.dim() == 0
-            else ("update", "a multiple of what backward() left")
-        )
+        if self.dim() == 0:
+            name = "scale"
+            expected = "zero"
+        else:
+            name = "update"
+            expected = "a multiple of what backward() left"
         raise StateError(
             f"{name}.grad of a {self.owner} was changed: it is not {expected}. It stands for the "
             "gradient of a matrix that is not stored, so what acts on its entries "
@@ -151,7 +162,7 @@ class Guarded(nn.Parameter):
         )
 
     def settle(self) -> None:
-        """Have the gradient in factors alone, scaled as others scaled it."""
+        """Hold the gradient in factors only, scaled as others scaled it."""
         if self._stored is not None:
             factor = self.check_gradient()
             self._put(None)
@@ -161,7 +172,7 @@ class Guarded(nn.Parameter):
                 self._scale_gradient(factor)
 
     def begin_gradient(self) -> None:
-        """Have a gradient: zero, if there is none."""
+        """Let there be a gradient: zero, if there was none."""
         if not self.has_gradient:
             self.factors = []
 
@@ -177,49 +188,55 @@ class Guarded(nn.Parameter):
             self.data = with_room(self.data, rows, columns)
 
     def enter_step(self) -> None:
-        """Called before a rule steps it."""
+        """Get ready for a step; the optimizer calls it before its rule."""
 
     def leave_step(self, momentum: Tensor | None) -> None:
-        """Called after that, with what the optimizer keeps as its momentum."""
+        """Finish a step; the optimizer calls it after its rule, with its momentum."""
 
     @property
     def _stored(self) -> Tensor | None:
-        """The gradient where PyTorch keeps it, for ourselves."""
+        """The gradient that PyTorch keeps; reading it computes none."""
         return cast("Tensor | None", _GRADIENT.__get__(self))
 
     def _put(self, grad: Tensor | None) -> None:
         _GRADIENT.__set__(self, grad)
 
     def _show(self, grad: Tensor) -> None:
-        """Have this gradient, which is that of the factors, where PyTorch keeps one."""
+        """Put this gradient, computed from the factors, where PyTorch keeps one."""
         self._put(grad)
         self.made = grad, grad._version
 
+    def _is_unchanged(self, stored: Tensor) -> bool:
+        """Whether a stored gradient is what was computed from the factors, not written to since."""
+        if self.made is None:
+            return False
+        computed, version = self.made
+        return stored is computed and stored._version == version
+
     def _gradient(self) -> Tensor:
-        """What was added up, as others see it: ``left' right`` among zeros of the size of D."""
+        """Compute the gradient that others see: ``left' right`` among zeros of the size of D."""
         product = torch.zeros_like(self.data)
         for left, right in self.factors or []:
-            # D may have grown since
+            # D may have grown since.
             product[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
         return product
 
     def _scale_gradient(self, factor: float) -> None:
-        self.factors = (
-            [(left * factor, right) for left, right in self.factors or []] if factor else []
-        )
+        if factor:
+            self.factors = [(left * factor, right) for left, right in self.factors or []]
+        else:
+            self.factors = []
 
     def _drop_gradient(self) -> None:
         self.factors = None
 
     def _factor(self, stored: Tensor) -> float | None:
-        """The number that the stored gradient is what was added up times; None where there is
-        none.
-        """
+        """The stored gradient over what was added up; None where it is not a multiple of that."""
         now = stored.double()
         then = self._gradient().double()
         if not bool(now.any()):
             return 0.0 if self.dim() else 1.0
-        # training diverged; its gradient may be dropped, but not mended
+        # Training diverged: its gradient may be dropped, but not mended.
         if not bool(now.isfinite().all()):
             return math.nan if self.dim() else 1.0
         if not bool(then.isfinite().all()) or not bool(then.any()):
@@ -227,15 +244,17 @@ class Guarded(nn.Parameter):
         factor = (now * then).sum() / then.square().sum()
         limits = torch.finfo(self.dtype)
         allowed = _ROUNDINGS * (limits.eps * now.norm() + limits.tiny * math.sqrt(now.numel()))
-        return float(factor) if bool((now - factor * then).norm() <= allowed) else None
+        is_multiple = bool((now - factor * then).norm() <= allowed)
+        return float(factor) if is_multiple else None
 
     def _facts(self) -> dict[str, Any]:
-        # a copied optimizer knows them
+        """What a copy has to share with the original, for a copied optimizer to fit it."""
         names = ("requires_grad", "generation", "owner", "stands_for", "resolution")
         return {name: getattr(self, name) for name in names}
 
 
 def _rebuilt(kind: type[Guarded], data: Tensor, facts: dict[str, Any]) -> Guarded:
+    """Build a copy of a parameter from its numbers and its ``_facts``."""
     parameter = kind(data, facts["requires_grad"])
     for name, value in facts.items():
         setattr(parameter, name, value)
@@ -244,25 +263,28 @@ def _rebuilt(kind: type[Guarded], data: Tensor, facts: dict[str, Any]) -> Guarde
 
 
 class Coefficients(Guarded):
-    """The parameter of a structured layer: the column of W in its blocks and samples, padded with
-    zeros.
+    """The parameter of a structured layer: the column of W, padded with zeros.
 
-    See ``nfd.wide.learned`` for the columns. ``weights`` is that of the gradient: 1 for every
-    sample of the batch. Optimizers that are linear step the first by the second. What others see as
-    the gradient is a fixed vector times the Frobenius norm of the dense gradient, so that clipping
-    by norm is that of W, and an edit by entries is no multiple.
+    See ``nfd.wide.learned`` for the columns. Optimizers that are linear step this column by that of
+    the gradient. What others see as the gradient is a fixed vector times the Frobenius norm of the
+    dense gradient, so that clipping by norm clips as it would for W, and an edit by entries gives
+    no multiple.
+
+    Attributes:
+        weights: the column of the gradient, 1 for every sample of the batch; None without one.
+        unused: whether no step saw the block of the gradient.
     """
 
     matrix: RandomPlusLowRank
     weights: Tensor | None = None
-    unused: bool = True  # whether no step saw the block of the gradient
+    unused: bool = True
 
     @property
     def has_factors(self) -> bool:
         return self.weights is not None
 
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
-        """Record the rows of a batch, gradients and inputs."""
+        """Record the rows of a batch: gradients (``left``) and inputs (``right``)."""
         self.settle()
         first = SLOTS + self.matrix.count
         self.matrix.record(right, left)
@@ -281,14 +303,14 @@ class Coefficients(Guarded):
             self.weights = torch.zeros_like(self.data)
 
     def enter_step(self) -> None:
-        """Have the column of the gradient where optimizers of PyTorch look for it."""
+        """Put the column of the gradient where optimizers of PyTorch look for it."""
         self.settle()
         self.unused = False
         if self.weights is not None:
             self._show(self.weights)
 
     def leave_step(self, momentum: Tensor | None) -> None:
-        """Have all samples stepped; compress them where they are many."""
+        """Count all samples as stepped, and compress them where they are many."""
         self.made = None
         self._put(None)
         if self.weights is None:
@@ -298,8 +320,9 @@ class Coefficients(Guarded):
             self.compress(momentum)
 
     def compress(self, momentum: Tensor | None) -> list[Tensor]:
-        """Move all samples into the basis, and return its blocks: of W, of the momentum and of the
-        gradient, if any.
+        """Move all samples into the basis, and return the blocks that there are.
+
+        They are those of W, of the momentum and of the gradient.
         """
         columns = [self.data, momentum, self.weights]
         self.matrix.compress(columns)
@@ -308,9 +331,8 @@ class Coefficients(Guarded):
             if column is not None:
                 column.zero_()
                 column[slot] = 1.0
-        return [
-            block[: self.matrix.basis.rank] for block in self.matrix.blocks if block is not None
-        ]
+        rank = self.matrix.basis.rank
+        return [block[:rank] for block in self.matrix.blocks if block is not None]
 
     def _gradient(self) -> Tensor:
         pattern = torch.arange(1, len(self) + 1, dtype=torch.float64, device=self.device).sin_()
@@ -320,8 +342,12 @@ class Coefficients(Guarded):
         return shown.to(self.dtype)
 
     def _scale_gradient(self, factor: float) -> None:
-        if self.weights is not None:
-            self.weights.mul_(factor) if factor else self.weights.zero_()
+        if self.weights is None:
+            return
+        if factor:
+            self.weights.mul_(factor)
+        else:
+            self.weights.zero_()
 
     def _drop_gradient(self) -> None:
         if self.weights is not None:

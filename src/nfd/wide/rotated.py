@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -31,17 +32,26 @@ from torch import Tensor
 
 from nfd.core.random import Increment, derive, generator
 
-# of some coordinates, [T, 1, n], and their places among N, [T, n], if not all
-_Signs = tuple[Tensor, Tensor | None]
-
-# numbers that pass through a product at a time on a CPU, so that they stay in its cache
+# Numbers that pass through a product at a time on a CPU, so that they stay in its cache.
 _BLOCK = 1 << 18
 
 
-class RotatedMatrix:
-    """W_0 ``[n_out, n_in]`` of an increment of a path: ``sum_j w_j R_j`` of T independent such
-    matrices, in O(T n) memory, with squares of w that add up to 1.
+@dataclass(frozen=True)
+class _Choice:
+    """The coordinates of one side, chosen among N, with their random signs.
 
+    ``signs`` is [T, 1, n]; ``places`` [T, n] says where they stand among N, None where they are
+    all.
+    """
+
+    signs: Tensor
+    places: Tensor | None
+
+
+class RotatedMatrix:
+    """W_0 ``[n_out, n_in]`` of an increment of a path, in O(T n) memory.
+
+    It is ``sum_j w_j R_j`` of T independent such matrices, with squares of w that add up to 1.
     Free circular elements, which the R_j are in the limit, turn by an orthogonal matrix as Gaussian
     ones do. So the increments of a path are free of each other and each has the limit of one
     Gaussian matrix; and the halves of an increment add up to it exactly.
@@ -62,16 +72,15 @@ class RotatedMatrix:
         streams = [generator(derive(seed, "structured"), name) for seed in seeds]
 
         def signs(count: int) -> Tensor:
-            drawn = [
+            bits = [
                 torch.randint(0, 2, (1, count), generator=stream, device="cpu")
                 for stream in streams
             ]
-            return torch.stack(drawn).to(device, dtype).mul_(2).sub_(1)
+            return torch.stack(bits).to(device, dtype).mul_(2).sub_(1)
 
         def order(count: int) -> Tensor:
-            return torch.stack(
-                [torch.randperm(N, generator=stream, device="cpu")[:count] for stream in streams]
-            )
+            orders = [torch.randperm(N, generator=stream, device="cpu") for stream in streams]
+            return torch.stack([places[:count] for places in orders])
 
         self.size = N
         self.weights = torch.tensor(weights).to(device, dtype).view(-1, 1, 1)
@@ -82,67 +91,57 @@ class RotatedMatrix:
         self.order = order(N).to(device).int()
         self.inverse = self.order.argsort().int()
         sigma = torch.from_numpy(_quarter_circle(N)).to(device, dtype)
-        # out of order: beside H nothing may be regular
+        # In random order: beside H nothing may be regular.
         self.spectrum = sigma[order(N).unsqueeze(1)] * signs(N)
         self.inverse_spectrum = self.spectrum.gather(2, self.inverse.long().unsqueeze(1))
 
     def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """``scale x W_0'`` of rows ``[b, n_in]``."""
-        into = (self.entry, self.entry_at)
-        out = (self.exit, self.exit_at)
+        into = _Choice(self.entry, self.entry_at)
+        out = _Choice(self.exit, self.exit_at)
         return self._product(x, into, self.order, self.spectrum, out, scale)
 
     def transposed_product(self, g: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """``scale g W_0`` of rows ``[b, n_out]``."""
-        into = (self.exit, self.exit_at)
-        out = (self.entry, self.entry_at)
+        into = _Choice(self.exit, self.exit_at)
+        out = _Choice(self.entry, self.entry_at)
         return self._product(g, into, self.inverse, self.inverse_spectrum, out, scale)
 
     def _product(
         self,
         x: Tensor,
-        into: _Signs,
+        into: _Choice,
         order: Tensor,
         spectrum: Tensor,
-        out: _Signs,
+        out: _Choice,
         scale: Tensor | float,
     ) -> Tensor:
-        """``sum_j w_j scale S D H diag(spectrum) Pi H D' S' x`` of every row, all terms and a block
-        of rows at a time in the same memory."""
-        (entry, entry_at) = into
-        (leave, exit_at) = out
+        """``sum_j w_j scale S D H diag(spectrum) Pi H D' S' x`` of every row x.
+
+        All terms, and a block of rows at a time, pass through the same memory.
+        """
         terms = len(order)
         b = x.shape[0]
-        scaled = leave * (self.weights * scale)
-        # fewer operations
-        if terms == 1 and b * self.size <= _BLOCK and entry_at is exit_at is None:
-            inside, spare = hadamard(x * entry[0], torch.empty_like(x))
+        weighted = _Choice(out.signs * (self.weights * scale), out.places)
+        has_all = into.places is None and out.places is None
+        if terms == 1 and b * self.size <= _BLOCK and has_all:
+            # The general way has more operations, which take longer than the arithmetic here.
+            inside, spare = hadamard(x * into.signs[0], torch.empty_like(x))
             torch.index_select(inside, 1, order[0], out=spare).mul_(spectrum[0])
-            return hadamard(spare, inside)[0].mul_(scaled[0])
-        y = x.new_empty(b, leave.shape[-1])
+            return hadamard(spare, inside)[0].mul_(weighted.signs[0])
+        y = x.new_empty(b, out.signs.shape[-1])
         count = max(1, _BLOCK // (terms * self.size) if x.device.type == "cpu" else b)
         memory = x.new_empty(2, terms * min(count, b), self.size)
         for rows, answer in zip(torch.split(x, count), torch.split(y, count), strict=True):
             shape = terms, len(rows), self.size
             inside, spare = memory[:, : terms * len(rows)]
-            if entry_at is None:
-                torch.mul(rows, entry, out=inside.view(shape))
-            else:
-                for own, its, where in zip(
-                    inside.view(shape).zero_(), entry, entry_at, strict=True
-                ):
-                    own.index_copy_(1, where, rows * its)
+            _enter(rows, into, inside.view(shape))
             inside, spare = hadamard(inside, spare)
-            for own, ordered, its in zip(inside.view(shape), spare.view(shape), order, strict=True):
-                torch.index_select(own, 1, its, out=ordered)
+            for j in range(terms):
+                torch.index_select(inside.view(shape)[j], 1, order[j], out=spare.view(shape)[j])
             spare.view(shape).mul_(spectrum)
             inside, spare = hadamard(spare, inside)
-            for j, (own, its) in enumerate(zip(inside.view(shape), scaled, strict=True)):
-                part = own if exit_at is None else own.index_select(1, exit_at[j])
-                if j == 0:
-                    torch.mul(part, its, out=answer)
-                else:
-                    answer += part * its
+            _leave(inside.view(shape), weighted, answer)
         return y
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
@@ -152,21 +151,42 @@ class RotatedMatrix:
                 setattr(self, name, fn(value))
 
 
+def _enter(rows: Tensor, into: _Choice, terms: Tensor) -> None:
+    """Put rows [b, n] with their signs to their places in every term [T, b, N]."""
+    if into.places is None:
+        torch.mul(rows, into.signs, out=terms)
+        return
+    terms.zero_()
+    for j, term in enumerate(terms):
+        term.index_copy_(1, into.places[j], rows * into.signs[j])
+
+
+def _leave(terms: Tensor, out: _Choice, answer: Tensor) -> None:
+    """Add up the chosen coordinates of all terms [T, b, N], with their signs, in ``answer``."""
+    for j, term in enumerate(terms):
+        part = term if out.places is None else term.index_select(1, out.places[j])
+        if j == 0:
+            torch.mul(part, out.signs[j], out=answer)
+        else:
+            answer += part * out.signs[j]
+
+
 @lru_cache(maxsize=4)
 def _quarter_circle(N: int) -> NDArray[np.float64]:
     """``sqrt(N)`` times N quantiles of the quarter circle law, whose mean square is 1."""
-    # s = 2 sin(angle) has the distribution (2 angle + sin(2 angle)) / pi
+    # s = 2 sin(angle) has the distribution (2 angle + sin(2 angle)) / pi.
     angle = np.linspace(0, np.pi / 2, 20001)
-    s = 2 * np.sin(
-        np.interp((np.arange(N) + 0.5) / N, (2 * angle + np.sin(2 * angle)) / np.pi, angle)
-    )
+    distribution = (2 * angle + np.sin(2 * angle)) / np.pi
+    quantiles = (np.arange(N) + 0.5) / N
+    s = 2 * np.sin(np.interp(quantiles, distribution, angle))
     return np.asarray(s * np.sqrt(N / np.mean(s**2)))
 
 
 # ---- the Walsh-Hadamard transform, orthonormal
 
 
-_MOST_BITS = 4  # of a factor: products with 16 x 16 are large enough for a BLAS, and the cheapest
+# Bits of a factor: products with 16 x 16 are large enough for a BLAS, and the cheapest.
+_MOST_BITS = 4
 
 
 def padded_size(n: int) -> int:
@@ -175,9 +195,9 @@ def padded_size(n: int) -> int:
 
 
 def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
-    """``x H`` of rows ``[b, 2^m]`` in the memory of one of the two, both contiguous, and what is
-    spare then.
+    """``x H`` of rows ``[b, 2^m]``, in the memory of one of the two tensors; and the other one.
 
+    Both are contiguous.
     ``H = H_a (x) H_b (x) ...``, so a transform is a product of small matrices with every axis of x
     in the shape ``[a, b, ...]``: with the last axis, which then becomes the first, until all have
     been the last. Fresh memory for every factor would take longer than the arithmetic where rows
@@ -199,15 +219,15 @@ def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _factors(bits: int) -> list[tuple[int, int]]:
-    """Bits of the factors, as equal as they can be, and how many have so many."""
+    """Split bits into nearly equal factors: the bits of each, and how many there are."""
     count = max(1, math.ceil(bits / _MOST_BITS))
     split = [(bits + k) // count for k in range(count)]
-    return [(own, split.count(own)) for own in dict.fromkeys(split)]
+    return [(size, split.count(size)) for size in dict.fromkeys(split)]
 
 
 @lru_cache(maxsize=64)
 def _factor(bits: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The orthonormal Hadamard matrix of ``2^bits``, b times the same."""
+    """The orthonormal Hadamard matrix of size ``2^bits``, repeated b times in a view."""
     H = torch.ones(1, 1, dtype=torch.float64, device="cpu")
     for _ in range(bits):
         H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)])

@@ -1,6 +1,4 @@
-"""Linear maps in a model, and what takes their places: layers, alone or inside of a convolution or
-an attention.
-"""
+"""Linear maps in a model, and the modules with layers that stand in for them."""
 
 from __future__ import annotations
 
@@ -19,13 +17,15 @@ from nfd.wide.layers import FactoredLinear, Unstored
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 _FORWARDS = [kind.forward for kind in _CONVOLUTIONS]
-_SUFFIX = "_weight"  # of the parameters of an attention that hold projections
+# The end of the names of an attention's parameters that hold projections.
+_SUFFIX = "_weight"
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A module that maps its inputs, or their patches, by ``W`` [out_features, in_features], its
-    parameter ``key``.
+    """A module that maps its inputs, or their patches, by its parameter ``key``.
+
+    The parameter holds ``W`` [out_features, in_features].
     """
 
     module: nn.Module
@@ -39,16 +39,16 @@ class LinearMap:
     @property
     def features(self) -> tuple[int, int]:
         """``in_features, out_features``."""
-        sizes = tuple(self.weight.shape)
-        return (
-            (sizes[0], sizes[1]) if is_conv1d(self.module) else (self.weight[0].numel(), sizes[0])
-        )
+        rows, columns, *_ = self.weight.shape
+        if is_conv1d(self.module):
+            return rows, columns
+        return self.weight[0].numel(), rows
 
     def stand_in(self, layer: FactoredLinear) -> nn.Module:
-        """What takes the place of the module: the layer, with the module's own bias; on patches of
-        a convolution.
+        """Return what takes the place of the module: the layer, with the module's bias.
 
-        An attention takes the layer in place of its parameter and stays what it is otherwise.
+        In place of a convolution the layer is asked patch by patch. An attention takes the layer in
+        place of its parameter and stays what it is otherwise.
         """
         module = self.module
         layer.train(module.training)
@@ -59,57 +59,61 @@ class LinearMap:
             module.add_module(self.key.removesuffix(_SUFFIX), layer)
             return module
         layer.bias = cast("nn.Parameter | None", module.bias)
-        original = copy.copy(module)  # without its numbers
-        original._parameters = {
-            name: None if p is None else nn.Parameter(torch.empty_like(p, device="meta"))
-            for name, p in module._parameters.items()
-        }
-        layer.__dict__["original"] = original  # beside the model, not in it
-        if is_conv1d(module):  # rules that look at the shape of a matrix see it as it was stored
-            layer.update.stands_for = layer.scale.stands_for = self.features
+        # In __dict__, the original module is not part of the model.
+        layer.__dict__["original"] = _without_numbers(module)
+        if is_conv1d(module):
+            # Rules that look at the shape of a matrix see it as it was stored.
+            layer.update.stands_for = self.features
+            layer.scale.stands_for = self.features
         return DeferredConv(layer) if isinstance(module, _CONVOLUTIONS) else layer
 
     def store(self, weight: Tensor, bias: nn.Parameter | None) -> nn.Module:
-        """The module with these weights [out_features, in_features], and this bias."""
+        """Return the module with these weights [out_features, in_features], and this bias."""
         stored = copy.copy(self.module)
-        laid = weight.T if is_conv1d(stored) else weight
+        as_stored = weight.T if is_conv1d(stored) else weight
         stored._parameters = {
-            "weight": nn.Parameter(laid.reshape(self.weight.shape).contiguous()),
+            "weight": nn.Parameter(as_stored.reshape(self.weight.shape).contiguous()),
             "bias": bias,
         }
         return stored
 
 
-def linear_maps(module: nn.Module | None) -> list[LinearMap]:
-    """The linear maps whose weights a module holds itself; none where layers cannot stand in for
-    them.
+def _without_numbers(module: nn.Module) -> nn.Module:
+    """A copy of a module whose parameters are on the meta device."""
+    copied = copy.copy(module)
+    copied._parameters = {
+        name: None if p is None else nn.Parameter(torch.empty_like(p, device="meta"))
+        for name, p in module._parameters.items()
+    }
+    return copied
 
-    They cannot in an attention that adds keys of its own, in convolutions with groups, where the
-    weight is computed from other tensors, nor in subclasses, which may read weights in their own
-    way.
+
+def linear_maps(module: nn.Module | None) -> list[LinearMap]:
+    """List the linear maps whose weights a module holds itself.
+
+    None where layers cannot stand in for them: in an attention that adds keys of its own, in
+    convolutions with groups, where the weight is computed from other tensors, and in subclasses,
+    which may read weights in their own way.
     """
+    if module is None:
+        return []
     forward = getattr(type(module), "forward", None)
     keys = list[str]()
     if isinstance(module, nn.MultiheadAttention):
-        is_plain = (
-            type(module) in (nn.MultiheadAttention, DeferredAttention) and module.bias_k is None
-        )
-        if is_plain and not module.add_zero_attn:
+        is_known_class = type(module) in (nn.MultiheadAttention, DeferredAttention)
+        if is_known_class and module.bias_k is None and not module.add_zero_attn:
             keys = [f"{name}{_SUFFIX}" for name in ("in_proj", "q_proj", "k_proj", "v_proj")]
     elif isinstance(module, _CONVOLUTIONS):
         keys = ["weight"] if module.groups == 1 and forward in _FORWARDS else []
-    elif forward is nn.Linear.forward or (module is not None and is_conv1d(module)):
+    elif forward is nn.Linear.forward or is_conv1d(module):
         keys = ["weight"]
-    return [
-        LinearMap(module, key)
-        for key in keys
-        if module is not None and module._parameters.get(key) is not None
-    ]
+    return [LinearMap(module, key) for key in keys if module._parameters.get(key) is not None]
 
 
 def placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """The model with this module in a place of it; an attention around it reads no weights from
-    then on.
+    """Put a module in a place of the model, and return the model.
+
+    An attention around it reads no weights from then on.
     """
     if not name:
         return module
@@ -121,8 +125,9 @@ def placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
 
 
 class DeferredConv(nn.Module):
-    """A convolution of one or two dimensions: the layer ``linear`` on every patch, so that ranks
-    count patches.
+    """A convolution of one or two dimensions, which asks the layer ``linear`` of every patch.
+
+    So ranks count patches.
     """
 
     def __init__(self, linear: FactoredLinear) -> None:
@@ -132,7 +137,8 @@ class DeferredConv(nn.Module):
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
-        except AttributeError:  # settings that a model reads of the convolution, such as its stride
+        except AttributeError:
+            # Models read settings of the convolution, such as its stride.
             linear: Any = super().__getattr__("linear")
             return getattr(linear.original, name)
 
@@ -151,7 +157,8 @@ class DeferredConv(nn.Module):
         x = functional.pad(x, conv._reversed_padding_repeated_twice, mode)
         sizes = zip(x.shape[-len(kernel) :], kernel, dilation, stride, strict=True)
         places = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in sizes]
-        if len(kernel) == 1:  # unfold takes images alone: one of height 1
+        if len(kernel) == 1:
+            # unfold takes images only: here of height 1.
             x = x.unsqueeze(-2)
             kernel = (1, *kernel)
             dilation = (1, *dilation)
@@ -162,28 +169,33 @@ class DeferredConv(nn.Module):
 
 
 class DeferredAttention(nn.MultiheadAttention):
-    """An attention that asks ``in_proj``, or ``q_proj``, ``k_proj`` and ``v_proj``, where these are
-    layers.
+    """An attention whose projections may be layers.
 
-    PyTorch's attention reads the weights of its projections itself. Here a layer answers each of
-    them, and the rest is ``softmax(Q K' / sqrt(d) + mask) V``. Queries, keys and values that are
-    one tensor ask the common matrix once, others once each.
+    PyTorch's attention reads the weights of its projections itself. Here ``in_proj``, or
+    ``q_proj``, ``k_proj`` and ``v_proj``, are asked where they are layers, and the rest is
+    ``softmax(Q K' / sqrt(d) + mask) V``. Queries, keys and values that are one tensor ask the
+    common matrix once, others once each.
     """
 
     @property
     def layers(self) -> dict[str, FactoredLinear]:
         """Its layers without stored weights, by the parameters that they stand for."""
-        own = {
-            f"{name}{_SUFFIX}": module
-            for name, module in self._modules.items()
-            if name != "out_proj"
-        }
-        return {key: layer for key, layer in own.items() if isinstance(layer, FactoredLinear)}
+        layers = {}
+        for name, module in self._modules.items():
+            if name != "out_proj" and isinstance(module, FactoredLinear):
+                layers[f"{name}{_SUFFIX}"] = module
+        return layers
 
     def __getattr__(self, name: str) -> Any:
-        """Also weights that are not stored, by which ``nn.TransformerEncoder`` chooses its path."""
-        layer = self._modules.get(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
-        return layer.weight if isinstance(layer, FactoredLinear) else super().__getattr__(name)
+        """Return also weights that are not stored.
+
+        By these ``nn.TransformerEncoder`` chooses its path.
+        """
+        if name.endswith(_SUFFIX):
+            layer = self._modules.get(name.removesuffix(_SUFFIX))
+            if isinstance(layer, FactoredLinear):
+                return layer.weight
+        return super().__getattr__(name)
 
     def store(self, key: str, weight: Tensor) -> None:
         """Hold this weight as the parameter ``key`` again, in place of the layer."""
@@ -201,7 +213,7 @@ class DeferredAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``nn.MultiheadAttention``; with a mask, ``is_causal`` says nothing more."""
+        """Answer as ``nn.MultiheadAttention``; with a mask, ``is_causal`` says nothing more."""
         if query.is_nested or key.is_nested or value.is_nested:
             raise InputError(
                 "An attention without stored weights takes no nested tensors. Build "
@@ -216,65 +228,76 @@ class DeferredAttention(nn.MultiheadAttention):
             x.reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
             for x in projected
         )
-        parts = []
-        if attn_mask is not None:
-            parts.append(
-                attn_mask.view(*q.shape[:2], *attn_mask.shape[1:])
-                if attn_mask.dim() == 3
-                else attn_mask
-            )
-        if key_padding_mask is not None:
-            parts.append(key_padding_mask.view(len(q), 1, 1, -1))
-        mask = sum((_added(part, q) for part in parts[1:]), _added(parts[0], q)) if parts else None
+        mask = _mask_of_logits(attn_mask, key_padding_mask, q)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
             logits = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
-            weights = functional.dropout(
-                (logits if mask is None else logits + mask).softmax(-1), dropout
-            )
+            if mask is not None:
+                logits = logits + mask
+            weights = functional.dropout(logits.softmax(-1), dropout)
             answer = weights @ v
         else:
             answer = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
         merged = answer.transpose(1, 2).flatten(2)
         is_flat = query.dim() == 2
         out: Tensor = self.out_proj(merged.squeeze(0) if is_flat else self._laid(merged))
-        if weights is not None and average_attn_weights:
+        if weights is None:
+            return out, None
+        if average_attn_weights:
             weights = weights.mean(1)
-        return out, weights.squeeze(0) if is_flat and weights is not None else weights
+        return out, weights.squeeze(0) if is_flat else weights
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values of the heads, in the layout of the inputs."""
-        given = (query, key, value)
+        inputs = (query, key, value)
         bias = self.in_proj_bias
         if not self._qkv_same_embed_dim:
-            answers = [
-                self._asked(name, x)
-                for name, x in zip(("q_proj", "k_proj", "v_proj"), given, strict=True)
-            ]
+            names = ("q_proj", "k_proj", "v_proj")
+            answers = [self._asked(name, x) for name, x in zip(names, inputs, strict=True)]
         else:
-            distinct = {
-                id(x): self._asked("in_proj", x) for x in {id(x): x for x in given}.values()
-            }
-            answers = [distinct[id(x)].chunk(3, -1)[part] for part, x in enumerate(given)]
+            # One tensor in several places asks once.
+            distinct: dict[int, Tensor] = {}
+            for x in inputs:
+                if id(x) not in distinct:
+                    distinct[id(x)] = self._asked("in_proj", x)
+            answers = [distinct[id(x)].chunk(3, -1)[part] for part, x in enumerate(inputs)]
         if bias is None:
             return answers
-        return [answer + own for answer, own in zip(answers, bias.chunk(3), strict=True)]
+        return [answer + part for answer, part in zip(answers, bias.chunk(3), strict=True)]
 
     def _asked(self, name: str, x: Tensor) -> Tensor:
-        """The projection of this name, from a layer or from a stored weight."""
+        """Project x by a layer or by a stored weight."""
         layer: Any = self._modules.get(name)
-        return (
-            functional.linear(x, getattr(self, f"{name}{_SUFFIX}")) if layer is None else layer(x)
-        )
+        if layer is None:
+            return functional.linear(x, getattr(self, f"{name}{_SUFFIX}"))
+        answer: Tensor = layer(x)
+        return answer
 
     def _laid(self, x: Tensor) -> Tensor:
-        """Between the layout of the inputs and ``[batch, positions, features]``, either way."""
-        return x.unsqueeze(0) if x.dim() == 2 else x if self.batch_first else x.transpose(0, 1)
+        """Turn the layout of the inputs into ``[batch, positions, features]``, and back."""
+        if x.dim() == 2:
+            return x.unsqueeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+
+def _mask_of_logits(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor
+) -> Tensor | None:
+    """What both masks add to logits of queries q [batch, heads, positions, d]; None without one."""
+    mask = None
+    if attn_mask is not None:
+        if attn_mask.dim() == 3:
+            attn_mask = attn_mask.view(*q.shape[:2], *attn_mask.shape[1:])
+        mask = _added(attn_mask, q)
+    if key_padding_mask is not None:
+        padding = _added(key_padding_mask.view(len(q), 1, 1, -1), q)
+        mask = padding if mask is None else mask + padding
+    return mask
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask as what is added to logits: minus infinity where a true-or-false one is true."""
+    """What a mask adds to logits: minus infinity where a true-or-false one is true."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return like.new_zeros(mask.shape).masked_fill_(mask, -torch.inf)
