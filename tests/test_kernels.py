@@ -191,6 +191,18 @@ def test_pairs_are_solved_where_a_table_would_not_do(
     np.testing.assert_allclose(gradient[:, :, 0], (up - down) / 2e-4, rtol=1e-5)
 
 
+def test_parallel_inputs_of_relu_are_parallel_at_any_norm(solved_pairs: list[int]) -> None:
+    """No table resolves T = 400. Between unequal norms rounding, which the slope of relu sees,
+    makes steps short.
+    """
+    X = np.array([[0.37, 0.0], [1.7, 0.0], [0.0, 0.9]])
+    K = nfd.kernel(X, kind="ntk", horizon=400.0)
+    assert min(solved_pairs) < 10
+    size = np.sqrt(np.diag(K))
+    assert K[0, 1] == pytest.approx(size[0] * size[1], rel=1e-9)
+    assert K[0, 2] < 0.9 * size[0] * size[2]
+
+
 def test_more_pairs_than_can_be_solved_are_refused_before_they_are(
     solved_pairs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +237,7 @@ def test_equations_that_change_too_fast_are_given_up_after_so_many_evaluations(
 def test_it_is_estimated_early_how_many_evaluations_there_will_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kernels, "_LOOKED", 40)
+    monkeypatch.setattr(kernels, "_LOOKED", 90)  # the first steps are shorter
     equations = kernels.Equations("gelu", "nngp", 20.0, math.inf, 1.0, 1.0)
     one = torch.ones(1, dtype=torch.float64)
     taken = equations.solved(one, one).effort
@@ -475,6 +487,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "X2 must be a dense tensor with numbers in it",
     ),
     ({"X": np.array([[1.0, np.nan, 0.0]])}, "X must be finite; entry .0, 1. is nan"),
+    ({"X": np.ma.masked_less(np.array([[1.0, 2.0, 0.0]]), 1)}, "X has masked entries.*fill them"),
 ]
 
 

@@ -458,7 +458,7 @@ def test_where_many_networks_diverge_training_diverged(
 def test_where_narrow_networks_diverge_the_bias_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     p = rarely(monkeypatch, 0.5, narrower_than=32)
     assert re.match(
-        r"\d+ of 16 networks of width 16 diverged.*the bias of width 32 is unknown from there on",
+        r"\d+ of 16 networks of width 16 diverged.*the bias of width 32 is unknown from step 1 on",
         p.note,
     )
     assert bool(p.loss.isfinite().all())
@@ -491,6 +491,64 @@ def test_memory_bounds_the_replicates_that_an_error_asks_for(
     assert re.search(r"memory has room for \d+", p.note)
 
 
+class Scaled(Residual):
+    """Networks of which one in sixteen scales its outputs by a factor of every step."""
+
+    factors: ClassVar[tuple[float, ...]] = (1.0,)
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.is_scaled = float(torch.rand(())) < 1 / 16
+        self.passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = super().forward(x)
+        if not (self.is_scaled and outputs.requires_grad):
+            return outputs
+        factor = self.factors[min(self.passes, len(self.factors) - 1)]
+        self.passes += 1
+        return factor * outputs
+
+
+def scaled(monkeypatch: pytest.MonkeyPatch, *factors: float) -> Any:
+    """A prediction of four steps without a learning rate, with these factors of one network in
+    sixteen.
+    """
+    monkeypatch.setattr(Scaled, "factors", factors)
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    task = nfd.Task([(x, torch.nn.functional.one_hot(torch.arange(8) % 3).float())] * 4, loss="mse")
+    family = nfd.Family(Scaled, base=(16, 2), rule="complete-p", optimizer="sgd")
+    return predicted(family, task, lr=0.0, width=32, replicates=64, weights="dense")
+
+
+def test_a_network_that_leaves_the_others_for_good_counts_as_diverging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound = scaled(monkeypatch, 1.0)
+    leaving = scaled(monkeypatch, 1.0, 8.0, 20.0, 40.0)
+    assert sound.note == ""
+    lost = leaving.loss_replicates.isnan().all(1)
+    counts = re.findall(
+        r"(\d+) of 64 networks of width \d+ diverged, the first at step [123]", leaving.note
+    )
+    assert sum(map(int, counts)) == int(lost.sum()) > 0
+    assert "of networks that do not diverge" in leaving.note
+    assert torch.equal(leaving.loss_replicates[~lost], sound.loss_replicates[~lost])
+    assert bool((leaving.loss_stderr < 1.5 * sound.loss_stderr).all())
+    assert leaving.converged
+
+
+@pytest.mark.parametrize("factors", [(1.0, 40.0, 8.0, 1.0), (40.0,), (1.0, 2.0, 2.5, 3.0)])
+def test_large_losses_that_come_back_or_were_there_or_are_not_alone_are_kept(
+    monkeypatch: pytest.MonkeyPatch, factors: tuple[float, ...]
+) -> None:
+    p = scaled(monkeypatch, *factors)
+    assert "diverged" not in p.note
+    assert bool(p.loss_replicates.isfinite().all())
+    plain = scaled(monkeypatch, 1.0)
+    assert not torch.equal(p.loss, plain.loss)
+
+
 # ---- what is refused
 
 
@@ -517,6 +575,10 @@ def test_memory_bounds_the_replicates_that_an_error_asks_for(
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 0.5}, "seed must be a whole number"),
         ({"task": []}, "batches"),
+        (
+            {"task": [(np.ma.masked_less(np.eye(4, 5), 1), np.arange(4))]},
+            "batches have masked entries.*fill them",
+        ),
         ({"family": 3}, "family must be"),
     ],
 )

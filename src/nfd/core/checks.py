@@ -192,6 +192,10 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
 
     if isinstance(value, torch.Tensor):
         number = value.detach().clone() if value.is_inference() else value.detach()
+    elif np.ma.is_masked(value):
+        raise InputError(
+            f"{argument} has masked entries, which stand for no number. Remove or fill them first."
+        )
     else:
         try:
             array = np.array(value)

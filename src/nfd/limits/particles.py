@@ -148,10 +148,8 @@ def _solved(
 ) -> Solution:
     """Do what ``solve_nfd`` says, undisturbed."""
     place = check_device(device)
-    x, y = (
-        check_finite(name, check_numbers(name, value).double()).to(place)
-        for name, value in (("inputs", inputs), ("targets", targets))
-    )
+    x = check_finite("inputs", check_numbers("inputs", inputs).double()).to(place)
+    y = check_finite("targets", check_numbers("targets", targets).double()).to(place)
     if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
         raise InputError(
             f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}."
@@ -374,13 +372,13 @@ class GrowingCholesky:
         """
         k = len(row) - 1
         r = len(self.kept)
-        known = (
+        earlier = (
             dtrtrs(self.rows[self.kept, :r].T, row[self.kept], lower=0, trans=1)[0]
             if r
             else np.zeros(0)
         )
-        rest = row[k] - known @ known
-        self.rows[k, :r] = known
+        rest = row[k] - earlier @ earlier
+        self.rows[k, :r] = earlier
         if rest > _DROPPED * row[k]:
             self.rows[k, r] = math.sqrt(rest)
             self.kept.append(k)

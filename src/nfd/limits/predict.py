@@ -26,7 +26,16 @@ from nfd.core.checks import (
     check_seed,
 )
 from nfd.core.errors import InputError
-from nfd.core.estimates import Interval, Magnitude, combined, magnitude, rms, share, stderr
+from nfd.core.estimates import (
+    Interval,
+    Magnitude,
+    combined,
+    magnitude,
+    rms,
+    share,
+    standard_errors,
+    stderr,
+)
 from nfd.core.machine import memory_of
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, NetworkWeights
@@ -89,7 +98,7 @@ def predict(
 
     Standard errors come from the spread over seeds. For infinite depth L is doubled from that of
     the base until ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight
-    that diverges is left out, and ``note`` has the share.
+    that diverges is left out, and ``note`` has the share: numbers are of the others.
 
     Example::
 
@@ -117,9 +126,9 @@ def predict(
         sweep: where networks are trained and kept.
 
     Returns:
-        A ``Prediction``. From the step at which training diverges (a loss 10^9 times the first, or
-        1,000 times that of other networks) numbers are not-a-number, and ``note`` says so.
-        Estimates smaller than their error may be negative.
+        A ``Prediction``. From the step at which more than one in eight have diverged
+        (docs/howto/limit.md) numbers are not-a-number. Estimates smaller than their error may be
+        negative.
 
     Raises:
         ValueError, TypeError: naming the argument; for rules and optimizers without a limit, or too
@@ -131,106 +140,192 @@ def predict(
     start = time.perf_counter()
     depth = check_depth(depth)
     task = as_task(task)
-    base = 64, 4 if depth == math.inf else int(depth)
+    base = (64, 4 if depth == math.inf else int(depth))
     family = as_family(family, base, sample=task.sample, blocks=blocks, roles=roles)
-    weights = weights or ("structured" if family.law.equivariant else "dense")
+    kind = _weights_of(family, weights, depth)
+    rate = check_real("lr", family.law.default_lr if lr is None else lr, least=0.0, below=MAX_RATE)
+    count = check_count("replicates", replicates, minimum=2, maximum=MOST)
+    seed = check_seed(seed)
+    wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
+    widths = _widths_of(family, width)
+    # Wide networks may not fit into memory.
+    family.check_sizes([family.base[0], 2 * family.base[0]], [family.base[1]])
+    depths = _depths_of(family, depth)
+    if depth == math.inf:
+        family = family.along_one_path(depths[1])
+    with as_sweep(sweep) as opened:
+        ensembles = Ensembles(
+            family, task, rate, kind, seed, opened, outputs=check_flag("outputs", outputs)
+        )
+        pair = _trained(ensembles, widths, depths, count, wanted)
+        parts = {
+            name: pair.parts(name)
+            for name in (("losses", "judged") if task.eval_batches else ("losses",))
+        }
+        answer: dict[str, Any] = {_name(part): values for part, values in parts["losses"].items()}
+        if task.eval_batches:
+            answer["eval_loss_replicates"] = parts["judged"].pop("replicates")[:, 0]
+            answer["eval_row"] = {part: float(value) for part, value in parts["judged"].items()}
+        if outputs:
+            answer["outputs"], answer["outputs_stderr"] = pair.outputs
+        notes = [*opened.notes(family), *task.notes, *pair.notes]
+        return Prediction(
+            **answer,
+            about=task.about,
+            depths=pair.limit.depths,
+            extrapolated=pair.limit.extrapolated,
+            width=widths[0],
+            narrow_width=widths[1],
+            replicates=pair.wide.count,
+            converged=pair.limit.converged,
+            weights=kind,
+            seconds=time.perf_counter() - start,
+            seed=seed,
+            note=" ".join(filter(None, notes)),
+        )
+
+
+def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) -> NetworkWeights:
+    """Return the kind of weights, which its optimizer must allow, of a family that has a limit at
+    this depth.
+    """
+    acts_on_matrices = family.law.equivariant
+    weights = weights or ("structured" if acts_on_matrices else "dense")
     check_limit(family.rule, depth)
     if (
         check_choice("weights", weights, get_args(NetworkWeights)) != "dense"
-        and not family.law.equivariant
+        and not acts_on_matrices
     ):
         raise InputError(
             f"optimizer={family.optimizer!r} acts on every entry of the hidden matrices by itself, "
             "which is exact for stored weights alone. Use "
             f"{names_where(lambda other: other.equivariant)}, or weights='dense'."
         )
-    rate = check_real("lr", family.law.default_lr if lr is None else lr, least=0.0, below=MAX_RATE)
-    count = check_count("replicates", replicates, minimum=2, maximum=MOST)
-    seed = check_seed(seed)
-    wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
+    return weights
+
+
+def _widths_of(family: Family, width: int | None) -> tuple[int, int]:
+    """Return the widths of wide and of narrow networks, multiples of the base's width."""
     unit = family.base[0]
-    wide_width = (
+    wide = (
         -(-WIDTH // unit) * unit if width is None else check_count("width", width, maximum=WIDEST)
     )
-    narrow_width = max(unit, wide_width // LEVER // unit * unit)
-    if narrow_width >= wide_width:
+    narrow = max(unit, wide // LEVER // unit * unit)
+    if narrow >= wide:
         raise InputError(
             f"width must be above that of the base, {unit}, whose networks show the bias of width; "
-            f"got {width}."
+            f"got {wide}."
         )
-    family.check_sizes([unit, 2 * unit], [family.base[1]])  # wide ones may not fit into memory
+    return wide, narrow
+
+
+def _depths_of(family: Family, depth: float) -> list[int]:
+    """Return the depths that may be trained: one, or for infinite depth those that double from the
+    base's.
+    """
+    if depth != math.inf:
+        return [int(depth)]
     first = family.base[1] if family.base[1] > 1 else _SHALLOWEST
-    depths = [first * 2**k for k in range(_DOUBLINGS + 1)] if depth == math.inf else [int(depth)]
-    if depth == math.inf:
-        family = family.along_one_path(depths[1])
-    with as_sweep(sweep) as opened:
-        ensembles = Ensembles(
-            family, task, rate, weights, seed, opened, outputs=check_flag("outputs", outputs)
+    return [first * 2**k for k in range(_DOUBLINGS + 1)]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The wide and the narrow networks of a prediction.
+
+    Attributes:
+        exact: narrow networks without a resolution, from the seeds with the numbers ``paired``;
+            None where networks drop nothing.
+        error: the relative standard error of the wide networks. wanted: the one asked for; None
+            where none was.
+    """
+
+    ensembles: Ensembles
+    widths: tuple[int, int]
+    wide: Networks
+    narrow: Networks
+    exact: Networks | None
+    paired: list[int]
+    error: float
+    wanted: float | None
+
+    @property
+    def limit(self) -> Limit:
+        """The limit in depth, which the wide networks chose."""
+        return self.wide.limit
+
+    @property
+    def used(self) -> Tensor:
+        """Which replicates make the answer, [R]."""
+        return self.wide.kept & self.narrow.kept
+
+    @property
+    def ratio(self) -> float:
+        """How many times wider the wide networks are."""
+        return self.widths[0] / self.widths[1]
+
+    def parts(self, name: str) -> dict[str, Tensor]:
+        """What ``limit_losses`` says of the losses under this name; not-a-number for replicates
+        that were left out.
+        """
+        used = self.used
+        before = self.limit.before(self.wide.at, name)
+        parts = limit_losses(
+            self.wide.of(name)[used],
+            self.narrow.of(name)[used],
+            self.ratio,
+            coarse=None if before is None else before[used],
+            shortened=None
+            if self.exact is None
+            else _shortened(self.narrow, self.exact, self.paired, name),
+            bend=min(1.0, _BENT / self.widths[1]),
         )
-        wide, error = _wide_networks(ensembles, wide_width, depths, count, wanted)
-        limit = wide.limit
-        count = wide.count
-        narrow = Networks(
-            limit, limit.used, cache(lambda L: ensembles.train(narrow_width, L, range(count)))
-        )
-        used = wide.kept & narrow.kept
-        exact: Networks | None = None
-        paired = used.nonzero().flatten().tolist()[:_PAIRS]
-        if ensembles.resolution is not None:
-            exact_at = cache(lambda L: ensembles.train(narrow_width, L, paired, exact=True))
-            exact = Networks(limit, limit.used, exact_at)
-        parts = {}
-        for name in ("losses", "judged") if task.eval_batches else ("losses",):
-            before = limit.before(wide.at, name)
-            parts[name] = limit_losses(
-                wide.of(name)[used],
-                narrow.of(name)[used],
-                wide_width / narrow_width,
-                coarse=None if before is None else before[used],
-                shortened=None if exact is None else _shortened(narrow, exact, paired, name),
-                bend=min(1.0, _BENT / narrow_width),
-            )
-            trained = parts[name]["replicates"]
-            parts[name]["replicates"] = trained.new_full((count, trained.shape[1]), math.nan)
-            parts[name]["replicates"][used] = trained
-        answer: dict[str, Any] = {_name(part): values for part, values in parts["losses"].items()}
-        if task.eval_batches:
-            answer["eval_loss_replicates"] = parts["judged"].pop("replicates")[:, 0]
-            answer["eval_row"] = {part: float(value) for part, value in parts["judged"].items()}
-        if outputs:
-            lever = 1 / (wide_width / narrow_width - 1)
-            wide_outputs = wide.of("outputs")[used]
-            narrow_outputs = narrow.of("outputs")[used]
-            answer["outputs"] = (1 + lever) * wide_outputs.mean(0) - lever * narrow_outputs.mean(0)
-            answer["outputs_stderr"] = ((1 + lever) * stderr(wide_outputs)).hypot(
-                lever * stderr(narrow_outputs)
-            )
-        notes = [
-            *opened.notes(family),
-            *task.notes,
-            limit.note,
-            wide.left_out,
-            narrow.left_out,
-            "" if wide.diverged else _no_bias(narrow, wide_width),
-            "" if exact is None or narrow.diverged else _no_resolution_bias(exact),
-            ""
-            if wanted is None or not error > wanted
-            else _shortfall(ensembles, wide, error, wanted),
-        ]
-        return Prediction(
-            **answer,
-            about=task.about,
-            depths=limit.depths,
-            extrapolated=limit.extrapolated,
-            width=wide_width,
-            narrow_width=narrow_width,
-            replicates=count,
-            converged=limit.converged,
-            weights=weights,
-            seconds=time.perf_counter() - start,
-            seed=seed,
-            note=" ".join(filter(None, notes)),
-        )
+        of_used = parts["replicates"]
+        parts["replicates"] = of_used.new_full((len(used), of_used.shape[1]), math.nan)
+        parts["replicates"][used] = of_used
+        return parts
+
+    @property
+    def outputs(self) -> tuple[Tensor, Tensor]:
+        """The mean outputs at infinite width and their standard errors, [steps, batch, C] each."""
+        lever = 1 / (self.ratio - 1)
+        wide = self.wide.of("outputs")[self.used]
+        narrow = self.narrow.of("outputs")[self.used]
+        mean = (1 + lever) * wide.mean(0) - lever * narrow.mean(0)
+        return mean, ((1 + lever) * stderr(wide)).hypot(lever * stderr(narrow))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what limits the answer; empty ones where nothing does."""
+        notes = [self.limit.note, self.wide.left_out, self.narrow.left_out]
+        if not self.wide.diverged:
+            notes.append(_no_bias(self.narrow, self.widths[0]))
+        if self.exact is not None and not self.narrow.diverged:
+            notes.append(_no_resolution_bias(self.exact))
+        if self.wanted is not None and self.error > self.wanted:
+            notes.append(_shortfall(self.ensembles, self.wide, self.error, self.wanted))
+        return notes
+
+
+def _trained(
+    ensembles: Ensembles,
+    widths: tuple[int, int],
+    depths: Sequence[int],
+    count: int,
+    wanted: float | None,
+) -> _Pair:
+    """Train wide networks, as many narrow ones, and a few without a resolution."""
+    wide, error = _wide_networks(ensembles, widths[0], depths, count, wanted)
+    limit = wide.limit
+    narrow_at = cache(lambda L: ensembles.train(widths[1], L, range(wide.count)))
+    narrow = Networks(limit, limit.used, narrow_at)
+    used = wide.kept & narrow.kept
+    paired = used.nonzero().flatten().tolist()[:_PAIRS]
+    exact = None
+    if ensembles.resolution is not None:
+        exact_at = cache(lambda L: ensembles.train(widths[1], L, paired, exact=True))
+        exact = Networks(limit, limit.used, exact_at)
+    return _Pair(ensembles, widths, wide, narrow, exact, paired, error, wanted)
 
 
 def _wide_networks(
@@ -280,7 +375,7 @@ def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: 
     ``[pairs, K]``.
     """
     moved = narrow.of(name)[numbers] - exact.of(name)
-    trained = [row for row in range(len(numbers)) if row not in exact.lost]
+    trained = [row for row in range(len(numbers)) if row not in exact.divergences.steps]
     return moved[trained] if len(trained) > 1 else moved
 
 
@@ -288,11 +383,11 @@ def _no_bias(narrow: Networks, width: int) -> str:
     """A sentence on the bias of width where too many narrow networks diverged; empty where it is
     known.
     """
-    if not narrow.diverged:
+    if narrow.divergences.end is None:
         return ""
     return (
-        f"{narrow.told}: the bias of width {width:,} is unknown from there on, and so are the "
-        "intervals. Lower lr, or raise width."
+        f"{narrow.counted}: the bias of width {width:,} is unknown from step "
+        f"{narrow.divergences.end} on, and so are the intervals. Lower lr, or raise width."
     )
 
 
@@ -300,10 +395,10 @@ def _no_resolution_bias(exact: Networks) -> str:
     """A sentence on the bias of the resolution where fewer than two pairs show it; empty where it
     is known.
     """
-    if exact.count - len(exact.lost) > 1:
+    if exact.count - len(exact.divergences.steps) > 1:
         return ""
     return (
-        f"Without a resolution {exact.told}: its bias is unknown from there on, and so are the "
+        f"Without a resolution {exact.counted}: its bias is unknown from there on, and so are the "
         "intervals. Lower lr."
     )
 
@@ -437,7 +532,7 @@ class Prediction:
             table.add_row(
                 name, _interval(row).unsigned if math.isfinite(row["value"]) else "diverged", bias
             )
-        made = (
+        networks = (
             f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and "
             f"{self.replicates} of width {self.narrow_width:,}, {self.seconds:.1f} s."
         )
@@ -450,7 +545,7 @@ class Prediction:
         there = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
         head = f"Infinitely wide network, {depth}, {self.about}"
         error = f"Parts of the error of the losses (RMS over steps): {there}."
-        return "\n".join(filter(None, (head, as_text(table, 150), error, made, self.note)))
+        return "\n".join(filter(None, (head, as_text(table, 150), error, networks, self.note)))
 
     __repr__ = __str__
 
@@ -521,7 +616,7 @@ def to_limit(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol
     if len(depths) > 1:
         return to_infinity(ensemble_at, depths, rtol)
     here = ensemble_at(depths[0])
-    diverged = is_divergence(here.divergences, len(here.losses))
+    diverged = divergences([here]).end is not None
     return Limit((here.depth,), False, not diverged, _divergence([here]) if diverged else "")
 
 
@@ -539,51 +634,55 @@ def to_infinity(
 
     for depth in depths:
         ensembles.append(ensemble_at(depth))
-        lost = divergences(ensembles)
-        count = len(ensembles[-1].losses)
-        if is_divergence(lost, count):
+        diverged = divergences(ensembles)
+        if diverged.end is not None:
             return ended(False, False, _divergence(ensembles))
-        kept = without(lost, count)
         if len(ensembles) > 1:
-            changes.append(_change((ensembles[-1].losses - ensembles[-2].losses)[kept]))
+            changes.append(_change((ensembles[-1].losses - ensembles[-2].losses)[diverged.kept]))
         if len(changes) > 1 and (
             _stays(*changes[-2:]) or (depth == depths[-1] and _stays(changes[0], changes[-1]))
         ):
-            tried = ", ".join(str(e.depth) for e in ensembles)
-            moves = ", ".join(f"{c.value:.3g}" for c in changes)
-            note = (
-                f"No limit in depth was found: doubling it through {tried} changed the losses by "
-                f"{moves} (RMS), where a limit would halve the change. Nothing was extrapolated; "
-                f"these are the losses at depth {depth}."
-            )
-            return ended(False, False, note)
+            return ended(False, False, _no_limit(ensembles, changes))
         if len(ensembles) > 2:
-            a, b, c = (e.losses[kept] for e in ensembles[-3:])
-            moved = _change(extrapolated(b, c) - extrapolated(a, b))
-            wanted = rtol * rms(c.mean(0))
-            if moved.value <= wanted < moved.noise:
-                note = (
-                    "Noise hides whether the limit in depth was reached: the last doubling moved "
-                    f"the extrapolation by less than its noise, {moved.noise:.2g} (RMS), which is "
-                    "above rtol. Raise replicates, width or rtol."
-                )
-                return ended(True, False, note)
+            shallow, middle, deep = (e.losses[diverged.kept] for e in ensembles[-3:])
+            moved = _change(extrapolated(middle, deep) - extrapolated(shallow, middle))
+            wanted = rtol * rms(deep.mean(0))
             if moved.value <= wanted:
-                return ended(True, True, "")
+                note = _noise_hides(moved) if wanted < moved.noise else ""
+                return ended(True, not note, note)
     moved_by = f"still changed the losses by {changes[-1].value:.3g} (RMS)"
     note = f"The last doubling of the depth {moved_by}; {depths[-1]} is the deepest tried."
     return ended(True, False, note)
 
 
+def _no_limit(ensembles: Sequence[Ensemble], changes: Sequence[Magnitude]) -> str:
+    """A sentence on changes that do not shrink while the depth doubles."""
+    tried = ", ".join(str(e.depth) for e in ensembles)
+    moves = ", ".join(f"{change.value:.3g}" for change in changes)
+    return (
+        f"No limit in depth was found: doubling it through {tried} changed the losses by {moves} "
+        "(RMS), where a limit would halve the change. Nothing was extrapolated; these are the "
+        f"losses at depth {ensembles[-1].depth}."
+    )
+
+
+def _noise_hides(moved: Magnitude) -> str:
+    """A sentence on a move that is smaller than its noise."""
+    return (
+        "Noise hides whether the limit in depth was reached: the last doubling moved the "
+        f"extrapolation by less than its noise, {moved.noise:.2g} (RMS), which is above rtol. "
+        "Raise replicates, width or rtol."
+    )
+
+
 def _divergence(ensembles: Sequence[Ensemble]) -> str:
     """A sentence on the divergence that ended the search for a limit."""
-    lost = divergences(ensembles)
-    first = min(lost.values())
+    diverged = divergences(ensembles)
     last = ensembles[-1]
-    remedy = "Lower lr" if first else "Check the batches and the initial weights"
+    remedy = "Lower lr" if diverged.end else "Check the batches and the initial weights"
     return (
-        f"Training diverged at step {first} at width {last.width}, depth {last.depth}: {len(lost)} "
-        f"of {len(last.losses)} networks. {remedy}."
+        f"Training diverged at step {diverged.end} at width {last.width}, depth {last.depth}: "
+        f"{len(diverged.steps)} of {diverged.count} networks. {remedy}."
     )
 
 
@@ -646,28 +745,25 @@ def limit_losses(
         networks alone, ``depth_error`` how far the last doubling of the depth moved the losses. As
         ``replicates`` the losses by single replicates, ``[R, K]``.
     """
+    lever = ratio - 1
     value = wide.mean(0)
     variance = stderr(wide).square()
-    lever = ratio - 1
-    other = narrow.mean(0)
-    other_variance = stderr(narrow).square()
     moved = torch.zeros_like(value) if coarse is None else value - coarse.mean(0)
     if shortened is None:
         shortened = torch.zeros_like(narrow[:2])
     resolution = shortened.mean(0), stderr(shortened)
+    columns = [value, variance, narrow.mean(0), stderr(narrow).square(), moved.hypot(resolution[0])]
+    freedoms = len(wide) - 1, len(narrow) - 1
     rows = []
-    for v, var, o, o_var, unsampled in zip(
-        *(x.tolist() for x in (value, variance, other, other_variance, moved.hypot(resolution[0]))),
-        strict=True,
-    ):
-        if not math.isfinite(o):
+    for v, var, narrow_v, narrow_var, unsampled in torch.stack(columns, 1).tolist():
+        if not math.isfinite(narrow_v):
             rows.append((v, math.sqrt(var), math.nan, math.nan, math.nan, math.nan))
             continue
-        bias = (o - v) / lever
-        variances = (var * (1 + 1 / lever) ** 2, o_var / lever**2)
-        limit = combined(v - bias, zip(variances, (len(wide) - 1, len(narrow) - 1), strict=True))
+        bias = (narrow_v - v) / lever
+        variances = var * (1 + 1 / lever) ** 2, narrow_var / lever**2
+        limit = combined(v - bias, zip(variances, freedoms, strict=True))
         half = math.hypot(limit.high - limit.value, unsampled, bend * bias)
-        error = math.sqrt(var + o_var) / lever
+        error = math.sqrt(var + narrow_var) / lever
         rows.append(
             (limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error)
         )
@@ -690,6 +786,9 @@ _RARE = 1 / 8
 _OUTLIER = 1e3  # a loss over the others of its step, and over the first
 # a loss over the first, where all diverge alike; the first is of order 1/n where targets are zero
 _HUGE = 1e9
+# The chance that a prediction counts a network as leaving whose loss is log-normal, as in
+# tests/test_divergence.py.
+_FALSE_ALARM = 0.01
 
 
 @dataclass(frozen=True)
@@ -752,84 +851,156 @@ class Networks:
         return len(self.at(self.depths[-1]).losses)
 
     @property
-    def lost(self) -> dict[int, int]:
-        """For those that diverged at one of the depths the first step at which they did."""
+    def divergences(self) -> Divergences:
+        """Those that diverged at one of the depths."""
         return divergences([self.at(depth) for depth in self.depths])
 
     @property
     def diverged(self) -> bool:
         """Whether more diverged than may be left out."""
-        return is_divergence(self.lost, self.count)
+        return self.divergences.end is not None
 
     @property
     def kept(self) -> Tensor:
         """Which of them make the answer, [R]."""
-        return without(self.lost, self.count)
+        return self.divergences.kept
 
     @property
-    def told(self) -> str:
+    def counted(self) -> str:
         """Half of a sentence: how many diverged, and when."""
-        part = share(len(self.lost), self.count)
-        percent = f"{100 * part.value:.2g} % [{100 * part.low:.2g}, {100 * part.high:.2g}]"
-        width = self.at(self.depths[-1]).width
-        first = min(self.lost.values())
-        return (
-            f"{len(self.lost)} of {self.count} networks of width {width:,} diverged, the first at "
-            f"step {first} ({percent})"
-        )
+        return self._counted(self.divergences.steps)
 
     @property
     def left_out(self) -> str:
-        """A sentence on the few networks that diverged; empty where none did, or too many to be
-        left out.
-        """
-        if not self.lost or self.diverged:
+        """A sentence on the few networks that are left out; empty where none is."""
+        diverged = self.divergences
+        steps = {row: step for row, step in diverged.steps.items() if not diverged.kept[row]}
+        if not steps:
             return ""
-        return f"{self.told}: the answer leaves them out, and holds if none does at infinite width."
+        before = "" if diverged.end is None else f" before step {diverged.end}"
+        return (
+            f"{self._counted(steps)}: the answer{before} leaves them out. It and its interval are "
+            "of networks that do not diverge, and hold if none does at infinite width."
+        )
+
+    def _counted(self, steps: Mapping[int, int]) -> str:
+        part = share(len(steps), self.count)
+        percent = f"{100 * part.value:.2g} % [{100 * part.low:.2g}, {100 * part.high:.2g}]"
+        width = self.at(self.depths[-1]).width
+        first = min(steps.values())
+        return (
+            f"{len(steps)} of {self.count} networks of width {width:,} diverged, the first at step "
+            f"{first} ({percent})"
+        )
 
 
-def divergences(ensembles: Iterable[Ensemble]) -> dict[int, int]:
+@dataclass(frozen=True)
+class Divergences:
+    """Which networks diverged, and when.
+
+    Attributes:
+        steps: for every network that diverged, by its row, the first step at which it did. count:
+            of all networks, R.
+    """
+
+    steps: Mapping[int, int]
+    count: int
+
+    @property
+    def end(self) -> int | None:
+        """The step at which more have diverged than may be left out; None where so many never
+        do.
+        """
+        in_order = sorted(self.steps.values())
+        few = int(_RARE * self.count)
+        return in_order[few] if len(in_order) > few else None
+
+    @property
+    def kept(self) -> Tensor:
+        """Which networks make the answer, [R]: all but the few that diverged before too many
+        had.
+        """
+        end = self.end
+        kept = torch.ones(self.count, dtype=torch.bool)
+        for row, step in self.steps.items():
+            kept[row] = end is not None and step >= end
+        return kept
+
+
+def divergences(ensembles: Sequence[Ensemble]) -> Divergences:
     """The networks that diverged at any of these depths, with the first step at which they did."""
-    lost = dict[int, int]()
+    steps = dict[int, int]()
     for ensemble in ensembles:
         for row, step in ensemble.divergences.items():
-            lost[row] = min(step, lost.get(row, step))
-    return lost
-
-
-def is_divergence(lost: Mapping[int, int], count: int) -> bool:
-    """Whether more of the networks diverged than may be left out."""
-    return len(lost) > _RARE * count
-
-
-def without(lost: Mapping[int, int], count: int) -> Tensor:
-    """Which networks are kept, [R]: those that trained, or all where too many did not."""
-    kept = torch.ones(count, dtype=torch.bool)
-    if not is_divergence(lost, count):
-        for row in lost:
-            kept[row] = False
-    return kept
+            steps[row] = min(step, steps.get(row, step))
+    return Divergences(steps, len(ensembles[-1].losses))
 
 
 def first_divergences(losses: Tensor, judged: Tensor) -> dict[int, int]:
     """The step at which each network diverged that did, by its row: the number of steps where it
     was the evaluation.
 
-    A loss that is not a number is a divergence, and so is a number that has left those of the other
-    networks and the first ones far behind. Losses [R, steps], judged [R, 0 or 1].
+    A loss that is not a number is a divergence. So is one that has left those of the other networks
+    and the first ones far behind, and one that leaves the other networks and does not come back.
+    Losses [R, steps], judged [R, 0 or 1].
     """
     sizes = torch.cat([losses, judged], 1).abs()
-    ordered = sizes.nan_to_num(nan=math.inf).sort(0).values
-    # but for the few that may be left out
-    largest = ordered[len(sizes) - 1 - int(_RARE * len(sizes))]
-    bound = torch.minimum(_OUTLIER * torch.maximum(largest, largest[0]), _HUGE * largest[0])
-    bound = torch.where(bound > 0, bound, math.inf)
-    diverged = ~(sizes <= bound) | sizes.isinf()
+    diverged = _far_behind(sizes) | _leaving(sizes)
     return {
         row: int(diverged[row].nonzero()[0])
         for row in range(len(losses))
         if bool(diverged[row].any())
     }
+
+
+def _far_behind(sizes: Tensor) -> Tensor:
+    """Which losses ``[R, K]`` are out of all proportion to others of their step and to the first,
+    or not a number.
+    """
+    ordered = sizes.nan_to_num(nan=math.inf).sort(0).values
+    # Without the few that may be left out.
+    largest = ordered[len(sizes) - 1 - int(_RARE * len(sizes))]
+    bound = torch.minimum(_OUTLIER * torch.maximum(largest, largest[0]), _HUGE * largest[0])
+    bound = torch.where(bound > 0, bound, math.inf)
+    return ~(sizes <= bound) | sizes.isinf()
+
+
+def _leaving(sizes: Tensor) -> Tensor:
+    """Which losses ``[R, K]`` are of networks that leave the others for good: from some step to the
+    end.
+
+    A large loss that training brings back is part of the mean.
+    """
+    outside = ~(sizes < _beyond_chance(sizes))
+    return outside.flip(1).int().cumprod(1).flip(1).bool()
+
+
+def _beyond_chance(sizes: Tensor) -> Tensor:
+    """From which loss on networks have left the others of a step, [K], by losses ``[R, K]``;
+    infinite where none has.
+
+    Of losses in ascending order it is the first that meets two conditions. It is larger than all
+    smaller ones together, and than all of the first step: the mean would be its own. And smaller
+    ones do not predict it: its logarithm is above the prediction interval, by Student's t, for one
+    more value. Logarithms are taken to be normal above the median. The logarithms of squared errors
+    have shorter tails; a product of many layers has these.
+    """
+    count, steps = sizes.shape
+    half = (count + 1) // 2
+    ordered = sizes.nan_to_num(nan=math.inf).sort(0).values
+    median = ordered[(count - 1) // 2]
+    above = ordered[half:].log() - median.log()
+    freedoms = range(1, len(above))
+    level = _FALSE_ALARM / (count * steps)
+    reach = [standard_errors(freedom, level) * math.sqrt(1 + 1 / freedom) for freedom in freedoms]
+    mean_squares = above.square().cumsum(0)[:-1] / sizes.new_tensor(freedoms)[:, None]
+    is_unpredicted = above[1:] > sizes.new_tensor(reach)[:, None] * mean_squares.sqrt()
+    sums = ordered.cumsum(0)[half:-1]
+    first_sum = sizes[:, 0].nan_to_num(posinf=0.0).sum()
+    outweighs = ordered[half + 1 :] > torch.maximum(sums, first_sum)
+    left = torch.where(is_unpredicted & outweighs & (median > 0), ordered[half + 1 :], math.inf)
+    never = sizes.new_full((1, steps), math.inf)
+    return torch.cat([never, left]).min(0).values
 
 
 class Ensembles:

@@ -473,6 +473,10 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
 
 
 def _as_tensor(part: Any) -> Any:
+    if np.ma.is_masked(part):
+        raise InputError(
+            "batches have masked entries, which stand for no number. Remove or fill them first."
+        )
     if isinstance(part, np.ndarray):
         tensor = torch.from_numpy(part)
         return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
