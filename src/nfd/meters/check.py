@@ -8,7 +8,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,27 +30,22 @@ from nfd.core.words import quoted
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
+from nfd.meters.beside import beside_of, norms_of
+from nfd.meters.events import Event, Failure, failures_of, first_bad, gradient_events
 from nfd.meters.experts import Routing, routing_events
+from nfd.meters.meter import METERS, in_words
 from nfd.meters.noise import noise_of, samples_of_a_part
+from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
 from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of, quiet, readings
 from nfd.meters.verdict import (
     LIMITS,
-    METERS,
-    OF_ONE_STEP,
     THRESHOLDS,
-    Event,
-    Failure,
-    beside_of,
     causes,
     cure_of_all,
-    failures_of,
-    first_bad,
-    gradient_events,
     growth,
     is_fault,
     networks,
-    norms_of,
     row_name,
     rows,
     stacks_of,
@@ -195,7 +190,7 @@ def check(
         for step in looks
         for stack in stacks
         for row in rows(networks(runs, step, stack), sizes, axis, family.rule, beside)
-        if step == looks[-1] or row["meter"] not in OF_ONE_STEP
+        if step == looks[-1] or not METERS[row["meter"]].is_of_one_step
     ]
     table.sort(
         key=lambda row: (
@@ -582,7 +577,7 @@ def check_findings(check: Check, data: str) -> list[Finding]:
         trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
         for trend in trends:
             stack = trend.get("stack", "")
-            name = meter_of(trend["meter"].replace("_", " "), stack)
+            name = meter_of(in_words(trend["meter"]), stack)
             seen = networks(check.runs, check.steps, stack)
             values = [
                 [run.get(trend["meter"], math.nan) for run in seen if run[axis] == size]
@@ -665,7 +660,7 @@ class _Measurement(Observation):
         self.meters: _Meters = {stack: {} for stack in self.start.unread}
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
-        self.readings: list[tuple[Any, ...]] = []
+        self.readings: list[WatchRow] = []
         self.losses: list[float] = []
         self.awaited = {*self.start.unread}  # stacks whose first update is to come
         self.weak_norms = dict[str, float]()
@@ -710,7 +705,11 @@ class _Measurement(Observation):
                 for name, own in parts.items()
             }
             noise = [found.estimate().limits | means]
-        read = {"rows": self.rows, "readings": self.readings, "noise": noise}
+        read = {
+            "rows": self.rows,
+            "readings": [astuple(reading) for reading in self.readings],
+            "noise": noise,
+        }
         stacks = {
             stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()
         }
@@ -749,7 +748,7 @@ class _Measurement(Observation):
         meters = self._note(
             step, {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()}
         )
-        self.readings += [(step, *reading) for reading in readings(self.member, look)]
+        self.readings += readings(self.member, look, step)
         for name, of_matrix in look.matrices.items():
             self.rows.append(
                 {"step": step, "matrix": name, "role": self.member.plan.roles[name]} | of_matrix

@@ -29,7 +29,7 @@ from torch import nn
 
 from nfd.core.tables import Row
 from nfd.families.member import Member
-from nfd.meters.verdict import Event
+from nfd.meters.events import Event
 from nfd.runs.task import Task
 from nfd.runs.trial import Observation, Observer, Step
 from nfd.scaling.model import container_of, modules, tensors

@@ -48,8 +48,9 @@ from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
 from nfd.families.family import Family
 from nfd.families.member import Member
+from nfd.meters.beside import rounded_kinds, rounded_text
 from nfd.meters.updates import copies, spectral_norm
-from nfd.meters.verdict import rounded_kinds, rounded_text, verdict_of
+from nfd.meters.verdict import verdict_of
 from nfd.scaling.model import block_of, in_any_block, numberless, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX, gradient_sizes
 from nfd.scaling.plan import Plan

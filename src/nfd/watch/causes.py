@@ -32,6 +32,7 @@ from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
 from nfd.core.words import quoted
 from nfd.meters.check import Check
+from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import decayed_gains
 from nfd.scaling.groups import SCALE
 from nfd.scaling.held import held_as_planned
@@ -40,7 +41,7 @@ from nfd.scaling.model import TensorInfo, numberless
 from nfd.scaling.optimizers import OptimizerLaw, law_by_class, law_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
-from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow
+from nfd.watch.bands import CHANGE, Band, Bands, Ladder
 
 _STANDS = 0.01  # of what was expected: a layer that changes less does not train
 _PATIENCE = 4  # looks: so long a pattern without a known cause waits for one

@@ -13,9 +13,10 @@ from nfd.core.errors import InputTypeError
 from nfd.core.files import expanded, replace_file
 from nfd.core.findings import Axes, Finding
 from nfd.core.tables import Lead, Row, short
-from nfd.meters.verdict import METERS
+from nfd.meters.meter import METERS, METERS_OF_LAYERS
+from nfd.meters.reading import Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.report.page import Label, Section, figure_section, finding_section, page
-from nfd.watch.bands import ALERTS, Series, WatchRow, at_steps, in_series, stack_at, steps_of
+from nfd.watch.bands import ALERTS
 from nfd.watch.causes import CAUSES, Alert
 from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
@@ -23,14 +24,8 @@ MARK = '<meta name="generator" content="nfd run page">'
 _HEAD = 1024  # bytes of a file within which its mark stands
 _RELOAD = 30  # seconds after which a browser reads the file again
 _LOOKS = 60  # of the past, in a chart over steps
-_OF_MATRICES = {
-    "update": "RMS of what training a matrix changed in its output",
-    "change": "size of the change of a matrix over the size of its start",
-    "weight": "size of a matrix over the size of its start",
-    "alignment": METERS["alignment"],
-}
 # a meter has its colour in every chart
-_ORDER = tuple(dict.fromkeys([*METERS, *_OF_MATRICES, "added"]))
+_ORDER = tuple(dict.fromkeys([*METERS, *METERS_OF_LAYERS]))
 
 
 def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
@@ -188,7 +183,7 @@ def _layers(
             )
             figures.setdefault(s.meter, []).append(chart)
     for title, charts in figures.items():
-        meaning = [f"{_OF_MATRICES[title]}."] if title in _OF_MATRICES else []
+        meaning = [f"{METERS_OF_LAYERS[title]}."] if title in METERS_OF_LAYERS else []
         yield replace(figure_section(title, charts), paragraphs=meaning)
 
 

@@ -37,10 +37,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.estimates import rms
 from nfd.families.member import Member
+from nfd.meters.reading import WatchRow
 from nfd.meters.updates import Baseline, Calls, Pass, copies, layers_of, quiet
 from nfd.scaling.model import TensorInfo, modules, tensors, whole
 from nfd.scaling.samples import outputs_of
-from nfd.watch.bands import CHANGE, WatchRow
+from nfd.watch.bands import CHANGE
 from nfd.watch.causes import CAUSES, Alert, Cause
 
 _EXPLODED = 100.0

@@ -23,6 +23,7 @@ from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
 from nfd.laws.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
+from nfd.meters.reading import Series, WatchRow, at_steps, in_series, steps_of
 from nfd.meters.updates import (
     DEFINITION,
     Baseline,
@@ -39,7 +40,7 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
-from nfd.watch.bands import ALERTS, DRIFTING, Band, Series, WatchRow, at_steps, in_series, steps_of
+from nfd.watch.bands import ALERTS, DRIFTING, Band
 from nfd.watch.causes import (
     Alarm,
     Alert,
@@ -451,7 +452,7 @@ class Watch:
         with apart(self._member.module):
             seen, calls, inputs = self._signs.read()
             look = self._baseline.look(previous, (seen, calls))
-            rows = [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+            rows = list(readings(self._member, look, self.steps))
             self._add(rows)
             self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers))
 
