@@ -817,11 +817,11 @@ class _Measurement(Observation):
         Returns:
             The meters by stack.
         """
-        look = self.start.look(self.previous)
+        look = self.start.look(self.previous).with_bounds()
         meters = {}
         for stack, earlier in self.meters.items():
             numbers = look.stacks.get(stack, {}) if stack else look.network
-            meters[stack] = earlier | numbers | look.bounds.get(stack, {})
+            meters[stack] = earlier | numbers
         self._note(step, meters)
         self.readings += readings(self.member, look, step)
         for name, numbers in look.matrices.items():

@@ -108,6 +108,11 @@ class Look:
     blocks: dict[str, dict[str, float]]
     bounds: dict[str, dict[str, float]]
 
+    def with_bounds(self) -> Look:
+        """The look with bounds among the meters, as a check stores them."""
+        stacks = {stack: meters | self.bounds[stack] for stack, meters in self.stacks.items()}
+        return replace(self, network=self.network | self.bounds[""], stacks=stacks)
+
 
 @dataclass(frozen=True)
 class _Response:
