@@ -381,17 +381,19 @@ class Check:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All readings: one dict for each network and step (``matrix`` is empty), and one for each
-        of its matrices, with its ``role`` and the meters of a matrix
+        """All readings: one dict for each network and step, and one for each of its matrices.
+
+        Of the network ``matrix`` is empty. A matrix has its ``role`` and the numbers of a matrix
         (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what ``inner_update`` would be at
-        perfect alignment."""
+        perfect alignment.
+        """
         return [row for run in self.runs for row in run["rows"]]
 
     @property
     def noise(self) -> list[dict[str, Any]]:
-        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict
-        per network.
+        """Noise scales of gradients in samples, with ``noise=True``: a dict per network.
 
+        They are read after the last step.
         ``value`` with ``low`` and ``high`` is ``variance / signal``, ``tr Sigma / |G|^2``
         (``nfd.meters.noise``). A batch much larger than this gains little. Pass it to
         ``Plan.for_run`` as ``critical_batch``, in the unit of ``batch`` there.
@@ -427,8 +429,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether no meter collapses or grows, no tensor is a suspect and no training broke, at any
-        step.
+        """Whether nothing collapses, grows or breaks at any step, and no tensor is a suspect.
 
         A loss that falls with size and an uncertain verdict are not faults.
         """

@@ -1,8 +1,7 @@
-"""How much training changed a network: its features, its stream and its function, measured by
-hooks.
+"""How much training changed the features, the stream and the function of a network.
 
-With ``z`` what a matrix is applied to in the trained network, ``W`` its effective weights (forward
-multiplier included) and (0) marking the start:
+Hooks measure it. With ``z`` what a matrix is applied to in the trained network, ``W`` its effective
+weights (forward multiplier included) and (0) marking the initial weights:
 
     inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
     stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices at their start))
@@ -619,9 +618,7 @@ def means_the_same(meter: str, definition: int) -> bool:
 
 
 def layers_of(matrices: Collection[str]) -> dict[str, str]:
-    """The name of the layer of each matrix: that of its module, and its own where the module holds
-    several.
-    """
+    """The name of the layer of each matrix: its module, or its own name in a module of several."""
     modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
     held = Counter(modules.values())
     return {
@@ -656,10 +653,12 @@ class Pass:
 
 @dataclass
 class Calls:
-    """What every block was given in one forward pass, a list of tensors for every call, and what it
-    last made of it.
+    """What every block was given in one forward pass, and what it made of it.
 
-    ``gains``: what the model multiplies that by before it adds it to the stream.
+    Attributes:
+        given: a list of tensors for every call of a block.
+        made: the output of its last call.
+        gains: what the model multiplies that by before it adds it to the stream.
     """
 
     given: dict[str, list[list[Tensor]]] = field(default_factory=lambda: defaultdict(list))
@@ -692,9 +691,7 @@ class Calls:
 
     @contextmanager
     def repeated(self, parts: Mapping[str, nn.Module]) -> Iterator[None]:
-        """A context of one forward pass in which blocks are given the same tensors, call by
-        call.
-        """
+        """Give blocks the same tensors in one forward pass, call by call."""
         left = {block: iter(calls) for block, calls in self.given.items()}
 
         def give(
@@ -720,8 +717,9 @@ class Calls:
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, but for batch normalisation, which takes the batch's statistics and forgets them
-    again.
+    """Use eval mode, but for batch normalisation, which takes the batch's statistics.
+
+    It forgets them again afterwards.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     before = [(m.momentum, m.num_batches_tracked) for m in norms]
@@ -747,15 +745,17 @@ _POWER_ITERATIONS = 16
 
 
 def is_stack(t: TensorInfo) -> bool:
-    """Whether a tensor is a stack of matrices, as of experts: of three dimensions, in a module that
-    tells no fans.
+    """Whether a tensor is a stack of matrices, such as of experts.
+
+    It has three dimensions, and its module shows no fans.
     """
     return len(t.shape) == 3 and t.ins is None
 
 
 def is_linear(t: TensorInfo, z: Tensor) -> bool:
-    """Whether the owner of a matrix does nothing but apply it: only then can its own part be
-    measured.
+    """Whether the owner of a matrix does nothing but apply it.
+
+    Only then can its part be measured.
     """
     if isinstance(t.owner, nn.MultiheadAttention):
         return t.name.endswith("in_proj_weight") and z.shape[-1] == t.shape[1]
@@ -764,8 +764,10 @@ def is_linear(t: TensorInfo, z: Tensor) -> bool:
 
 
 def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
-    """What a module would add to its output if its weights were larger by ``weight``, in the
-    precision of the weights: autocast inside of a model gives inputs of 16 bits."""
+    """What a module would add to its output if its weights were larger by ``weight``.
+
+    It has the precision of the weights: autocast inside of a model gives inputs of 16 bits.
+    """
     attribute = t.name.rpartition(".")[2]
     z = z.to(weight.dtype)
     if isinstance(t.owner, nn.MultiheadAttention) or type(t.owner) is nn.Linear:
@@ -778,16 +780,18 @@ def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
 
 
 def reach(t: TensorInfo, change: Tensor, z: Tensor, law: OptimizerLaw) -> float:
-    """``|dW| |z|``: the most that a change of this size does to the outputs, if all inputs lie
-    along its direction.
+    """The most that a change of this size does to the outputs: ``|dW| |z|``.
+
+    It does that if all inputs lie along its direction.
     """
     size = spectral_norm(change) if law.unit == WHOLE_MATRIX else norm(change)
     return size * _norm_of_inputs(t, z)
 
 
 def spectral_norm(matrix: Tensor, *, is_stack: bool = False) -> float:
-    """The largest singular value of a matrix, flattened to two dimensions, by power iteration; RMS
-    over a stack.
+    """The largest singular value of a matrix, by power iteration; RMS over a stack.
+
+    A tensor of more dimensions is flattened to two.
     """
     w = matrix if is_stack else matrix.flatten(1)
     # squares of small updates are zero in 16 bits

@@ -426,9 +426,7 @@ def _variance(
 
 
 def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
-    """How far the largest lasting deviation of a further run reaches, but for a chance of
-    ``LEVEL``.
-    """
+    """How far a further run's largest lasting deviation reaches, but for the chance ``LEVEL``."""
     largest = np.zeros(count)
     for run in range(count):
         variance = _variance(deviations, run)

@@ -221,11 +221,11 @@ class Watch:
     def forecast(
         self, total_steps: int, schedule: Schedule, *, rate: float | None = None
     ) -> RunForecast:
-        """Forecast the final loss of a language model from the losses that ``step`` was given
-        (``nfd.forecast_run``).
+        """Forecast the final loss of a language model from the losses that ``step`` was given.
 
-        From then on, the mean loss between looks raises an alert where it leaves the band of the
-        forecast by more than the noise of seeds, once. Call it again after ``load_state_dict``.
+        See ``nfd.forecast_run``. From then on, the mean loss between looks raises an alert where it
+        leaves the band of the forecast by more than the noise of seeds, once. Call it again after
+        ``load_state_dict``.
 
         Args:
             total_steps, schedule, rate: of the training run, as in ``nfd.forecast_run``.
