@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from nfd.core.errors import InputError
-from nfd.watch.bands import Bands, Ladder, LadderRun, Series, WatchRow
+from nfd.meters.reading import Series, WatchRow
+from nfd.watch.bands import Bands, Ladder, LadderRun
 from nfd.watch.causes import Alarm, Alert, Cause
 
 STEPS = (1, 2, 4, 8, 16, 32)

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 import nfd
 from calibration.coverage_cases import scales
 from nfd.core.estimates import Interval, interval, log_slope, mean, ratio_of_means
+from nfd.meters.events import first_bad
+from nfd.meters.meter import METERS
 from nfd.meters.noise import GradientNoise, noise_of
-from nfd.meters.verdict import METERS, cause, change, first_bad, rows, since, verdict_of
+from nfd.meters.verdict import cause, change, rows, since, verdict_of
 from nfd.scaling.rules import RULES
 
 # ---- verdicts

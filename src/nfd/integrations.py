@@ -17,11 +17,12 @@ from torch import distributed, nn
 
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.words import quoted
+from nfd.meters.reading import WatchRow
 from nfd.scaling.groups import SCALE
 from nfd.scaling.held import held_as_planned, held_by
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.plan import Plan
-from nfd.watch.bands import ALERTS, WatchRow
+from nfd.watch.bands import ALERTS
 from nfd.watch.watch import Watch
 
 _STATE = "nfd.Watch"  # the entry of a watch in the state of Hugging Face's Trainer

@@ -82,10 +82,10 @@ class CheckCommand(SizesCommand):
     def _report(self, model: str, answer: Any, command: str) -> Report:
         """Lay the answer out as a report."""
         from nfd.meters.check import check_findings
-        from nfd.meters.verdict import METERS
+        from nfd.meters.meter import METERS, in_words
         from nfd.report.page import Report, Section, made_by
 
-        meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in METERS.items()]
+        meanings = [f"{in_words(name)}: {meter.meaning}." for name, meter in METERS.items()]
         networks = [row for row in answer.rows if not row["matrix"] and row["step"] == answer.steps]
         numbers = {
             name: getattr(answer, name)

@@ -1,6 +1,4 @@
-"""``nfd.check``: train a family's networks for a few steps over widths and depths, and say what
-scales wrongly.
-"""
+"""``nfd.check`` trains networks of several sizes for a few steps, and says what scales wrongly."""
 
 from __future__ import annotations
 
@@ -8,14 +6,14 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.table import Column
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfd.core.checks import check_ascending, check_count, check_flag, check_real
 from nfd.core.errors import InputError, in_brief
@@ -23,34 +21,29 @@ from nfd.core.estimates import interval
 from nfd.core.files import expanded, write_json
 from nfd.core.findings import Axes, Finding, columns
 from nfd.core.modes import gradients
-from nfd.core.names import AXES, MOST, SEEDS, WIDEST
+from nfd.core.names import AXES, MOST, SEEDS, WIDEST, Axis, RuleName
 from nfd.core.random import global_state
 from nfd.core.tables import Lead, Row, as_text, rows_as_text, said, table_of
 from nfd.core.words import quoted
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
+from nfd.meters.beside import beside_of, norms_of
+from nfd.meters.events import Event, Failure, failures_of, first_bad, gradient_events
 from nfd.meters.experts import Routing, routing_events
+from nfd.meters.meter import METERS, in_words
 from nfd.meters.noise import noise_of, samples_of_a_part
+from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
 from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of, quiet, readings
 from nfd.meters.verdict import (
     LIMITS,
-    METERS,
-    OF_ONE_STEP,
     THRESHOLDS,
-    Event,
-    Failure,
-    beside_of,
     causes,
     cure_of_all,
-    failures_of,
-    first_bad,
-    gradient_events,
     growth,
     is_fault,
     networks,
-    norms_of,
     row_name,
     rows,
     stacks_of,
@@ -103,7 +96,7 @@ def check(
     steps:
 
     - the updates of ``nfd.meters.updates``, such as ``inner_update`` and ``function_update``;
-    - ``gradient``: the RMS of dLoss/dh before the first block over that behind the last, before
+    - ``gradient``: the RMS of dLoss/dh before the first block over that after the last, before
       training;
     - ``loss``: of the last batch, before its update.
 
@@ -114,7 +107,7 @@ def check(
             ``nfd.Family``.
         task: batches, one per step, or an ``nfd.Task``.
         widths, depths: every pair is trained. One value leaves an axis out.
-        lr: rate of the base; by default 0.1 for SGD, 0.001 for others.
+        lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
         rule, optimizer, blocks, roles: in place of those of the family; as in ``nfd.plan``.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
@@ -134,7 +127,7 @@ def check(
         "width": check_ascending("widths", widths, WIDEST),
         "depth": check_ascending("depths", depths, MOST),
     }
-    if all(len(s) < 2 for s in sizes.values()):
+    if all(len(along) < 2 for along in sizes.values()):
         raise InputError(
             f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}."
         )
@@ -144,34 +137,12 @@ def check(
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)
     rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
     if at is not None:
-        at = check_ascending("at", at, MOST)
-        if at[-1] > task.steps:
-            raise InputError(
-                f"at must be within the steps of training, one per batch; got at={at} and "
-                f"{task.steps} batches. Give a batch for every step; they may repeat."
-            )
-        task = task.first(at[-1])
+        at, task = _up_to_the_last(at, task)
     if check_flag("noise", noise):
         samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
-    made = ""
-    judge = family
-    unjudged = ""
-    # made once before anything is trained, for its name and its errors
-    if task.make_optimizer is not None:
-        stepping = optimizer_of(task, family.member(*family.base, device=task.device), rate)
-        made = type(stepping).__name__
-        # nobody said which: its class may
-        if optimizer is None and not rule_named(family.rule).scales_width:
-            law = law_by_class(stepping)
-            if law is not None:
-                judge = family.under(optimizer=law.name)
-            else:
-                unjudged = (
-                    f"What updates of a {made} should be is not known: pass optimizer=, the law "
-                    "that it has."
-                )
+    judge = _judge(family, task, rate, is_told=optimizer is not None)
     meters = Meters(None if at is None else tuple(at), noise)
     looks = tuple(at) if at else (task.steps,)
     trials = [
@@ -181,40 +152,17 @@ def check(
         for seed in range(seeds)
     ]
     with as_sweep(sweep) as opened:
-        runs = [
-            _row(record) for record in opened.run_all({"checking": trials}, "checking")["checking"]
-        ]
+        records = opened.run_all({"checking": trials}, "checking")["checking"]
+        runs = [_row(record) for record in records]
     _check_seeds(runs)
-    for run, event in [*routing_events(runs)]:
+    for run, event in list(routing_events(runs)):
         run["events"].append(event)
-    stacks = stacks_of(runs)
-    beside = beside_of(runs)
-    table = [
-        row | ({"stack": stack} if stack else {}) | {"step": step}
-        for axis in AXES
-        for step in looks
-        for stack in stacks
-        for row in rows(networks(runs, step, stack), sizes, axis, family.rule, beside)
-        if step == looks[-1] or row["meter"] not in OF_ONE_STEP
-    ]
-    table.sort(
-        key=lambda row: (
-            AXES.index(row["axis"]),
-            [*METERS].index(row["meter"]),
-            stacks.index(row.get("stack", "")),
-        )
+    table = _table(runs, looks, sizes, family.rule)
+    updates_are_judged = not judge.unjudged
+    suspects, why_none = suspects_of(
+        runs, sizes, judge.family, _axes_of_suspects(table), updates=updates_are_judged
     )
-    # in depth a suspect explains a fault of the meters: what a rule of width alone leaves as it is
-    # may be meant
-    deep = [
-        axis
-        for axis in AXES
-        if axis == "width" or any(is_fault(row) and row["axis"] == axis for row in table)
-    ]
-    suspects, untold = suspects_of(runs, sizes, judge, deep, updates=not unjudged)
-    tested = _self_test(
-        family, (sizes["width"][0], sizes["depth"][0]), (sizes["width"][-1], sizes["depth"][-1])
-    )
+    largest = (sizes["width"][-1], sizes["depth"][-1])
     return Check(
         table,
         runs,
@@ -229,19 +177,98 @@ def check(
         growth(runs, looks),
         any(run["draws"] for run in runs),
         task.copies,
-        made,
+        judge.optimizer_class,
         suspects,
-        unjudged or untold,
+        judge.unjudged or why_none,
         tuple(opened.notes(family)),
-        tested,
+        _self_test(family, base, largest),
     )
+
+
+def _up_to_the_last(at: Sequence[int], task: Task) -> tuple[Sequence[int], Task]:
+    """Check steps to look after, and end the task with the last of them."""
+    at = check_ascending("at", at, MOST)
+    if at[-1] > task.steps:
+        raise InputError(
+            f"at must be within the steps of training, one per batch; got at={at} and "
+            f"{task.steps} batches. Give a batch for every step; they may repeat."
+        )
+    return at, task.first(at[-1])
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What judges tensors: a family with the law of the optimizer that trains.
+
+    ``optimizer_class`` is the name of what ``make_optimizer`` makes, and ``unjudged`` says why
+    updates are not judged; both are empty where there is nothing to say.
+    """
+
+    family: Family
+    optimizer_class: str = ""
+    unjudged: str = ""
+
+
+def _judge(family: Family, task: Task, rate: float, *, is_told: bool) -> _Judge:
+    """Make the optimizer once before anything is trained, for its name and its errors."""
+    if task.make_optimizer is None:
+        return _Judge(family)
+    stepping = optimizer_of(task, family.member(*family.base, device=task.device), rate)
+    name = type(stepping).__name__
+    if is_told or rule_named(family.rule).scales_width:
+        return _Judge(family, name)
+    # Nobody said which optimizer this is, but its class may show it.
+    law = law_by_class(stepping)
+    if law is not None:
+        return _Judge(family.under(optimizer=law.name), name)
+    unjudged = (
+        f"What updates of a {name} should be is not known: pass optimizer=, the law that it has."
+    )
+    return _Judge(family, name, unjudged)
+
+
+def _table(
+    runs: Sequence[Row], looks: Sequence[int], sizes: Mapping[str, list[int]], rule: RuleName
+) -> list[Row]:
+    """Judge every meter of every stack along every axis after every look, sorted by meter."""
+    stacks = stacks_of(runs)
+    beside = beside_of(runs)
+    table = []
+    for axis in AXES:
+        for step in looks:
+            for stack in stacks:
+                place = {"stack": stack, "step": step} if stack else {"step": step}
+                for row in rows(networks(runs, step, stack), sizes, axis, rule, beside):
+                    if step == looks[-1] or not METERS[row["meter"]].is_of_one_step:
+                        table.append(row | place)
+    meters = list(METERS)
+
+    def order(row: Row) -> tuple[int, int, int]:
+        return (
+            AXES.index(row["axis"]),
+            meters.index(row["meter"]),
+            stacks.index(row.get("stack", "")),
+        )
+
+    return sorted(table, key=order)
+
+
+def _axes_of_suspects(table: Sequence[Row]) -> list[Axis]:
+    """The axes along which tensors are suspected.
+
+    In depth a suspect explains a fault of the meters: what a rule that scales only width leaves as
+    it is may be meant.
+    """
+    has_fault_in_depth = any(is_fault(row) and row["axis"] == "depth" for row in table)
+    return ["width", "depth"] if has_fault_in_depth else ["width"]
 
 
 def _self_test(
     family: Family, smallest: tuple[int, int], largest: tuple[int, int]
 ) -> tuple[str, ...]:
-    """What the plan's own test finds at the smallest sizes, or why it could not run; nothing where
-    no rule promises.
+    """What the plan's own test finds at the smallest sizes, or why it could not run.
+
+    It finds nothing where the rule promises nothing.
     """
     if not rule_named(family.rule).scales_width or smallest == largest:
         return ()
@@ -251,22 +278,24 @@ def _self_test(
         return ()
     try:
         test = family.plan(*largest).self_test(family.make_model, family.sample, base=smallest)
-    # beside the check, which it must not stop: a model may not be built 4 times as large
+    # It must not stop the check: some models cannot be built 4 times as large.
     except Exception as error:
         return (f"The plan could not test itself: {in_brief(error)}",)
     return tuple(f"Self-test of the plan: {cause}" for cause in test.causes)
 
 
 def _row(record: Record) -> Row:
-    """What the meters returned of one network, with its size."""
+    """What the observers returned of one network, with its size."""
     size = {name: record.config[name] for name in ("width", "depth", "seed")}
     row: Row = size | record.observed[0] | {"routing": record.observed[1]}
     row["events"] = [Event(**event) for event in row["events"]]
-    return row | {name: [size | own for own in row[name]] for name in ("rows", "noise")}
+    for name in ("rows", "noise"):
+        row[name] = [size | numbers for numbers in row[name]]
+    return row
 
 
 def _check_seeds(runs: Sequence[Row]) -> None:
-    """Refuse networks that begin alike from several seeds."""
+    """Refuse networks that several seeds initialise alike."""
     prints: dict[tuple[int, int], dict[int, int]] = {}
     for run in runs:
         prints.setdefault((run["width"], run["depth"]), {})[run["seed"]] = run["print"]
@@ -274,7 +303,7 @@ def _check_seeds(runs: Sequence[Row]) -> None:
         check_seeds_differ(size, "network", by_seed)
 
 
-# ---- the result
+# ---- The result
 
 _NOISE = (
     "Noise scale of the gradients after the last step, in samples: a batch at which noise is as "
@@ -347,22 +376,24 @@ class Check:
 
     @property
     def steps(self) -> int:
-        """How many updates every network took."""
+        """The number of updates that every network took."""
         return self.at[-1]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All readings: one dict for each network and step (``matrix`` is empty), and one for each
-        of its matrices, with its ``role`` and the meters of a matrix
+        """All readings: one dict for each network and step, and one for each of its matrices.
+
+        Of the network ``matrix`` is empty. A matrix has its ``role`` and the numbers of a matrix
         (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what ``inner_update`` would be at
-        perfect alignment."""
+        perfect alignment.
+        """
         return [row for run in self.runs for row in run["rows"]]
 
     @property
     def noise(self) -> list[dict[str, Any]]:
-        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict
-        per network.
+        """Noise scales of gradients in samples, with ``noise=True``: a dict per network.
 
+        They are read after the last step.
         ``value`` with ``low`` and ``high`` is ``variance / signal``, ``tr Sigma / |G|^2``
         (``nfd.meters.noise``). A batch much larger than this gains little. Pass it to
         ``Plan.for_run`` as ``critical_batch``, in the unit of ``batch`` there.
@@ -398,8 +429,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether no meter collapses or grows, no tensor is a suspect and no training broke, at any
-        step.
+        """Whether nothing collapses, grows or breaks at any step, and no tensor is a suspect.
 
         A loss that falls with size and an uncertain verdict are not faults.
         """
@@ -407,30 +437,29 @@ class Check:
 
     @property
     def lead(self) -> Lead:
-        """The number of faults, and the rule that removes all of them, if there is one; the
-        steepest meter.
-        """
+        """The number of faults, the rule that removes all of them, and the steepest meter."""
         count = len(self.faults) + len(self.failures) or len(self.suspects)
-        judged = self.table
+        undecided = sum(row["verdict"] == "UNCERTAIN" for row in self.table)
+        readings = f"{len(self.faults)} of {len(self.table)} readings, {undecided} undecided"
+        numbers = {"faults": readings}
+        fitted = [
+            row for row in self.table if math.isfinite(row["slope"]) and row["verdict"] != "FALLS"
+        ]
+        if fitted:
+            row = max(fitted, key=lambda row: (is_fault(row), abs(row["slope"])))
+            numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
+        tensors_at_fault = {suspect.tensor for suspect in self.suspects}
+        numbers["tensors that scale wrongly"] = str(len(tensors_at_fault))
+        if not count:
+            return Lead("No fault found.", "good", numbers)
         cure = None if self.failures else cure_of_all(self.faults, self.rule)
         remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
         faults = f"{count} fault{'s' if count > 1 else ''} under rule {self.rule!r}.{remedy}"
-        open_ = sum(row["verdict"] == "UNCERTAIN" for row in judged)
-        known = [row for row in judged if math.isfinite(row["slope"]) and row["verdict"] != "FALLS"]
-        numbers = {"faults": f"{len(self.faults)} of {len(judged)} readings, {open_} undecided"}
-        if known:
-            row = max(known, key=lambda row: (is_fault(row), abs(row["slope"])))
-            numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
-        numbers["tensors that scale wrongly"] = str(
-            len({suspect.tensor for suspect in self.suspects})
-        )
-        return Lead(faults if count else "No fault found.", "bad" if count else "good", numbers)
+        return Lead(faults, "bad", numbers)
 
     @property
     def wrong(self) -> list[str]:
-        """What went wrong, in sentences: broken trainings, tensors that scale wrongly, and the
-        causes of the faults.
-        """
+        """What went wrong, in sentences: broken training, tensors, and the causes of faults."""
         return [
             *map(str, self.failures),
             *self.suspicions,
@@ -439,39 +468,38 @@ class Check:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings in words: random numbers in training, targets that repeat the inputs, matrices
-        that never moved.
-        """
-        still = self.unmoved
-        stands = f"Note: no training moved {quoted(still)}. {_STILL}"
-        told = (
-            (COPIES, self.copies),
-            (_DRAWS, self.draws),
-            (stands, still),
-            (f"Note: {self.unjudged}", self.unjudged),
-        )
-        of_plan = [f"Note: {sentence}" for sentence in self.tested]
-        return [*self.of_runs, *(note for note, holds in told if holds), *of_plan]
+        """Warnings in words, as of random numbers in training or matrices that never moved."""
+        notes = list(self.of_runs)
+        if self.copies:
+            notes.append(COPIES)
+        if self.draws:
+            notes.append(_DRAWS)
+        if self.unmoved:
+            notes.append(f"Note: no training moved {quoted(self.unmoved)}. {_STILL}")
+        if self.unjudged:
+            notes.append(f"Note: {self.unjudged}")
+        return [*notes, *(f"Note: {sentence}" for sentence in self.tested)]
 
     @property
     def suspicions(self) -> list[str]:
-        """The suspects in words: the first that deviates in one way, and the names of the
-        others.
-        """
+        """The suspects in words: one that deviates in some way, and the names of the others."""
         ways: dict[tuple[str, str, bool], list[Suspect]] = {}
         for suspect in self.suspects:
-            ways.setdefault((suspect.axis, suspect.what, suspect.excess.value > 0), []).append(
-                suspect
-            )
-        alike = {str(first): quoted([s.tensor for s in others]) for first, *others in ways.values()}
+            way = (suspect.axis, suspect.what, suspect.excess.value > 0)
+            ways.setdefault(way, []).append(suspect)
+        likewise = {}
+        for first, *others in ways.values():
+            likewise[str(first)] = quoted([suspect.tensor for suspect in others])
         return [
-            f"{first}{f'. Likewise {others}' if others else ''}." for first, others in alike.items()
+            f"{sentence}. Likewise {names}." if names else f"{sentence}."
+            for sentence, names in likewise.items()
         ]
 
     @property
     def unmoved(self) -> list[str]:
-        """Names of the matrices that changed in no network: frozen, without a gradient, or not in
-        the optimizer.
+        """Names of the matrices that changed in no network.
+
+        They are frozen, without a gradient, or not in the optimizer.
         """
         moved: dict[str, bool] = {}
         for row in self.rows:
@@ -480,147 +508,180 @@ class Check:
         return [name for name, moves in moved.items() if not moves]
 
     def __str__(self) -> str:
-        several = len(self.at) > 1
-        parts = ("with", *(("after step",) if several else ()))
-        numbers = (
-            Column(name, no_wrap=True) for name in (*parts, "exponent [95 %]", "change", "verdict")
-        )
-        table = table_of(Column("meter", overflow="fold"), *numbers)
-        sizes = {axis: sorted({run[axis] for run in self.runs}) for axis in AXES} | {
-            "step": self.at
-        }
-        # of earlier looks the faults
-        shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]
-        for row in [*sorted(shown, key=lambda row: not is_fault(row)), *self.growth]:
-            step = (str(row.get("step", "")),) if several else ()
-            change = math.expm1(
-                row["slope"] * math.log(sizes[row["axis"]][-1] / sizes[row["axis"]][0])
-            )
-            percent = f"{100 * change:+.0f} %" if math.isfinite(change) else "-"
-            table.add_row(
-                row_name(row), row["axis"], *step, slope_of(row), percent, row.get("verdict", "")
-            )
-        rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
+        sizes = self._sizes
+        name = self.optimizer_class or self.optimizer
         ranges = "; ".join(f"{axis}s {', '.join(map(str, sizes[axis]))}" for axis in AXES)
-        head = f"Rule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds; {ranges}"
-        whys = dict[str, list[str]]()
-        for row in shown:
-            if row["verdict"] in ("LIMIT", "NOT MEASURED") or row["reason"] in (
-                "missing",
-                "broken",
-            ):
-                whys.setdefault(row["cause"], []).append(f"{row_name(row)} with {row['axis']}")
-        edge = sum(row["reason"] == "edge" for row in shown)
-        undecided = (
-            [f"{edge} UNCERTAIN: more seeds or larger sizes would settle them."] if edge else []
+        head = (
+            f"Rule {self.rule!r}, {name}, lr = {self.lr:g}, {self.about}, {self.seeds} seeds; "
+            f"{ranges}"
         )
-        noise = (
-            ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])] if self.noise else []
-        )
+        # Of earlier looks only the faults
+        shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]
+        undecided = sum(row["reason"] == "edge" for row in shown)
+        open_ = f"{undecided} UNCERTAIN: more seeds or larger sizes would settle them."
+        noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])]
         return said(
             str(self.lead),
             head,
             *(f"! {text}" for text in self.wrong),
             *self.notes,
-            as_text(table, 150),
-            *(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whys.items()),
-            *undecided,
+            self._table_as_text(shown),
+            *_reasons(shown),
+            *([open_] if undecided else []),
             THRESHOLDS,
-            *noise,
+            *(noise if self.noise else []),
         )
+
+    @property
+    def _sizes(self) -> dict[str, Sequence[int]]:
+        """The values along every axis, and the steps that were looked at."""
+        sizes: dict[str, Sequence[int]] = {"step": self.at}
+        for axis in AXES:
+            sizes[axis] = sorted({run[axis] for run in self.runs})
+        return sizes
+
+    def _table_as_text(self, shown: Sequence[Row]) -> str:
+        """The table of these rows, faults first, and of how meters grow with steps."""
+        sizes = self._sizes
+        several = len(self.at) > 1
+        names = ["with", "exponent [95 %]", "change", "verdict"]
+        if several:
+            names.insert(1, "after step")
+        columns = [Column(name, no_wrap=True) for name in names]
+        table = table_of(Column("meter", overflow="fold"), *columns)
+        faults_first = sorted(shown, key=lambda row: not is_fault(row))
+        for row in [*faults_first, *self.growth]:
+            along = sizes[row["axis"]]
+            change = math.expm1(row["slope"] * math.log(along[-1] / along[0]))
+            percent = f"{100 * change:+.0f} %" if math.isfinite(change) else "-"
+            cells = [row["axis"], slope_of(row), percent, row.get("verdict", "")]
+            if several:
+                cells.insert(1, str(row.get("step", "")))
+            table.add_row(row_name(row), *cells)
+        return as_text(table, 150)
+
+
+def _reasons(shown: Sequence[Row]) -> list[str]:
+    """Why meters have a limit or no verdict, once for all that share a reason."""
+    meters_by_cause = dict[str, list[str]]()
+    for row in shown:
+        is_open = row["reason"] in ("missing", "broken")
+        if is_open or row["verdict"] in ("LIMIT", "NOT MEASURED"):
+            name = f"{row_name(row)} with {row['axis']}"
+            meters_by_cause.setdefault(row["cause"], []).append(name)
+    return [
+        f"{', '.join(dict.fromkeys(names))}: {cause}" for cause, names in meters_by_cause.items()
+    ]
 
 
 def _of_noise(row: Row) -> Row:
-    bounded = (
-        "{value:.3g} [{low:.3g}, {high:.3g}]"
-        if math.isfinite(row["high"])
-        else "at least {low:.3g}"
-    )
-    words = bounded if row["low"] > 0 else "unknown: more or larger batches are needed"
-    return {name: row[name] for name in ("width", "depth", "seed")} | {
-        "noise scale [95 % interval]": words.format(**row)
-    }
+    """The noise scale of one network in words."""
+    if row["low"] <= 0:
+        words = "unknown: more or larger batches are needed"
+    elif math.isfinite(row["high"]):
+        words = "{value:.3g} [{low:.3g}, {high:.3g}]".format(**row)
+    else:
+        words = "at least {low:.3g}".format(**row)
+    size = {name: row[name] for name in ("width", "depth", "seed")}
+    return size | {"noise scale [95 % interval]": words}
 
 
 def slope_of(row: Mapping[str, Any]) -> str:
     """``-0.47 [-0.53, -0.42]``, or a dash where none could be fitted."""
-    return (
-        f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
-        if math.isfinite(row["slope"])
-        else "-"
-    )
+    if not math.isfinite(row["slope"]):
+        return "-"
+    return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
 
 
 def meaning_of(row: Mapping[str, Any]) -> str:
-    """What a row means, with the size since which its quantity changes."""
+    """What a row means, with the size since which its meter changes."""
     start = f"since {row['axis']} {row['since']}: " if row["since"] is not None else ""
     return start + str(row["cause"])
 
 
-# ---- its charts
+# ---- Its charts
 
 
 def check_findings(check: Check, data: str) -> list[Finding]:
-    """One chart per axis: geometric means of every meter after the last step, over networks of a
-    size, relative to the smallest."""
-    findings = []
+    """Chart every meter after the last step, one chart per axis.
+
+    The values are geometric means over networks of a size, relative to the smallest.
+    """
     settings = (
         f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}"
     )
-    caption = " ".join(
-        [
-            f"After {check.steps} steps. {settings}; bars: 95 % intervals.",
-            THRESHOLDS,
-            LIMITS,
-            *check.notes,
-        ]
-    )
+    after = f"After {check.steps} steps. {settings}; bars: 95 % intervals."
+    caption = " ".join([after, THRESHOLDS, LIMITS, *check.notes])
+    findings = []
     for axis in reversed(AXES):
-        sizes = sorted({run[axis] for run in check.runs})
-        rows = list[Row]()
-        table = list[Row]()
-        trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
-        for trend in trends:
-            stack = trend.get("stack", "")
-            name = meter_of(trend["meter"].replace("_", " "), stack)
-            seen = networks(check.runs, check.steps, stack)
-            values = [
-                [run.get(trend["meter"], math.nan) for run in seen if run[axis] == size]
-                for size in sizes
-            ]
-            logs = [
-                log[log.isfinite()]
-                for log in (torch.tensor(own, dtype=torch.float64).log() for own in values)
-            ]
-            for size, log in zip(sizes, logs, strict=True):
-                if min(len(log), len(logs[0])) > 1:
-                    ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[0], log).exp()
-                    about = {"series": name, "meter": trend["meter"], "stack": stack, axis: size}
-                    rows.append(about | columns("ratio", ratio))
-            slope = {"exponent [95 % interval]": slope_of(trend), "verdict": trend["verdict"]}
-            table.append({"meter": name} | slope | {"what it means": meaning_of(trend)})
-        faults = [trend for trend in trends if is_fault(trend)]
-        title = f"{len(faults)} of {len(trends)} meters scale wrongly with {axis}"
-        shown = Axes(
-            axis,
-            "ratio",
-            axis,
-            f"over the network of {axis} {sizes[0]}",
-            "logarithmic",
-            colour="meter",
-            dash="stack" if trends and "stack" in trends[-1] else None,
-            order=(*METERS,),
-        )
-        why = list(causes(faults, check.rule, check.runs))
-        if rows:
-            findings.append(Finding(axis, title, "", rows, shown, caption, why, table=table))
-    return sorted(findings, key=lambda found: -len(found.details))
+        finding = _finding(check, axis, caption)
+        if finding.rows:
+            findings.append(finding)
+    return sorted(findings, key=lambda finding: -len(finding.details))
 
 
-# ---- what is read of one network
+def _finding(check: Check, axis: Axis, caption: str) -> Finding:
+    """Chart every meter along one axis."""
+    sizes = sorted({run[axis] for run in check.runs})
+    trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
+    points = list[Row]()
+    table = list[Row]()
+    for trend in trends:
+        points += _ratios(check, trend, sizes)
+        verdict = {"exponent [95 % interval]": slope_of(trend), "verdict": trend["verdict"]}
+        meaning = {"what it means": meaning_of(trend)}
+        table.append({"meter": _title(trend)} | verdict | meaning)
+    faults = [trend for trend in trends if is_fault(trend)]
+    shown = Axes(
+        axis,
+        "ratio",
+        axis,
+        f"over the network of {axis} {sizes[0]}",
+        "logarithmic",
+        colour="meter",
+        dash="stack" if trends and "stack" in trends[-1] else None,
+        order=(*METERS,),
+    )
+    title = f"{len(faults)} of {len(trends)} meters scale wrongly with {axis}"
+    why = list(causes(faults, check.rule, check.runs))
+    return Finding(axis, title, "", points, shown, caption, why, table=table)
 
-_Meters = dict[str, dict[str, float]]  # by stack
-_ROSE = 2.0  # times the first loss: no rate that is meant does this
+
+def _title(trend: Row) -> str:
+    """The meter of a row of the table, and its stack, as a chart names it."""
+    return meter_of(in_words(trend["meter"]), trend.get("stack", ""))
+
+
+def _ratios(check: Check, trend: Row, sizes: Sequence[int]) -> list[Row]:
+    """The points of a meter: its mean at every size over its mean at the smallest."""
+    axis = trend["axis"]
+    meter = trend["meter"]
+    stack = trend.get("stack", "")
+    seen = networks(check.runs, check.steps, stack)
+    logs = []
+    for size in sizes:
+        values = [run.get(meter, math.nan) for run in seen if run[axis] == size]
+        log = torch.tensor(values, dtype=torch.float64).log()
+        logs.append(log[log.isfinite()])
+    points = []
+    for size, log in zip(sizes, logs, strict=True):
+        if min(len(log), len(logs[0])) > 1:
+            ratio = interval(_difference_of_means, logs[0], log).exp()
+            place = {"series": _title(trend), "meter": meter, "stack": stack, axis: size}
+            points.append(place | columns("ratio", ratio))
+    return points
+
+
+def _difference_of_means(first: Tensor, second: Tensor) -> Tensor:
+    return second.mean(0) - first.mean(0)
+
+
+# ---- What is read of one network
+
+# By stack
+_Meters = dict[str, dict[str, float]]
+# Times the first loss: no learning rate that is meant does this
+_ROSE = 2.0
 
 
 @dataclass(frozen=True)
@@ -654,20 +715,17 @@ class _Measurement(Observation):
         self.member = member
         self.task = task
         self.looks = asked.at or (task.steps,)
-        self.print = 0  # a hash of all weights, to tell seeds that give the same network
-        for p in member.module.parameters():
-            self.print = zlib.crc32(
-                p.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), self.print
-            )
+        self.print = _print_of(member.module)
         self.start = Baseline(member, task.sample)
         self.sizes = Sizes(member, self.start.start)
         self.events: list[Event] = []
         self.meters: _Meters = {stack: {} for stack in self.start.unread}
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
-        self.readings: list[tuple[Any, ...]] = []
+        self.readings: list[WatchRow] = []
         self.losses: list[float] = []
-        self.awaited = {*self.start.unread}  # stacks whose first update is to come
+        # Stacks whose first update is to come
+        self.awaited = {*self.start.unread}
         self.weak_norms = dict[str, float]()
         self.streams = global_state()
 
@@ -677,57 +735,73 @@ class _Measurement(Observation):
         self.losses.append(row.loss)
         self.meters[""]["loss"] = row.loss
         done = row.step + 1
-        steps = self.task.steps
-        run = partial(self.member, self.task.batches[row.step][0])
         if not math.isfinite(row.loss):
-            self.events.append(Event("not-finite", row.step, first_bad(self.member.module, run)))
+            self._note_break(row.step, self.task.batches[row.step][0])
             return
         self._read_first_update()
-        if done in self.looks and done < steps:
+        if done in self.looks and done < self.task.steps:
             self._measure(done)
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
         """Measure what the last step left, if it still answers."""
-        losses = self.losses
+        is_finite = self._is_finite_at_the_end()
+        if is_finite:
+            meters = self._measure(len(self.losses))
+        else:
+            meters = self._note(self.looks[-1], self.meters)
+        noise = [self._noise()] if is_finite and self.asked.noise else []
         module = self.member.module
-        run = partial(self.member, self.task.batches[-1][0])
-        noise = []
-        finite = math.isfinite(losses[-1])
-        if finite:
-            if losses[-1] > _ROSE * losses[0] > 0:
-                self.events.append(Event("loss-rose", len(losses) - 1, size=losses[-1] / losses[0]))
-            with torch.no_grad():
-                finite = bool(outputs_of(run()).isfinite().all())
-            if not finite:
-                self.events.append(Event("not-finite", len(losses), first_bad(module, run)))
-        meters = self._measure(len(losses)) if finite else self._note(self.looks[-1], self.meters)
-        if finite and self.asked.noise:
-            found = noise_of(module, self.member, self.task.value, self.task.batches)
-            # none where no gradient was finite
-            parts = {"signal": found.signals, "variance": found.variances}
-            means = {
-                name: float(torch.tensor(own, dtype=torch.float64).mean())
-                for name, own in parts.items()
-            }
-            noise = [found.estimate().limits | means]
-        read = {"rows": self.rows, "readings": self.readings, "noise": noise}
-        stacks = {
-            stack: {"unread": self.start.unread[stack]} | own for stack, own in meters.items()
-        }
-        network = stacks.pop("")
-        told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
-        told["weak_norms"] = self.weak_norms
-        told |= {"draws": global_state() != self.streams, "print": self.print}
-        if finite:
+        draws = global_state() != self.streams
+        if is_finite:
             with quiet(module), as_written():
                 self.sizes.find_rounding(self._last_loss)
-        told["tensors"] = self.sizes.read() if finite else []
-        told["shapes"] = {name: list(t.shape) for name, t in tensors(module).items()}
-        return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
+        stacks = {}
+        for stack, numbers in meters.items():
+            stacks[stack] = {"unread": self.start.unread[stack]} | numbers
+        network = stacks.pop("")
+        result: dict[str, Any] = {
+            "events": [asdict(event) for event in self.events],
+            "weak_norms": self.weak_norms,
+            "draws": draws,
+            "print": self.print,
+            "tensors": self.sizes.read() if is_finite else [],
+            "shapes": {name: list(t.shape) for name, t in tensors(module).items()},
+            "rows": self.rows,
+            "readings": [astuple(reading) for reading in self.readings],
+            "noise": noise,
+        }
+        return {}, {}, result | network | ({"stacks": stacks} if stacks else {})
+
+    def _is_finite_at_the_end(self) -> bool:
+        """Whether the last loss and the outputs are finite; events say what went wrong."""
+        losses = self.losses
+        if not math.isfinite(losses[-1]):
+            return False
+        if losses[-1] > _ROSE * losses[0] > 0:
+            self.events.append(Event("loss-rose", len(losses) - 1, size=losses[-1] / losses[0]))
+        inputs = self.task.batches[-1][0]
+        with torch.no_grad():
+            is_finite = bool(outputs_of(self.member(inputs)).isfinite().all())
+        if not is_finite:
+            self._note_break(len(losses), inputs)
+        return is_finite
+
+    def _note_break(self, step: int, inputs: Any) -> None:
+        """Note that a number is not finite, and the layer that shows it first."""
+        layer = first_bad(self.member.module, partial(self.member, inputs))
+        self.events.append(Event("not-finite", step, layer))
+
+    def _noise(self) -> dict[str, float]:
+        """The noise scale of gradients, and the means of what it is the ratio of."""
+        noise = noise_of(self.member.module, self.member, self.task.value, self.task.batches)
+        # Both are empty where no gradient was finite.
+        means = {"signal": _mean(noise.signals), "variance": _mean(noise.variances)}
+        return noise.estimate().limits | means
 
     def _read_first_update(self) -> None:
-        """Read what the first update adds to the stream; it is the second one where the readout
-        starts at zero.
+        """Read what the first update adds to the stream.
+
+        It is the second one where the readout is initialised to zero.
         """
         moved = self.start.stream_updates() if self.awaited else {}
         for stack in self.awaited & moved.keys():
@@ -739,34 +813,39 @@ class _Measurement(Observation):
         return self.task.value(self.member(inputs), targets)
 
     def _measure(self, step: int) -> _Meters:
-        """Read the network and every matrix of it, after so many updates; returns the meters by
-        stack.
+        """Read the network and every matrix of it after so many updates.
+
+        Returns:
+            The meters by stack.
         """
-        look = self.start.look(self.previous)
-        seen = {"": look.network, **look.stacks}
-        for stack, bounds in look.bounds.items():
-            seen[stack] |= bounds
-        meters = self._note(
-            step, {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()}
-        )
-        self.readings += [(step, *reading) for reading in readings(self.member, look)]
-        for name, of_matrix in look.matrices.items():
-            self.rows.append(
-                {"step": step, "matrix": name, "role": self.member.plan.roles[name]} | of_matrix
-            )
+        look = self.start.look(self.previous).with_bounds()
+        meters = {}
+        for stack, earlier in self.meters.items():
+            numbers = look.stacks.get(stack, {}) if stack else look.network
+            meters[stack] = earlier | numbers
+        self._note(step, meters)
+        self.readings += readings(self.member, look, step)
+        for name, numbers in look.matrices.items():
+            place = {"step": step, "matrix": name, "role": self.member.plan.roles[name]}
+            self.rows.append(place | numbers)
         return meters
 
     def _note(self, step: int, meters: _Meters) -> _Meters:
-        for stack, own in meters.items():
-            self.rows.append(
-                {"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own
-            )
+        """Add a row for every stack."""
+        for stack, numbers in meters.items():
+            place: dict[str, Any] = {"step": step, "matrix": "", "role": ""}
+            if stack:
+                place["stack"] = stack
+            self.rows.append(place | numbers)
         return meters
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
-        """Reads norms and the gradient of the stream at the start, or the latter before every look
-        that was asked for, and then keeps the matrices that the update will change."""
+        """Read norms, and the gradient of the stream, at the start.
+
+        With steps that were asked for the gradient is read before each of them, and the matrices
+        that the update will change are kept.
+        """
         if step == 0:
             with norms_of(self.member.module) as self.weak_norms, self._around(step):
                 yield
@@ -797,3 +876,16 @@ class _Measurement(Observation):
                 unread["gradient"] = HIDDEN if self.member.plan.blocks else NO_BLOCKS
             else:
                 unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
+
+
+def _print_of(module: nn.Module) -> int:
+    """A hash of all weights, which shows seeds that give the same network."""
+    print_ = 0
+    for p in module.parameters():
+        numbers = p.detach().cpu().flatten().view(torch.uint8).numpy()
+        print_ = zlib.crc32(numbers.tobytes(), print_)
+    return print_
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return float(torch.tensor(numbers, dtype=torch.float64).mean())

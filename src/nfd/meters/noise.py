@@ -29,7 +29,8 @@ from nfd.core.estimates import UNKNOWN, Interval, ratio_of_means
 from nfd.runs.task import Pair, check_labels, cut
 from nfd.scaling.samples import batch_size
 
-_PARTS = 8  # of a batch, at most
+# How many parts a batch is cut into at most
+_PARTS = 8
 # What a mean of n squares misses, over what the largest adds to it: a / (a - 1) by Pareto tails of
 # power a, 5 for t(2.5), whose squares have no variance; 10 covers the scatter of the largest
 # (docs/coverage.md)
@@ -37,13 +38,12 @@ _UNSEEN = 10.0
 
 
 class GradientNoise:
-    """The noise scale of gradients, from micro-batches as they come. It stores a sum and two
-    numbers per group.
+    """The noise scale of gradients, from micro-batches as they come.
 
-    Every ``group`` successive micro-batches form a group, which gives one estimate of signal and
-    variance; intervals come from the spread over groups. The weights should not change within a
-    group, as in gradient accumulation. If the micro-batches are successive steps, the change of the
-    gradient by these steps counts as noise.
+    It stores a sum and two numbers per group. Every ``group`` successive micro-batches form a
+    group, which gives one estimate of signal and variance; intervals come from the spread over
+    groups. The weights should not change within a group, as in gradient accumulation. If the
+    micro-batches are successive steps, the change of the gradient by these steps counts as noise.
 
     Args:
         samples: samples (or tokens) in a micro-batch; the noise scale is in this unit.
@@ -67,8 +67,9 @@ class GradientNoise:
         self._count = 0
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add the gradients of the mean loss of one micro-batch: one per parameter, None for one
-        that has none. They are not stored.
+        """Add the gradients of the mean loss of one micro-batch.
+
+        There is one per parameter, None for a parameter without. They are not stored.
 
         Raises:
             ValueError: if their number differs from that of the previous micro-batch.
@@ -80,23 +81,29 @@ class GradientNoise:
         self._squares += _square(gradients)
         self._count += 1
         self._sum = self._sum or [None] * len(gradients)
-        for place, g in enumerate(gradients):
-            if g is not None:
-                wide = torch.promote_types(g.dtype, torch.float32)
-                known = self._sum[place]
-                self._sum[place] = (
-                    g.detach().to(wide, copy=True) if known is None else known.add_(g.detach())
-                )
+        for place, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            so_far = self._sum[place]
+            if so_far is None:
+                wide = torch.promote_types(gradient.dtype, torch.float32)
+                self._sum[place] = gradient.detach().to(wide, copy=True)
+            else:
+                so_far.add_(gradient.detach())
         if self._count == self.group:
-            m = self.group
-            whole = _square(self._sum)
-            # not so in a step that a gradient scaler skips
-            if math.isfinite(whole) and math.isfinite(self._squares):
-                self.signals.append((whole - self._squares) / (m * (m - 1)))
-                self.variances.append(self.samples * (self._squares - whole / m) / (m - 1))
-            self._sum = []
-            self._squares = 0.0
-            self._count = 0
+            self._end_group()
+
+    def _end_group(self) -> None:
+        """Estimate signal and variance from a complete group, and begin another."""
+        m = self.group
+        whole = _square(self._sum)
+        # In a step that a gradient scaler skips they are not finite.
+        if math.isfinite(whole) and math.isfinite(self._squares):
+            self.signals.append((whole - self._squares) / (m * (m - 1)))
+            self.variances.append(self.samples * (self._squares - whole / m) / (m - 1))
+        self._sum = []
+        self._squares = 0.0
+        self._count = 0
 
     def estimate(self) -> Interval:
         """The noise scale in samples, with 95 % limits by Fieller's theorem over groups.
@@ -111,16 +118,15 @@ class GradientNoise:
         """
         if len(self.signals) < 2:
             return UNKNOWN
-        variances, signals = (
-            torch.tensor(own, dtype=torch.float64) for own in (self.variances, self.signals)
-        )
+        variances = torch.tensor(self.variances, dtype=torch.float64)
+        signals = torch.tensor(self.signals, dtype=torch.float64)
         above = float(variances.mean())
         below = float(signals.mean())
-        found = ratio_of_means(variances, signals)
-        if math.isnan(found.low):
+        ratio = ratio_of_means(variances, signals)
+        if math.isnan(ratio.low):
             return Interval(above / below if below > 0 else math.inf, math.nan, 0.0, math.inf)
         largest = float(variances.max() - above) / len(variances)
-        return replace(found, high=found.high * (1 + _UNSEEN * largest / above))
+        return replace(ratio, high=ratio.high * (1 + _UNSEEN * largest / above))
 
 
 def _square(gradients: Sequence[Tensor | None]) -> float:
@@ -135,7 +141,7 @@ def noise_of(
     loss: Callable[[Any, Any], Tensor],
     batches: Sequence[Pair],
 ) -> GradientNoise:
-    """The noise of a model's gradients at its weights of the moment, in samples.
+    """Measure the noise of a model's gradients at its weights of the moment, in samples.
 
     A batch is cut into equal parts, at most eight, which make one group.
 

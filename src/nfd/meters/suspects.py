@@ -1,13 +1,13 @@
 """Which tensors scale otherwise than the tables of the rules say, and why.
 
-The meters of a check say that something grows. Its suspects say where. Of every tensor W a network
-shows
+The meters of a check say that something grows. Its suspects say where. A network shows of every
+tensor W
 
     start    rms(W(0))
     change   rms(W - W(0)) after the last step; |W - W(0)|_2 where the optimizer fixes the largest
              singular value (Muon)
-    first    the same after the first step that changes it
-    decay    its rate times its weight decay
+    first    its change after the first step that changes it
+    decay    its learning rate times its weight decay
     epsilon  Adam's epsilon over the root of its second moment
     moved    of a tensor of 16 bits whose large entries stay: the share of entries with a gradient
              that training changes
@@ -18,7 +18,7 @@ and a plan of the same model under a rule of mup's kind says how start and chang
 sizes, with what the model's own forward pass multiplies the tensor by. What is left is the
 *excess*, a power of width or depth that is to be 0. Updates of sound networks of Adam have the
 exponents of their rates; those of SGD follow their gradients, which have the powers of
-``nfd.scaling.rules`` in sound networks alone.
+``nfd.scaling.rules`` only in sound networks.
 
 Steps of Adam's kind have the size of their rate, but what is left of several depends on how their
 signs agree: biases of a sound MLP on digits keep 0.57 of ten steps at width 32 and 0.36 at width
@@ -48,21 +48,24 @@ from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
 from nfd.families.family import Family
 from nfd.families.member import Member
+from nfd.meters.beside import rounded_kinds, rounded_text
 from nfd.meters.updates import copies, spectral_norm
-from nfd.meters.verdict import rounded_kinds, rounded_text, verdict_of
+from nfd.meters.verdict import verdict_of
 from nfd.scaling.model import block_of, in_any_block, numberless, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX, gradient_sizes
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Power, rule_named
 
-_Excesses = dict[tuple[str, "What"], Interval]
 What = Literal["start", "update", "factor", "decay", "epsilon", "rounding", "attention"]
+_Excesses = dict[tuple[str, What], Interval]
+# The logarithm of a size, the size along the other axis, and the logarithm of a quantity
+_Point = tuple[float, float, float]
 
-# ---- what is read of one network
+# ---- What is read of one network
 
 
 class Sizes:
-    """How large every tensor of a network begins, and what training changes in it.
+    """How large every tensor of a network is initialised, and what training changes in it.
 
     Args:
         member: the network before training.
@@ -70,41 +73,47 @@ class Sizes:
     """
 
     def __init__(self, member: Member, kept: Mapping[str, Tensor]) -> None:
-        # of the paper's all is known
         self.member = member
-        own = {} if member.net is not None else tensors(member.module)
-        self.start = (
-            copies({name: t for name, t in own.items() if name not in kept}) | dict(kept)
-            if own
-            else {}
-        )
+        # Of the networks of the paper all is known.
+        infos = {} if member.net is not None else tensors(member.module)
+        self.start: dict[str, Tensor] = {}
+        if infos:
+            others = {name: t for name, t in infos.items() if name not in kept}
+            self.start = copies(others) | dict(kept)
         self.settings: dict[str, Row] = {name: {} for name in self.start}
         self.effects = dict[str, float]()
-        self.first = dict[str, float]()  # sizes of the first change
+        # Sizes of the first change
+        self.first = dict[str, float]()
         self.rounding: frozenset[str] = frozenset()
         self.optimizer: Any = None
-        self.names = {id(t.parameter): name for name, t in own.items()}
+        self.names = {id(t.parameter): name for name, t in infos.items()}
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note rates, which those of later steps replace, as a loop may overwrite those of the
-        groups, and effects.
+        """Note effects and learning rates, of which the latest count.
+
+        A loop may overwrite the rates of the groups after the first step.
         """
-        self.optimizer, names = optimizer, self.names
+        self.optimizer = optimizer
         for group in optimizer.param_groups:
             rate = float(group.get("lr") or 0.0)
             decay = float(group.get("weight_decay") or 0.0)
-            for p in group["params"] if rate else ():
-                name = names.get(id(p), "")
-                if name not in self.settings:
-                    continue
-                self.settings[name] = {"rate": rate, "decay": rate * decay}
-                if not self.first.get(name):
-                    self.first[name] = self._size(name, whole(p.detach()) - self.start[name])
-                if p.grad is None or p.grad.is_sparse:
-                    continue
-                effect = rate * float(whole(p.grad).abs().sum(dtype=torch.float64))
-                # The largest of all steps: a batch may miss an expert, and heads may start at zero.
-                self.effects[name] = max(effect, self.effects.get(name, 0.0))
+            if not rate:
+                continue
+            for p in group["params"]:
+                name = self.names.get(id(p), "")
+                if name in self.settings:
+                    self.settings[name] = {"rate": rate, "decay": rate * decay}
+                    self._note(name, p, rate)
+
+    def _note(self, name: str, p: Tensor, rate: float) -> None:
+        """Note the first change of a tensor and its effect at a step."""
+        if not self.first.get(name):
+            self.first[name] = self._size(name, whole(p.detach()) - self.start[name])
+        if p.grad is None or p.grad.is_sparse:
+            return
+        effect = rate * float(whole(p.grad).abs().sum(dtype=torch.float64))
+        # The largest of all steps: a batch may miss an expert, and heads may start at zero.
+        self.effects[name] = max(effect, self.effects.get(name, 0.0))
 
     def _size(self, name: str, changed: Tensor) -> float:
         """The size of a change of a tensor, in the norm that its optimizer fixes."""
@@ -145,90 +154,89 @@ class Sizes:
         infos = tensors(self.member.module)
         epsilons = self._epsilons()
         most = max(self.effects.values(), default=0.0)
+        blocks = self.member.plan.blocks
         rows = []
         for name, start in self.start.items():
             changed = whole(infos[name].parameter.detach()) - start
-            sizes = {
+            has_no_effect = self.effects.get(name, most) < _NO_EFFECT * most
+            row = {
+                "tensor": name,
                 "start": rms(start),
                 "change": self._size(name, changed),
                 "first": self.first.get(name, 0.0),
-            }
-            is_faint = name in self.rounding or self.effects.get(name, most) < _NO_EFFECT * most
-            row = {
-                "tensor": name,
-                **sizes,
                 **self.settings[name],
                 "epsilon": epsilons.get(name, 0.0),
+                "is_faint": name in self.rounding or has_no_effect,
             }
             moved = self._moved(name, infos[name].parameter, start)
-            rows.append(
-                row
-                | {"is_faint": is_faint}
-                | (
-                    {}
-                    if moved is None
-                    else {"moved": moved, "kind": in_any_block(name, self.member.plan.blocks)}
-                )
-            )
+            if moved is not None:
+                row |= {"moved": moved, "kind": in_any_block(name, blocks)}
+            rows.append(row)
         return rows
 
     def _moved(self, name: str, p: nn.Parameter, start: Tensor) -> float | None:
-        """The share of entries with a gradient that training changes, where rounding to 16 bits
-        decides which.
+        """The share of entries with a gradient that training changes, where rounding decides which.
 
-        Rounding to the nearest keeps large entries as they are. Stochastic rounding does not, and
-        an optimizer that keeps the rest of an update, or weights of 32 bits, has one more tensor of
-        this shape: these are not judged.
+        Rounding to the nearest number of 16 bits keeps large entries as they are. Stochastic
+        rounding does not, and an optimizer that keeps the rest of an update, or weights of 32 bits,
+        has one more tensor of this shape: these are not judged.
         """
-        if (
-            p.dtype not in (torch.float16, torch.bfloat16)
-            or p.grad is None
-            or "rate" not in self.settings[name]
-        ):
+        has_16_bits = p.dtype in (torch.float16, torch.bfloat16)
+        if not has_16_bits or p.grad is None or "rate" not in self.settings[name]:
             return None
-        state = {} if self.optimizer is None else self.optimizer.state.get(p, {})
-        if any(
-            isinstance(part, Tensor) and part.shape == p.shape
-            for key, part in state.items()
-            if key not in _STATES
-        ):
+        if self._keeps_more(p):
             return None
         is_trained = whole(p.grad) != 0
         before = start[is_trained].abs().float()
         changed = (whole(p.detach()) != start)[is_trained].float()
+        if not len(changed):
+            return None
         still = len(changed) - int(changed.sum())
-        if not len(changed) or not still:
-            return None if not len(changed) else 1.0
+        if not still:
+            return 1.0
         share = float(changed.mean())
         largest = float(changed[before.topk(still).indices].mean())
         return share if largest < _LARGE_STAY * share or not share else None
 
+    def _keeps_more(self, p: nn.Parameter) -> bool:
+        """Whether the optimizer keeps a tensor of this shape that PyTorch's do not keep."""
+        state = {} if self.optimizer is None else self.optimizer.state.get(p, {})
+        kept = [part for name, part in state.items() if name not in _STATES]
+        return any(isinstance(part, Tensor) and part.shape == p.shape for part in kept)
+
     def _epsilons(self) -> dict[str, float]:
-        names = self.names
-        found = dict[str, float]()
-        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+        """Adam's epsilon over the root of its second moment, of every tensor that has one."""
+        epsilons = dict[str, float]()
+        if self.optimizer is None:
+            return epsilons
+        for group in self.optimizer.param_groups:
             for p in group["params"]:
-                sizes = gradient_sizes(self.optimizer, group, p) if id(p) in names else None
-                if sizes is not None:
+                name = self.names.get(id(p))
+                sizes = None if name is None else gradient_sizes(self.optimizer, group, p)
+                if name is not None and sizes is not None:
                     size = rms(sizes)
-                    found[names[id(p)]] = group["eps"] / size if size else math.inf
-        return found
+                    epsilons[name] = group["eps"] / size if size else math.inf
+        return epsilons
 
 
-# ---- what all networks show
+# ---- What all networks show
 
-_IDLE = 0.02  # of what a normalised update would change: a tensor that does not move
+# Of what a normalised update would change: a tensor that changes less does not move.
+_IDLE = 0.02
 # Of the largest effect of a tensor: those below it may have a gradient of rounding, which is 4e-6
 # at most in 16 bits and 1e-9 in float32 (biases of keys and before batch normalisation, widths 32
 # and 256)
 _SMALL_EFFECT = 1e-4
-_ROUNDING = 0.1  # of a gradient that changes with a factor on the loss: it is rounding
+# Of a gradient: where a factor on the loss changes more of it, it is rounding.
+_ROUNDING = 0.1
 # Of the largest effect: nothing that such a tensor does can be seen in the loss. A_log of Falcon-H1
 # has 4e-12 and of Granite's hybrids 3e-10 of it (widths 32 to 128, initial weights of 0.02); a
 # branch behind a gain of 1e-6 has 1e-7.
 _NO_EFFECT = 1e-8
-_RULING = 0.3  # of the gradient: an epsilon that decides the size of Adam's updates
-_ALIKE = 0.15  # exponents that are the same
+# Of the gradient: a larger epsilon decides the size of Adam's updates.
+_RULING = 0.3
+# Exponents that differ by less are the same.
+_ALIKE = 0.15
 # Of the share that moves: how much of as many of the largest entries as stay. Rounding to the
 # nearest leaves them.
 _LARGE_STAY = 0.35
@@ -280,41 +288,44 @@ def suspects_of(
     *,
     updates: bool,
 ) -> tuple[list[Suspect], str]:
-    """The suspects of all networks along these axes, the furthest from what is sound first; and why
-    there can be none, where no plan can be made.
+    """Find the suspects of all networks along these axes, the furthest from sound first.
 
     Args:
-        family: its plans judge: those of its rule, or where that leaves tensors as they are of one
+        family: its plans judge: under its rule, or where that leaves tensors as they are, under one
             that scales.
         updates: whether the law of its optimizer is the law of the one that trained.
+
+    Returns:
+        The suspects, and why there can be none where no plan can be made.
     """
     asked = [axis for axis in axes if len(sizes[axis]) > 1]
     if not asked or not any(run["tensors"] for run in runs):
         return [], ""
     is_free = not rule_named(family.rule).scales_width
     plans = {}
-    untold = ""
+    why_none = ""
     for rule in ["complete-p", "mup"] if is_free else [family.rule]:
         try:
             judge = family.under(rule)
             plans = {(n, L): judge.plan(n, L) for n in sizes["width"] for L in sizes["depth"]}
             break
         except InputError as error:
-            untold = f"Tensors are not judged by themselves: {error}"
+            why_none = f"Tensors are not judged by themselves: {error}"
     if not plans:
-        return [], untold
-    found = [
-        s
-        for axis in asked
-        for s in _Along(axis, runs, sizes[axis], plans, is_free, updates).suspects()
-    ]
-    return sorted(found, key=lambda suspect: -abs(suspect.excess.value)), ""
+        return [], why_none
+    suspects = list[Suspect]()
+    for axis in asked:
+        suspects += _Along(axis, runs, sizes[axis], plans, is_free, updates).suspects()
+    return sorted(suspects, key=lambda suspect: -abs(suspect.excess.value)), ""
 
 
 @dataclass(frozen=True)
 class _Along:
-    """The networks along one axis and the plans that judge them; ``is_free``: whether no plan
-    scales these networks, ``updates``: whether their updates are judged."""
+    """The networks along one axis, and the plans that judge them.
+
+    ``is_free`` is whether no plan scales these networks, ``updates`` whether their updates are
+    judged.
+    """
 
     axis: Axis
     runs: Sequence[Row]
@@ -324,47 +335,9 @@ class _Along:
     updates: bool
 
     def suspects(self) -> Iterator[Suspect]:
-        found = dict[tuple[str, What], Interval]()
-        # both exponents of a branch have limits in depth: where nobody chose, the nearer one judges
-        rules: list[RuleName] = (
-            ["depth-mup", "complete-p"] if self.is_free and self.axis == "depth" else []
-        )
-        for rule in rules or [self.plan(self.runs[0]).rule]:
-            for place, excess in self.excesses(rule).items():
-                is_judged = self.updates or place[1] != "update"
-                if is_judged and (
-                    place not in found or abs(excess.value) < abs(found[place].value)
-                ):
-                    found[place] = excess
-        span = self.sizes[-1] / self.sizes[0]
-        clear = {
-            place: own
-            for place, own in found.items()
-            if verdict_of(own, span) in ("GROWS", "COLLAPSES")
-        }
-        rounded = {numberless(kind) for kind in rounded_kinds(self.runs)}
-        # What is rounded away explains updates that are too small, and too large where a step is
-        # the last digit.
-        clear = {
-            place: own
-            for place, own in clear.items()
-            if place[1] != "update" or place[0] not in rounded
-        }
-        clear = {
-            place: own
-            for place, own in clear.items()
-            if place[1] != "update" or not self.only_cancels(place[0])
-        }
-        clear = self.without_what_follows(clear)
+        clear = self.without_what_follows(self.clear_excesses())
         for (kind, what), excess in clear.items():
-            start, update = (clear.get((kind, of)) for of in ("start", "update"))
-            alike = start and update and abs(start.value - update.value) < _ALIKE
-            a, b = self.ends(kind)
-            if (
-                not alike
-                or math.isclose(a["own_factor"], b["own_factor"], rel_tol=1e-3)
-                or what not in ("start", "update")
-            ):
+            if what not in ("start", "update") or not self.is_factor(kind, clear):
                 yield self.suspect(kind, what, excess)
             elif what == "start":
                 yield self.suspect(kind, "factor", excess)
@@ -373,31 +346,63 @@ class _Along:
             yield from self.decayed_gains()
             yield from self.rounded_away()
 
+    def clear_excesses(self) -> _Excesses:
+        """The excesses that are certain, without those of updates that have another cause."""
+        # Both exponents of a branch have limits in depth: where nobody chose, the nearer one
+        # judges.
+        rules = [self.plan(self.runs[0]).rule]
+        if self.is_free and self.axis == "depth":
+            rules = ["depth-mup", "complete-p"]
+        nearest: _Excesses = {}
+        for rule in rules:
+            for place, excess in self.excesses(rule).items():
+                is_nearer = place not in nearest or abs(excess.value) < abs(nearest[place].value)
+                if is_nearer and (self.updates or place[1] != "update"):
+                    nearest[place] = excess
+        span = self.sizes[-1] / self.sizes[0]
+        # What is rounded away explains updates that are too small, and too large where a step is
+        # the last digit.
+        rounded = {numberless(kind) for kind in rounded_kinds(self.runs)}
+        clear: _Excesses = {}
+        for (kind, what), excess in nearest.items():
+            if verdict_of(excess, span) not in ("GROWS", "COLLAPSES"):
+                continue
+            if what == "update" and (kind in rounded or self.only_cancels(kind)):
+                continue
+            clear[kind, what] = excess
+        return clear
+
+    def is_factor(self, kind: str, clear: _Excesses) -> bool:
+        """Whether start and update deviate alike, and a factor of the forward pass does it."""
+        start = clear.get((kind, "start"))
+        update = clear.get((kind, "update"))
+        if start is None or update is None or abs(start.value - update.value) >= _ALIKE:
+            return False
+        a, b = self.ends(kind)
+        return not math.isclose(a["own_factor"], b["own_factor"], rel_tol=1e-3)
+
     def without_what_follows(self, clear: _Excesses) -> _Excesses:
-        """Suspects without updates at sound rates, where something else is wrong of which they may
-        be a consequence.
+        """Leave out updates at sound rates where something else is wrong.
+
+        They may be a consequence of it.
         """
-        follows = {
-            (kind, what): what == "update"
-            and self.has_sound_rate(kind)
-            and (kind, "start") not in clear
-            for kind, what in clear
-        }
-        causes = {place: excess for place, excess in clear.items() if not follows[place]}
+        causes: _Excesses = {}
+        for (kind, what), excess in clear.items():
+            has_sound_start = (kind, "start") not in clear
+            follows = what == "update" and has_sound_start and self.has_sound_rate(kind)
+            if not follows:
+                causes[kind, what] = excess
         return causes or clear
 
     def only_cancels(self, kind: str) -> bool:
-        """Whether steps of a kind of tensors have sound sizes, and what is left of several depends
-        on their signs.
+        """Whether single steps of a kind of tensors have sound sizes.
+
+        Then what is left of several steps depends on their signs.
         """
-        names = [
-            t["tensor"]
-            for t in self.runs[0]["tensors"]
-            if _kind(t["tensor"], self.plan(self.runs[0])) == kind
-        ]
-        if any(
-            self.plan(self.runs[0]).law_for(name).degree for name in names
-        ) or not self.has_sound_rate(kind):
+        plan = self.plan(self.runs[0])
+        names = [t["tensor"] for t in self.runs[0]["tensors"] if _kind(t["tensor"], plan) == kind]
+        follows_gradient = any(plan.law_for(name).degree for name in names)
+        if follows_gradient or not self.has_sound_rate(kind):
             return False
         first = self.first_excess(kind)
         span = self.sizes[-1] / self.sizes[0]
@@ -405,24 +410,25 @@ class _Along:
 
     def first_excess(self, kind: str) -> Interval:
         """The power of the axis that is left of the first step of a kind of tensors."""
-        other: Axis = "depth" if self.axis == "width" else "width"
-        points = list[tuple[float, float, float]]()
+        points = list[_Point]()
         for run in self.runs:
             plan = self.plan(run)
-            own = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind and t.get("first")]
-            squares = [(t["first"] / _sound_update(plan, t["tensor"])) ** 2 for t in own]
+            squares = []
+            for t in run["tensors"]:
+                if _kind(t["tensor"], plan) == kind and t.get("first"):
+                    squares.append((t["first"] / _sound_update(plan, t["tensor"])) ** 2)
             if squares:
-                points.append(
-                    (
-                        math.log(run[self.axis]),
-                        run[other],
-                        math.log(math.fsum(squares) / len(squares)) / 2,
-                    )
-                )
+                log = math.log(math.fsum(squares) / len(squares)) / 2
+                points.append((math.log(run[self.axis]), run[self.other], log))
         if not points:
             return UNKNOWN
         x, group, y = torch.tensor(points, dtype=torch.float64).T
         return pooled_slope(x, y, group)
+
+    @property
+    def other(self) -> Axis:
+        """The axis across this one."""
+        return "depth" if self.axis == "width" else "width"
 
     def plan(self, run: Row) -> Plan:
         """What judges a network."""
@@ -430,27 +436,27 @@ class _Along:
 
     def excesses(self, rule: RuleName) -> dict[tuple[str, What], Interval]:
         """The power of the axis that is left of every quantity of every kind of tensors."""
-        other: Axis = "depth" if self.axis == "width" else "width"
-        points = defaultdict[tuple[str, What], list[tuple[float, float, float]]](list)
+        points = defaultdict[tuple[str, What], list[_Point]](list)
         for run in self.runs:
             plan = replace(self.plan(run), rule=rule)
-            for place, value in _logs(run, plan, self.idle).items():
-                points[place].append((math.log(run[self.axis]), run[other], value))
+            x = math.log(run[self.axis])
+            for place, log in _logs(run, plan, self.idle).items():
+                points[place].append((x, run[self.other], log))
             for name in self.lacking:
-                points[_kind(f"{name}.", plan).rstrip("."), "factor"].append(
-                    (
-                        math.log(run[self.axis]),
-                        run[other],
-                        -math.log(plan.multipliers.get(name, 1.0)),
-                    )
-                )
-        columns = {place: torch.tensor(own, dtype=torch.float64).T for place, own in points.items()}
-        return {place: pooled_slope(x, y, group) for place, (x, group, y) in columns.items()}
+                kind = _kind(f"{name}.", plan).rstrip(".")
+                log = -math.log(plan.multipliers.get(name, 1.0))
+                points[kind, "factor"].append((x, run[self.other], log))
+        excesses = {}
+        for place, of_place in points.items():
+            x_values, group, y = torch.tensor(of_place, dtype=torch.float64).T
+            excesses[place] = pooled_slope(x_values, y, group)
+        return excesses
 
     @cached_property
     def idle(self) -> frozenset[str]:
-        """Kinds whose updates are no evidence: normalised ones move them nowhere, or most networks
-        do not need them.
+        """Kinds whose updates are not evidence.
+
+        Normalised updates move them nowhere, or most networks do not need them.
         """
         moved = set[str]()
         faint = Counter[str]()
@@ -483,149 +489,137 @@ class _Along:
     def ends(self, kind: str) -> tuple[dict[str, float], dict[str, float]]:
         """Means of a kind of tensors at both ends of the axis, at one size of the other."""
         first = self.runs[0]
-        other = "depth" if self.axis == "width" else "width"
-        last = next(
-            run
-            for run in self.runs
-            if (run[self.axis], run[other]) == (self.sizes[-1], first[other])
-        )
+        end = (self.sizes[-1], first[self.other])
+        last = next(run for run in self.runs if (run[self.axis], run[self.other]) == end)
         return _means(first, kind, self.plan(first)), _means(last, kind, self.plan(last))
 
     def has_sound_rate(self, kind: str) -> bool:
         """Whether its rate follows the plan and Adam's epsilon leaves its updates alone."""
         a, b = self.ends(kind)
-        follows = a["rate"] > 0 and math.isclose(
-            b["rate"] / a["rate"], b["sound_rate"] / a["sound_rate"], rel_tol=0.05
-        )
-        return follows and b["epsilon"] < _RULING
+        if a["rate"] <= 0 or b["epsilon"] >= _RULING:
+            return False
+        sound = b["sound_rate"] / a["sound_rate"]
+        return math.isclose(b["rate"] / a["rate"], sound, rel_tol=0.05)
 
-    # ---- in words
+    # ---- In words
 
     def suspect(self, kind: str, what: What, excess: Interval) -> Suspect:
-        """With what was seen at both ends of the axis."""
-        (a, b) = self.ends(kind)
-        (first, last) = (f"{self.axis} {self.sizes[k]}" for k in (0, -1))
-        side = "large" if excess.value > 0 else "small"
-        by = (
-            f"too {side} by {self.axis}^{excess.value:+.2f} [{excess.low:+.2f}, {excess.high:+.2f}]"
-        )
-
-        def values(name: str, sound: str) -> str:
-            meant = a[name] * b[sound] / a[sound]
-            return (
-                f"{a[name]:.3g} at {first} and {b[name]:.3g} at {last}, where {meant:.3g} is sound"
-            )
-
+        """Put in words what was seen at both ends of the axis."""
+        a, b = self.ends(kind)
         if what == "factor":
-            text = (
-                f"start and updates {by}: the forward pass has a factor of {self.axis} too many, "
-                "or lacks one"
-            )
-            entries = self.plan(self.runs[-1]).entries
-            tied = [name for name, entry in entries.items() if entry.role == "tied"]
-            if (
-                tied and kind in entries and entries[kind].multiplier != Power()
-            ):  # the norm that takes the head's factor
-                kind = tied[0]
-                text = (
-                    f"it is the head as well, and its logits are {by}: the forward pass must "
-                    "divide them"
-                )
-                text += f" by the {self.axis}, once"
-        elif what == "start":
-            text = f"start {by}: RMS {values('start', 'sound_start')}"
+            return self.suspected_factor(kind, excess)
+        if what == "start":
+            text = f"start {self.by(excess)}: RMS {self.values(kind, 'start', 'sound_start')}"
         elif what == "decay":
             text = (
-                f"rate times decay {by}: {values('decay', 'one')}. Let decays rise as rates fall, "
-                "and no faster"
+                f"rate times decay {self.by(excess)}: {self.values(kind, 'decay', 'one')}. Let "
+                "decays rise as rates fall, and no faster"
             )
         elif b["epsilon"] > max(_RULING, a["epsilon"]) and excess.value < 0:
             what = "epsilon"
             text = (
-                f"updates {by}: Adam's epsilon is {b['epsilon']:.2g} times the gradient at {last}. "
-                "Lower it"
+                f"updates {self.by(excess)}: Adam's epsilon is {b['epsilon']:.2g} times the "
+                f"gradient at {self.axis} {self.sizes[-1]}. Lower it"
             )
         elif a["rate"] and not self.has_sound_rate(kind):
-            text = f"updates {by}: its rate is {values('rate', 'sound_rate')}"
+            rates = self.values(kind, "rate", "sound_rate")
+            text = f"updates {self.by(excess)}: its rate is {rates}"
         else:
-            text = f"updates {by}: {values('change', 'sound_update')}"
-            text += (
-                "; its rate is sound, but not its gradient or the optimizer's factor of its shape"
-                if a["rate"]
-                else ""
-            )
+            text = f"updates {self.by(excess)}: {self.values(kind, 'change', 'sound_update')}"
+            if a["rate"]:
+                text += (
+                    "; its rate is sound, but not its gradient or the optimizer's factor of its "
+                    "shape"
+                )
         return Suspect(kind, self.axis, what, excess, text)
+
+    def suspected_factor(self, kind: str, excess: Interval) -> Suspect:
+        """Put in words that the forward pass has a factor too many, or lacks one."""
+        entries = self.plan(self.runs[-1]).entries
+        tied = [name for name, entry in entries.items() if entry.role == "tied"]
+        # The norm before a tied head takes the head's factor.
+        is_factor_of_head = kind in entries and entries[kind].multiplier != Power()
+        if tied and is_factor_of_head:
+            text = (
+                f"it is the head as well, and its logits are {self.by(excess)}: the forward pass "
+                f"must divide them by the {self.axis}, once"
+            )
+            return Suspect(tied[0], self.axis, "factor", excess, text)
+        text = (
+            f"start and updates {self.by(excess)}: the forward pass has a factor of {self.axis} "
+            "too many, or lacks one"
+        )
+        return Suspect(kind, self.axis, "factor", excess, text)
+
+    def by(self, excess: Interval) -> str:
+        """``too large by width^+0.48 [+0.41, +0.55]``."""
+        side = "large" if excess.value > 0 else "small"
+        power = f"{excess.value:+.2f} [{excess.low:+.2f}, {excess.high:+.2f}]"
+        return f"too {side} by {self.axis}^{power}"
+
+    def values(self, kind: str, quantity: str, sound: str) -> str:
+        """A quantity at both ends of the axis, and what is sound at the larger one."""
+        a, b = self.ends(kind)
+        meant = a[quantity] * b[sound] / a[sound]
+        return (
+            f"{a[quantity]:.3g} at {self.axis} {self.sizes[0]} and {b[quantity]:.3g} at "
+            f"{self.axis} {self.sizes[-1]}, where {meant:.3g} is sound"
+        )
 
     def grown_logits(self) -> Iterator[Suspect]:
         """Attention whose logits get larger as its heads grow."""
         run = self.runs[-1]
         plan = self.plan(run)
-        grown = dict[str, float]()
+        factors = dict[str, float]()
         for name, factor in plan.logits.items():
-            grown.setdefault(_kind(name, plan), factor)
-        for kind, factor in grown.items():
+            factors.setdefault(_kind(name, plan), factor)
+        for kind, factor in factors.items():
             power = math.log(factor) / math.log(self.sizes[-1] / self.sizes[0])
             if abs(power) > _ALIKE:
                 text = (
                     f"attention logits of its queries are {factor:.3g} times too large at width "
-                    f"{run['width']}"
+                    f"{run['width']}: heads grow, and their logits need 1/d in place of 1/sqrt(d)"
                 )
-                remedy = "heads grow, and their logits need 1/d in place of 1/sqrt(d)"
-                yield Suspect(
-                    kind,
-                    "width",
-                    "attention",
-                    Interval(power, 0.0, power, power),
-                    f"{text}: {remedy}",
-                )
+                yield Suspect(kind, "width", "attention", _exactly(power), text)
 
     def rounded_away(self) -> Iterator[Suspect]:
         """Tensors of 16 bits of which a step changes less and less as they grow."""
         for kind, (small, large) in rounded_kinds(self.runs).items():
             power = math.log(max(large, 1e-3) / small) / math.log(self.sizes[-1] / self.sizes[0])
-            yield Suspect(
-                kind,
-                "width",
-                "rounding",
-                Interval(power, 0.0, power, power),
-                rounded_text(small, large),
-            )
+            text = rounded_text(small, large)
+            yield Suspect(kind, "width", "rounding", _exactly(power), text)
 
     def decayed_gains(self) -> Iterator[Suspect]:
+        """Gains that weight decay pulls to 0."""
         plan = self.plan(self.runs[0])
-        read = self.runs[0]["tensors"]
-        for name in dict.fromkeys(
-            _kind(n, plan)
-            for n in decayed_gains(plan, {t["tensor"]: t.get("decay", 0.0) for t in read})
-        ):
-            yield Suspect(
-                name,
-                "width",
-                "decay",
-                UNKNOWN,
-                "weight decay pulls this gain to 0 while other vectors are spared",
-            )
+        decays = {t["tensor"]: t.get("decay", 0.0) for t in self.runs[0]["tensors"]}
+        text = "weight decay pulls this gain to 0 while other vectors are spared"
+        kinds = [_kind(name, plan) for name in decayed_gains(plan, decays)]
+        for kind in dict.fromkeys(kinds):
+            yield Suspect(kind, "width", "decay", UNKNOWN, text)
+
+
+def _exactly(power: float) -> Interval:
+    return Interval(power, 0.0, power, power)
 
 
 def decayed_gains(plan: Plan, decays: Mapping[str, float]) -> list[str]:
-    """Gains that decay while other vectors are spared, as by a list of names or classes that misses
-    them.
+    """Gains that decay while other vectors are spared.
+
+    A list of names or of classes that misses them does that.
     """
     vectors = [name for name in decays if plan.entry(name).is_vector]
     gains = [name for name in vectors if decays[name] and plan.entry(name).start.constant]
-    return (
-        gains
-        if len(gains) < sum(map(bool, decays.values()))
-        and any(not decays[name] for name in vectors)
-        else []
-    )
+    is_any_vector_spared = any(not decays[name] for name in vectors)
+    is_other_decayed = len(gains) < sum(map(bool, decays.values()))
+    return gains if is_any_vector_spared and is_other_decayed else []
 
 
 def _kind(name: str, plan: Plan) -> str:
     """The name with ``*`` for a block, and for an expert in it."""
-    return (
-        name if block_of(name, plan.blocks) is None else numberless(in_any_block(name, plan.blocks))
-    )
+    if block_of(name, plan.blocks) is None:
+        return name
+    return numberless(in_any_block(name, plan.blocks))
 
 
 def _sound_update(plan: Plan, name: str) -> float:
@@ -637,34 +631,40 @@ def _sound_update(plan: Plan, name: str) -> float:
 
 
 def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What], float]:
-    """What a network shows over what is sound, by kind, as logarithms of root mean squares over its
-    tensors.
+    """What a network shows over what is sound, by kind, as logarithms.
+
+    They are of root mean squares over the tensors of a kind.
     """
-    parts = defaultdict[tuple[str, What], list[float]](list)
+    ratios = defaultdict[tuple[str, What], list[float]](list)
     for t in run["tensors"]:
         kind = _kind(t["tensor"], plan)
-        begins = plan.entry(t["tensor"])
-        # smaller biases harm nothing
-        is_drawn_vector = begins.is_vector and begins.start.constant is None
-        if t["start"] and not begins.start.kept and not is_drawn_vector:
-            parts[kind, "start"].append(t["start"] / plan.start_factor(t["tensor"]))
+        entry = plan.entry(t["tensor"])
+        # Biases that are too small harm nothing.
+        is_drawn_vector = entry.is_vector and entry.start.constant is None
+        if t["start"] and not entry.start.kept and not is_drawn_vector:
+            ratios[kind, "start"].append(t["start"] / plan.start_factor(t["tensor"]))
         if t["change"] and kind not in idle:
-            parts[kind, "update"].append(t["change"] / _sound_update(plan, t["tensor"]))
+            ratios[kind, "update"].append(t["change"] / _sound_update(plan, t["tensor"]))
         if t.get("decay"):
-            parts[kind, "decay"].append(t["decay"])
-    squares = {place: math.fsum(v * v for v in own) / len(own) for place, own in parts.items()}
-    return {
-        place: math.log(square) / 2 for place, square in squares.items() if 0 < square < math.inf
-    }
+            ratios[kind, "decay"].append(t["decay"])
+    logs = {}
+    for place, of_place in ratios.items():
+        square = math.fsum(ratio * ratio for ratio in of_place) / len(of_place)
+        if 0 < square < math.inf:
+            logs[place] = math.log(square) / 2
+    return logs
 
 
 def _means(run: Row, kind: str, plan: Plan) -> dict[str, float]:
     """Means of what a kind of tensors shows in a network, and what is sound."""
-    own = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind]
-    read = ("start", "change", "rate", "decay", "epsilon")
-    means = {name: math.fsum(t.get(name, 0.0) for t in own) / max(1, len(own)) for name in read}
-    if not own:  # a module that lacks a factor
+    of_kind = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind]
+    means = {}
+    for quantity in ("start", "change", "rate", "decay", "epsilon"):
+        total = math.fsum(t.get(quantity, 0.0) for t in of_kind)
+        means[quantity] = total / max(1, len(of_kind))
+    if not of_kind:
+        # A module that lacks a factor
         return means | {"own_factor": 0.0}
-    name = own[0]["tensor"]
+    name = of_kind[0]["tensor"]
     means |= {"sound_start": plan.start_factor(name), "sound_update": _sound_update(plan, name)}
     return means | {"sound_rate": plan.rate(name), "own_factor": plan.own_factor(name), "one": 1.0}

@@ -1,8 +1,7 @@
-"""How much training changed a network: its features, its stream and its function, measured by
-hooks.
+"""How much training changed the features, the stream and the function of a network.
 
-With ``z`` what a matrix is applied to in the trained network, ``W`` its effective weights (forward
-multiplier included) and (0) marking the start:
+Hooks measure it. With ``z`` what a matrix is applied to in the trained network, ``W`` its effective
+weights (forward multiplier included) and (0) marking the initial weights:
 
     inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
     stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices at their start))
@@ -73,29 +72,32 @@ from nfd.core.errors import InputTypeError
 from nfd.core.estimates import rms
 from nfd.families.member import Member
 from nfd.families.network import DenseLinear
+from nfd.meters.meter import METERS
+from nfd.meters.reading import WatchRow
 from nfd.scaling.initialise import fill_
 from nfd.scaling.model import TensorInfo, block_of, give_back, is_conv1d, modules, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.rules import INPUT_LIKE
 from nfd.scaling.samples import evaluating, mapped, outputs_of
 
-# of what training changed in an output, of its bound, and the number of entries
-_Squares = tuple[float, float, int]
-Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 NO_BLOCKS = (
     "no residual blocks were found: where the model has some, pass blocks='path.to.blocks.*', or "
     "take a depth of at least 2."
 )
-DEFINITION = 2  # of the meters, stored with their numbers; since 2 stream_update is what blocks add
 HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
+_NOT_LINEAR = "none of these matrices stands in a module that does nothing but apply it."
+# The definition of the meters, stored with their numbers. Since 2 stream_update is what blocks add.
+DEFINITION = 2
+
+Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Look:
-    """The meters of a network after a step, those of its matrices and those of its blocks, by name.
+    """The meters of a network after a step, and the numbers of its matrices and blocks, by name.
 
-    ``stacks`` has those of every stack of blocks by the name of the stack, where there are several.
-    ``bounds`` has by stack what ``inner_update`` and ``stream_update`` would be at perfect
+    ``stacks`` has the meters of every stack of blocks by the name of the stack, where there are
+    several. ``bounds`` has by stack what ``inner_update`` and ``stream_update`` would be at perfect
     alignment, and ``activation_update`` if what training changes in every block had one direction.
     """
 
@@ -105,10 +107,29 @@ class Look:
     blocks: dict[str, dict[str, float]]
     bounds: dict[str, dict[str, float]]
 
+    def with_bounds(self) -> Look:
+        """The look with bounds among the meters, as a check stores them."""
+        stacks = {stack: meters | self.bounds[stack] for stack, meters in self.stacks.items()}
+        return replace(self, network=self.network | self.bounds[""], stacks=stacks)
+
+
+@dataclass(frozen=True)
+class _Response:
+    """What training changed in the output of a matrix.
+
+    Attributes:
+        square: the sum of squares of ``(W - W(0)) z``.
+        bound: the sum at perfect alignment.
+        entries: the number of entries of the output.
+    """
+
+    square: float
+    bound: float
+    entries: int
+
 
 class Baseline:
-    """A record of a network before training, and the meters that compare the trained network with
-    it.
+    """A record of a network before training, and the meters that compare the trained one with it.
 
     Args:
         member: the network, before training.
@@ -126,13 +147,15 @@ class Baseline:
         self.sample = sample
         plan = member.plan
         self.matrices = [
-            n for n, e in plan.entries.items() if not e.is_vector and member.multiplier(n)
+            name
+            for name, entry in plan.entries.items()
+            if not entry.is_vector and member.multiplier(name)
         ]
-        self.inner = [n for n in self.matrices if plan.roles[n] == "inner"]
-        self.outer = [n for n in self.matrices if plan.roles[n] == "outer"]
-        self.summing = [n for n in self.matrices if plan.roles[n] not in INPUT_LIKE]
+        self.inner = [name for name in self.matrices if plan.roles[name] == "inner"]
+        self.outer = [name for name in self.matrices if plan.roles[name] == "outer"]
+        self.summing = [name for name in self.matrices if plan.roles[name] not in INPUT_LIKE]
         self.hidden = self.inner or [n for n in self.matrices if plan.roles[n] == "hidden"]
-        self.stack_of = {n: _stack_of(n, member.stacks) for n in self.matrices}
+        self.stack_of = {name: _stack_of(name, member.stacks) for name in self.matrices}
         self._blocks = [block for blocks in member.stacks.values() for block in blocks]
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
@@ -149,9 +172,30 @@ class Baseline:
 
     @torch.no_grad()
     def seen(self, calls: Calls | None = None) -> Pass:
-        """A forward pass over the sample; ``calls`` notes what its blocks are given and make."""
+        """Pass the sample forward; ``calls`` notes what its blocks are given and make."""
         module = self.member.module
         inputs = dict[str, Tensor]()
+        with ExitStack() as hooks:
+            self._hook_inputs(hooks, inputs)
+            hooks.enter_context(quiet(module))
+            stream = hooks.enter_context(self.member.stream())
+            if calls is not None and self.member.net is None:
+                hooks.enter_context(calls.noted(modules(module), self._blocks))
+            outputs = outputs_of(self.member(self.sample)).detach()
+            if calls is not None:
+                calls.gains = stream.gains
+        features = [inputs[name] for name in self.readers if name in inputs] or [outputs]
+        added = {}
+        for block, after in stream.behind.items():
+            before = stream.before.get(block)
+            if before is not None and before.shape == after.shape:
+                added[block] = rms(after - before)
+        entering = {stack: taken[-1].detach() for stack, taken in stream.first.items() if taken}
+        return Pass(outputs, features[-1], added, stream.behind, inputs, entering)
+
+    def _hook_inputs(self, hooks: ExitStack, inputs: dict[str, Tensor]) -> None:
+        """Note in ``inputs`` what matrices are applied to, at their first call."""
+        module = self.member.module
         infos = tensors(module)
         parts = modules(module)
 
@@ -159,30 +203,14 @@ class Baseline:
             if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
                 inputs.setdefault(name, args[0].detach())
 
-        with ExitStack() as hooks:
-            for name in {*self.summing, *self.readers}:
-                for owner in (parts[full.rpartition(".")[0]] for full in infos[name].names):
-                    if owner is not module and not isinstance(owner, nn.Embedding):
-                        hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
-            hooks.enter_context(quiet(module))
-            stream = hooks.enter_context(self.member.stream())
-            if calls is not None and self.member.net is None:
-                hooks.enter_context(calls.noted(parts, self._blocks))
-            outputs = outputs_of(self.member(self.sample)).detach()
-            if calls is not None:
-                calls.gains = stream.gains
-        features = [inputs[n] for n in self.readers if n in inputs] or [outputs]
-        ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
-        added = {
-            block: rms(h - z)
-            for block, (z, h) in ends.items()
-            if z is not None and z.shape == h.shape
-        }
-        entering = {stack: taken[-1].detach() for stack, taken in stream.first.items() if taken}
-        return Pass(outputs, features[-1], added, stream.behind, inputs, entering)
+        for name in {*self.summing, *self.readers}:
+            for full in infos[name].names:
+                owner = parts[full.rpartition(".")[0]]
+                if owner is not module and not isinstance(owner, nn.Embedding):
+                    hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the matrices that read the stream, to compute the next update by difference."""
+        """Copy the matrices that read the stream, to compute the next update by difference."""
         infos = tensors(self.member.module)
         return copies({name: infos[name] for name in self.summing})
 
@@ -190,7 +218,7 @@ class Baseline:
     def look(
         self, previous: Mapping[str, Tensor] | None = None, seen: tuple[Pass, Calls] | None = None
     ) -> Look:
-        """The meters of the network, of every matrix and of every block.
+        """Read the meters of the network, of every matrix and of every block.
 
         Every matrix has ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``. A
         matrix that reads the stream also has ``update``, the RMS of the change of its output by
@@ -212,123 +240,98 @@ class Baseline:
         before = previous or {}
         written = self._written(calls)
         matrices = dict[str, dict[str, float]]()
-        responses = dict[str, _Squares | None]()
-        with ExitStack() as trained:  # inner matrices go to their start, and back behind it
-            for name in self.matrices:
-                start = self.start[name]
-                weight = infos[name].parameter
-                matrices[name], responses[name] = self._of_matrix(
-                    infos[name], start, now, before.get(name)
-                )
-                if name in self.inner:
-                    trained.callback(weight.copy_, weight.detach().clone())
-                    fill_(weight, start)
-            stacks = self._of_stacks(now, matrices, responses, written)
-        bounds = {
-            stack: self._bounds(stack, responses, meters, now) for stack, meters in stacks.items()
+        responses = dict[str, _Response | None]()
+        for name in self.matrices:
+            matrices[name], responses[name] = self._of_matrix(infos[name], now, before.get(name))
+        parts = {
+            stack: StackLook(self, stack, now, matrices, responses, written)
+            for stack in self.unread
         }
+        with self._at_start(self.inner):
+            stacks = {stack: part.numbers() for stack, part in parts.items()}
+        bounds = {stack: part.bounds(stacks[stack]) for stack, part in parts.items()}
         network = stacks.pop("")
-        aligned = [meters["alignment"] for meters in matrices.values() if "alignment" in meters]
-        if aligned:
-            network["alignment"] = rms(torch.tensor(aligned, dtype=torch.float64))
-        starts = self.before.behind
-        blocks = {
-            name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts
-        }
+        return Look(network, stacks, matrices, self._of_blocks(now), bounds)
+
+    @contextmanager
+    def _at_start(self, names: Iterable[str]) -> Iterator[None]:
+        """Set matrices to their start, and back afterwards."""
+        infos = tensors(self.member.module)
+        with ExitStack() as trained:
+            for name in names:
+                weight = infos[name].parameter
+                trained.callback(weight.copy_, weight.detach().clone())
+                fill_(weight, self.start[name])
+            yield
+
+    def _of_blocks(self, now: Pass) -> dict[str, dict[str, float]]:
+        """The numbers of every block whose stream is seen."""
+        blocks = dict[str, dict[str, float]]()
+        for name, stream in now.behind.items():
+            start = self.before.behind.get(name)
+            if start is not None:
+                blocks[name] = {"activation": rms(stream), "activation_update": rms(stream - start)}
         for name, added in now.added.items():
             stack = _stack_of(f"{name}.", self.member.stacks)
             blocks.setdefault(name, {})["added"] = added / self.member.time_step(stack)
-        return Look(network, stacks, matrices, blocks, bounds)
+        return blocks
 
     def _of_matrix(
-        self, t: TensorInfo, start: Tensor, now: Pass, before: Tensor | None
-    ) -> tuple[dict[str, float], _Squares | None]:
-        """The meters of a matrix, and sums over what training changed in its output, ``(W - W(0))
-        z``, where its input is seen."""
+        self, t: TensorInfo, now: Pass, before: Tensor | None
+    ) -> tuple[dict[str, float], _Response | None]:
+        """The numbers of a matrix, and what training changed in its output.
+
+        The second is None where its input is not seen.
+        """
+        start = self.start[t.name]
         weight = whole(t.parameter)
         z = now.inputs.get(t.name)
         law = self.member.plan.law_for(t.name)
         changed = weight - start
-        if t.name not in self._start_sizes:
-            spectral = spectral_norm(start, is_stack=is_stack(t)) if t.name in self.hidden else 0.0
-            self._start_sizes[t.name] = norm(start), spectral
-        size, spectral = self._start_sizes[t.name]
-        meters = {"change": norm(changed) / size, "weight": norm(weight) / size} if size else {}
-        if spectral:  # of hidden matrices; one that begins at zero has no ratio
-            meters["update_to_weight"] = spectral_norm(changed, is_stack=is_stack(t)) / spectral
+        size, spectral = self._start_size(t, start)
+        numbers = {"change": norm(changed) / size, "weight": norm(weight) / size} if size else {}
+        # Only hidden matrices have it, and one that is initialised to zero has no ratio.
+        if spectral:
+            numbers["update_to_weight"] = spectral_norm(changed, is_stack=is_stack(t)) / spectral
         if z is None or not is_linear(t, z):
-            return meters, None
+            return numbers, None
         multiplier = self.member.multiplier(t.name)
         response = multiplier * applied(t, changed, z)
         bound = multiplier * reach(t, changed, z, law)
-        meters["update"] = rms(response)
+        numbers["update"] = rms(response)
         if before is not None:
             last = weight - whole(before)
-            if most := reach(t, last, z, law):
-                meters["alignment"] = norm(applied(t, last, z)) / most
-        return meters, (norm(response) ** 2, bound**2, response.numel())
+            most = reach(t, last, z, law)
+            if most:
+                numbers["alignment"] = norm(applied(t, last, z)) / most
+        return numbers, _Response(norm(response) ** 2, bound**2, response.numel())
 
-    def _of_stack(
-        self, stack: str, names: Iterable[str], responses: Mapping[str, _Squares | None]
-    ) -> list[_Squares]:
-        return [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
-
-    def _bounds(
-        self,
-        stack: str,
-        responses: Mapping[str, _Squares | None],
-        meters: Mapping[str, float],
-        now: Pass,
-    ) -> dict[str, float]:
-        """What meters of a stack would be at perfect alignment, where that is seen."""
-        bounds = {}
-        parts = [self._parts_of_stream(seen, stack) for seen in (now, self.before)]
-        if parts[0] and len(parts[0]) == len(parts[1]):
-            bounds["activation_bound"] = math.fsum(rms(a - b) for a, b in zip(*parts, strict=True))
-        inner, outer = (
-            self._of_stack(stack, names, responses) for names in (self.inner, self.outer)
-        )
-        if inner:
-            bounds["inner_bound"] = _pooled(inner, 1)
-        response = _pooled(outer) if outer else 0.0
-        if response:  # factors of the forward pass are those of the meter
-            bounds["stream_bound"] = meters["stream_update"] * _pooled(outer, 1) / response
-        return bounds
-
-    def _parts_of_stream(self, seen: Pass, stack: str) -> list[Tensor]:
-        """What the stream of a stack is the sum of: what enters its first block, and what every
-        block adds to it.
-        """
-        blocks = self.member.stacks.get(stack, ())
-        streams = [seen.entering.get(stack), *(seen.behind.get(block) for block in blocks)]
-        shown = [h for h in streams if h is not None]
-        if not blocks or len(shown) < len(streams) or len({h.shape for h in shown}) > 1:
-            return []
-        return [shown[0], *(after - before for before, after in pairwise(shown))]
+    def _start_size(self, t: TensorInfo, start: Tensor) -> tuple[float, float]:
+        """The norm of a matrix at its start, and of a hidden one the largest singular value."""
+        if t.name not in self._start_sizes:
+            spectral = spectral_norm(start, is_stack=is_stack(t)) if t.name in self.hidden else 0.0
+            self._start_sizes[t.name] = norm(start), spectral
+        return self._start_sizes[t.name]
 
     def _written(self, calls: Calls) -> dict[str, Tensor]:
-        """What training of the outer matrices adds to the stream in every block that is called as a
-        module.
+        """What training of the outer matrices adds to the stream in every block that is a module.
 
         One more forward pass, in which outer matrices are at their start and every block is given
         what it is given in the trained network: the stream, and all that is made outside of blocks.
         """
         module = self.member.module
-        infos = tensors(module)
         parts = modules(module)
         writers = {name: block_of(name, self._blocks) for name in self.outer}
         blocks = {block for block in writers.values() if block in calls.made}
         if not blocks:
             return {}
         again = Calls()
-        with ExitStack() as trained:
-            for name in (name for name, block in writers.items() if block in blocks):
-                weight = infos[name].parameter
-                trained.callback(weight.copy_, weight.detach().clone())
-                fill_(weight, self.start[name])
-            trained.enter_context(quiet(module))
-            trained.enter_context(calls.repeated(parts))
-            trained.enter_context(again.noted(parts, self._blocks))
+        with ExitStack() as contexts:
+            called = [name for name, block in writers.items() if block in blocks]
+            contexts.enter_context(self._at_start(called))
+            contexts.enter_context(quiet(module))
+            contexts.enter_context(calls.repeated(parts))
+            contexts.enter_context(again.noted(parts, self._blocks))
             self.member(self.sample)
         return {
             block: calls.gains.get(block, 1.0) * (calls.made[block] - again.made[block])
@@ -336,103 +339,42 @@ class Baseline:
             if block in again.made and again.made[block].shape == calls.made[block].shape
         }
 
-    def _stream_update(
-        self, stack: str, written: Mapping[str, Tensor], responses: Sequence[_Squares]
-    ) -> float | None:
-        """``stream_update`` of a stack, by what its blocks write or else by how its outer matrices
-        respond.
-        """
-        blocks = self.member.stacks.get(stack, ())
-        added = [written[block].flatten() for block in blocks if block in written]
-        if added:
-            return rms(torch.cat(added)) / self.member.time_step(stack)
-        return _pooled(responses) / self.member.time_step(stack) if responses else None
-
     @torch.no_grad()
     def stream_updates(self) -> dict[str, float]:
-        """``stream_update`` of every stack that has one, by the name of the stack, without the
-        other meters.
-        """
+        """Read only ``stream_update``, of every stack that has one, by the name of the stack."""
         calls = Calls()
         now = self.seen(calls)
         written = self._written(calls)
         infos = tensors(self.member.module)
-        responses = {
-            name: self._of_matrix(infos[name], self.start[name], now, None)[1]
-            for name in self.outer
-        }
-        moved = {
-            stack: self._stream_update(stack, written, self._of_stack(stack, self.outer, responses))
-            for stack in self.unread
-        }
-        return {stack: update for stack, update in moved.items() if update is not None}
+        responses = {name: self._of_matrix(infos[name], now, None)[1] for name in self.outer}
+        updates = {}
+        for stack in self.unread:
+            update = _stream_update(StackLook(self, stack, now, {}, responses, written))
+            if update is not None:
+                updates[stack] = update
+        return updates
 
-    def _of_stacks(
-        self,
-        now: Pass,
-        matrices: Mapping[str, Mapping[str, float]],
-        responses: Mapping[str, _Squares | None],
-        written: Mapping[str, Tensor],
-    ) -> dict[str, dict[str, float]]:
-        """The meters of every stack and of the network, from those of the matrices, while the inner
-        matrices are at their start."""
-        stacks = {}
-        for stack, unread in self.unread.items():
-            ends = self._end(now, stack), self._end(self.before, stack)
-            meters = {"first_activation": rms(now.entering[stack])} if stack in now.entering else {}
-            meters |= {} if ends[0] is None or ends[1] is None else _of_stream(ends[0], ends[1])
-            meters = {meter: value for meter, value in meters.items() if meter not in unread}
-            if not stack:
-                meters["function_update"] = rms(now.outputs - self.before.outputs)
-            inner, outer = (
-                self._of_stack(stack, names, responses) for names in (self.inner, self.outer)
-            )
-            if inner:
-                meters["inner_update"] = _pooled(inner)
-            if self.inner and not stack:
-                with quiet(self.member.module):
-                    reset = outputs_of(self.member(self.sample))
-                meters["function_update_inner"] = rms(now.outputs - reset)
-            moved = self._stream_update(stack, written, outer)
-            if moved is not None:
-                meters["stream_update"] = moved
-            own = [matrices[name] for name in self.hidden if self.stack_of[name] == stack]
-            ratios = [meters["update_to_weight"] for meters in own if "update_to_weight" in meters]
-            if ratios:
-                meters["update_to_weight"] = rms(torch.tensor(ratios, dtype=torch.float64))
-            stacks[stack] = meters
-        return stacks
-
-    def _end(self, seen: Pass, stack: str) -> Tensor | None:
-        """The stream behind the last block of a stack; without blocks, and so without stacks, what
-        is read.
-        """
+    def end(self, seen: Pass, stack: str) -> Tensor | None:
+        """The stream after the last block of a stack; where there are no blocks, what is read."""
         blocks = self.member.stacks.get(stack)
         if blocks is None:
             return None
         return seen.behind.get(blocks[-1]) if blocks else seen.features
 
     def _unread(self, before: Pass) -> dict[str, dict[str, str]]:
-        infos = tensors(self.member.module)
+        """Why meters cannot be read, by stack and meter."""
         stacks = dict[str, dict[str, str]]()
         for stack in dict.fromkeys(("", *self.member.stacks)):
             unread = stacks.setdefault(stack, {})
-            end = self._end(before, stack)
-            if end is None and stack in self.member.stacks:
+            if self.end(before, stack) is None and stack in self.member.stacks:
                 unread |= dict.fromkeys(("activation", "activation_update"), HIDDEN)
-            for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
-                own = [n for n in names if self.stack_of[n] == stack]
-                is_seen = any(
-                    n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own
-                )
-                if meter == "stream_update" and any(
-                    block_of(n, before.behind) is not None for n in own
-                ):
-                    is_seen = True
-                if own and not is_seen:
-                    unread[meter] = (
-                        "none of these matrices stands in a module that does nothing but apply it."
-                    )
+            inner = [name for name in self.inner if self.stack_of[name] == stack]
+            outer = [name for name in self.outer if self.stack_of[name] == stack]
+            if inner and not self._sees_response(inner, before):
+                unread["inner_update"] = _NOT_LINEAR
+            is_in_block = any(block_of(name, before.behind) is not None for name in outer)
+            if outer and not is_in_block and not self._sees_response(outer, before):
+                unread["stream_update"] = _NOT_LINEAR
         if not self.member.plan.blocks:
             inside = {
                 "inner_update": self.inner,
@@ -442,6 +384,183 @@ class Baseline:
             stacks[""] |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
         return stacks
 
+    def _sees_response(self, names: Iterable[str], before: Pass) -> bool:
+        """Whether what training changes in the output of some of these matrices can be seen."""
+        infos = tensors(self.member.module)
+        return any(
+            name in before.inputs and is_linear(infos[name], before.inputs[name]) for name in names
+        )
+
+
+# ---- The number of every meter
+
+
+@dataclass(frozen=True)
+class StackLook:
+    """What the meters of a stack of blocks are made from, while inner matrices are at their start.
+
+    Attributes:
+        baseline: the network before training.
+        stack: the name of the stack; ``""`` for the network, and where there is one stack.
+        now: the pass through the trained network.
+        matrices: the numbers of every matrix.
+        responses: what training changed in the output of every matrix; None where it is not seen.
+        written: what training of the outer matrices adds to the stream, by block.
+    """
+
+    baseline: Baseline
+    stack: str
+    now: Pass
+    matrices: Mapping[str, Mapping[str, float]]
+    responses: Mapping[str, _Response | None]
+    written: Mapping[str, Tensor]
+
+    def numbers(self) -> dict[str, float]:
+        """The number of every meter that this stack has."""
+        numbers = {}
+        for meter, number_of in NUMBERS.items():
+            number = None
+            if meter not in self.baseline.unread[self.stack]:
+                number = number_of(self)
+            if number is not None:
+                numbers[meter] = number
+        return numbers
+
+    def bounds(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """What meters of the stack would be at perfect alignment, where that is seen."""
+        bounds = {}
+        now = self.parts_of_stream(self.now)
+        before = self.parts_of_stream(self.baseline.before)
+        if now and len(now) == len(before):
+            bounds["activation_bound"] = math.fsum(map(_distance, now, before))
+        inner = self.responses_of(self.baseline.inner)
+        outer = self.responses_of(self.baseline.outer)
+        if inner:
+            bounds["inner_bound"] = _pooled_bound(inner)
+        response = _pooled(outer) if outer else 0.0
+        if response:
+            # Factors of the forward pass are those of the meter.
+            bounds["stream_bound"] = numbers["stream_update"] * _pooled_bound(outer) / response
+        return bounds
+
+    def responses_of(self, names: Iterable[str]) -> list[_Response]:
+        """The responses of those of these matrices that stand in the stack."""
+        responses = []
+        for name in names:
+            response = self.responses[name]
+            if response is not None and self.baseline.stack_of[name] == self.stack:
+                responses.append(response)
+        return responses
+
+    def parts_of_stream(self, seen: Pass) -> list[Tensor]:
+        """What the stream is the sum of: what enters the first block, and what each block adds.
+
+        Empty where a part is not seen.
+        """
+        blocks = self.baseline.member.stacks.get(self.stack, ())
+        streams = [seen.entering.get(self.stack), *(seen.behind.get(block) for block in blocks)]
+        shown = [stream for stream in streams if stream is not None]
+        if not blocks or len(shown) < len(streams) or len({h.shape for h in shown}) > 1:
+            return []
+        return [shown[0], *(after - before for before, after in pairwise(shown))]
+
+
+def _distance(now: Tensor, before: Tensor) -> float:
+    return rms(now - before)
+
+
+def _pooled(responses: Sequence[_Response]) -> float:
+    """RMS over the entries of all responses."""
+    squares = sum(response.square for response in responses)
+    return math.sqrt(squares / sum(response.entries for response in responses))
+
+
+def _pooled_bound(responses: Sequence[_Response]) -> float:
+    """RMS over the entries of all responses, at perfect alignment."""
+    squares = sum(response.bound for response in responses)
+    return math.sqrt(squares / sum(response.entries for response in responses))
+
+
+def _rms_of(numbers: Sequence[float]) -> float | None:
+    return rms(torch.tensor(numbers, dtype=torch.float64)) if numbers else None
+
+
+def _first_activation(look: StackLook) -> float | None:
+    entering = look.now.entering.get(look.stack)
+    return None if entering is None else rms(entering)
+
+
+def _activation(look: StackLook) -> float | None:
+    now = look.baseline.end(look.now, look.stack)
+    before = look.baseline.end(look.baseline.before, look.stack)
+    return None if now is None or before is None else rms(now)
+
+
+def _activation_update(look: StackLook) -> float | None:
+    now = look.baseline.end(look.now, look.stack)
+    before = look.baseline.end(look.baseline.before, look.stack)
+    return None if now is None or before is None else rms(now - before)
+
+
+def _function_update(look: StackLook) -> float | None:
+    return None if look.stack else rms(look.now.outputs - look.baseline.before.outputs)
+
+
+def _inner_update(look: StackLook) -> float | None:
+    responses = look.responses_of(look.baseline.inner)
+    return _pooled(responses) if responses else None
+
+
+def _function_update_inner(look: StackLook) -> float | None:
+    baseline = look.baseline
+    if look.stack or not baseline.inner:
+        return None
+    with quiet(baseline.member.module):
+        reset = outputs_of(baseline.member(baseline.sample))
+    return rms(look.now.outputs - reset)
+
+
+def _stream_update(look: StackLook) -> float | None:
+    """By what the blocks write, or else by how the outer matrices respond."""
+    member = look.baseline.member
+    blocks = member.stacks.get(look.stack, ())
+    added = [look.written[block].flatten() for block in blocks if block in look.written]
+    if added:
+        return rms(torch.cat(added)) / member.time_step(look.stack)
+    responses = look.responses_of(look.baseline.outer)
+    return _pooled(responses) / member.time_step(look.stack) if responses else None
+
+
+def _update_to_weight(look: StackLook) -> float | None:
+    ratios = []
+    for name in look.baseline.hidden:
+        is_here = look.baseline.stack_of[name] == look.stack
+        if is_here and "update_to_weight" in look.matrices[name]:
+            ratios.append(look.matrices[name]["update_to_weight"])
+    return _rms_of(ratios)
+
+
+def _alignment(look: StackLook) -> float | None:
+    if look.stack:
+        return None
+    numbers = look.matrices.values()
+    return _rms_of([number["alignment"] for number in numbers if "alignment" in number])
+
+
+# How a meter of ``METERS`` is computed, for one stack of blocks; None where the stack has none.
+# The observer of ``nfd.meters.check`` adds those that need the training itself.
+NUMBERS: dict[str, Callable[[StackLook], float | None]] = {
+    "first_activation": _first_activation,
+    "activation": _activation,
+    "activation_update": _activation_update,
+    "function_update": _function_update,
+    "inner_update": _inner_update,
+    "function_update_inner": _function_update_inner,
+    "stream_update": _stream_update,
+    "update_to_weight": _update_to_weight,
+    "alignment": _alignment,
+}
+
 
 def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
     """A copy of tensors as they are now, by name."""
@@ -449,45 +568,42 @@ def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
 
 
 def _stack_of(name: str, stacks: Mapping[str, tuple[str, ...]]) -> str:
-    """The stack of a matrix; that without a name where it stands in none."""
-    return next(
-        (stack for stack, blocks in stacks.items() if block_of(name, blocks) is not None), ""
-    )
+    """The stack of a matrix; ``""`` where it stands in none."""
+    for stack, blocks in stacks.items():
+        if block_of(name, blocks) is not None:
+            return stack
+    return ""
 
 
-def _of_stream(now: Tensor, start: Tensor) -> dict[str, float]:
-    return {"activation": rms(now), "activation_update": rms(now - start)}
+# ---- A look as single numbers
 
 
-def _pooled(parts: Sequence[_Squares], which: int = 0) -> float:
-    """RMS over the entries of all parts, of the responses or of their bounds."""
-    return math.sqrt(sum(part[which] for part in parts) / sum(entries for *_, entries in parts))
-
-
-# ---- a look as single numbers
-
-
-# the fields of ``nfd.watch.WatchRow`` after its step
-Reading = tuple[str, str | None, float | None, float, str | None]
-
-
-def readings(member: Member, look: Look) -> Iterator[Reading]:
-    """The numbers of a look: those of the network, of its stacks, blocks and matrices."""
+def readings(member: Member, look: Look, step: int) -> Iterator[WatchRow]:
+    """The numbers of a look after a step, of the network, of its stacks, blocks and matrices."""
     for stack, meters in {"": look.network, **look.stacks}.items():
-        yield from (
-            (meter_of(meter, stack), None, None, value, None) for meter, value in meters.items()
-        )
-    for name, layer in ({block: block for block in look.blocks} | layers_of(look.matrices)).items():
-        depth = None
-        kind = layer
-        for before, (stack, blocks) in enumerate(member.stacks.items()):
-            block = name if name in blocks else block_of(name, blocks)
-            if block is not None:
-                depth = before + (blocks.index(block) + 1) / len(blocks)
-                own = layer[len(block) :].lstrip(".")
-                kind = f"{stack}.*.{own}".rstrip(".") if stack else own
-        for meter, value in (look.blocks.get(name) or look.matrices[name]).items():
-            yield meter, layer, depth, value, kind
+        for meter, value in meters.items():
+            yield WatchRow(step, meter_of(meter, stack), None, None, value, None)
+    layers = {block: block for block in look.blocks} | layers_of(look.matrices)
+    for name, layer in layers.items():
+        depth, kind = _place(member, name, layer)
+        numbers = look.blocks.get(name) or look.matrices[name]
+        for meter, value in numbers.items():
+            yield WatchRow(step, meter, layer, depth, value, kind)
+
+
+def _place(member: Member, name: str, layer: str) -> tuple[float | None, str]:
+    """The depth of a block or of the layer of a matrix, and its kind, as ``WatchRow`` has them."""
+    depth = None
+    kind = layer
+    for stacks_before, (stack, blocks) in enumerate(member.stacks.items()):
+        block = name if name in blocks else block_of(name, blocks)
+        if block is None:
+            continue
+        depth = stacks_before + (blocks.index(block) + 1) / len(blocks)
+        kind = layer[len(block) :].lstrip(".")
+        if stack:
+            kind = f"{stack}.*.{kind}".rstrip(".")
+    return depth, kind
 
 
 def meter_of(meter: str, stack: str) -> str:
@@ -496,16 +612,13 @@ def meter_of(meter: str, stack: str) -> str:
 
 
 def means_the_same(meter: str, definition: int) -> bool:
-    """Whether numbers of a meter that were stored under a definition may stand beside those of
-    today.
-    """
-    return definition >= DEFINITION or meter.partition(" of ")[0] != "stream_update"
+    """Whether numbers of a meter, stored under a definition, may stand beside those of today."""
+    name = meter.partition(" of ")[0]
+    return name not in METERS or definition >= METERS[name].definition
 
 
 def layers_of(matrices: Collection[str]) -> dict[str, str]:
-    """The name of the layer of each matrix: that of its module, and its own where the module holds
-    several.
-    """
+    """The name of the layer of each matrix: its module, or its own name in a module of several."""
     modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
     held = Counter(modules.values())
     return {
@@ -540,10 +653,12 @@ class Pass:
 
 @dataclass
 class Calls:
-    """What every block was given in one forward pass, a list of tensors for every call, and what it
-    last made of it.
+    """What every block was given in one forward pass, and what it made of it.
 
-    ``gains``: what the model multiplies that by before it adds it to the stream.
+    Attributes:
+        given: a list of tensors for every call of a block.
+        made: the output of its last call.
+        gains: what the model multiplies that by before it adds it to the stream.
     """
 
     given: dict[str, list[list[Tensor]]] = field(default_factory=lambda: defaultdict(list))
@@ -576,9 +691,7 @@ class Calls:
 
     @contextmanager
     def repeated(self, parts: Mapping[str, nn.Module]) -> Iterator[None]:
-        """A context of one forward pass in which blocks are given the same tensors, call by
-        call.
-        """
+        """Give blocks the same tensors in one forward pass, call by call."""
         left = {block: iter(calls) for block, calls in self.given.items()}
 
         def give(
@@ -604,8 +717,9 @@ class Calls:
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, but for batch normalisation, which takes the batch's statistics and forgets them
-    again.
+    """Use eval mode, but for batch normalisation, which takes the batch's statistics.
+
+    It forgets them again afterwards.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     before = [(m.momentum, m.num_batches_tracked) for m in norms]
@@ -631,15 +745,17 @@ _POWER_ITERATIONS = 16
 
 
 def is_stack(t: TensorInfo) -> bool:
-    """Whether a tensor is a stack of matrices, as of experts: of three dimensions, in a module that
-    tells no fans.
+    """Whether a tensor is a stack of matrices, such as of experts.
+
+    It has three dimensions, and its module shows no fans.
     """
     return len(t.shape) == 3 and t.ins is None
 
 
 def is_linear(t: TensorInfo, z: Tensor) -> bool:
-    """Whether the owner of a matrix does nothing but apply it: only then can its own part be
-    measured.
+    """Whether the owner of a matrix does nothing but apply it.
+
+    Only then can its part be measured.
     """
     if isinstance(t.owner, nn.MultiheadAttention):
         return t.name.endswith("in_proj_weight") and z.shape[-1] == t.shape[1]
@@ -648,8 +764,10 @@ def is_linear(t: TensorInfo, z: Tensor) -> bool:
 
 
 def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
-    """What a module would add to its output if its weights were larger by ``weight``, in the
-    precision of the weights: autocast inside of a model gives inputs of 16 bits."""
+    """What a module would add to its output if its weights were larger by ``weight``.
+
+    It has the precision of the weights: autocast inside of a model gives inputs of 16 bits.
+    """
     attribute = t.name.rpartition(".")[2]
     z = z.to(weight.dtype)
     if isinstance(t.owner, nn.MultiheadAttention) or type(t.owner) is nn.Linear:
@@ -662,16 +780,18 @@ def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
 
 
 def reach(t: TensorInfo, change: Tensor, z: Tensor, law: OptimizerLaw) -> float:
-    """``|dW| |z|``: the most that a change of this size does to the outputs, if all inputs lie
-    along its direction.
+    """The most that a change of this size does to the outputs: ``|dW| |z|``.
+
+    It does that if all inputs lie along its direction.
     """
     size = spectral_norm(change) if law.unit == WHOLE_MATRIX else norm(change)
     return size * _norm_of_inputs(t, z)
 
 
 def spectral_norm(matrix: Tensor, *, is_stack: bool = False) -> float:
-    """The largest singular value of a matrix, flattened to two dimensions, by power iteration; RMS
-    over a stack.
+    """The largest singular value of a matrix, by power iteration; RMS over a stack.
+
+    A tensor of more dimensions is flattened to two.
     """
     w = matrix if is_stack else matrix.flatten(1)
     # squares of small updates are zero in 16 bits

@@ -1,5 +1,4 @@
-"""What the meters of a larger network come to, with prediction intervals, from a ladder of small
-ones.
+"""What the meters of a larger network come to, predicted with intervals from small networks.
 
 **Scale.** A meter v is compared as ``z = log(v + c)``, with c a thousandth of its median over the
 ladder: factors count, and zero, a frozen layer, lies far outside of every band, at a finite
@@ -50,109 +49,47 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import starmap
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nfd.core.errors import InputError
 from nfd.core.estimates import standard_errors
+from nfd.meters.reading import Series, in_series, stack_at
+from nfd.meters.reading import WatchRow as WatchRow
 from nfd.meters.updates import DEFINITION, means_the_same
 from nfd.scaling.model import numberless
 from nfd.scaling.optimizers import WHOLE_MATRIX, law_of
 
 Array = NDArray[np.float64]
 
-CHANGE = "change"  # of a matrix, by all of its entries
-ALERTS = "alerts"  # how many a watch raised so far: a row of every look, for trackers
-LEVEL = 0.05  # the chance that a sound run raises an alert
+# The change of a matrix, by all of its entries
+CHANGE = "change"
+# How many alerts a watch raised so far: a row of every look, for trackers
+ALERTS = "alerts"
+# The chance that a sound run raises an alert
+LEVEL = 0.05
 _OLDER = (
     "expected is a check of an earlier version, whose stream_update left out factors of the "
     "forward pass: this meter is not compared. Check again to compare it."
 )
-_OFFSET = 1e-3  # of the median: what zero is taken for
-_SAME_SIZE = 0.01  # widths that the tensors of one network say
-_LEAST_ERROR = 0.01  # no band is narrower: a change of a meter by 1 % has no cause worth a name
-_LEAST_FREEDOM = 3  # degrees of freedom of a fit
-# Of the limit, where the check found faults: trends that two sizes show need not go on. Of 36 sound
-# networks under ``standard`` (GPT-2, an encoder, MLPs) 20 left the usual limit lastingly, 6 one
-# 1.75 times as wide, and 1 this one.
+# Of the median: what zero is taken for
+_OFFSET = 1e-3
+# How far the widths may differ that the tensors of one network show
+_SAME_SIZE = 0.01
+# No band is narrower: a change of a meter by 1 % has no cause worth a name.
+_LEAST_ERROR = 0.01
+# Degrees of freedom of a fit
+_LEAST_FREEDOM = 3
+# Widens the limit where the check found faults: trends that two sizes show need not go on. Of 36
+# sound networks under ``standard`` (GPT-2, an encoder, MLPs) 20 left the usual limit lastingly, 6
+# one 1.75 times as wide, and 1 this one.
 DRIFTING = 2.25
-
-# ---- Rows and their series
-
-
-@dataclass(frozen=True, slots=True)
-class WatchRow:
-    """One number of a training.
-
-    Attributes:
-        step: how many steps the optimizer had taken.
-        meter: its name; of one of several stacks of blocks with the name of the stack, as in
-            ``"activation of decoder.layers"``.
-        layer: the name of the module that it was read from; None for the whole network.
-        depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted
-            from 1, over the number of blocks of its stack. The second stack, such as a decoder, has
-            (1, 2]. None for layers outside of the blocks, and for the whole network.
-        value: not-a-number where training diverged.
-        kind: the name of the layer without that of its block, shared by layers that correspond in
-            several blocks; None for the whole network.
-    """
-
-    step: int
-    meter: str
-    layer: str | None
-    depth: float | None
-    value: float
-    kind: str | None
-
-    @property
-    def series(self) -> Series:
-        """What the row belongs to."""
-        return Series(self.meter, self.kind, stack_at(self.depth))
-
-
-class Series(NamedTuple):
-    """A meter of layers of one kind.
-
-    Attributes:
-        kind: that of its rows; None for the whole network.
-        stack: the stack of blocks of which every one has such a layer, counted from 0; None outside
-            of blocks.
-    """
-
-    meter: str
-    kind: str | None
-    stack: int | None
-
-
-def stack_at(depth: float | None) -> int | None:
-    """Which stack of blocks, from 0, a layer at this depth stands in."""
-    return None if depth is None else math.ceil(depth) - 1
-
-
-def in_series(rows: Sequence[WatchRow]) -> dict[Series, list[WatchRow]]:
-    """The rows of every series, in their order."""
-    series = defaultdict[Series, list[WatchRow]](list)
-    for row in rows:
-        series[row.series].append(row)
-    return dict(series)
-
-
-def steps_of(rows: Sequence[WatchRow]) -> list[int]:
-    """The steps of rows, in their order."""
-    return list(dict.fromkeys(row.step for row in rows))
-
-
-def at_steps(rows: Sequence[WatchRow], steps: Iterable[int]) -> list[WatchRow]:
-    """The rows of these steps, in their order."""
-    wanted = set(steps)
-    return [row for row in rows if row.step in wanted]
-
 
 # ---- A ladder: small networks of several sizes that were looked at after the same steps
 
@@ -182,21 +119,18 @@ class LadderRun:
 
     @cached_property
     def curves(self) -> dict[Series, Array]:
-        """Every series as ``[looks, layers along the blocks]``; not-a-number where nothing was
-        read.
-        """
+        """Every series ``[looks, layers along blocks]``; not-a-number where nothing was read."""
         depths = sorted({row.depth for row in self.rows if row.depth is not None})
         curves: dict[Series, Array] = {}
         for series, rows in in_series(self.rows).items():
-            places: list[float | None] = [
-                depth for depth in depths if stack_at(depth) == series.stack
-            ]
-            if series.stack is None:
-                places = [None]
-            curve = curves[series] = np.full((len(self.steps), len(places)), np.nan)
+            places: list[float | None] = [None]
+            if series.stack is not None:
+                places = [depth for depth in depths if stack_at(depth) == series.stack]
+            curve = np.full((len(self.steps), len(places)), np.nan)
             for row in rows:
-                # None of JSON is not a number
+                # JSON has None for not-a-number, which this assignment takes as such.
                 curve[self.steps.index(row.step), places.index(row.depth)] = row.value
+            curves[series] = curve
         return curves
 
 
@@ -221,28 +155,16 @@ class Ladder:
 
     @classmethod
     def of(cls, stored: Any) -> Self:
-        """The ladder of ``Check.ladder``, of a check or from a file.
+        """Read ``Check.ladder``, of a check or from a file.
 
-        Meters that an earlier version defined otherwise are left out, with a warning.
+        Meters that were stored under another definition are left out, with a warning.
 
         Raises:
-            ValueError: for what is none.
+            ValueError: if it is not a ladder.
         """
         try:
             definition = int(stored.get("definition", 1))
-            networks = [
-                LadderRun(
-                    float(run["width"]),
-                    float(run["depth"]),
-                    [
-                        row
-                        for row in starmap(WatchRow, run["readings"])
-                        if means_the_same(row.meter, definition)
-                    ],
-                    dict(run.get("shapes", {})),
-                )
-                for run in stored["networks"]
-            ]
+            networks = [_run_of(run, definition) for run in stored["networks"]]
             if definition < DEFINITION:
                 warnings.warn(_OLDER, RuntimeWarning, stacklevel=4)
             width, depth = (float(size) for size in stored["base"])
@@ -267,67 +189,84 @@ class Ladder:
 
     @cached_property
     def curves(self) -> dict[Series, list[Array]]:
-        """Every series that all runs have and that follows their size, one curve for each of
-        them.
-        """
+        """Every series that all runs have and that follows their size, with the curve of each."""
         shared = set.intersection(*(set(run.curves) for run in self.runs))
-        kept = [
-            series
-            for series in self.runs[0].curves
-            if series in shared and not self._follows_rank(series)
-        ]
-        return {series: [run.curves[series] for run in self.runs] for series in kept}
+        curves = {}
+        for series in self.runs[0].curves:
+            if series in shared and not self._follows_rank(series):
+                curves[series] = [run.curves[series] for run in self.runs]
+        return curves
 
     def size_of(self, shapes: Mapping[str, Sequence[int]]) -> tuple[float, float]:
-        """Find the width and the depth, in the units of this ladder, of a network whose tensors
-        have these shapes.
+        """Find the width and depth of a network by its shapes, in the units of this ladder.
 
         The number of tensors is linear in the depth, and every length that grows is linear in the
         width.
 
         Raises:
-            ValueError: where shapes were not stored, or those of the network do not follow from
-                theirs.
+            ValueError: where shapes were not stored, or the network's do not follow from theirs.
         """
-        known = [run for run in self.networks if run.shapes]
-        if not known:
+        runs = [run for run in self.networks if run.shapes]
+        if not runs:
             raise InputError(
                 "expected was stored without the shapes of its networks, and the plan has no base "
                 "that says the size of the model. Check again."
             )
-        depth = _solved({run.depth: float(len(run.shapes)) for run in known}, float(len(shapes)))
-        lengths = defaultdict[tuple[str, int], dict[float, float]](dict)
-        for run in known:
-            for name, shape in run.shapes.items():
-                for axis, length in enumerate(shape):
-                    lengths[name, axis][run.width] = float(length)
-        widths = {
-            _solved(lengths[name, axis], float(length))
-            for name, shape in shapes.items()
-            for axis, length in enumerate(shape)
-            if len(set(lengths[name, axis].values())) > 1 or len({run.width for run in known}) == 1
-        }
-        solved = [width for width in widths if width is not None]
-        if depth is None or not solved or max(solved) > min(solved) * (1 + _SAME_SIZE):
+        depth = _solved({run.depth: float(len(run.shapes)) for run in runs}, float(len(shapes)))
+        widths = _widths(runs, shapes)
+        if depth is None or not widths or max(widths) > min(widths) * (1 + _SAME_SIZE):
             raise InputError(
                 "expected does not show how wide and deep the model is: the shapes of its tensors "
                 "do not follow from those of the check's networks. Check networks of the model's "
                 "own kind, of two widths and two depths."
             )
-        return float(np.median(solved)), depth
+        return float(np.median(widths)), depth
 
     def _follows_rank(self, series: Series) -> bool:
-        """Whether a meter adds up all singular values where the optimizer fixes the largest alone:
-        it then grows with the rank of the gradients, which follows no law of size."""
+        """Whether a meter grows with the rank of the gradients, which follows no law of size.
+
+        It does where it adds up all singular values, and the optimizer fixes only the largest.
+        """
         if series.meter != CHANGE or not self.optimizer:
             return False
         law = law_of(self.optimizer)
         return law.unit == WHOLE_MATRIX and (series.stack is not None or law.rest is None)
 
 
+def _run_of(stored: Mapping[str, Any], definition: int) -> LadderRun:
+    """Read a stored network, without the meters that this definition has otherwise than today."""
+    rows = starmap(WatchRow, stored["readings"])
+    return LadderRun(
+        float(stored["width"]),
+        float(stored["depth"]),
+        [row for row in rows if means_the_same(row.meter, definition)],
+        dict(stored.get("shapes", {})),
+    )
+
+
+def _widths(runs: Sequence[LadderRun], shapes: Mapping[str, Sequence[int]]) -> list[float]:
+    """The widths that the lengths of tensors show, all different."""
+    lengths = defaultdict[tuple[str, int], dict[float, float]](dict)
+    for run in runs:
+        for name, shape in run.shapes.items():
+            for axis, length in enumerate(shape):
+                lengths[name, axis][run.width] = float(length)
+    is_one_width = len({run.width for run in runs}) == 1
+    widths = set[float]()
+    for name, shape in shapes.items():
+        for axis, length in enumerate(shape):
+            by_width = lengths[name, axis]
+            grows = len(set(by_width.values())) > 1
+            width = _solved(by_width, float(length)) if grows or is_one_width else None
+            if width is not None:
+                widths.add(width)
+    return list(widths)
+
+
 def _solved(lengths: Mapping[float, float], length: float) -> float | None:
-    """Find the size at which a length that is linear in the size has a value; None where sizes do
-    not show it.
+    """Find the size at which a length that is linear in the size has a value.
+
+    None where there are no sizes to show it.
     """
     sizes = sorted(lengths)
     if not sizes:
@@ -372,7 +311,7 @@ class Bands:
         blocks: how many residual blocks every stack of it has.
 
     Attributes:
-        alone: how many errors of prediction a number alone stays within with 95 %.
+        alone: how many errors of prediction a single number stays within with 95 %.
         limit: how many a deviation that lasts may reach; no fewer.
 
     Raises:
@@ -381,115 +320,120 @@ class Bands:
     """
 
     def __init__(self, ladder: Ladder, width: float, depth: float, blocks: Sequence[int]) -> None:
-        sizes = np.array([(run.width, run.depth) for run in ladder.runs], dtype=float).reshape(
-            -1, 2
-        )
-        coefficients = 1 + sum(len(set(own)) > 1 for own in sizes.T)
+        sizes = np.array([(run.width, run.depth) for run in ladder.runs], dtype=float)
+        sizes = sizes.reshape(-1, 2)
+        count = len(sizes)
+        coefficients = 1 + sum(len(set(along)) > 1 for along in sizes.T)
         _check(ladder, sizes, (width, depth), coefficients + _LEAST_FREEDOM)
         self.ladder = ladder
         self.blocks = blocks
-        self.alone = standard_errors(len(sizes) - coefficients)
-        logs: dict[Series, tuple[list[Array], float]] = {}
-        for series, runs in ladder.curves.items():
-            values = np.concatenate([curve.ravel() for curve in runs])
-            offset = _OFFSET * float(np.median(values))
-            if np.isfinite(values).all() and (values >= 0).all() and offset > 0:
-                logs[series] = [np.log(curve + offset) for curve in runs], offset
-        others = [_weights(np.delete(sizes, r, 0), sizes[r])[0] for r in range(len(sizes))]
-        deviations = {
-            series: [_deviation(curves, r, own) for r, own in enumerate(others)]
-            for series, (curves, _) in logs.items()
-        }
-        self.limit = max(_limit(deviations, len(sizes)), self.alone) * (
-            1.0 if ladder.ok else DRIFTING
-        )
+        self.alone = standard_errors(count - coefficients)
+        logs = _logs(ladder)
+        held_out = [_weights(np.delete(sizes, run, 0), sizes[run])[0] for run in range(count)]
+        deviations = {}
+        for series, (curves, _) in logs.items():
+            deviations[series] = [_deviation(curves, r, own) for r, own in enumerate(held_out)]
+        limit = max(_limit(deviations, count), self.alone)
+        self.limit = limit if ladder.ok else limit * DRIFTING
         weights, gaps = _weights(sizes, np.array([width, depth], dtype=float))
         variances = _variance(deviations)
         # z and its error [looks, places]; the offset
         self._predicted: dict[Series, tuple[Array, Array, float]] = {}
         for series, (curves, offset) in logs.items():
-            z = np.stack(
-                [_at_places(c, 1 if series.stack is None else blocks[series.stack]) for c in curves]
-            )
+            places = 1 if series.stack is None else blocks[series.stack]
+            z = np.stack([_at_places(curve, places) for curve in curves])
             spread = variances[series][:, None] * (1 + weights @ weights)
             errors = np.sqrt(spread + np.tensordot(gaps, z, 1) ** 2 + _LEAST_ERROR**2)
             self._predicted[series] = np.tensordot(weights, z, 1), errors, offset
 
     def at(self, series: Series, step: int, depth: float | None, value: float) -> Band | None:
-        """The band of a series at a step and at a depth in its stack, and where a value lies in it;
-        None where the ladder does not know it."""
+        """The band of a series at a step and at a depth in its stack, and where a value lies in it.
+
+        None where the ladder does not have it.
+        """
         steps = self.ladder.steps
         if series not in self._predicted or not steps[0] <= step <= steps[-1]:
             return None
-        *curves, offset = self._predicted[series]
-        stack = series.stack
-        place = (
-            0 if depth is None or stack is None else round((depth - stack) * self.blocks[stack]) - 1
-        )
-        z, error = (
-            float(np.interp(math.log(step), np.log(steps), curve[:, place])) for curve in curves
-        )
-        low, expected, high = (
-            max(math.exp(min(z + errors * error, 700.0)) - offset, 0.0)
-            for errors in (-self.limit, 0.0, self.limit)
-        )
-        known = math.isfinite(value) and value + offset > 0
-        deviation = (math.log(value + offset) - z) / error if known else math.inf
-        return Band(expected, low, high, deviation)
+        z_curves, errors, offset = self._predicted[series]
+        place = 0
+        if depth is not None and series.stack is not None:
+            place = round((depth - series.stack) * self.blocks[series.stack]) - 1
+        z = float(np.interp(math.log(step), np.log(steps), z_curves[:, place]))
+        error = float(np.interp(math.log(step), np.log(steps), errors[:, place]))
+
+        def value_at(distance: float) -> float:
+            # An exponential of more would overflow.
+            return max(math.exp(min(z + distance * error, 700.0)) - offset, 0.0)
+
+        deviation = math.inf
+        if math.isfinite(value) and value + offset > 0:
+            deviation = (math.log(value + offset) - z) / error
+        return Band(value_at(0.0), value_at(-self.limit), value_at(self.limit), deviation)
+
+
+def _logs(ladder: Ladder) -> dict[Series, tuple[list[Array], float]]:
+    """The curves of every series as ``log(v + c)``, and c, where these are numbers."""
+    logs: dict[Series, tuple[list[Array], float]] = {}
+    for series, runs in ladder.curves.items():
+        values = np.concatenate([curve.ravel() for curve in runs])
+        offset = _OFFSET * float(np.median(values))
+        if np.isfinite(values).all() and (values >= 0).all() and offset > 0:
+            logs[series] = [np.log(curve + offset) for curve in runs], offset
+    return logs
 
 
 def _check(ladder: Ladder, sizes: Array, size: tuple[float, float], needed: int) -> None:
-    """ValueError where a ladder of networks of these sizes cannot tell of this one."""
+    """Raise ValueError where networks of these sizes cannot predict this one."""
     if len(sizes) < needed:
-        had = (
-            f"at least {needed} networks that trained to the end; got {len(sizes)}. Check with "
-            "more seeds."
+        raise InputError(
+            f"expected must hold at least {needed} networks that trained to the end; got "
+            f"{len(sizes)}. Check with more seeds."
         )
-        raise InputError(f"expected must hold {had}")
     if len(ladder.steps) < 2:
         raise InputError(
             f"expected must have looked at two steps or more; got {list(ladder.steps)}. Check with "
             "at=(1, 3, 10, ...), up to the last step that is to be watched."
         )
-    for axis, wanted, own in zip(("width", "depth"), size, sizes.T, strict=True):
-        if np.ptp(own) == 0 and not math.isclose(wanted, own[0], rel_tol=1e-6):
-            one = f"networks of {axis} {own[0]:g} alone, and the model has {axis} {wanted:g}"
-            raise InputError(f"expected has {one}. Check with two {axis}s or more.")
+    for axis, wanted, along in zip(("width", "depth"), size, sizes.T, strict=True):
+        if np.ptp(along) == 0 and not math.isclose(wanted, along[0], rel_tol=1e-6):
+            raise InputError(
+                f"expected has networks of {axis} {along[0]:g} alone, and the model has {axis} "
+                f"{wanted:g}. Check with two {axis}s or more."
+            )
 
 
 def _variance(
     deviations: Mapping[Series, Sequence[Array]], without: int | None = None
 ) -> dict[Series, Array]:
-    """The variance of one run at every look, by the held-out deviations of all runs or without
-    one.
+    """The variance of one run at every look, by held-out deviations.
+
+    They are those of all runs, or of all but ``without``.
     """
-    own = {
-        series: np.stack([np.square(of).mean(1) for r, of in enumerate(runs) if r != without]).mean(
-            0
-        )
-        for series, runs in deviations.items()
-    }
-    typical: dict[bool, Array] = {
-        in_block: np.median(
-            np.stack([v for s, v in own.items() if (s.stack is not None) == in_block]), axis=0
-        )
-        for in_block in {s.stack is not None for s in own}
-    }
+    of_series = {}
+    for series, runs in deviations.items():
+        squares = [np.square(of_run).mean(1) for r, of_run in enumerate(runs) if r != without]
+        of_series[series] = np.stack(squares).mean(0)
+    # The typical one, in blocks and outside of them
+    typical: dict[bool, Array] = {}
+    for in_block in (False, True):
+        alike = [v for s, v in of_series.items() if (s.stack is not None) == in_block]
+        if alike:
+            typical[in_block] = np.median(np.stack(alike), axis=0)
     return {
-        series: (v + v.mean() + typical[series.stack is not None]) / 3 for series, v in own.items()
+        series: (variance + variance.mean() + typical[series.stack is not None]) / 3
+        for series, variance in of_series.items()
     }
 
 
 def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
-    """How far the largest lasting deviation of a further run reaches, but for a chance of
-    ``LEVEL``.
-    """
+    """How far a further run's largest lasting deviation reaches, but for the chance ``LEVEL``."""
     largest = np.zeros(count)
     for run in range(count):
         variance = _variance(deviations, run)
-        for series, own in deviations.items():
-            t = own[run] / np.sqrt(variance[series] + _LEAST_ERROR**2)[:, None]
-            lasting = np.where(t[:-1] * t[1:] > 0, np.minimum(np.abs(t[:-1]), np.abs(t[1:])), 0.0)
+        for series, of_runs in deviations.items():
+            t = of_runs[run] / np.sqrt(variance[series] + _LEAST_ERROR**2)[:, None]
+            smaller = np.minimum(np.abs(t[:-1]), np.abs(t[1:]))
+            lasting = np.where(t[:-1] * t[1:] > 0, smaller, 0.0)
             largest[run] = max(largest[run], lasting.max())
     logs = np.log(largest)
     reach = standard_errors(count - 1, LEVEL) * logs.std(ddof=1) * math.sqrt(1 + 1 / count)
@@ -498,20 +442,20 @@ def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
 
 def _deviation(curves: Sequence[Array], run: int, weights: Array) -> Array:
     """The deviation of one run from what the others predict, over ``sqrt(1 + |w|^2)``."""
-    others = np.stack(
-        [_at_places(curve, curves[run].shape[1]) for r, curve in enumerate(curves) if r != run]
-    )
-    deviation: Array = (curves[run] - np.tensordot(weights, others, 1)) / math.sqrt(
-        1 + weights @ weights
-    )
+    places = curves[run].shape[1]
+    others = [_at_places(curve, places) for r, curve in enumerate(curves) if r != run]
+    predicted = np.tensordot(weights, np.stack(others), 1)
+    deviation: Array = (curves[run] - predicted) / math.sqrt(1 + weights @ weights)
     return deviation
 
 
 def _weights(sizes: Array, size: Array) -> tuple[Array, Array]:
-    """How runs of these sizes add up to the prediction at another size, and to half the distance of
-    the two laws.
+    """How runs of these sizes add up to the prediction at another size.
+
+    The second are the weights of half the distance of the two laws.
     """
-    power, limit = (_of_law(law(sizes), law(size)) for law in (np.log, np.reciprocal))
+    power = _of_law(np.log(sizes), np.log(size))
+    limit = _of_law(np.reciprocal(sizes), np.reciprocal(size))
     return (power + limit) / 2, (power - limit) / 2
 
 
@@ -524,11 +468,12 @@ def _of_law(sizes: Array, size: Array) -> Array:
 
 
 def _at_places(curve: Array, places: int) -> Array:
-    """A curve ``[looks, p]`` at another number of places, the first and the last of both the
-    same.
-    """
-    own, at = (
-        np.linspace(0, 1, count) if count > 1 else np.array([0.5])
-        for count in (curve.shape[1], places)
-    )
-    return np.stack([np.interp(at, own, look) for look in curve])
+    """Interpolate a curve ``[looks, p]`` to another number of places, between the same ends."""
+    before = _places(curve.shape[1])
+    after = _places(places)
+    return np.stack([np.interp(after, before, look) for look in curve])
+
+
+def _places(count: int) -> Array:
+    """Where so many layers stand between the ends of a stack; one stands in the middle."""
+    return np.linspace(0, 1, count) if count > 1 else np.array([0.5])

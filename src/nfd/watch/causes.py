@@ -1,8 +1,8 @@
 """Alerts: what deviates in a training, since when, the likely cause and the remedy.
 
-Two comparisons need the plan alone: ``init_check`` of the initial weights and ``RateCheck`` of the
-rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when; ``CAUSES``
-has the evidence for each. It names no cause that a comparison excludes (``Verified``).
+Two comparisons need only the plan: ``init_check`` of the initial weights and ``RateCheck`` of the
+learning rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when;
+``CAUSES`` has the evidence for each. It names no cause that a comparison excludes (``Verified``).
 
 ``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and,
 where steps have a fixed size, little else: it names the layer. What that layer does to the stream
@@ -32,6 +32,7 @@ from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
 from nfd.core.words import quoted
 from nfd.meters.check import Check
+from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import decayed_gains
 from nfd.scaling.groups import SCALE
 from nfd.scaling.held import held_as_planned
@@ -40,18 +41,22 @@ from nfd.scaling.model import TensorInfo, numberless
 from nfd.scaling.optimizers import OptimizerLaw, law_by_class, law_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
-from nfd.watch.bands import CHANGE, Band, Bands, Ladder, WatchRow
+from nfd.watch.bands import CHANGE, Band, Bands, Ladder
 
-_STANDS = 0.01  # of what was expected: a layer that changes less does not train
-_PATIENCE = 4  # looks: so long a pattern without a known cause waits for one
+# Of what was expected: a layer that changes less does not train.
+_STANDS = 0.01
+# For how many looks a pattern without a known cause waits for one
+_PATIENCE = 4
 _ADDED = "added"
 _WEIGHT = "weight"
 _SPECTRAL = "update_to_weight"
-# of a logarithm: what matters little, and standard errors that chance does not reach
+# Of a logarithm: what matters little, and how many standard errors chance does not reach
 _LEAST = 0.25
 _ERRORS = 4.0
-_SHOWN = 4  # kinds of tensors, by name
-_FILE = "result.json"  # of nfd check, in its folder
+# How many kinds of tensors are named
+_SHOWN = 4
+# What nfd check writes into its folder
+_FILE = "result.json"
 
 
 class Cause(StrEnum):
@@ -76,8 +81,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Deviation:
-    """A tensor whose initial standard deviation or rate is not the plan's: what it has, and what
-    was planned.
+    """A tensor whose initial standard deviation or learning rate is not the plan's.
 
     ``planned`` is 0 where another kind of optimizer steps it, at whose rates no number of the plan
     can be compared.
@@ -100,8 +104,7 @@ class Alert:
         value, band: the value and the band at ``step``; None where it was compared with the plan.
         cause: the likely cause.
         reason, remedy: the cause in words, and what to do.
-        tensors: all those that deviate from the plan; ``layer`` and ``value`` are those of the
-            first.
+        tensors: all that deviate from the plan; the first has ``layer`` and ``value``.
     """
 
     step: int
@@ -129,8 +132,11 @@ class Alert:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A row with its band: the first look, without a break, at which it was outside on this side,
-    and how many looks that are (0 within the band)."""
+    """A row with its band.
+
+    ``since`` is the first look, without a break, at which it was outside on this side, and
+    ``looks`` how many that are (0 within the band).
+    """
 
     row: WatchRow
     band: Band
@@ -157,7 +163,8 @@ class _Snapshot:
     def leans(self, meter: str, sign: int) -> bool:
         """Whether more than half of several layers lean to one side."""
         layers = [j for j in self.rows[meter] if j.row.layer is not None]
-        return 2 * sum(sign * j.band.deviation > self.limit / 2 for j in layers) > len(layers) > 2
+        leaning = sum(sign * j.band.deviation > self.limit / 2 for j in layers)
+        return 2 * leaning > len(layers) > 2
 
     def shrunk(self) -> list[_Judged]:
         """The weight furthest from its band, where most weights are too small."""
@@ -165,15 +172,12 @@ class _Snapshot:
         return self.rows[_WEIGHT][:1] if moved and self.leans(_WEIGHT, -1) else []
 
     def together(self) -> list[_Judged]:
-        """The layer furthest from its band, where most layers change too much, or most too
-        little.
-        """
-        return self.outside(CHANGE)[:1] if self.leans(CHANGE, 1) or self.leans(CHANGE, -1) else []
+        """The layer furthest from its band, where most change too much, or most too little."""
+        most_lean = self.leans(CHANGE, 1) or self.leans(CHANGE, -1)
+        return self.outside(CHANGE)[:1] if most_lean else []
 
     def multiplied(self) -> list[_Judged]:
-        """The blocks that add another amount to the stream while their matrices change as they
-        should.
-        """
+        """The blocks that add too much or little while their matrices change as they should."""
         places = {j.row.depth for j in self.outside(CHANGE)}
         return [j for j in self.outside(_ADDED) if j.row.depth not in places]
 
@@ -186,17 +190,35 @@ class _Known(NamedTuple):
     remedy: str
 
 
+def _by_no_band(look: _Snapshot) -> list[_Judged]:
+    """No evidence: rows that left their bands do not show this cause."""
+    return []
+
+
+def _frozen(look: _Snapshot) -> list[_Judged]:
+    return [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value]
+
+
+def _changed(look: _Snapshot) -> list[_Judged]:
+    return look.outside(CHANGE)
+
+
+def _lasting(look: _Snapshot) -> list[_Judged]:
+    """The row furthest from its band that has been outside for long."""
+    return [j for j in look.all if j.looks >= _PATIENCE][:1]
+
+
 # In the order in which they are tried: a layer has the first cause that its rows show. What is not
 # finite has no band; the optimizer and the start are compared with the plan, by RateCheck and
 # init_check.
 CAUSES: dict[Cause, _Known] = {
     Cause.BROKEN: _Known(
-        lambda look: [],
+        _by_no_band,
         "the network is no longer finite",
         "Lower the rate, or go back to a checkpoint before this step.",
     ),
     Cause.OPTIMIZER: _Known(
-        lambda look: [],
+        _by_no_band,
         "the optimizer was not made from the plan",
         "Use plan.make_optimizer(model, lr=...), or an optimizer of plan.param_groups(model, "
         "lr=...).",
@@ -214,25 +236,25 @@ CAUSES: dict[Cause, _Known] = {
         "with the check's.",
     ),
     Cause.FROZEN: _Known(
-        lambda look: [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value],
+        _frozen,
         "the layer does not train",
         "Check that the optimizer has its parameters, that their rate is above 0, and that they "
         "require gradients.",
     ),
     Cause.START: _Known(
-        lambda look: [],
+        _by_no_band,
         "the initial weights of the layer are not the plan's",
         "Call plan.apply_(model) after everything that initialises the model, and before training. "
         "If the model is meant to start from other weights, as from a checkpoint, pass "
         "own_start=True to nfd.Watch.",
     ),
     Cause.RATE: _Known(
-        lambda look: look.outside(CHANGE),
+        _changed,
         "the rate of the layer is not the plan's",
         f"Give it the group that plan.param_groups makes. {REMEDY}",
     ),
     Cause.CHANGE: _Known(
-        lambda look: [],
+        _by_no_band,
         "the layer changes otherwise than in the small networks, though its rate is the plan's",
         "Compare its gradients, its inputs and its multipliers with theirs, and the batches and "
         "the loss. If the rule lets updates grow with size, lower the rate.",
@@ -244,42 +266,43 @@ CAUSES: dict[Cause, _Known] = {
         "other blocks.",
     ),
     Cause.EXPLODING: _Known(
-        lambda look: [],
+        _by_no_band,
         "the network explodes",
         "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before "
         "this step.",
     ),
     Cause.DEAD: _Known(
-        lambda look: [],
+        _by_no_band,
         "hardly a feature of its input still varies over the sample",
         "Units before it are dead or saturated. Lower the learning rate, and look at the biases "
         "and the norm there; initialise the layer before it again.",
     ),
     Cause.ROUNDING: _Known(
-        lambda look: [],
+        _by_no_band,
         "steps of the optimizer are lost in weights of 16 bits",
         "Keep the weights in 32 bits and compute in 16 (torch.autocast), or take an optimizer that "
         "keeps what rounding takes.",
     ),
     Cause.SPIKE: _Known(
-        lambda look: [],
+        _by_no_band,
         "the loss has jumped, and stays high",
         "Look at the batches of these steps and at the rate; go back to a checkpoint before them, "
         "or skip them.",
     ),
     Cause.LOSS: _Known(
-        lambda look: [],
+        _by_no_band,
         "the loss left the band of its forecast",
         "Compare rate, schedule, data and gradients with those before. Forecast again if you "
         "changed one on purpose.",
     ),
     Cause.UNKNOWN: _Known(
-        lambda look: [j for j in look.all if j.looks >= _PATIENCE][:1],
+        _lasting,
         "no cause is known for this pattern",
         "Compare model, data, batch and schedule with those of the check.",
     ),
 }
-_OF_ALL = {Cause.DECAY, Cause.ALL_RATES}  # layers
+# Causes that show in all layers
+_OF_ALL = {Cause.DECAY, Cause.ALL_RATES}
 _AT_ONE_RATE = (
     "most layers change otherwise than in the small networks, though the learning rate is theirs",
     "Compare warm-up, schedule, loss and data with the check's. If the rule lets updates grow with "
@@ -322,30 +345,33 @@ class Alarm:
         self._raised: set[tuple[Cause, str | None]] = set()
 
     def alerts(self, rows: Sequence[WatchRow]) -> list[Alert]:
-        """What the rows of one look say against the training; a cause is raised once for a
-        layer.
-        """
-        judged = [j for row in rows if (j := self._judged(row)) is not None]
-        self._before |= {(j.row.meter, j.row.layer): j for j in judged}
+        """Judge the rows of one look; a cause is raised once for a layer."""
+        judged = []
+        for row in rows:
+            judged_row = self._judged(row)
+            if judged_row is not None:
+                judged.append(judged_row)
+        for j in judged:
+            self._before[j.row.meter, j.row.layer] = j
+        named = self._named(_Snapshot(judged, self.bands.limit))
         broken = [row for row in rows if not math.isfinite(row.value)]
-        found = self._named(_Snapshot(judged, self.bands.limit))
         if broken:
-            found = [_alert(broken[0], Cause.BROKEN, None, broken[0].step, broken[0].layer)]
-        # a part of what was raised of all layers is not new
-        part = any(layer is None for _, layer in self._raised)
-        new = [
-            a
-            for a in found
-            if (a.cause, a.layer) not in self._raised
-            and not (part and a.layer is not None and a.cause is not Cause.FROZEN)
-        ]
+            first = broken[0]
+            named = [_alert(first, Cause.BROKEN, None, first.step, first.layer)]
+        new = [alert for alert in named if self._is_new(alert)]
         self._raised |= {(alert.cause, alert.layer) for alert in new}
         return new
 
+    def _is_new(self, alert: Alert) -> bool:
+        """Whether an alert was not raised; a part of what was raised of all layers is not new."""
+        if (alert.cause, alert.layer) in self._raised:
+            return False
+        was_raised_of_all = any(layer is None for _, layer in self._raised)
+        is_part = alert.layer is not None and alert.cause is not Cause.FROZEN
+        return not (was_raised_of_all and is_part)
+
     def band(self, row: WatchRow) -> Band | None:
-        """The band of a row; None where the ladder does not know the meter, the layer or the
-        step.
-        """
+        """The band of a row; None where the ladder lacks the meter, the layer or the step."""
         return self.bands.at(row.series, row.step, row.depth, row.value)
 
     def _judged(self, row: WatchRow) -> _Judged | None:
@@ -360,31 +386,32 @@ class Alarm:
         return _Judged(row, band, before.since, before.looks + 1)
 
     def _named(self, look: _Snapshot) -> list[Alert]:
-        """The alerts of the causes that a look shows: one of all layers, else one of every layer,
-        else unknown.
-        """
+        """The alerts of the causes that a look shows: one of all layers, or one of every layer."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
         for cause, known in CAUSES.items():
             if cause is Cause.DECAY and not self.verified.decay:
                 continue
-            found = known.evidence(look)
-            if found and cause in _OF_ALL:
-                # what all layers do after a cause was named follows from it
-                told = bool(self._raised) and cause is not Cause.DECAY
-                alert = _alert(found[0].row, cause, found[0].band, found[0].since, None)
-                return [] if told else [self._at_its_rate(alert)]
-            if cause is not Cause.UNKNOWN or not (named or self._raised):
-                named = {j.row.layer: (j, cause) for j in found} | named
-        ordered = sorted(
-            named.values(), key=lambda of: (of[1] is Cause.MULTIPLIER, -abs(of[0].band.deviation))
-        )
-        return [
-            self._at_its_rate(_alert(j.row, cause, j.band, j.since, j.row.layer))
-            for j, cause in ordered
-        ]
+            evidence = known.evidence(look)
+            if evidence and cause in _OF_ALL:
+                # What all layers do after a cause was named follows from it.
+                if self._raised and cause is not Cause.DECAY:
+                    return []
+                first = evidence[0]
+                alert = _alert(first.row, cause, first.band, first.since, None)
+                return [self._at_its_rate(alert)]
+            is_explained = bool(named or self._raised)
+            if cause is Cause.UNKNOWN and is_explained:
+                continue
+            of_cause = {j.row.layer: (j, cause) for j in evidence}
+            named = of_cause | named
+        alerts = []
+        for j, cause in sorted(named.values(), key=_order):
+            alert = _alert(j.row, cause, j.band, j.since, j.row.layer)
+            alerts.append(self._at_its_rate(alert))
+        return alerts
 
     def _at_its_rate(self, alert: Alert) -> Alert:
-        """The same alert with what it blames, unless that is a rate that was verified."""
+        """The alert with what it blames, unless that is a learning rate that was verified."""
         if alert.cause is Cause.RATE and self.verified.rates:
             known = CAUSES[Cause.CHANGE]
             return replace(alert, cause=Cause.CHANGE, reason=known.reason, remedy=known.remedy)
@@ -395,6 +422,12 @@ class Alarm:
                 alert, cause=Cause.CHANGE, reason=_AT_ONE_RATE[0], remedy=_AT_ONE_RATE[1]
             )
         return alert
+
+
+def _order(named: tuple[_Judged, Cause]) -> tuple[bool, float]:
+    """The furthest from its band first; blocks after the layers that may explain them."""
+    j, cause = named
+    return cause is Cause.MULTIPLIER, -abs(j.band.deviation)
 
 
 def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
@@ -433,47 +466,48 @@ def _in_words(deviations: Sequence[Deviation], what: str) -> str:
     """The first tensors with what they have; those that correspond in several blocks together."""
     kinds: dict[tuple[str, str], list[Deviation]] = {}
     for deviation in deviations:
-        kinds.setdefault((numberless(deviation.tensor), f"{deviation.planned:.1g}"), []).append(
-            deviation
-        )
-    texts = [
-        f"{f'{name} ({1 + len(more)} tensors)' if more else first.tensor} has {what} "
-        f"{first.value:.4g} instead of {first.planned:.4g}"
-        for (name, _), (first, *more) in kinds.items()
-    ]
-    return "; ".join(texts[:_SHOWN]) + (
-        f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    )
+        kind = (numberless(deviation.tensor), f"{deviation.planned:.1g}")
+        kinds.setdefault(kind, []).append(deviation)
+    texts = []
+    for (name, _), alike in kinds.items():
+        first = alike[0]
+        subject = f"{name} ({len(alike)} tensors)" if len(alike) > 1 else first.tensor
+        texts.append(f"{subject} has {what} {first.value:.4g} instead of {first.planned:.4g}")
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more
 
 
 def init_check(
     plan: Plan, starts: Mapping[str, Tensor], infos: Mapping[str, TensorInfo]
 ) -> list[Alert]:
-    """The alert of tensors whose initial weights are not those of the plan; none where all are.
+    """Compare initial weights with the plan: one alert of all tensors that differ, or none.
 
     The RMS of a tensor of N random numbers has a relative error of ``1 / sqrt(2 N)``. The plan took
-    its own number from the tensor of the base, of N' numbers. A start is another one where
+    its own number from the tensor of the base, of N' numbers. A tensor differs where
 
         |log(std / planned)| > max(1/4, 4 sqrt(1/(2 N) + 1/(2 N')))
 
     ``starts`` lacks the matrices that the plan drew with a known seed, which need no comparison.
     """
-    others = dict[Deviation, float]()
-    for name, start in starts.items() if rule_named(plan.rule).scales_width else ():
+    if not rule_named(plan.rule).scales_width:
+        return []
+    distances = dict[Deviation, float]()
+    for name, start in starts.items():
         info = infos[name]
         entry = plan.entries[name]
         planned = plan.std(name)
         if entry.start.kept or planned == 0 or not info.parameter.requires_grad:
             continue
         values = info.drawn(start)
-        grown = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
+        growth = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
         std = rms(values.double())
         distance = abs(math.log(std / planned)) if std > 0 else math.inf
-        if distance > max(_LEAST, _ERRORS * math.sqrt((1 + grown) / (2 * values.numel()))):
-            others[Deviation(name, std, planned)] = distance
-    if not others:
+        chance = _ERRORS * math.sqrt((1 + growth) / (2 * values.numel()))
+        if distance > max(_LEAST, chance):
+            distances[Deviation(name, std, planned)] = distance
+    if not distances:
         return []
-    tensors = sorted(others, key=lambda other: (-others[other], other.tensor))
+    tensors = sorted(distances, key=lambda other: (-distances[other], other.tensor))
     reason = (
         f"{len(tensors)} of the tensors did not start as planned: "
         f"{_in_words(tensors, 'standard deviation')}"
@@ -482,8 +516,7 @@ def init_check(
 
 
 class RateCheck:
-    """The rates by which a model is stepped, compared with those of its plan at the first step that
-    has any.
+    """Compares the learning rates of a model with its plan, at the first step that has any.
 
     PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show
     themselves at their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan,
@@ -495,16 +528,17 @@ class RateCheck:
 
     def __init__(self, plan: Plan, model: nn.Module, *, is_planned: bool = True) -> None:
         self.plan = plan
-        # without a plan of the user's optimizers are found and rates not judged
+        # Without a plan of the user's, optimizers are found and learning rates are not judged.
         self.is_planned = is_planned
         self.model = model
         self.tuned = math.nan
-        self.decays = True  # whether a tensor is known to decay, or may do so
-        # that step the model, once they are known
+        # Whether a tensor is known to decay, or may do so
+        self.decays = True
+        # Optimizers that step the model, once they are known
         self._optimizers: list[ref[torch.optim.Optimizer]] = []
         self._seen = seen = list[torch.optim.Optimizer]()
 
-        # does not keep the watch alive
+        # The hook must not keep the watch alive.
         def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
             if all(optimizer is not known for known in seen):
                 seen.append(optimizer)
@@ -517,8 +551,9 @@ class RateCheck:
         return [optimizer for held in self._optimizers if (optimizer := held()) is not None]
 
     def verified(self) -> Verified:
-        """Compare the present rates with the plan's once more; nothing is verified of optimizers
-        that were not seen.
+        """Compare the present learning rates with the plan's once more.
+
+        Nothing is verified of optimizers that were not seen.
         """
         stepped = self._stepped(self.optimizers)
         scales = self._scales()
@@ -546,9 +581,7 @@ class RateCheck:
     def _stepped(
         self, optimizers: Sequence[torch.optim.Optimizer]
     ) -> dict[str, tuple[float, float, torch.optim.Optimizer]]:
-        """The rate above 0, the weight decay and the optimizer of every tensor that has them, by
-        name.
-        """
+        """The learning rate, the weight decay and the optimizer of every tensor that trains."""
         held = held_as_planned(self.model, self.plan.entries)
         names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
         stepped: dict[str, tuple[float, float, torch.optim.Optimizer]] = {}
@@ -563,9 +596,7 @@ class RateCheck:
         return stepped
 
     def alerts(self, step: int) -> list[Alert]:
-        """The alert of the first step whose rates are above 0, of another kind of optimizer or else
-        of other rates.
-        """
+        """Judge the first step whose learning rates are above 0, by its optimizer and its rates."""
         if not self._remove.alive:
             return []
         plan = self.plan
@@ -619,9 +650,7 @@ class RateCheck:
         scales: Mapping[str, float],
         step: int,
     ) -> list[Alert]:
-        """The alert of weight decays that do not rise as rates fall, or that pull gains alone to
-        zero.
-        """
+        """Alert to weight decays that do not rise as rates fall, or that pull gains to zero."""
         decaying = {name: decay for name, decay in decays.items() if decay}
         others = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
         if others:
@@ -630,43 +659,36 @@ class RateCheck:
                 f"{_in_words(others, 'weight decay')}"
             )
             return [_off_plan(Cause.OPTIMIZER, "weight decay", others, reason, step)]
-        if gains := decayed_gains(self.plan, decays):
-            reason = (
-                f"weight decay pulls gains to 0 while other vectors are spared: {quoted(gains)}"
-            )
-            return [
-                _off_plan(
-                    Cause.OPTIMIZER,
-                    "weight decay",
-                    [Deviation(n, decays[n], 0.0) for n in gains],
-                    reason,
-                    step,
-                )
-            ]
-        return []
+        gains = decayed_gains(self.plan, decays)
+        if not gains:
+            return []
+        reason = f"weight decay pulls gains to 0 while other vectors are spared: {quoted(gains)}"
+        tensors = [Deviation(name, decays[name], 0.0) for name in gains]
+        return [_off_plan(Cause.OPTIMIZER, "weight decay", tensors, reason, step)]
 
 
 def _others_by_law(
     values: Mapping[str, float], laws: Mapping[str, OptimizerLaw], scales: Mapping[str, float]
 ) -> list[Deviation]:
-    """Tensors whose number is not the tuned one times the plan's factor; what Muon leaves to AdamW
-    has its own.
+    """Tensors whose number is not the tuned one times the plan's factor.
+
+    What Muon leaves to AdamW has a tuned number of its own.
     """
     others = list[Deviation]()
     for law in dict.fromkeys(laws[name] for name in values):
         of_law = {name: value for name, value in values.items() if laws[name] == law}
-        found = _others(
-            of_law, scales, median_low([value / scales[name] for name, value in of_law.items()])
-        )
-        shared = set(of_law.values())
-        others += _others(of_law, scales, shared.pop()) if found and len(shared) == 1 else found
+        tuned = median_low([value / scales[name] for name, value in of_law.items()])
+        deviating = _others(of_law, scales, tuned)
+        different = set(of_law.values())
+        if deviating and len(different) == 1:
+            # Where all tensors have one rate, it is taken for the tuned one.
+            deviating = _others(of_law, scales, different.pop())
+        others += deviating
     return others
 
 
 def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the rates that were planned for a law are rates of an optimizer, as far as its class
-    tells.
-    """
+    """Whether an optimizer has the planned law, as far as its class shows."""
     law = law_by_class(optimizer)
     if law is None:
         return True
@@ -690,8 +712,10 @@ def _others(
 
 
 def ladder_of(expected: Check | str | Path) -> Ladder:
-    """The ladder of a check or of the file or folder where one was stored; ValueError for what
-    holds none.
+    """Read the ladder of a check, or of the file or folder where one was stored.
+
+    Raises:
+        ValueError: for a file that holds none.
     """
     if not isinstance(expected, Check | str | Path):
         kinds = "an nfd.Check, or the path where one was stored"
@@ -714,28 +738,23 @@ def ladder_of(expected: Check | str | Path) -> Ladder:
 def expectation(
     expected: Check | str | Path | Alarm, plan: Plan, layers: Mapping[str, str]
 ) -> Alarm:
-    """What judges the rows of a model with this plan, whose layers have these names by those of
-    their matrices.
+    """Find what judges the rows of a model with this plan.
+
+    Args:
+        layers: the names of its layers, by the names of their matrices.
 
     Raises:
         ValueError: for a file that holds no check, a check under another rule or optimizer than the
-            plan's, from another base, of other layers, or one that cannot tell of this size
+            plan's, from another base, of other layers, or one that cannot predict this size
             (``nfd.watch.bands.Bands``).
     """
     if isinstance(expected, Alarm):
         return expected
     ladder = ladder_of(expected)
-    for setting, own, planned in (
-        ("rule", ladder.rule, plan.rule),
-        ("optimizer", ladder.optimizer, plan.optimizer),
-    ):
-        if own != planned:
-            raise InputError(
-                f"expected has {setting}={own!r}; the plan has {planned!r}. Check with the plan's."
-            )
-    (width, depth) = ladder.base
-    base = plan.base or ladder.base
     rule = rule_named(plan.rule)
+    _check_same_settings(ladder, plan)
+    width, depth = ladder.base
+    base = plan.base or ladder.base
     if (rule.scales_width and width != base[0]) or (rule.scales_depth and depth != base[1]):
         raise InputError(
             f"expected counts from {width:g} x {depth:g}, the plan from {base[0]:g} x {base[1]:g} "
@@ -743,21 +762,46 @@ def expectation(
             "the plan as the smallest size."
         )
     size = plan.width * base[0], plan.depth * base[1]
-    # a plan without factors does not hold by how much the model is larger
+    # A plan without factors does not hold by how much the model is larger.
     if not rule.scales_width:
         size = ladder.size_of({name: entry.shape for name, entry in plan.entries.items()})
     bands = Bands(ladder, *size, [*map(len, plan.stacks.values())])
-    # names that have nothing in common, as those of a wrapped model, tell nothing
-    named = {numberless(layer) for layer in layers.values()}
+    _check_same_layers(ladder, plan, layers)
+    return Alarm(bands)
+
+
+def _check_same_settings(ladder: Ladder, plan: Plan) -> None:
+    """Raise ValueError where a check has another rule or optimizer than the plan."""
+    settings = (
+        ("rule", ladder.rule, plan.rule),
+        ("optimizer", ladder.optimizer, plan.optimizer),
+    )
+    for setting, checked, planned in settings:
+        if checked != planned:
+            raise InputError(
+                f"expected has {setting}={checked!r}; the plan has {planned!r}. Check with the "
+                "plan's."
+            )
+
+
+def _check_same_layers(ladder: Ladder, plan: Plan, layers: Mapping[str, str]) -> None:
+    """Raise ValueError where the networks of a check have other layers than the model.
+
+    Names that have nothing in common, such as those of a wrapped model, show nothing.
+    """
+    of_model = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
-    known = {layer for run in ladder.runs for layer in run.layers}
-    lacking = {layer for layer in known - named if all(layer in run.layers for run in ladder.runs)}
-    more = drawn - known
-    if (lacking or more) and named & known:
-        parts = (("its networks alone have", lacking), ("the model alone has", more))
-        texts = [f"{owner} {quoted(sorted(names))}" for owner, names in parts if names]
+    of_any_run = {layer for run in ladder.runs for layer in run.layers}
+    of_all_runs = set.intersection(*(run.layers for run in ladder.runs))
+    if not of_model & of_any_run:
+        return
+    parts = (
+        ("its networks alone have", of_all_runs - of_model),
+        ("the model alone has", drawn - of_any_run),
+    )
+    texts = [f"{owner} {quoted(sorted(names))}" for owner, names in parts if names]
+    if texts:
         raise InputError(
             f"expected is a check of networks with other layers: {', and '.join(texts)}. Check "
             "networks of the model's own kind, with the same options."
         )
-    return Alarm(bands)

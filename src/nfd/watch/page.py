@@ -1,11 +1,10 @@
-"""The page of a training that is under way: what ``nfd.Watch`` read so far, in one file that
-follows the run.
-"""
+"""The page of a training that is under way: what ``nfd.Watch`` read so far, in one file."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,32 +12,31 @@ from nfd.core.errors import InputTypeError
 from nfd.core.files import expanded, replace_file
 from nfd.core.findings import Axes, Finding
 from nfd.core.tables import Lead, Row, short
-from nfd.meters.verdict import METERS
+from nfd.meters.meter import METERS, METERS_OF_LAYERS
+from nfd.meters.reading import Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.report.page import Label, Section, figure_section, finding_section, page
-from nfd.watch.bands import ALERTS, Series, WatchRow, at_steps, in_series, stack_at, steps_of
+from nfd.watch.bands import ALERTS
 from nfd.watch.causes import CAUSES, Alert
 from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
 MARK = '<meta name="generator" content="nfd run page">'
-_HEAD = 1024  # bytes of a file within which its mark stands
-_RELOAD = 30  # seconds after which a browser reads the file again
-_LOOKS = 60  # of the past, in a chart over steps
-_OF_MATRICES = {
-    "update": "RMS of what training a matrix changed in its output",
-    "change": "size of the change of a matrix over the size of its start",
-    "weight": "size of a matrix over the size of its start",
-    "alignment": METERS["alignment"],
-}
-# a meter has its colour in every chart
-_ORDER = tuple(dict.fromkeys([*METERS, *_OF_MATRICES, "added"]))
+# Bytes of a file within which its mark stands
+_HEAD = 1024
+# Seconds after which a browser reads the file again
+_RELOAD = 30
+# How many looks of the past a chart over steps has
+_LOOKS = 60
+_STREAM = "The stream behind every block"
+# A meter has its colour in every chart.
+_ORDER = tuple(dict.fromkeys([*METERS, *METERS_OF_LAYERS]))
 
 
 def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
-    """Write the page of a run: all readings of a watch so far, on one page that opens offline and
-    follows the run.
+    """Write the page of a training run, which opens offline and follows the run.
 
-    Call it after every look; drawing takes some 60 milliseconds a chart. The file is replaced as a
-    whole, and a browser that shows it reads it again every half a minute.
+    It has all readings of a watch so far. Call it after every look; drawing takes some 60
+    milliseconds a chart. The file is replaced as a whole, and a browser that shows it reads it
+    again every half a minute.
 
     Args:
         watch: of the training.
@@ -50,7 +48,7 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
 
     Raises:
         TypeError: naming the argument.
-        FileExistsError: where ``path`` holds a file that is no such page.
+        FileExistsError: where ``path`` holds a file that is not such a page.
 
     Example::
 
@@ -83,27 +81,23 @@ def _is_ours(path: Path) -> bool:
 
 
 def lead_of(watch: Watch) -> Lead:
-    """Whether there are alerts, and what is trained: its rule, its rate and its loss so far."""
+    """Whether there are alerts, and what is trained: its rule, learning rate and loss so far."""
     steps = max(watch.losses, default=0)
     rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
+    loss = f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
     numbers = {
         "rule": watch.plan.rule if watch.is_planned else "no plan",
         "learning rate at the first step": rate,
+        "training loss": loss,
     }
-    numbers["training loss"] = (
-        f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
-    )
     if watch.alerts:
-        first = watch.alerts[0]
         more = len(watch.alerts) - 1
         others = f", and {more} more alert{'s' * (more > 1)}" if more else ""
-        return Lead(f"{_line(first)}{others}.", "bad", numbers)
-    if unjudged := not_judged(watch):
-        return Lead(
-            f"{unjudged.capitalize()}: there is nothing to compare the latest look with.",
-            "open",
-            numbers,
-        )
+        return Lead(f"{_line(watch.alerts[0])}{others}.", "bad", numbers)
+    unjudged = not_judged(watch)
+    if unjudged:
+        nothing = f"{unjudged.capitalize()}: there is nothing to compare the latest look with."
+        return Lead(nothing, "open", numbers)
     if watch.expected is None:
         judged = "broken, exploding, dead and frozen layers, rounding, and losses"
         return Lead(f"Without expected only {judged} are judged: none was found.", "open", numbers)
@@ -115,24 +109,10 @@ def _line(alert: Alert) -> str:
 
 
 def sections_of(watch: Watch) -> Iterator[Section]:
-    """What the page says: the loss, alerts, the network, its layers by meter, and every number of
-    the latest look.
-    """
+    """What the page says, from the loss and the alerts to every number of the latest look."""
     steps = steps_of(watch.rows)
     if len(watch.losses) > 1:
-        losses = [
-            {"series": "", "step": step, "loss": watch.losses[step]}
-            for step in _spaced([*watch.losses])
-        ]
-        loss = Finding(
-            "loss",
-            "Training loss",
-            "",
-            losses,
-            Axes("step", "loss", "step", "training loss", "curves"),
-            "",
-        )
-        yield replace(finding_section(loss), title="")
+        yield _losses(watch)
     shown = [row for row in at_steps(watch.rows, _spaced(steps)) if row.meter != ALERTS]
     looks = f"{len(steps)} look{'' if len(steps) == 1 else 's'}, one every {watch.every} steps"
     written = (
@@ -152,6 +132,15 @@ def sections_of(watch: Watch) -> Iterator[Section]:
     yield Section("Every number of the latest look", [], table=latest, folded=True)
 
 
+def _losses(watch: Watch) -> Section:
+    """The chart of the losses that ``step()`` was given."""
+    steps = _spaced([*watch.losses])
+    losses = [{"series": "", "step": step, "loss": watch.losses[step]} for step in steps]
+    axes = Axes("step", "loss", "step", "training loss", "curves")
+    finding = Finding("loss", "Training loss", "", losses, axes, "")
+    return replace(finding_section(finding), title="")
+
+
 def _numbers(watch: Watch, row: WatchRow) -> Row:
     """A row of the latest look as the page's table shows it."""
     band = watch.band(row)
@@ -166,35 +155,48 @@ def _numbers(watch: Watch, row: WatchRow) -> Row:
 
 
 def _layers(
-    watch: Watch, series: dict[Series, list[WatchRow]], shown: Sequence[WatchRow]
+    watch: Watch, series: Mapping[Series, list[WatchRow]], shown: Sequence[WatchRow]
 ) -> Iterator[Section]:
-    """Every meter of layers with its meaning and its charts, one for each kind of layers; first
-    those of the stream.
+    """Every meter of layers with its meaning and its charts, the meters of the stream first.
+
+    There is one chart for each kind of layers.
     """
-    depths = sorted({row.depth for row in shown if row.depth is not None})
-    stacks = [stack_at(depth) for depth in depths]
-    blocks = {depth: stacks[: k + 1].count(stacks[k]) for k, depth in enumerate(depths)}
-    several = len(set(stacks)) > 1  # then kinds begin with the name of the stack
-    stream = {s for s in series if s.kind == "" or (several and f"{s.kind}".endswith(".*"))}
-    figures: dict[str, list[Finding]] = {"The stream behind every block": []} if stream else {}
+    blocks = _blocks_by_depth(shown)
+    has_several_stacks = len({stack_at(depth) for depth in blocks}) > 1
+    of_stream: list[Finding] = []
+    of_meters: dict[str, list[Finding]] = {}
     for s, rows in series.items():
-        if s in stream:
-            figures["The stream behind every block"].append(_over_blocks(watch, s, rows, blocks))
+        # Of several stacks the kinds begin with the name of the stack.
+        if s.kind == "" or (has_several_stacks and f"{s.kind}".endswith(".*")):
+            of_stream.append(_over_blocks(watch, s, rows, blocks))
         elif s.kind:
+            in_blocks = s.stack is not None
             chart = (
-                _over_steps(watch, s, rows)
-                if s.stack is None
-                else _over_blocks(watch, s, rows, blocks)
+                _over_blocks(watch, s, rows, blocks) if in_blocks else _over_steps(watch, s, rows)
             )
-            figures.setdefault(s.meter, []).append(chart)
-    for title, charts in figures.items():
-        meaning = [f"{_OF_MATRICES[title]}."] if title in _OF_MATRICES else []
-        yield replace(figure_section(title, charts), paragraphs=meaning)
+            of_meters.setdefault(s.meter, []).append(chart)
+    if of_stream:
+        yield replace(figure_section(_STREAM, of_stream), paragraphs=[])
+    for meter, charts in of_meters.items():
+        meaning = [f"{METERS_OF_LAYERS[meter]}."] if meter in METERS_OF_LAYERS else []
+        yield replace(figure_section(meter, charts), paragraphs=meaning)
+
+
+def _blocks_by_depth(rows: Sequence[WatchRow]) -> dict[float, int]:
+    """The number of the block in its stack, counted from 1, by the depth of its rows."""
+    depths = sorted({row.depth for row in rows if row.depth is not None})
+    counts = Counter[int | None]()
+    blocks = {}
+    for depth in depths:
+        stack = stack_at(depth)
+        counts[stack] += 1
+        blocks[depth] = counts[stack]
+    return blocks
 
 
 def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Finding:
     """A meter of the network or of one layer over the steps."""
-    # a logarithm has no place for zero, such as the change of a layer that does not train
+    # A logarithm has no place for zero, such as the change of a layer that does not train.
     above_zero = all(row.value > 0 for row in rows)
     axes = Axes(
         "x",
@@ -210,12 +212,13 @@ def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Findi
 
 
 def _over_blocks(
-    watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int]
+    watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: Mapping[float, int]
 ) -> Finding:
     """A meter of the layers of one kind along the blocks, at the latest look and at the first."""
     first = rows[0].step
     latest = rows[-1].step
-    now, then = ([row for row in rows if row.step == step] for step in (latest, first))
+    now = at_steps(rows, [latest])
+    then = at_steps(rows, [first])
     axes = Axes(
         "x",
         "y",
@@ -241,26 +244,25 @@ def _judged(
 ) -> Finding:
     """The chart of a meter: in its colour, or grey where nothing is judged."""
     title = f"{series.meter} of {name_of(series, rows)}"
-    is_judged = any("low" in point for point in points)
-    shown = (points, before) if is_judged else ([], [*before, *points])
-    return Finding("", title, "", shown[0], axes, _outside(watch, rows), references=shown[1])
+    caption = _outside(watch, rows)
+    if any("low" in point for point in points):
+        return Finding("", title, "", points, axes, caption, references=before)
+    return Finding("", title, "", [], axes, caption, references=[*before, *points])
 
 
 def _drawn(
-    watch: Watch, rows: Sequence[WatchRow], name: str, blocks: dict[float, int]
+    watch: Watch, rows: Sequence[WatchRow], name: str, blocks: Mapping[float, int]
 ) -> list[Row]:
     """Rows as a chart draws them, at their step or at their block."""
-    bands = [watch.band(row) for row in rows]
-    return [
-        {
-            "series": name,
-            "meter": row.meter,
-            "x": row.step if row.depth is None else blocks[row.depth],
-            "y": row.value,
-        }
-        | ({} if band is None else {"low": band.low, "high": band.high})
-        for row, band in zip(rows, bands, strict=True)
-    ]
+    points = []
+    for row in rows:
+        place = row.step if row.depth is None else blocks[row.depth]
+        point: Row = {"series": name, "meter": row.meter, "x": place, "y": row.value}
+        band = watch.band(row)
+        if band is not None:
+            point |= {"low": band.low, "high": band.high}
+        points.append(point)
+    return points
 
 
 def _outside(watch: Watch, rows: Sequence[WatchRow]) -> str:

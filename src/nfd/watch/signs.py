@@ -3,7 +3,7 @@
 With ``z`` the input of a layer on the sample, of features in which every row is a position:
 
 - **broken**: a number, or a loss, is not finite.
-- **exploding**: the RMS of ``z``, of the stream behind a block or of the outputs is ``_EXPLODED``
+- **exploding**: the RMS of ``z``, of the stream after a block or of the outputs is ``_EXPLODED``
   times what it was before training, or 1 if that is larger, and ``_RISE`` times what it was two
   looks before. Streams of sound networks become large slowly.
 - **dead**: of the features of ``z`` that varied over the sample before training less than
@@ -12,7 +12,7 @@ With ``z`` the input of a layer on the sample, of features in which every row is
 - **frozen**: a matrix that requires gradients, and on which the outputs depend, was the same at two
   looks while other matrices changed; or none has changed since the start.
 - **rounding**: the weights have 16 bits, and a step left more than ``_LOST`` of the entries that
-  had a gradient as they were, at two looks, at a rate that is no end of a schedule. Steps of
+  had a gradient as they were, at two looks, at a rate that is not the end of a schedule. Steps of
   PyTorch's optimizers below half of the distance of two numbers are lost; other optimizers may keep
   what rounding takes.
 - **spike**: ``_LASTS`` losses in a row lie above the median of the last ``_WINDOW`` by ``_NOISES``
@@ -37,23 +37,28 @@ from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.estimates import rms
 from nfd.families.member import Member
+from nfd.meters.reading import WatchRow
 from nfd.meters.updates import Baseline, Calls, Pass, copies, layers_of, quiet
 from nfd.scaling.model import TensorInfo, modules, tensors, whole
 from nfd.scaling.samples import outputs_of
-from nfd.watch.bands import CHANGE, WatchRow
+from nfd.watch.bands import CHANGE
 from nfd.watch.causes import CAUSES, Alert, Cause
 
 _EXPLODED = 100.0
 _RISE = 4.0
 _LIVING = 0.05
-_LEAST_SPREAD = 1e-6  # of the RMS of the input: features that differ by less are rounding
+# Of the RMS of the input: features that differ by less are rounding.
+_LEAST_SPREAD = 1e-6
 # AdamW at a rate of 0.01 loses 54 % in an embedding whose entries are about 1, which trains; at
 # 1e-5 and entries of 0.02 it loses 99 %.
 _LOST = 0.8
-_FULL_RATE = 0.1  # of the largest rate seen
-_TWICE = 2  # looks
-_BYTES = 2  # of a number of 16 bits
-# what begins at zero gets no gradient at the first step, and rates may begin there
+# Of the largest learning rate seen
+_FULL_RATE = 0.1
+# How many looks
+_TWICE = 2
+# How many bytes a number of 16 bits has
+_BYTES = 2
+# What is initialised to zero gets no gradient at the first step, and schedules may begin there.
 _LEAST_STEPS = 4
 _WINDOW = 50
 _LEAST_LOSSES = 20
@@ -61,7 +66,8 @@ _LASTS = 3
 _NOISES = 8.0
 _BEYOND_LARGEST = 1.5
 _OF_PROGRESS = 0.1
-_LEAST_NOISE = 0.01  # of the loss
+# Of the loss
+_LEAST_NOISE = 0.01
 _OUTPUTS = "the outputs"
 
 
@@ -87,21 +93,21 @@ class Signs:
         self.layers = layers_of(baseline.matrices)
         self.alerts: list[Alert] = []
         seen, _, self._start = self.read()
-        # before training, at two looks
+        # Before training, and at the two latest looks
         self._sizes: list[dict[str, float]] = [self._sizes_of(seen, self._start)]
-        # matrices of 16 bits before the step that a look follows
+        # Matrices of 16 bits before the step that a look follows
         self._before: dict[str, Tensor] = {}
         self._changes: dict[str, float] = {}
-        self._counts: dict[tuple[Cause, str], int] = {}  # looks in a row that show a sign
+        # How many looks in a row show a sign
+        self._counts: dict[tuple[Cause, str], int] = {}
         self._largest_rate = 0.0
 
     # ---- a look
 
     def prepare(self, *, is_due: bool) -> None:
-        """Copy the matrices of 16 bits that the next step will change, where a look follows that
-        step.
-        """
-        self._before = {}  # before new ones are made
+        """Copy the matrices of 16 bits before a step that a look follows."""
+        # The earlier copies are freed before new ones are made.
+        self._before = {}
         if is_due:
             infos = tensors(self.member.module)
             small = {
@@ -112,32 +118,39 @@ class Signs:
             self._before = copies(small)
 
     def read(self) -> tuple[Pass, Calls, dict[str, Input]]:
-        """A pass over the sample, the calls of its blocks, and what every matrix is applied to in
-        it.
+        """Pass the sample forward.
+
+        Returns:
+            The pass, the calls of its blocks, and what every matrix is applied to in it.
         """
         infos = tensors(self.member.module)
-        parts = modules(self.member.module)
         inputs: dict[str, Input] = {}
 
         def keep(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
-            if (
-                args
-                and isinstance(args[0], Tensor)
-                and args[0].is_floating_point()
-                and name not in inputs
-            ):
-                inputs[name] = _input_of(infos[name], args[0].detach())
+            if name in inputs or not args:
+                return
+            z = args[0]
+            if isinstance(z, Tensor) and z.is_floating_point():
+                inputs[name] = _input_of(infos[name], z.detach())
 
         with ExitStack() as hooks:
             for name in self.layers:
-                for owner in {parts[full.rpartition(".")[0]] for full in infos[name].names}:
-                    if owner is not self.member.module and not isinstance(
-                        owner, nn.Embedding | nn.EmbeddingBag
-                    ):
-                        hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
+                for owner in self._owners(infos[name]):
+                    hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
             calls = Calls()
             seen = self.baseline.seen(calls)
         return seen, calls, inputs
+
+    def _owners(self, t: TensorInfo) -> set[nn.Module]:
+        """The modules that apply a tensor to numbers."""
+        model = self.member.module
+        parts = modules(model)
+        owners = {parts[full.rpartition(".")[0]] for full in t.names}
+        return {
+            owner
+            for owner in owners
+            if owner is not model and not isinstance(owner, nn.Embedding | nn.EmbeddingBag)
+        }
 
     def look(
         self,
@@ -162,29 +175,28 @@ class Signs:
         rounded = self._rounded(step, infos, optimizers)
         is_rounded = bool(rounded) or any(alert.cause is Cause.ROUNDING for alert in self.alerts)
         frozen = self._frozen(step, rows, infos, seen)
-        found = [
+        shown = [
             *self._broken(rows),
             *self._exploding(step, sizes),
             *self._dead(step, inputs),
             *rounded,
             *([] if is_rounded else frozen),
         ]
-        self._sizes = [self._sizes[0], *[*self._sizes[1:], sizes][-_TWICE:]]
+        start, *earlier = self._sizes
+        self._sizes = [start, *[*earlier, sizes][-_TWICE:]]
         raised = {(alert.cause, alert.layer) for alert in self.alerts}
-        new = [alert for alert in found if (alert.cause, alert.layer) not in raised]
+        new = [alert for alert in shown if (alert.cause, alert.layer) not in raised]
         self.alerts += new
         return new
 
     def _broken(self, rows: Sequence[WatchRow]) -> list[Alert]:
-        broken = [row for row in rows if not math.isfinite(row.value)]
-        return [
-            _alert(Cause.BROKEN, row.step, row.meter, row.layer, row.value) for row in broken[:1]
-        ]
+        for row in rows:
+            if not math.isfinite(row.value):
+                return [_alert(Cause.BROKEN, row.step, row.meter, row.layer, row.value)]
+        return []
 
     def _exploding(self, step: int, sizes: Mapping[str, float]) -> list[Alert]:
-        """Name the first place along the network that explodes, once: what lies behind it and comes
-        later follows.
-        """
+        """Name the first place along the network that explodes, once: what comes after follows."""
         if any(alert.cause is Cause.EXPLODING for alert in self.alerts):
             return []
         before = self._sizes[-_TWICE] if len(self._sizes) > _TWICE else self._sizes[0]
@@ -275,9 +287,7 @@ class Signs:
 
     @torch.no_grad()
     def _matters(self, t: TensorInfo, seen: Pass) -> bool:
-        """Whether the outputs on the sample depend on a tensor: heads that are not in use may
-        rest.
-        """
+        """Whether the outputs on the sample depend on a tensor: unused heads may rest."""
         kept = t.parameter.detach().clone()
         try:
             t.parameter.mul_(1.5)
@@ -294,9 +304,7 @@ class Signs:
         return count >= _TWICE
 
     def _sizes_of(self, seen: Pass, inputs: Mapping[str, Input]) -> dict[str, float]:
-        """The RMS of what layers are applied to, of the stream behind blocks, and of the
-        outputs.
-        """
+        """The RMS of what layers are applied to, of the stream after blocks, and of the outputs."""
         layers = {self.layers[name]: read.size for name, read in inputs.items()}
         blocks = {block: rms(h) for block, h in seen.behind.items()}
         return {**layers, **blocks, _OUTPUTS: rms(seen.outputs)}
@@ -334,9 +342,8 @@ class Signs:
 
 def _input_of(t: TensorInfo, z: Tensor) -> Input:
     """Read what a layer is applied to; a convolution has its channels second."""
-    features = (
-        z.movedim(1, -1) if isinstance(t.owner, _ConvNd) and z.dim() == t.parameter.dim() else z
-    )
+    is_batch_of_channels = isinstance(t.owner, _ConvNd) and z.dim() == t.parameter.dim()
+    features = z.movedim(1, -1) if is_batch_of_channels else z
     features = features.reshape(-1, features.shape[-1])
     size = rms(features)
     spread = features.float().amax(0) - features.float().amin(0)
@@ -344,8 +351,9 @@ def _input_of(t: TensorInfo, z: Tensor) -> Input:
 
 
 def _share_lost(parameter: Tensor, before: Tensor) -> float:
-    """The share of the entries with a gradient that a step left as they were; 0 where none has
-    one.
+    """The share of entries that a step left as they were, of those with a gradient.
+
+    0 where none has one.
     """
     unchanged = whole(parameter.detach()) == whole(before)
     if parameter.grad is None:
@@ -368,8 +376,10 @@ class LossSigns:
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=_WINDOW)
-        self._first: float | None = None  # the level at which judging began
-        self._high: list[tuple[int, float]] = []  # losses in a row above the limit
+        # The level at which judging began
+        self._first: float | None = None
+        # Losses in a row above the limit
+        self._high: list[tuple[int, float]] = []
         self._is_broken = False
 
     def add(self, step: int, loss: float) -> Alert | None:
@@ -383,7 +393,8 @@ class LossSigns:
             self._window.append(loss)
             return None
         self._high.append((step, loss))
-        if len(self._high) == _WINDOW:  # this is the level now
+        # After so many, this is the level now.
+        if len(self._high) == _WINDOW:
             self._window = deque((high for _, high in self._high), maxlen=_WINDOW)
             self._high = []
             return None
@@ -396,7 +407,7 @@ class LossSigns:
     def _limit(self) -> float:
         level = median(self._window)
         self._first = level if self._first is None else self._first
-        # the standard one of normal noise
+        # The standard deviation, where noise is normal
         deviation = 1.4826 * median(abs(loss - level) for loss in self._window)
         noise = max(deviation, _LEAST_NOISE * abs(level))
         rises = (

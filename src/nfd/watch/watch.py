@@ -23,6 +23,7 @@ from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
 from nfd.laws.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
+from nfd.meters.reading import Series, WatchRow, at_steps, in_series, steps_of
 from nfd.meters.updates import (
     DEFINITION,
     Baseline,
@@ -39,7 +40,7 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
-from nfd.watch.bands import ALERTS, DRIFTING, Band, Series, WatchRow, at_steps, in_series, steps_of
+from nfd.watch.bands import ALERTS, DRIFTING, Band
 from nfd.watch.causes import (
     Alarm,
     Alert,
@@ -63,7 +64,7 @@ class Watch:
     parameters, gradients, buffers, modes and random streams stay as they were. Printing a watch
     shows the latest look beside the first one.
 
-    With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream behind a
+    With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream after a
     block, all on the sample, and (0) for the start, the meters are:
 
     - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too;
@@ -155,38 +156,37 @@ class Watch:
         self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
         self.losses: dict[int, float] = {}
-        # losses that may be on an accelerator, which is not waited for
+        # Losses that may be on an accelerator, which is not waited for
         self._unread: dict[int, Tensor | float] = {}
         self._forecast: RunForecast | None = None
         self.failed: str | None = None
         self.on_alert = check_on_alert(on_alert)
         self.should_stop = False
         self._notified = set[_Key]()
-        self._error: str | None = None  # the latest one of a look
-        self._failures = set[str]()  # those that were warned of
+        # The latest error of a look, and those that were warned of
+        self._error: str | None = None
+        self._failures = set[str]()
         self._judged_last = 0
         self._verified = Verified()
-        # matrices before the step that a look follows
+        # Matrices before the step that a look follows
         self._previous: dict[str, Tensor] | None = None
         self._plan = plan
         self._member = Member(modules(model)[""], plan)
         with apart(self._member.module), blaming_the_sample(sample):
-            own_seed = check_seed(seed) if is_planned else None  # what no plan drew is kept
-            self._baseline = Baseline(self._member, sample, partial(Starts, plan, own_seed))
-        unread = self._baseline.unread.items()
-        self.left_out = {
-            meter_of(meter, stack): why for stack, of in unread for meter, why in of.items()
-        }
+            # Without a plan no seed gives initial weights again, and they are kept.
+            drawn_from = check_seed(seed) if is_planned else None
+            self._baseline = Baseline(self._member, sample, partial(Starts, plan, drawn_from))
+        self.left_out = dict[str, str]()
+        for stack, reasons in self._baseline.unread.items():
+            self.left_out |= {meter_of(meter, stack): why for meter, why in reasons.items()}
         self._starts = cast(Starts, self._baseline.start)
         with apart(self._member.module):
             self._signs = Signs(self._member, self._baseline)
         self._loss_signs = LossSigns()
         self._own_start = check_flag("own_start", own_start)
-        self.expected = (
-            None
-            if expected is None
-            else expectation(expected, plan, layers_of(self._baseline.matrices))
-        )
+        self.expected: Alarm | None = None
+        if expected is not None:
+            self.expected = expectation(expected, plan, layers_of(self._baseline.matrices))
         self._rates = RateCheck(plan, self._member.module, is_planned=is_planned)
         self._begin()
 
@@ -215,28 +215,26 @@ class Watch:
         return self.rows[count:]
 
     def note_loss(self, loss: Tensor | float) -> None:
-        """Note a loss of the latest step that was not known when ``step()`` counted it, such as one
-        that is logged.
-        """
+        """Note a loss of the latest step that ``step()`` was not given, such as a logged one."""
         self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
 
     def forecast(
         self, total_steps: int, schedule: Schedule, *, rate: float | None = None
     ) -> RunForecast:
-        """Forecast the final loss of a language model from the losses that ``step`` was given
-        (``nfd.forecast_run``).
+        """Forecast the final loss of a language model from the losses that ``step`` was given.
 
-        From then on, the mean loss between looks raises an alert where it leaves the band of the
-        forecast by more than the noise of seeds, once. Call it again after ``load_state_dict``.
+        See ``nfd.forecast_run``. From then on, the mean loss between looks raises an alert where it
+        leaves the band of the forecast by more than the noise of seeds, once. Call it again after
+        ``load_state_dict``.
 
         Args:
-            total_steps, schedule, rate: of the run, as in ``nfd.forecast_run``.
+            total_steps, schedule, rate: of the training run, as in ``nfd.forecast_run``.
 
         Returns:
             The forecast. Its ``refusal`` says where it is too wide to be relied on.
 
         Raises:
-            ValueError, TypeError: naming the argument; with fewer than five losses behind the
+            ValueError, TypeError: naming the argument; with fewer than five losses after the
                 warm-up.
         """
         self._read_losses()
@@ -280,15 +278,12 @@ class Watch:
             state: the result of ``state_dict``.
 
         Raises:
-            ValueError: if it is not such a state, or is that of another model.
+            ValueError: if it is not such a state, or is the state of another model.
         """
         try:
             definition = int(state.get("definition", 1))
-            rows = [
-                row
-                for row in (WatchRow(**row) for row in state["rows"])
-                if means_the_same(row.meter, definition)
-            ]
+            stored = [WatchRow(**row) for row in state["rows"]]
+            rows = [row for row in stored if means_the_same(row.meter, definition)]
             steps = check_count("state['steps']", state["steps"], minimum=0)
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             notified = {_Key(*key) for key in state.get("notified", ())}
@@ -315,9 +310,10 @@ class Watch:
             self._add(list(look))
         self.alerts += self._signs.alerts
         self._loss_signs = LossSigns()
-        self.alerts += [
-            alert for step, loss in losses.items() if (alert := self._loss_signs.add(step, loss))
-        ]
+        for step, loss in losses.items():
+            alert = self._loss_signs.add(step, loss)
+            if alert is not None:
+                self.alerts.append(alert)
         self.alerts.sort(key=lambda alert: alert.step)
         # Of an older state it is not known: its watch warned of no alert but those that compare
         # with the plan.
@@ -325,86 +321,94 @@ class Watch:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per row, with ``step``, ``meter``, ``layer``, ``depth``, ``value`` and
-        ``kind``.
-        """
+        """One dict per row, with ``step``, ``meter``, ``layer``, ``depth``, ``value``, ``kind``."""
         return [asdict(row) for row in self.rows]
 
     @property
     def line(self) -> str:
-        """The latest look as one line for a log: the meters of the whole network, those outside of
-        their bands marked, and the number of alerts."""
+        """The latest look as one line for a log.
+
+        It has the meters of the whole network, those outside of their bands marked, and the number
+        of alerts.
+        """
         if not self.rows:
             return f"step {self.steps}: {self.failed or 'no look yet'}"
         step = self.rows[-1].step
-        network = [
-            row for row in at_steps(self.rows, [step]) if row.layer is None and row.meter != ALERTS
-        ]
-        meters = [
-            f"{row.meter} {row.value:.3g}{'!' if outside(self, row) else ''}" for row in network
-        ]
-        alerts = [f"alerts {len(self.alerts)}"] if self.expected is not None or self.alerts else []
-        unjudged = [text] if (text := not_judged(self)) else []
-        return ", ".join([f"step {step}: {meters[0]}", *meters[1:], *alerts, *unjudged])
+        parts = []
+        for row in at_steps(self.rows, [step]):
+            if row.layer is None and row.meter != ALERTS:
+                mark = "!" if outside(self, row) else ""
+                parts.append(f"{row.meter} {row.value:.3g}{mark}")
+        if self.expected is not None or self.alerts:
+            parts.append(f"alerts {len(self.alerts)}")
+        unjudged = not_judged(self)
+        if unjudged:
+            parts.append(unjudged)
+        return f"step {step}: {', '.join(parts)}"
 
     def __str__(self) -> str:
-        said = [*(f"! {alert}" for alert in self.alerts), *remarks_of(self)]
+        remarks = [*(f"! {alert}" for alert in self.alerts), *remarks_of(self)]
         left_out = [f"{meter} is left out: {reason}" for meter, reason in self.left_out.items()]
         if not self.rows:
-            none = (
-                f"No look yet: the first one follows step {self.every}."
-                if self.steps < self.every
-                else "No look."
-            )
-            return "\n".join([none, *said, *left_out])
+            none = "No look."
+            if self.steps < self.every:
+                none = f"No look yet: the first one follows step {self.every}."
+            return "\n".join([none, *remarks, *left_out])
         steps = steps_of(self.rows)
-        table = []
-        for series, rows in in_series(at_steps(self.rows, {steps[0], steps[-1]})).items():
-            if series.meter == ALERTS:
-                continue
-            first, latest = (
-                [row for row in rows if row.step == step] for step in (steps[0], steps[-1])
-            )
-            if latest:
-                beyond = sum(outside(self, row) for row in latest)
-                judged = [band for row in latest if (band := self.band(row)) is not None]
-                bands = f"{beyond} of {len(judged)} outside" if beyond else "all within"
-                looks = {"first look": _spread(first), "latest look": _spread(latest)}
-                of = {"meter": series.meter, "of": name_of(series, latest)}
-                table.append({**of, **looks, "expected": bands if judged else ""})
-        head = f"Step {steps[-1]}: {len(steps)} looks, one every {self.every} steps."
-        return "\n".join(
-            [
-                f"{head} Of several layers the median and range.",
-                *said,
-                rows_as_text(table),
-                *left_out,
-            ]
+        head = (
+            f"Step {steps[-1]}: {len(steps)} looks, one every {self.every} steps. Of several "
+            "layers the median and range."
         )
+        table = rows_as_text(self._first_and_latest(steps[0], steps[-1]))
+        return "\n".join([head, *remarks, table, *left_out])
+
+    def _first_and_latest(self, first_step: int, latest_step: int) -> list[dict[str, str]]:
+        """One row for every series: its values at both looks, and how many lie in their bands."""
+        table = []
+        for series, rows in in_series(at_steps(self.rows, {first_step, latest_step})).items():
+            latest = at_steps(rows, [latest_step])
+            if series.meter == ALERTS or not latest:
+                continue
+            judged = sum(self.band(row) is not None for row in latest)
+            beyond = sum(outside(self, row) for row in latest)
+            bands = f"{beyond} of {judged} outside" if beyond else "all within"
+            cells = {
+                "meter": series.meter,
+                "of": name_of(series, latest),
+                "first look": _spread(at_steps(rows, [first_step])),
+                "latest look": _spread(latest),
+                "expected": bands if judged else "",
+            }
+            table.append(cells)
+        return table
 
     def band(self, row: WatchRow) -> Band | None:
-        """The expected value of a row and its interval; None without ``expected`` or if that lacks
-        the meter.
+        """The expected value of a row and its interval.
+
+        None without ``expected``, and where that lacks the meter.
         """
         return None if self.expected is None else self.expected.band(row)
 
     @property
     def plan(self) -> Plan:
-        """The plan of the model; without one a plan whose factors are all 1."""
+        """The plan of the model; without one, a plan whose factors are all 1."""
         return self._plan
 
     @property
     def rate(self) -> float:
-        """The tuned rate by the first step of the optimizer, its schedule included; not-a-number
-        before it.
+        """The tuned learning rate by the first step of the optimizer, its schedule included.
+
+        Not-a-number before that step.
         """
         return self._rates.tuned
 
     @property
     def unjudged_since(self) -> int | None:
-        """The last step at which a look was compared with ``expected``, where a later look was not:
-        the check ended, or a look failed. 0 if none was compared yet, None if the latest one was or
-        there is no ``expected``."""
+        """The last step whose look was compared with ``expected``, where a later look was not.
+
+        Then the check ended, or a look failed. 0 if none was compared yet, None if the latest one
+        was, or there is no ``expected``.
+        """
         latest = self.steps - self.steps % self.every
         is_judged = self.expected is None or (0 < self._judged_last == latest)
         return None if is_judged else self._judged_last
@@ -429,9 +433,7 @@ class Watch:
                 listener(self)
 
     def _speak(self) -> None:
-        """Warn of every alert, and of every kind of error, that was not warned of; stop, or raise,
-        if asked to.
-        """
+        """Warn of every new alert and kind of error; stop, or raise, if asked to."""
         new = [alert for alert in self.alerts if _key(alert) not in self._notified]
         self._notified.update(map(_key, new))
         self.should_stop = self.should_stop or (bool(new) and self.on_alert == "stop")
@@ -445,13 +447,13 @@ class Watch:
 
     def _read(self) -> None:
         """Add the meters after the latest step, and judge them."""
-        # of this step, also where a look fails
+        # Those of this step are used up, also where a look fails.
         previous = self._previous
         self._previous = None
         with apart(self._member.module):
             seen, calls, inputs = self._signs.read()
             look = self._baseline.look(previous, (seen, calls))
-            rows = [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+            rows = list(readings(self._member, look, self.steps))
             self._add(rows)
             self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers))
 
@@ -460,9 +462,7 @@ class Watch:
         return any(alert.cause is Cause.BROKEN for alert in self.alerts)
 
     def _add_new(self, alerts: Sequence[Alert]) -> None:
-        """Add alerts of signs, but for what the bands of the same look said, and of layers that
-        these judge.
-        """
+        """Add alerts of signs, but for what the bands of the same look judge themselves."""
         raised = {(alert.cause, alert.layer) for alert in self.alerts}
         judged = set[str | None]()
         if self.expected is not None:
@@ -471,8 +471,9 @@ class Watch:
             }
         for alert in alerts:
             is_judged = alert.cause is Cause.FROZEN and alert.layer in judged
-            is_told = alert.cause is Cause.BROKEN and self._is_broken
-            if not is_judged and not is_told and (alert.cause, alert.layer) not in raised:
+            is_repeated = alert.cause is Cause.BROKEN and self._is_broken
+            is_raised = (alert.cause, alert.layer) in raised
+            if not is_judged and not is_repeated and not is_raised:
                 self.alerts.append(alert)
 
     def _read_losses(self) -> None:
@@ -481,37 +482,33 @@ class Watch:
         self.losses |= {step: float(loss) for step, loss in unread.items()}
 
     def _judge_losses(self) -> None:
-        """Compare the losses since the latest look with the forecast."""
+        """Judge the losses since the latest look, and compare them with the forecast."""
         before = len(self.losses)
         self._read_losses()
-        for step, loss in list(self.losses.items())[before:]:
+        since_look = dict(list(self.losses.items())[before:])
+        for step, loss in since_look.items():
             alert = self._loss_signs.add(step, loss)
             if alert is not None and not (alert.cause is Cause.BROKEN and self._is_broken):
                 self.alerts.append(alert)
-        if self._forecast is not None and all(
-            alert.cause is not Cause.LOSS for alert in self.alerts
-        ):
-            later = {
-                step: loss
-                for step, loss in list(self.losses.items())[before:]
-                if step > self._forecast.seen
-            }
-            if (band := self._forecast.outside(later)) is not None:
-                self.alerts.append(loss_alert(later, band))
+        forecast = self._forecast
+        if forecast is None or any(alert.cause is Cause.LOSS for alert in self.alerts):
+            return
+        later = {step: loss for step, loss in since_look.items() if step > forecast.seen}
+        band = forecast.outside(later)
+        if band is not None:
+            self.alerts.append(loss_alert(later, band))
 
     def _begin(self) -> None:
-        """Alert to initial weights that are not those of the plan, and to nothing else yet."""
-        starts = self._starts
-        self.alerts: list[Alert] = (
-            [] if self._own_start else init_check(self._plan, starts.kept, starts.infos)
-        )
+        """Alert to initial weights that are not the plan's, and to nothing else yet."""
+        self.alerts: list[Alert] = []
+        if not self._own_start:
+            self.alerts = init_check(self._plan, self._starts.kept, self._starts.infos)
         self._prepare()
 
     def _prepare(self) -> None:
-        """Copy the matrices that a step will change, where a look will ask for the alignment of its
-        update.
-        """
-        self._previous = None  # before new ones are made
+        """Copy the matrices that a step will change, where a look reads how it was aligned."""
+        # The earlier copies are freed before new ones are made.
+        self._previous = None
         is_due = (self.steps + 1) % self.every == 0
         self._signs.prepare(is_due=is_due)
         if is_due:
@@ -532,7 +529,7 @@ class Watch:
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
-        """Within it an error is noted, whatever it is: no training ends for what watches it."""
+        """Note an error within it, whatever it is: no training ends for what watches it."""
         try:
             yield
         except Exception as error:
@@ -541,8 +538,11 @@ class Watch:
 
 
 class _Key(NamedTuple):
-    """What tells an alert from others. Rates and initial weights are compared anew by a watch that
-    resumes a training: their alerts are the same at any step, and stand at step 0."""
+    """What distinguishes an alert from others.
+
+    A watch that resumes a training compares learning rates and initial weights anew: their alerts
+    are the same at any step, and stand at step 0.
+    """
 
     step: int
     cause: str
@@ -562,8 +562,8 @@ class Starts(Mapping[str, Tensor]):
     Without a seed all are copied.
 
     A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit
-    for bit. Others, such as those that a rule leaves as the model begins them or that were loaded,
-    are copied to the CPU.
+    for bit. Others, such as those that a rule leaves as the model initialises them or that were
+    loaded, are copied to the CPU.
     """
 
     def __init__(self, plan: Plan, seed: int | None, infos: Mapping[str, TensorInfo]) -> None:
@@ -593,8 +593,9 @@ class Starts(Mapping[str, Tensor]):
 
 
 def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm | None) -> Plan:
-    """Plan a model without a plan: all of its factors are 1. It has the optimizer of the check that
-    is expected.
+    """Plan a model without a plan: all of its factors are 1.
+
+    It has the optimizer of the check that is expected.
     """
     check_sample("sample", sample)
     optimizer = None
@@ -611,9 +612,12 @@ def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm
 
 @contextmanager
 def apart(model: nn.Module) -> Iterator[None]:
-    """Within it a model runs outside of a trainer's autocast, as it was written where it is
-    compiled, attention by its modules, from random streams of its own; afterwards its buffers and
-    the global streams are what they were."""
+    """Within it a model runs apart from its training.
+
+    It runs outside of a trainer's autocast, as it was written where it is compiled, attention by
+    its modules, and from random streams of its own. Afterwards its buffers and the global streams
+    are what they were.
+    """
     buffers = [
         (module._buffers, name, buffer, buffer.clone(), buffer._version)
         for module in model.modules()
@@ -632,7 +636,7 @@ def apart(model: nn.Module) -> Iterator[None]:
         stack.callback(
             torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
         )
-        # PyTorch's attention calls its parts, for hooks to see them
+        # PyTorch's attention then calls its parts, for hooks to see them.
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             if wrapped is not None:
@@ -653,13 +657,17 @@ def apart(model: nn.Module) -> Iterator[None]:
 def _spread(rows: Sequence[WatchRow]) -> str:
     """The value of one row; of several the median, the least and the largest."""
     values = [row.value for row in rows]
-    ends = f" [{min(values):.3g}, {max(values):.3g}]" if len(values) > 1 else ""
-    return f"{median(values):.3g}{ends}" if values else ""
+    if not values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.3g}"
+    return f"{median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"
 
 
 def remarks_of(watch: Watch) -> list[str]:
-    """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended, or it
-    found faults.
+    """Why the watch shows less than it seems to.
+
+    It failed, the check in ``expected`` ended, or that check found faults.
     """
     remarks = [] if watch.failed is None else [watch.failed]
     expected = watch.expected
@@ -694,18 +702,18 @@ def off_plan(watch: Watch) -> bool:
 
 
 def not_judged(watch: Watch) -> str | None:
-    """``not judged since step 6``, where the latest look was not compared with ``expected``; None
-    where it was, or nothing is expected."""
+    """``not judged since step 6``, where the latest look was not compared with ``expected``.
+
+    None where it was compared, or nothing is expected.
+    """
     since = watch.unjudged_since
-    return (
-        None if since is None else f"not judged since step {since}" if since else "not judged yet"
-    )
+    if since is None:
+        return None
+    return f"not judged since step {since}" if since else "not judged yet"
 
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:
-    """What a series speaks of: the network, one layer, or a kind of layers and how many of them
-    there are.
-    """
+    """What a series is of: the network, one layer, or so many layers of a kind."""
     if series.kind is None or series.stack is None:
         return series.kind or "the network"
     layers = len({row.layer for row in rows})
