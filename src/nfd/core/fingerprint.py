@@ -104,8 +104,9 @@ _incomparable = list[Any]()
 
 
 def fingerprint(value: Any) -> str | None:
-    """Hash what a function, a class or an object does; None where only trusted libraries decide
-    that.
+    """Hash what a function, a class or an object does.
+
+    None where only trusted libraries decide that.
 
     Equal code gives equal hashes in every process of one minor version of Python, whose compiler
     decides what code is. Comments, docstrings, annotations and names of local variables do not
@@ -250,8 +251,9 @@ class _Walk:
             self._add_object(value, frozenset(_state_of_self(method)))
 
     def _add_object(self, value: Any, left_out: frozenset[str]) -> None:
-        """Add an object by the parts that ``pickle`` would store, and by itself where it has
-        none.
+        """Add an object by the parts that ``pickle`` would store.
+
+        Where it has none it is added by itself.
         """
         if isinstance(value, Iterator):  # it moves on whenever it is read
             self._add_incomparable(value)
@@ -280,8 +282,9 @@ class _Walk:
                 self.add(part)
 
     def _add_incomparable(self, value: Any) -> None:
-        """Add what cannot be pickled: a function by itself, as it may be any; a lock or a file by
-        its type.
+        """Add what cannot be pickled.
+
+        A function is added by itself, as it may be any; a lock or a file by its type.
         """
         self._add_name(type(value))
         if not callable(value):
@@ -299,8 +302,9 @@ class _Walk:
     # ---- functions and classes
 
     def _add_function(self, function: types.FunctionType) -> None:
-        """Add a function with its defaults and closure; of the user's also its code and the globals
-        that it reads.
+        """Add a function with its defaults and closure.
+
+        A function of the user's is added with its code and the globals that it reads.
         """
         code = function.__code__
         if _is_library(code.co_filename):
@@ -333,8 +337,9 @@ class _Walk:
             self.add(value)
 
     def _add_code(self, code: types.CodeType) -> None:
-        """Add instructions by their meaning: not their lines, docstrings, or the names of local
-        variables.
+        """Add instructions by their meaning.
+
+        Lines, docstrings and names of local variables do not count.
         """
         parameters = code.co_argcount + code.co_kwonlyargcount
         self._write("code", str(code.co_flags), *code.co_varnames[:parameters])
@@ -556,12 +561,11 @@ def _state_of_self(function: Any) -> set[str]:
 
 
 def _is_change(following: Sequence[dis.Instruction], name: str) -> bool:
-    """Whether the instructions after the one that reads a variable only change it, and nothing sees
-    its value.
+    """Whether the instructions after the one that reads a variable only change it.
 
-    ``v.append(x)`` calls a method that returns nothing; ``v[k] = x`` ends with variable, key and
-    STORE_SUBSCR, ``v[k] += x`` copies variable and key first; ``v += 1`` stores what it read under
-    the same name.
+    Nothing then sees its value. ``v.append(x)`` calls a method that returns nothing; ``v[k] = x``
+    ends with variable, key and STORE_SUBSCR, ``v[k] += x`` copies variable and key first; ``v +=
+    1`` stores what it read under the same name.
     """
     names = [instruction.opname for instruction in following]
     if names[:1] in (["LOAD_METHOD"], ["LOAD_ATTR"]):
@@ -585,8 +589,9 @@ def _with_inner(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _imported(function: types.FunctionType, name: str, level: int) -> types.ModuleType | None:
-    """The module that a function imports when it is called; None where that fails, which the call
-    will say.
+    """Return the module that a function imports when it is called.
+
+    None where that fails, which the call will say.
     """
     package = function.__globals__.get("__package__") or ""
     try:
@@ -597,8 +602,9 @@ def _imported(function: types.FunctionType, name: str, level: int) -> types.Modu
 
 @functools.cache
 def _installed(package: str) -> str:
-    """What is installed under the name of a package: its version, and a hash of its files where pip
-    wrote one.
+    """Say what is installed under the name of a package.
+
+    That is its version, and a hash of its files where pip wrote one.
     """
     distribution: Callable[[str], importlib.metadata.Distribution] = importlib.metadata.distribution
     try:

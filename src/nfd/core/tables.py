@@ -47,8 +47,9 @@ class Lead:
 
 
 def show(lead: Lead, answer: object, *more: str) -> None:
-    """Print an answer that begins with its verdict, the verdict and the last line in its colour on
-    a terminal.
+    """Print an answer that begins with its verdict.
+
+    On a terminal the verdict and the last line have its colour.
     """
     text = Text(said(str(answer), *more))
     first = len(said(lead.verdict))
@@ -111,8 +112,9 @@ def _cell(value: object) -> str:
 
 
 def as_text(table: Table, width: int) -> str:
-    """What Rich would print, without colours; in a notebook, too, where it would display it
-    instead.
+    """Return what Rich would print, without colours.
+
+    That holds in a notebook too, where Rich would display it instead.
 
     In a terminal that is too narrow every row becomes a paragraph.
     """
@@ -153,9 +155,7 @@ def short(value: object) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with invisible characters, and those that reorder text, replaced by their code
-    points.
-    """
+    """Replace invisible characters, and those that reorder text, by their code points."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -169,8 +169,9 @@ def visible(text: str) -> str:
 
 @contextmanager
 def bar(work: float, label: str, enabled: bool) -> Iterator[Callable[[float, str], None]]:
-    """A bar on stderr where that is a terminal, and a function that counts work as done and says
-    what is done.
+    """A context with a progress bar on stderr, where that is a terminal.
+
+    It gives a function that counts work as done and says what is done.
     """
     from rich.progress import (
         BarColumn,
