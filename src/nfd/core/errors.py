@@ -55,37 +55,37 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = {
     sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 }
-_NOT_USERS = (_OURS, "<", *_INSTALLED)  # "<" begins generated code
+# the names of files of generated code start with "<"
+_NOT_USERS = (_OURS, "<", *_INSTALLED)
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the user's part of a traceback, from the first to the last of the user's lines."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
+    numbers = [
         number for number, frame in enumerate(frames) if not frame.filename.startswith(_NOT_USERS)
     ]
-    return frames[own[0] : own[-1] + 1] if own else []
+    return frames[numbers[0] : numbers[-1] + 1] if numbers else []
 
 
 def is_ours(error: BaseException) -> bool:
     """Whether a line of ours raised an error, or called a library that did."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    whose = [
-        file.startswith(_OURS)
-        for file in files
-        if file.startswith(_OURS) or not file.startswith(_NOT_USERS)
-    ]
-    return not whose or whose[-1]
+    # the last line that is ours or the user's decides: what comes after it was called from there
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(_OURS):
+            return True
+        if not frame.filename.startswith(_NOT_USERS):
+            return False
+    return True
 
 
 def place_of(error: BaseException) -> str:
-    """Where the user's code was when an error came, in brackets; empty where it was not there."""
+    """Say in brackets where the user's code raised an error; nothing where it did not."""
     frames = users_frames(error)
-    return (
-        f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})"
-        if frames
-        else ""
-    )
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" ({last.filename}, line {last.lineno}, in {last.name})"
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """An exception in one line: its type and its message, with a remedy where memory ran out."""
+    """Describe an exception: its type and its message, with a remedy where memory ran out."""
     remedy = f" {LESS_MEMORY}" if out_of_memory(error) else ""
     return f"{type(error).__name__}: {error}{remedy}"
 

@@ -379,9 +379,7 @@ class _Walk:
     # ---- modules and libraries
 
     def _add_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
-        """Add a module: of a library by name, of the user's by what code reads of it, or all of
-        it.
-        """
+        """Add a module: of a library by name, of the user's by what code reads of it, or whole."""
         file = (
             getattr(module, "__file__", None)
             or next(iter(getattr(module, "__path__", ())), "") + os.sep
@@ -436,8 +434,9 @@ def _uncompiled(value: Any) -> Any:
 
 
 def _content(cell: types.CellType) -> Any:
-    """The content of a cell; a text where it has none yet, as of a function that closes over
-    itself.
+    """Return the content of a cell.
+
+    A cell has none yet in a function that closes over itself; a text stands for it.
     """
     try:
         return cell.cell_contents
@@ -446,8 +445,9 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _is_library(file: str) -> bool:
-    """Whether a file is of the standard library, of an installed package, or of a trusted one
-    wherever it lies.
+    """Whether a file is of the standard library, or of an installed or trusted package.
+
+    A trusted package may lie anywhere.
     """
     if file.startswith((*_STANDARD, "<frozen")) or any(part in file for part in _PACKAGES):
         return True
@@ -455,8 +455,9 @@ def _is_library(file: str) -> bool:
 
 
 def _trusted_folders() -> list[str]:
-    """The folders of the trusted packages that are loaded; some are installed on a path of their
-    own.
+    """List the folders of the trusted packages that are loaded.
+
+    Some are installed on a path of their own.
     """
     files = [getattr(sys.modules.get(package), "__file__", None) for package in sorted(_TRUSTED)]
     folders = [os.path.dirname(file) + os.sep for file in files if file]
@@ -464,9 +465,7 @@ def _trusted_folders() -> list[str]:
 
 
 def _is_of_library(module: str, name: str, value: Any) -> bool:
-    """Whether a class is found under its name in a module of the standard library or of a
-    package.
-    """
+    """Whether a class stands under its name in the standard library or a package."""
     place = sys.modules.get(module)
     file = getattr(place, "__file__", None) or ""
     is_known = module.partition(".")[0] in {*sys.stdlib_module_names, *_TRUSTED} or _is_library(
@@ -488,8 +487,9 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The global names that a function reads, or imports when it is called, with what they stand
-    for.
+    """List the global names that a function reads, with what they stand for.
+
+    It reads those that it imports when it is called, too.
     """
     found = dict[str, Any]()
     for code in _with_inner(function.__code__):
@@ -517,8 +517,9 @@ class _Uses:
 
     @property
     def is_state(self) -> bool:
-        """Whether the code writes it and never reads it: a log, a cache or a counter, which decides
-        no number.
+        """Whether the code writes it and never reads it.
+
+        Such a log, cache or counter decides no number.
         """
         return 0 < self.count == self.changes
 
